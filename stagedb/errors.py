@@ -1,0 +1,13 @@
+"""Errors that people see. A message says what happened, where, and what to do about it."""
+
+
+class StagedbError(Exception):
+    """Something failed while stagedb worked: the command line exits with status 1."""
+
+    exit_status = 1
+
+
+class UsageError(StagedbError):
+    """The request itself cannot be served (bad option, impossible plan, unknown name): exit status 2, nothing changed."""
+
+    exit_status = 2

@@ -1,0 +1,165 @@
+"""The symbolic tensor graph as it is stored: plain rows of names, canonical expressions and edges.
+
+Everything that depends on a degree, a batch or a dtype is an expression (text in the canonical form of
+`stagedb.symbols`); everything that depends on the strategy or the recipe is in the structure. The dataclasses are
+the labels and properties of the store's symbolic half, field by field.
+
+Positions. A stage runs a sequence of *blocks* (`embedding`, `layer` × n, `head`), numbered 0..n-1 in forward order.
+The pseudo-block `cut` stands at position -1 (where the stage has a predecessor) and at n (where it has a successor)
+and holds the messages between stages. The pseudo-block `bucket` holds collectives that instantiation multiplies:
+one op a bucket of parameters.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+FORMAT = 1
+"""Version of the stored form; part of every digest."""
+
+
+class Template(StrEnum):
+    """Which kind of task runs an operator. A 1F1B backward runs both gradients, in the order of `SymOp.order`."""
+
+    FORWARD = "forward"
+    INPUT_GRADIENT = "input_gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+    STEP = "step"
+
+
+class OpType(StrEnum):
+    """What a simulator runs: a kernel, a collective, or one end of a message."""
+
+    COMPUTE = "compute"
+    COLLECTIVE = "collective"
+    SEND = "send"
+    RECV = "recv"
+
+
+class When(StrEnum):
+    """For which microbatches of a task's template an operator runs."""
+
+    EVERY = "every"
+    FIRST = "first"
+    LAST = "last"
+
+
+class EdgeKind(StrEnum):
+    """Why one operator waits for another: it reads a value, it is issued later, or it must not run ahead."""
+
+    DATA = "data"
+    PROGRAM = "program"
+    LIMIT = "limit"
+
+
+class Hop(StrEnum):
+    """Where an edge's source stands, seen from its target at position p of the same stage."""
+
+    SAME = "same"  # position p
+    PREVIOUS = "previous"  # position p - 1: forward dataflow between blocks
+    NEXT = "next"  # position p + 1: backward dataflow between blocks
+    BLOCK = "block"  # wherever the source's (unrepeated) block stands on the stage
+
+
+@dataclass(frozen=True)
+class SymTensor:
+    """A tensor of one block: logical axes, global and local shape, layout.
+
+    `layout` is one text a mesh axis: `"tp:partitioned(hidden)"`, `"dp:partial(sum)"`; replicated axes are left out.
+    `bytes` is this rank's size; `dtype` is a dtype class of the plan (see `dtypes.py`).
+    Weights only: `order` is the order of registration in the block, `grad_bytes` the gradient's local bytes in the
+    dtype it is reduced in, `buckets` the names of the bucket ops that its gradient passes, in that order, and
+    `grads` the ops whose result is (a share of) its gradient. `tied` names the weight that it shares values with.
+    """
+
+    name: str
+    block: str
+    role: str  # input, weight, activation, gradient, optimizer_state
+    dtype: str
+    axes: tuple[str, ...]
+    shape: tuple[str, ...]
+    local: tuple[str, ...]
+    layout: tuple[str, ...]
+    bytes: str
+    order: int | None = None
+    grad_bytes: str | None = None
+    buckets: tuple[str, ...] = ()
+    grads: tuple[str, ...] = ()
+    tied: str | None = None
+    present: str | None = None  # exists where this evaluates above 0; None: always
+
+
+@dataclass(frozen=True)
+class SymOp:
+    """An operator of one block, with its costs on one rank as expressions.
+
+    `order` is the issue order inside (block, template), input and weight gradients counted together.
+    Compute: `flops`, `bytes_read`, `bytes_written` (bytes of this rank); `dims` = `[batch,] m, n, k` of a matmul or
+    `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention.
+    Collective: `axis`, `comm_bytes` (all-gather: this rank's input shard; others: this rank's whole input; send and
+    recv: the message), `comm_out_bytes`, `dtype` (class of the elements on the wire).
+    `present`: the op exists where the expression evaluates above 0 (`tp - 1`). `times`: how often it is unrolled.
+    `bucket`: the bucketing rule (only in block `bucket`): `ddp` = torch's caps, `one` = one bucket a stage;
+    such an op's comm_bytes is the text of one member's share and is replaced by the sum over its bucket.
+    `semantics` is JSON that the numpy interpreter runs; nothing else reads it.
+    """
+
+    name: str
+    block: str
+    template: Template
+    type: OpType
+    kind: str  # matmul, attention, norm, embedding, elementwise, softmax, loss, optimizer, cast, slice, all_gather, …
+    phase: str  # forward, backward, optimizer
+    when: When
+    order: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    flops: str = "0"
+    bytes_read: str = "0"
+    bytes_written: str = "0"
+    dims: tuple[str, ...] = ()
+    axis: str | None = None
+    comm_bytes: str | None = None
+    comm_out_bytes: str | None = None
+    dtype: str | None = None
+    present: str | None = None
+    times: str | None = None
+    bucket: str | None = None
+    semantics: str = "{}"
+
+
+@dataclass(frozen=True)
+class SymEdge:
+    """`source` before `target`. `present` as in SymOp: a bypass around a collective of one member has `2 - tp`."""
+
+    source: str
+    target: str
+    kind: EdgeKind
+    hop: Hop
+    present: str | None = None
+
+
+@dataclass(frozen=True)
+class BlockSpec:
+    """A block of the model and how often it repeats (an expression: `1` or `L`)."""
+
+    name: str
+    repeat: str
+
+
+@dataclass(frozen=True)
+class SymGraph:
+    """A model under one strategy and one recipe; every degree, size and batch is still a symbol.
+
+    `key` is the digest of what it was made from (card, options, recipe, format): known before building.
+    `sizes` binds the model's symbols (`H`, `L`, `V` …) to integers. `options` are the graph options as JSON.
+    """
+
+    key: str
+    name: str  # the model's name
+    recipe: str
+    options: str
+    sizes: dict[str, int]
+    blocks: tuple[BlockSpec, ...]
+    tensors: tuple[SymTensor, ...]
+    ops: tuple[SymOp, ...]
+    edges: tuple[SymEdge, ...]
