@@ -1,0 +1,235 @@
+"""A plan: how one training step of a model is laid out over ranks. Checked against the model before it is used."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.parallel.dtypes import Dtypes
+from stagedb.parallel.options import GraphOptions
+from stagedb.parallel.schedule import SCHEDULES
+from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, option, typed_words
+
+RANK_ORDER = ("tp", "cp", "dp", "pp")
+"""Mesh axes, innermost first: neighbouring ranks differ in the first one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Degrees, batches, schedule and formats of one training step.
+
+    dp, tp, pp, cp, ep: degrees of data, tensor, pipeline, context and expert parallelism; the world has
+    `dp * tp * pp * cp` ranks. micro_batch_size: sequences a data-parallel rank and micro-batch. global_batch_size:
+    sequences a step; None is one micro-batch a data-parallel rank. seq_len: tokens a sequence.
+    layers_per_stage: layers of each pipeline stage; None deals them evenly, the remainder to the early stages.
+    dtypes: None takes the recipe's. rank_order: mesh axes, innermost first.
+    Raises UsageError for values that no model could run; `check` tells about one model.
+    """
+
+    options: GraphOptions = field(default_factory=GraphOptions)
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    micro_batch_size: int = 1
+    global_batch_size: int | None = None
+    seq_len: int = 2048
+    schedule: str = "1f1b"
+    layers_per_stage: tuple[int, ...] | None = None
+    # None is replaced below, so that readers always find a Dtypes: the recipe's habit is known only there.
+    dtypes: Dtypes = None  # type: ignore[assignment]
+    rank_order: tuple[str, ...] = RANK_ORDER
+
+    def __post_init__(self) -> None:
+        if self.dtypes is None:
+            object.__setattr__(self, "dtypes", Dtypes.of(self.options.recipe))
+        for word in (*DEGREES, "micro_batch_size", "seq_len"):
+            if getattr(self, word) < 1:
+                raise UsageError(f"{word} is {getattr(self, word)}: {option(word)} takes a number from 1 up")
+        for word, name in (("cp", "context"), ("ep", "expert")):
+            if getattr(self, word) > 1:
+                raise UsageError(f"{name} parallelism is not supported yet: --{word} must be 1")
+        if self.schedule not in SCHEDULES:
+            raise UsageError(f"unknown schedule {self.schedule!r}: --schedule is one of {', '.join(SCHEDULES)}")
+        if sorted(self.rank_order) != sorted(RANK_ORDER):
+            raise UsageError(
+                f"rank order {','.join(self.rank_order)} does not name each of {', '.join(RANK_ORDER)} once "
+                "(--rank-order, innermost first)"
+            )
+        self._check_batch()
+        if self.layers_per_stage is not None:
+            self._check_layers_per_stage(self.layers_per_stage)
+
+    @classmethod
+    def from_mapping(cls, words: Mapping[str, object]) -> "Plan":
+        """A plan from flat words, as on the command line (`tp`, `micro-batch-size`, `dtype`, …).
+
+        `ranks` gives dp = ranks / (tp * pp * cp) where dp is not said. Raises UsageError for unknown words (with the
+        near ones), wrong types, and ranks that do not divide (with the nearest that do).
+        """
+        typed = typed_words(words)
+        ranks = typed.pop("ranks", None)
+        options = GraphOptions(**{word: typed.pop(word) for word in OPTION_WORDS if word in typed})
+        formats = {word.removesuffix("_dtype"): typed.pop(word) for word in DTYPE_WORDS if word in typed}
+        dtypes = Dtypes.of(options.recipe, **formats)
+        if ranks is not None:
+            typed["dp"] = _dp_of(ranks, typed)
+        return cls(options=options, dtypes=dtypes, **typed)
+
+    def with_ranks(self, ranks: int) -> "Plan":
+        """The same plan on another number of ranks: dp changes, nothing else."""
+        return dataclasses.replace(self, dp=_dp_of(ranks, {"tp": self.tp, "pp": self.pp, "cp": self.cp}))
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def batch(self) -> int:
+        """Sequences a step."""
+        return self.global_batch_size or self.micro_batch_size * self.dp
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches that each data-parallel rank runs in a step."""
+        return self.batch // (self.micro_batch_size * self.dp)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as flat words: `Plan.from_mapping(plan.to_dict()) == plan`."""
+        words = {name: getattr(self, name) for name in (*DEGREES, "micro_batch_size", "global_batch_size", "seq_len")}
+        words["schedule"] = self.schedule
+        words["layers_per_stage"] = None if self.layers_per_stage is None else list(self.layers_per_stage)
+        words["rank_order"] = list(self.rank_order)
+        words["dtype"] = self.dtypes.act
+        words |= {f"{name}_dtype": getattr(self.dtypes, name) for name in ("param", "grad", "reduce", "opt")}
+        return words | self.options.to_dict()
+
+    def to_json(self) -> str:
+        """The flat words as JSON text with sorted keys."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the plan's meaning: a default and the same value said aloud are one plan."""
+        spoken = dataclasses.replace(self, global_batch_size=self.batch)
+        return hashlib.sha256(spoken.to_json().encode()).hexdigest()
+
+    def stage_layers(self, layers: int) -> tuple[int, ...]:
+        """Layers of each stage, in order. Raises UsageError when they cannot be dealt."""
+        if self.pp > layers:
+            raise UsageError(f"pp {self.pp} is more than the model's {layers} layers: --pp takes at most {layers}")
+        if self.layers_per_stage is None:
+            share, rest = divmod(layers, self.pp)
+            return tuple(share + (stage < rest) for stage in range(self.pp))
+        if sum(self.layers_per_stage) != layers:
+            raise UsageError(
+                f"--layers-per-stage {','.join(map(str, self.layers_per_stage))} deals {sum(self.layers_per_stage)} "
+                f"layers, the model has {layers}; evenly it would be "
+                f"{','.join(map(str, dataclasses.replace(self, layers_per_stage=None).stage_layers(layers)))}"
+            )
+        return self.layers_per_stage
+
+    def check(self, sizes: Mapping[str, int]) -> None:
+        """Raise UsageError, with the nearest valid value, when a model of these sizes cannot run under this plan."""
+        self.stage_layers(sizes["L"])
+        rules = self._tp_rules(sizes)
+        broken = next((reason for reason, fits in rules if not fits(self.tp)), None)
+        if broken is not None:
+            valid = _nearest(self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
+            raise UsageError(f"tp {self.tp} {broken}: the nearest that this model takes is {_either('tp', valid)}")
+        if self.options.sp and self.seq_len % self.tp:
+            below = self.seq_len - self.seq_len % self.tp
+            valid = [length for length in (below, below + self.tp) if length]
+            raise UsageError(
+                f"a sequence of {self.seq_len} tokens is not divisible by tp {self.tp}, over which sp splits it: "
+                f"take {_either('seq_len', valid)}, or --no-sp"
+            )
+
+    def env(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """What the symbols of expressions stand for: the model's sizes, degrees, B, S, and bytes of each dtype class.
+
+        B is the global micro-batch: the sequences that all data-parallel ranks together run at once.
+        """
+        degrees = {name: getattr(self, name) for name in DEGREES}
+        return {
+            **sizes,
+            "B": self.micro_batch_size * self.dp,
+            "S": self.seq_len,
+            **degrees,
+            **self.dtypes.widths(),
+        }
+
+    def _check_batch(self) -> None:
+        if self.global_batch_size is None:
+            return
+        unit = self.micro_batch_size * self.dp
+        if self.global_batch_size < 1 or self.global_batch_size % unit:
+            below = max(self.global_batch_size, 0) // unit * unit
+            valid = [batch for batch in (below, below + unit) if batch]
+            raise UsageError(
+                f"a global batch of {self.global_batch_size} is not divisible by micro-batch {self.micro_batch_size} "
+                f"x dp {self.dp} = {unit}: the nearest is {_either('global_batch_size', valid)}"
+            )
+
+    def _check_layers_per_stage(self, layers: tuple[int, ...]) -> None:
+        text = ",".join(map(str, layers))
+        if len(layers) != self.pp:
+            raise UsageError(f"--layers-per-stage {text} names {len(layers)} stages, --pp {self.pp}: they must agree")
+        if min(layers) < 1:
+            raise UsageError(f"--layers-per-stage {text} leaves a stage without a layer: each takes at least 1")
+
+    def _tp_rules(self, sizes: Mapping[str, int]) -> list[tuple[str, Callable[[int], bool]]]:
+        heads, kv_heads = sizes["A"], sizes["KV"]
+        rules: list[tuple[str, Callable[[int], bool]]] = [
+            (f"does not divide the {heads} attention heads", lambda tp: heads % tp == 0),
+            (
+                f"neither divides the {kv_heads} key/value heads nor is a multiple of them",
+                lambda tp: kv_heads % tp == 0 or tp % kv_heads == 0,
+            ),
+            (f"does not divide the feed-forward size {sizes['F']}", lambda tp: sizes["F"] % tp == 0),
+        ]
+        # Megatron pads its vocabulary to a multiple of 128 * tp.
+        if self.options.recipe != "megatron":
+            rules.append((f"does not divide the vocabulary of {sizes['V']}", lambda tp: sizes["V"] % tp == 0))
+        return rules
+
+
+def plan_for_ranks(ranks: int, words: Mapping[str, object]) -> Plan:
+    """`Plan.from_mapping` with dp such that the world has `ranks` ranks."""
+    return Plan.from_mapping({**words, "ranks": ranks})
+
+
+def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
+    degrees = {name: words.get(name, 1) for name in ("tp", "pp", "cp")}
+    unit = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    text = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "1"
+    if unit < 1 or ranks < 1 or ranks % unit:
+        below = max(ranks, 0) // unit * unit if unit > 0 else 0
+        valid = [count for count in (below, below + unit) if count > 0]
+        raise UsageError(
+            f"{ranks} ranks are not divisible by {text}{f' = {unit}' if text != str(unit) else ''}: "
+            f"the nearest is {_either('ranks', valid or [1])}"
+        )
+    given = words.get("dp")
+    if given is not None and given != ranks // unit:
+        raise UsageError(
+            f"{ranks} ranks with {text} leave dp {ranks // unit}, but the plan says dp {given}: "
+            f"take --ranks {given * unit}, or leave --dp out"
+        )
+    return int(ranks // unit)
+
+
+def _nearest(value: int, limit: int, valid: Callable[[int], bool]) -> list[int]:
+    """The valid numbers next to `value`, below and above (up to `limit`)."""
+    below = next((n for n in range(min(value - 1, limit), 0, -1) if valid(n)), None)
+    above = next((n for n in range(value + 1, limit + 1) if valid(n)), None)
+    return [n for n in (below, above) if n is not None]
+
+
+def _either(word: str, values: list[int]) -> str:
+    return " or ".join(f"{option(word)} {value}" for value in values)

@@ -1,0 +1,118 @@
+"""A plan's words as people write them: on the command line, in a file, in a mapping. Types are checked here."""
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stagedb.errors import UsageError
+from stagedb.parallel.options import GraphOptions
+
+DEGREES = ("dp", "tp", "pp", "cp", "ep")
+DTYPE_WORDS = ("dtype", "param_dtype", "grad_dtype", "reduce_dtype", "opt_dtype")
+OPTION_WORDS: Mapping[str, type] = {field.name: type(field.default) for field in dataclasses.fields(GraphOptions)}
+WORDS: Mapping[str, type] = {
+    "ranks": int,
+    **dict.fromkeys(DEGREES, int),
+    "micro_batch_size": int,
+    "global_batch_size": int,
+    "seq_len": int,
+    "schedule": str,
+    "layers_per_stage": tuple,
+    "rank_order": list,
+    **dict.fromkeys(DTYPE_WORDS, str),
+    **OPTION_WORDS,
+}
+"""Every word of a plan with the type of its value: `tuple` is a list of integers, `list` a list of names."""
+
+_KINDS: Mapping[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a word",
+    tuple: "a list of whole numbers",
+    list: "a list of names",
+}
+
+
+def option(word: str) -> str:
+    """The word as an option of the command line."""
+    return "--" + word.replace("_", "-")
+
+
+def typed_words(words: Mapping[str, object]) -> dict[str, Any]:
+    """The words with `-` read as `_` and their values' types checked; those without a value (None) are left out."""
+    typed: dict[str, Any] = {}
+    for given, value in words.items():
+        word = str(given).replace("-", "_")
+        if word not in WORDS:
+            raise UsageError(f"unknown word {given!r} in the plan{_near(word)}")
+        if word in typed:
+            raise UsageError(f"the plan says {word!r} twice")
+        if value is not None:
+            typed[word] = _typed(word, WORDS[word], value)
+    return typed
+
+
+def read_plan_file(path: Path) -> dict[str, Any]:
+    """The words of a YAML, JSON or TOML file (by its ending), checked; feed them to `Plan.from_mapping`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read the plan {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the plan {path} is not UTF-8 text") from error
+    try:
+        words = _parse(path.suffix.lower(), text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"the plan {path} cannot be read: {error}") from error
+    if words is None:
+        return {}
+    if not isinstance(words, dict):
+        raise UsageError(f"the plan {path} is not a list of `word: value`")
+    try:
+        return typed_words(words)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _parse(suffix: str, text: str) -> object:
+    if suffix == ".json":
+        return json.loads(text)
+    if suffix == ".toml":
+        return tomllib.loads(text)
+    if suffix in (".yaml", ".yml"):
+        return yaml.safe_load(text)
+    raise ValueError("its name must end in .yaml, .yml, .json or .toml")
+
+
+def _near(word: str) -> str:
+    near = difflib.get_close_matches(word, WORDS, n=3)
+    return f": did you mean {' or '.join(near)}?" if near else f"; the words are {', '.join(WORDS)}"
+
+
+def _typed(word: str, kind: type, value: object) -> object:
+    if kind in (tuple, list) and isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+        if kind is tuple:
+            value = [int(part) if part.isdecimal() else part for part in value]
+    if kind is tuple and isinstance(value, list | tuple) and all(_is_int(item) for item in value):
+        return tuple(value)
+    if kind is list and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if kind is int and _is_int(value):
+        return value
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if kind in (bool, str) and isinstance(value, kind):
+        return value
+    raise UsageError(f"{word} is {_KINDS[kind]}, not {value!r} ({option(word)})")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,80 @@
+"""Meshes and groups: a bijection of ranks and coordinates, and groups that partition the world."""
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagedb.parallel.mesh import Mesh, first_id, groups
+from stagedb.parallel.plan import RANK_ORDER, Plan
+
+plans = st.builds(
+    Plan,
+    dp=st.integers(1, 5),
+    tp=st.integers(1, 6),
+    pp=st.integers(1, 5),
+    rank_order=st.sampled_from(list(permutations(RANK_ORDER))),
+)
+
+
+@given(plans)
+def test_rank_and_coordinates_are_a_bijection(plan: Plan) -> None:
+    mesh = Mesh.of(plan)
+    assert mesh.world == plan.world
+    for rank in range(mesh.world):
+        assert mesh.rank(**mesh.coordinates(rank)) == rank
+
+
+@given(plans, st.integers(1, 6))
+def test_groups_hold_the_ranks_that_differ_along_their_axis_only(plan: Plan, kv_heads: int) -> None:
+    mesh = Mesh.of(plan)
+    for made in groups(plan, kv_heads, ("tp", "dp", "pp")):
+        members = [tuple(made.ranks(index)) for index in range(made.count)]
+        assert sorted(rank for group in members for rank in group) == list(range(mesh.world))
+        for index, group in enumerate(members):
+            assert len(group) == mesh.size(made.axis) > 1
+            assert [mesh.coordinates(rank)[made.axis] for rank in group] == list(range(len(group)))
+            others = {tuple(v for k, v in mesh.coordinates(rank).items() if k != made.axis) for rank in group}
+            assert len(others) == 1
+            assert [made.index_of(rank) for rank in group] == [index] * len(group)
+
+
+@given(plans, st.integers(1, 6))
+def test_ids_are_consecutive_and_equally_long(plan: Plan, kv_heads: int) -> None:
+    made = groups(plan, kv_heads, ("tp", "kv", "dp", "pp", "embedding"))
+    ids = [axis.first + index for axis in made for index in range(axis.count)]
+    assert ids == list(range(ids[0], ids[0] + len(ids))) if ids else True
+    assert len({len(str(gid)) for gid in ids}) <= 1
+    assert all(gid >= 1 for gid in ids)
+
+
+@pytest.mark.parametrize(("count", "first"), [(0, 1), (9, 1), (10, 10), (90, 10), (91, 100), (900, 100), (901, 1000)])
+def test_first_id(count: int, first: int) -> None:
+    assert first_id(count) == first
+
+
+def test_tp_is_innermost_and_pp_outermost() -> None:
+    tp, dp = groups(Plan(dp=2, tp=2, pp=2), 8, ("tp", "dp"))
+    assert [list(tp.ranks(index)) for index in range(tp.count)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [list(dp.ranks(index)) for index in range(dp.count)] == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert (tp.first, dp.first) == (1, 5)
+
+
+def test_embedding_groups_are_the_ends_of_each_pipeline() -> None:
+    (made,) = groups(Plan(tp=2, pp=4), 8, ("embedding",))
+    assert [list(made.ranks(index)) for index in range(made.count)] == [[0, 6], [1, 7]]
+    assert [made.index_of(rank) for rank in range(8)] == [0, 1, None, None, None, None, 0, 1]
+
+
+def test_kv_groups_are_the_neighbours_that_share_a_head() -> None:
+    (made,) = groups(Plan(tp=8, dp=2), 4, ("kv",))
+    assert [list(made.ranks(index)) for index in range(made.count)] == [[r, r + 1] for r in range(0, 16, 2)]
+    (strided,) = groups(Plan(tp=4, dp=2, rank_order=("dp", "tp", "cp", "pp")), 2, ("kv",))
+    assert [list(strided.ranks(index)) for index in range(strided.count)] == [[0, 2], [1, 3], [4, 6], [5, 7]]
+
+
+def test_no_group_of_one_and_none_that_is_not_wanted() -> None:
+    assert groups(Plan(dp=2, tp=1, pp=2), 8, ("tp", "kv", "embedding")) != ()
+    assert [made.axis for made in groups(Plan(dp=2, tp=1, pp=2), 8, ("tp", "kv", "embedding"))] == ["embedding"]
+    assert groups(Plan(tp=8), 8, ("kv", "dp", "pp")) == ()

@@ -1,0 +1,201 @@
+"""Plans: words in and out, and refusals that say what would be valid."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagedb.errors import UsageError
+from stagedb.parallel.dtypes import Dtypes
+from stagedb.parallel.options import GraphOptions
+from stagedb.parallel.plan import Plan, plan_for_ranks
+from stagedb.parallel.words import read_plan_file
+
+LLAMA3_8B = {"L": 32, "H": 4096, "A": 32, "KV": 8, "D": 128, "F": 14336, "V": 128256}
+
+formats = st.sampled_from(["bf16", "fp16", "fp32"])
+plans = st.builds(
+    lambda options, dp, mbs, count, **rest: Plan(
+        options=options, dp=dp, micro_batch_size=mbs, global_batch_size=count and count * dp * mbs, **rest
+    ),
+    options=st.builds(GraphOptions, recipe=st.sampled_from(["torch", "megatron"]), sp=st.booleans()),
+    dp=st.integers(1, 9),
+    mbs=st.integers(1, 4),
+    count=st.none() | st.integers(1, 9),
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.integers(1, 8),
+    seq_len=st.integers(1, 9999),
+    schedule=st.sampled_from(["gpipe", "1f1b"]),
+    dtypes=st.none() | st.builds(Dtypes, formats, formats, formats, formats, formats),
+    rank_order=st.permutations(["tp", "cp", "dp", "pp"]).map(tuple),
+)
+
+
+def refusal(**words: object) -> str:
+    """What a plan with these words is refused with, on Llama 3 8B."""
+    with pytest.raises(UsageError) as caught:
+        Plan.from_mapping(words).check(LLAMA3_8B)
+    assert caught.value.exit_status == 2
+    return str(caught.value)
+
+
+@given(plans)
+def test_words_and_back(plan: Plan) -> None:
+    assert Plan.from_mapping(plan.to_dict()) == plan
+    assert Plan.from_mapping(json.loads(plan.to_json())) == plan
+    assert Plan.from_mapping(json.loads(plan.to_json())).digest == plan.digest
+
+
+@given(plans)
+def test_ranks_say_dp(plan: Plan) -> None:
+    words = {word: value for word, value in plan.to_dict().items() if word != "dp"}
+    assert plan_for_ranks(plan.world, words) == plan
+    assert plan.with_ranks(plan.world) == plan
+
+
+def test_digest_is_of_the_meaning() -> None:
+    assert Plan(dp=4).digest == Plan(dp=4, global_batch_size=4).digest
+    assert Plan(dp=4).digest != Plan(dp=4, global_batch_size=8).digest
+    assert len({Plan().digest, Plan(tp=2).digest, Plan(pp=2).digest, Plan(seq_len=1).digest}) == 4
+
+
+def test_batches() -> None:
+    plan = Plan(dp=4, micro_batch_size=2)
+    assert (plan.batch, plan.microbatches) == (8, 1)
+    assert dataclasses.replace(plan, global_batch_size=24).microbatches == 3
+
+
+def test_recipes_have_their_formats() -> None:
+    assert Plan().dtypes == Dtypes()
+    megatron = Plan(options=GraphOptions(recipe="megatron")).dtypes
+    assert megatron == Dtypes(act="bf16", param="bf16", grad="fp32", reduce="fp32", opt="fp32")
+    assert Plan.from_mapping({"dtype": "fp32"}).dtypes == Dtypes("fp32", "fp32", "fp32", "fp32", "fp32")
+    mixed = Plan.from_mapping({"recipe": "megatron", "dtype": "fp16", "reduce-dtype": "bf16"}).dtypes
+    assert mixed == Dtypes("fp16", "fp16", "fp32", "bf16", "fp32")
+
+
+def test_environment() -> None:
+    plan = Plan(dp=4, tp=2, pp=2, micro_batch_size=3, seq_len=128, options=GraphOptions(recipe="megatron"))
+    assert plan.env({"L": 2, "H": 64}) == {
+        "L": 2,
+        "H": 64,
+        "B": 12,
+        "S": 128,
+        "dp": 4,
+        "tp": 2,
+        "pp": 2,
+        "cp": 1,
+        "ep": 1,
+        "e_act": 2,
+        "e_param": 2,
+        "e_grad": 4,
+        "e_reduce": 4,
+        "e_opt": 4,
+    }
+
+
+def test_layers_are_dealt_evenly_and_the_rest_goes_first() -> None:
+    assert Plan(pp=4).stage_layers(32) == (8, 8, 8, 8)
+    assert Plan(pp=4).stage_layers(30) == (8, 8, 7, 7)
+    assert Plan(pp=2, layers_per_stage=(3, 1)).stage_layers(4) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plan.yaml", "tp: 2\nmicro-batch-size: 4\nsp: true\nlayers_per_stage: [20, 12]\npp: 2\n"),
+        ("plan.toml", "tp = 2\nmicro_batch_size = 4\nsp = true\nlayers_per_stage = [20, 12]\npp = 2\n"),
+        ("plan.json", '{"tp": 2, "micro-batch-size": 4, "sp": true, "layers-per-stage": "20,12", "pp": 2}'),
+    ],
+)
+def test_files(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    plan = Plan.from_mapping(read_plan_file(path))
+    assert plan == Plan(tp=2, micro_batch_size=4, pp=2, layers_per_stage=(20, 12), options=GraphOptions(sp=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("plan.yaml", "tpp: 2", "unknown word 'tpp' in the plan: did you mean tp or pp"),
+        ("plan.yaml", "tp: [", "cannot be read"),
+        ("plan.yaml", "- 1", "not a list of `word: value`"),
+        ("plan.yaml", "!!python/object/apply:os.system ['true']", "cannot be read"),
+        ("plan.txt", "tp: 2", "must end in .yaml, .yml, .json or .toml"),
+        ("plan.toml", "tp = true", "tp is a whole number, not True"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, name: str, text: str, says: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UsageError, match="plan") as caught:
+        read_plan_file(path)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        read_plan_file(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            {"tp": 3},
+            "tp 3 does not divide the 32 attention heads: the nearest that this model takes is --tp 2 or --tp 4",
+        ),
+        ({"tp": 64}, "tp 64 does not divide the 32 attention heads: the nearest that this model takes is --tp 32"),
+        ({"sp": True, "tp": 4, "seq_len": 2046}, "take --seq-len 2044 or --seq-len 2048, or --no-sp"),
+        ({"pp": 33}, "pp 33 is more than the model's 32 layers: --pp takes at most 32"),
+        (
+            {"ranks": 30, "tp": 2, "pp": 4},
+            "30 ranks are not divisible by tp 2 x pp 4 = 8: the nearest is --ranks 24 or",
+        ),
+        ({"ranks": 3, "tp": 4}, "3 ranks are not divisible by tp 4 = 4: the nearest is --ranks 4"),
+        ({"ranks": 0}, "the nearest is --ranks 1"),
+        ({"ranks": 8, "tp": 2, "dp": 2}, "leave dp 4, but the plan says dp 2: take --ranks 4, or leave --dp out"),
+        (
+            {"dp": 4, "micro_batch_size": 2, "global_batch_size": 20},
+            "20 is not divisible by micro-batch 2 x dp 4 = 8: the nearest is --global-batch-size 16 or "
+            "--global-batch-size 24",
+        ),
+        ({"pp": 2, "layers_per_stage": [16]}, "names 1 stages, --pp 2: they must agree"),
+        ({"pp": 2, "layers_per_stage": [32, 0]}, "leaves a stage without a layer"),
+        ({"pp": 3, "layers_per_stage": [8, 8, 8]}, "deals 24 layers, the model has 32; evenly it would be 11,11,10"),
+        ({"pp": 2, "layers_per_stage": "a,b"}, "layers_per_stage is a list of whole numbers, not ['a', 'b']"),
+        ({"cp": 2}, "context parallelism is not supported yet: --cp must be 1"),
+        ({"ep": 2}, "expert parallelism is not supported yet: --ep must be 1"),
+        ({"tp": 0}, "tp is 0: --tp takes a number from 1 up"),
+        ({"tp": "2"}, "tp is a whole number, not '2' (--tp)"),
+        ({"sp": 1}, "sp is true or false, not 1 (--sp)"),
+        ({"schedule": "2f2b"}, "unknown schedule '2f2b': --schedule is one of gpipe, 1f1b"),
+        ({"rank_order": "tp,dp"}, "--rank-order, innermost first"),
+        ({"dtype": "fp8"}, "unknown number format 'fp8': --dtype is one of bf16, fp16, fp32"),
+        ({"opt_dtype": "int8"}, "--opt-dtype is one of bf16, fp16, fp32"),
+        ({"zero-stage": 1}, "unknown word 'zero-stage' in the plan"),
+        ({"tp": 2, "t-p": 2}, "unknown word 't-p'"),
+        ({"seq-len": 2, "seq_len": 2}, "the plan says 'seq_len' twice"),
+    ],
+)
+def test_refusals_name_what_is_valid(words: dict[str, object], says: str) -> None:
+    assert says in refusal(**words)
+
+
+def test_key_value_heads_may_be_shared() -> None:
+    Plan(tp=16).check(LLAMA3_8B)
+    sizes = {**LLAMA3_8B, "A": 96, "KV": 8, "F": 96, "V": 96}
+    with pytest.raises(UsageError, match=r"neither divides the 8 key/value heads .* --tp 4 or --tp 8"):
+        Plan(tp=6).check(sizes)
+
+
+def test_a_padded_vocabulary_need_not_divide() -> None:
+    sizes = {**LLAMA3_8B, "V": 50257}
+    with pytest.raises(UsageError, match="vocabulary of 50257"):
+        Plan(tp=2).check(sizes)
+    Plan(tp=2, options=GraphOptions(recipe="megatron")).check(sizes)
