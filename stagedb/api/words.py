@@ -1,0 +1,40 @@
+"""The words of a plan as keyword arguments, for type checkers and editors. `stagedb.parallel.words` reads them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+
+class GraphWords(TypedDict, total=False):
+    """What changes a graph's structure. See `stagedb.parallel.GraphOptions`."""
+
+    recipe: Literal["torch", "megatron"]
+    sp: bool
+    attention: Literal["fused", "math"]
+    dropout: float
+    kernels: Literal["fused", "eager"]
+    shared_input: bool
+    loss_parallel: bool
+
+
+class PlanWords(GraphWords, total=False):
+    """How a training step is laid out over ranks. See `stagedb.parallel.Plan`."""
+
+    ranks: int
+    tp: int
+    pp: int
+    dp: int
+    micro_batch_size: int
+    global_batch_size: int
+    seq_len: int
+    schedule: str
+    layers_per_stage: Sequence[int] | str
+    rank_order: Sequence[str] | str
+    dtype: str
+    param_dtype: str
+    grad_dtype: str
+    reduce_dtype: str
+    opt_dtype: str
+
+
+Words = Mapping[str, object]
+"""The same words as a mapping, such as a plan file's."""

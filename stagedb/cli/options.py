@@ -1,0 +1,88 @@
+"""Options that several commands share: written once, as the fields of a dataclass.
+
+A command takes such a dataclass as a parameter; `option_groups` hands typer a signature in which the parameter is
+replaced by one option a field, and collects their values into it again.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+
+@dataclass(frozen=True)
+class Common:
+    """What every command takes."""
+
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI|NAME",
+            help="The store: a bolt:// or neo4j:// address, or a name from the configuration file. Without it: "
+            "NEO4J_URI, else the embedded store of this machine.",
+        ),
+    ] = None
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell where the time goes.")] = False
+
+    def say(self, line: str) -> None:
+        """What a command did, in one line on standard output."""
+        if not self.quiet:
+            typer.echo(line)
+
+    def note(self, line: str) -> None:
+        """Something worth knowing that is not a result: on standard error."""
+        if not self.quiet:
+            typer.echo(line, err=True)
+
+    def detail(self, line: str) -> None:
+        """What only `--verbose` tells."""
+        if self.verbose:
+            typer.echo(line, err=True)
+
+
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter that is a dataclass by its fields, as options of the command line."""
+    hints = get_type_hints(command, include_extras=True)
+    plain: list[inspect.Parameter] = []
+    shared: list[inspect.Parameter] = []
+    groups: dict[str, type[Any]] = {}
+    for parameter in inspect.signature(command).parameters.values():
+        annotation = hints[parameter.name]
+        if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+            groups[parameter.name] = annotation
+            shared += _options(annotation)
+        else:
+            plain.append(parameter.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        collected = {
+            name: group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
+            for name, group in groups.items()
+        }
+        command(**values, **collected)
+
+    parameters = [*plain, *shared]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _options(group: type[Any]) -> Iterator[inspect.Parameter]:
+    """One keyword a field: a class's own fields before those that it inherits, because its own say what it is about."""
+    hints = get_type_hints(group, include_extras=True)
+    inherited = [field.name for base in group.__mro__[1:] for field in _fields(base)]
+    fields = sorted(_fields(group), key=lambda field: field.name in inherited)
+    for field in fields:
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+
+
+def _fields(group: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(group) if dataclasses.is_dataclass(group) else ()

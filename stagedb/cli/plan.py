@@ -1,0 +1,107 @@
+"""The options that describe a graph and a plan: the same words in every command that takes one."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+@dataclass(frozen=True)
+class GraphWords:
+    """What changes a graph's structure; None where the command line does not say."""
+
+    recipe: Annotated[
+        str | None, typer.Option(metavar="torch|megatron", help="Whose habits the graph follows.  [torch]")
+    ] = None
+    sp: Annotated[
+        bool | None,
+        typer.Option("--sp/--no-sp", help="Sequence parallelism between tensor-parallel regions.  [no-sp]"),
+    ] = None
+    attention: Annotated[
+        str | None, typer.Option(metavar="fused|math", help="One flash-like kernel, or matmuls and a softmax.  [fused]")
+    ] = None
+    dropout: Annotated[float | None, typer.Option(metavar="P", help="Dropout probability.  [0]")] = None
+    kernels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fused|eager", help="Fused element-wise kernels, or one a primitive as autograd runs.  [fused]"
+        ),
+    ] = None
+    shared_input: Annotated[
+        bool | None,
+        typer.Option(
+            "--shared-input/--no-shared-input",
+            help="Gather a tensor-parallel region's input once, or for each matmul on its own.  [shared-input]",
+        ),
+    ] = None
+    loss_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--loss-parallel/--gather-logits",
+            help="Cross-entropy on vocabulary-parallel logits, or on gathered ones.  [loss-parallel]",
+        ),
+    ] = None
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Read these words from a YAML, JSON or TOML file; options given here win."),
+    ] = None
+
+    def words(self) -> dict[str, Any]:
+        """What was said, as a plan's words: the file's, then the command line's on top."""
+        said = {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if field.name != "plan" and (value := getattr(self, field.name)) is not None
+        }
+        if self.plan is None:
+            return said
+        from stagedb.parallel import read_plan_file
+
+        return {**read_plan_file(self.plan), **said}
+
+
+@dataclass(frozen=True)
+class PlanWords(GraphWords):
+    """How a training step is laid out over ranks; None where the command line does not say."""
+
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="World size; gives dp = N / (tp x pp) where --dp is not said.")
+    ] = None
+    tp: Annotated[int | None, typer.Option(metavar="N", help="Tensor parallelism.  [1]")] = None
+    pp: Annotated[int | None, typer.Option(metavar="N", help="Pipeline stages.  [1]")] = None
+    dp: Annotated[int | None, typer.Option(metavar="N", help="Data parallelism.  [from --ranks, else 1]")] = None
+    micro_batch_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Sequences of one micro-batch on a data-parallel rank.  [1]")
+    ] = None
+    global_batch_size: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Sequences of one step.  [one micro-batch a data-parallel rank]"),
+    ] = None
+    seq_len: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of a sequence.  [what the model was trained with]")
+    ] = None
+    schedule: Annotated[
+        str | None, typer.Option(metavar="1f1b|gpipe", help="Order of micro-batches on the stages.  [1f1b]")
+    ] = None
+    layers_per_stage: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,…", help="Layers of each stage.  [evenly, the remainder to the early stages]"),
+    ] = None
+    rank_order: Annotated[
+        str | None, typer.Option(metavar="AXIS,…", help="Mesh axes, innermost first.  [tp,cp,dp,pp]")
+    ] = None
+    dtype: Annotated[
+        str | None, typer.Option(metavar="bf16|fp16|fp32", help="Activations, and what else is not said.  [bf16]")
+    ] = None
+    param_dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="Parameters.  [--dtype]")] = None
+    grad_dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="Gradients.  [torch: as parameters; megatron: fp32]")
+    ] = None
+    reduce_dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="Gradients while they are reduced.  [as gradients]")
+    ] = None
+    opt_dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="Optimizer state.  [torch: as parameters; megatron: fp32]")
+    ] = None
