@@ -140,10 +140,18 @@ class SymEdge:
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """A block of the model and how often it repeats (an expression: `1` or `L`)."""
+    """A block of the model and how often it repeats (an expression: `1` or `L`).
+
+    `input` and `output` name the tensors that come from the block before and go to the block after;
+    `output_gradient` arrives from the block after and `input_gradient` goes to the block before. None at the ends.
+    """
 
     name: str
     repeat: str
+    input: str | None = None
+    output: str | None = None
+    output_gradient: str | None = None
+    input_gradient: str | None = None
 
 
 @dataclass(frozen=True)

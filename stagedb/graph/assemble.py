@@ -1,0 +1,355 @@
+"""From laid-out blocks to the stored form: costs, step operators, gradient buckets, messages between stages, edges."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy
+
+from stagedb.graph.block import LaidOut
+from stagedb.graph.costs import WIDTHS, Sizes, cost
+from stagedb.graph.edges import data_edges, with_bypasses
+from stagedb.graph.layout import Layout
+from stagedb.graph.operators import AdamW, Redistribution, dump
+from stagedb.graph.symbolic import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
+from stagedb.graph.tensors import Operation, Tensor
+from stagedb.symbols import canonical, symbol
+
+PHASES = {
+    Template.FORWARD: "forward",
+    Template.INPUT_GRADIENT: "backward",
+    Template.WEIGHT_GRADIENT: "backward",
+    Template.STEP: "optimizer",
+}
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Two weights of one value: `second` (in another block) is a copy of `first` where stages part them."""
+
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A collective over the gradients of many weights: its rule, mesh axis, and when it runs."""
+
+    name: str
+    rule: str
+    axis: str
+    template: Template
+
+
+@dataclass(frozen=True)
+class GradientHabits:
+    """How gradients are reduced before the optimizer reads them.
+
+    data_parallel: rule of the buckets over dp (`ddp` or `one`). partial: gradients that are partial over tp, `each` on
+    its own or all of a stage in `one` message. weight_first: see `Recipe.weight_gradient_first`.
+    """
+
+    data_parallel: str
+    partial: str
+
+
+DATA_PARALLEL = "bucket.gradients.dp"
+SEQUENCE_PARALLEL = "bucket.gradients.tp"
+REPLICATED_HEADS = "bucket.gradients.kv"
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """The rows of a graph."""
+
+    blocks: tuple[BlockSpec, ...]
+    tensors: tuple[SymTensor, ...]
+    ops: tuple[SymOp, ...]
+    edges: tuple[SymEdge, ...]
+
+
+def present_if_shared(axis: str) -> sympy.Expr:
+    """Above 0 where the group of an axis has more than one member."""
+    if axis == "kv":
+        return sympy.Max(symbol("tp") - symbol("KV"), 0)
+    if axis == "embedding":
+        return symbol("pp") - 1
+    return symbol(axis) - 1
+
+
+def assemble(blocks: tuple[LaidOut, ...], sizes: Sizes, habits: GradientHabits, tie: Tie | None) -> Assembled:
+    """All rows of the graph whose blocks stand in this order."""
+    ops: list[SymOp] = []
+    tensors: dict[str, SymTensor] = {}
+    used: set[str] = set()
+    for block in blocks:
+        step, step_tensors, layouts, buckets = _step(block, habits, tie)
+        rows = [*block.operations, *step]
+        ops += [_sym_op(block.plan.name, op, i, sizes, layouts, tie) for i, op in enumerate(rows)]
+        weight_rows = _weights(block, sizes, layouts, buckets, tie)
+        others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
+        for tensor in others:
+            if tensor.role != "weight":
+                tensors[tensor.name] = _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name])
+        tensors |= weight_rows
+        used |= {name for names in buckets.values() for name in names}
+    tensors = _share_tied_gradients(tensors, tie)
+    ops += _bucket_ops([b for b in _buckets(habits) if b.name in used])
+    cut_ops, cut_tensors = _cut(blocks, sizes)
+    ops += cut_ops
+    tensors |= {tensor.name: tensor for tensor in cut_tensors}
+    specs = tuple(_spec(block) for block in blocks)
+    tied = None if tie is None else (tensors[tie.first].grads[-1], f"{blocks[0].plan.name}.optimizer")
+    edges = data_edges(specs, ops, tied)
+    return Assembled(specs, tuple(tensors.values()), tuple(ops), with_bypasses(ops, edges))
+
+
+def _spec(block: LaidOut) -> BlockSpec:
+    def name(tensor: Tensor | None) -> str | None:
+        return None if tensor is None else tensor.name
+
+    ports = map(name, (block.input, block.output, block.output_gradient, block.input_gradient))
+    return BlockSpec(block.plan.name, block.plan.repeat, *ports)
+
+
+def _buckets(habits: GradientHabits) -> tuple[Bucket, ...]:
+    return (
+        Bucket(DATA_PARALLEL, habits.data_parallel, "dp", Template.WEIGHT_GRADIENT),
+        Bucket(SEQUENCE_PARALLEL, "one", "tp", Template.STEP),
+        Bucket(REPLICATED_HEADS, "one", "kv", Template.STEP),
+    )
+
+
+def _step(
+    block: LaidOut, habits: GradientHabits, tie: Tie | None
+) -> tuple[list[Operation], list[Tensor], dict[str, Layout], dict[str, list[str]]]:
+    """The once-a-step operations of a block: reductions of gradients one by one, then the optimizer.
+
+    Returns also the new tensors, all layouts, and for each weight the buckets that its gradient passes.
+    """
+    layouts = dict(block.layouts)
+    step: list[Operation] = []
+    states: list[Tensor] = []
+    buckets: dict[str, list[str]] = {}
+    ready: list[Tensor] = []
+    for weight in block.weights:
+        grad = block.gradients[weight.name]
+        partial = layouts[grad.name].partials()
+        names = buckets.setdefault(weight.name, [])
+        if "dp" in partial:
+            names.append(DATA_PARALLEL)
+        if "kv_heads" in weight.axes and "packed" not in weight.axes:
+            names.append(REPLICATED_HEADS)
+        if "tp" in partial:
+            if habits.partial == "one":
+                names.append(SEQUENCE_PARALLEL)
+            else:
+                grad = _reduce(step, layouts, block, grad, "tp")
+        if tie is not None and weight.name in (tie.first, tie.second):
+            grad = _reduce(step, layouts, block, grad, "embedding")
+        ready.append(grad)
+        for moment in ("exp_avg", "exp_avg_sq"):
+            state = Tensor(f"{weight.name}.{moment}", weight.axes, "opt", "optimizer_state")
+            layouts[state.name] = layouts[weight.name]
+            states.append(state)
+    if block.weights:
+        step.append(
+            Operation(
+                f"{block.plan.name}.optimizer",
+                AdamW(),
+                (*block.weights, *ready, *states),
+                (*block.weights, *states),
+                "step",
+                Template.STEP,
+                f"{block.plan.name}.optimizer",
+            )
+        )
+    return step, states, layouts, buckets
+
+
+def _reduce(step: list[Operation], layouts: dict[str, Layout], block: LaidOut, grad: Tensor, axis: str) -> Tensor:
+    name = f"{grad.name}.all_reduce.{axis}"
+    reduced = Tensor(name, grad.axes, grad.dtype, grad.role)
+    layouts[name] = layouts[grad.name].with_(axis, None)
+    step.append(Operation(name, Redistribution("all_reduce", axis), (grad,), (reduced,), "step", Template.STEP, name))
+    return reduced
+
+
+def _sym_op(
+    block: str, op: Operation, order: int, sizes: Sizes, layouts: Mapping[str, Layout], tie: Tie | None
+) -> SymOp:
+    reads, writes = tuple(t.name for t in op.inputs), tuple(t.name for t in op.outputs)
+    common = {"block": block, "template": op.template, "phase": PHASES[op.template], "when": When.EVERY}
+    move = op.operator
+    if isinstance(move, Redistribution) and move.move != "slice":
+        tensor, result = op.inputs[0], op.outputs[0]
+        return SymOp(
+            name=op.name,
+            type=OpType.COLLECTIVE,
+            kind=move.move,
+            order=order,
+            reads=reads,
+            writes=writes,
+            axis=move.mesh_axis,
+            comm_bytes=canonical(sizes.bytes(tensor, layouts[tensor.name])),
+            comm_out_bytes=canonical(sizes.bytes(result, layouts[result.name])),
+            dtype=tensor.dtype,
+            present=canonical(present_if_shared(move.mesh_axis)),
+            semantics=dump(move),
+            **common,  # type: ignore[arg-type]
+        )
+    costs = cost(op, sizes, layouts)
+    absent = _absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (sympy.Integer(0),) * 2
+    sliced = isinstance(move, Redistribution)
+    return SymOp(
+        name=op.name,
+        type=OpType.COMPUTE,
+        kind="slice" if sliced else move.kind,
+        order=order,
+        reads=reads,
+        writes=writes,
+        flops=canonical(costs.flops),
+        bytes_read=canonical(costs.bytes_read - absent[0]),
+        bytes_written=canonical(costs.bytes_written - absent[1]),
+        dims=tuple(map(canonical, costs.dims)),
+        present=canonical(present_if_shared(move.mesh_axis)) if isinstance(move, Redistribution) else None,
+        semantics=dump(move),
+        **common,  # type: ignore[arg-type]
+    )
+
+
+def _absent_bytes(
+    op: Operation, sizes: Sizes, layouts: Mapping[str, Layout], tie: Tie | None
+) -> tuple[sympy.Expr, sympy.Expr]:
+    """What the optimizer does not touch of a tied copy where one stage holds both ends: everything of it."""
+    if tie is None:
+        return sympy.Integer(0), sympy.Integer(0)
+    together = 1 - sympy.Min(symbol("pp") - 1, 1)
+    mine = [t for t in op.inputs if t.name.startswith(tie.second)]
+    gradient = [t for t, w in zip(_gradients(op), _weights_of(op), strict=True) if w.name == tie.second]
+    read = sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in {t.name: t for t in (*mine, *gradient)}.values()))
+    written = sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in op.outputs if t.name.startswith(tie.second)))
+    return together * read, together * written
+
+
+def _weights_of(op: Operation) -> list[Tensor]:
+    return [t for t in op.inputs if t.role == "weight"]
+
+
+def _gradients(op: Operation) -> list[Tensor]:
+    return [t for t in op.inputs if t.role == "gradient"]
+
+
+def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> SymTensor:
+    return SymTensor(
+        name=tensor.name,
+        block=block,
+        role=tensor.role,
+        dtype=tensor.dtype,
+        axes=tensor.axes,
+        shape=tuple(map(canonical, sizes.shape(tensor))),
+        local=tuple(map(canonical, sizes.local_shape(tensor, layout))),
+        layout=layout.texts(),
+        bytes=canonical(sizes.bytes(tensor, layout)),
+    )
+
+
+def _weights(
+    block: LaidOut, sizes: Sizes, layouts: Mapping[str, Layout], buckets: Mapping[str, list[str]], tie: Tie | None
+) -> dict[str, SymTensor]:
+    rows = {}
+    for order, weight in enumerate(block.weights):
+        layout = layouts[weight.name]
+        copy = tie is not None and weight.name == tie.second
+        rows[weight.name] = SymTensor(
+            **{
+                **vars(_sym_tensor(block.plan.name, weight, sizes, layout)),
+                "order": order,
+                "grad_bytes": canonical(sizes.elements(weight, layout) * WIDTHS["reduce"]),
+                "buckets": tuple(buckets[weight.name]),
+                "grads": _made_with(block, block.gradients[weight.name]),
+                "tied": tie.first if tie is not None and copy else None,
+                "present": canonical(symbol("pp") - 1) if copy else None,
+            }
+        )
+    return rows
+
+
+def _made_with(block: LaidOut, grad: Tensor) -> tuple[str, ...]:
+    """The operation that makes a weight's gradient and, where it is issued later, its twin for the input.
+
+    Frameworks hand a gradient on when the whole backward of the layer has run, so a bucket waits for both.
+    """
+    names = {op.name: i for i, op in enumerate(block.operations)}
+    (maker,) = [op for op in block.operations if grad.name in {t.name for t in op.outputs}]
+    twin = f"{maker.origin}.input_gradient"
+    return (maker.name, twin) if names.get(twin, -1) > names[maker.name] else (maker.name,)
+
+
+def _share_tied_gradients(tensors: dict[str, SymTensor], tie: Tie | None) -> dict[str, SymTensor]:
+    """Where one stage holds both ends of a tie, the first weight's gradient is made by both ends' operations."""
+    if tie is None:
+        return tensors
+    first, second = tensors[tie.first], tensors[tie.second]
+    shared = SymTensor(**{**vars(first), "grads": (*first.grads, second.grads[0])})
+    return {**tensors, tie.first: shared}
+
+
+def _bucket_ops(buckets: list[Bucket]) -> list[SymOp]:
+    return [
+        SymOp(
+            name=bucket.name,
+            block="bucket",
+            template=bucket.template,
+            type=OpType.COLLECTIVE,
+            kind="all_reduce",
+            phase=PHASES[bucket.template],
+            when=When.EVERY if bucket.template is Template.STEP else When.LAST,
+            order=order,
+            reads=(),
+            writes=(),
+            axis=bucket.axis,
+            comm_bytes="0",
+            comm_out_bytes="0",
+            dtype="reduce",
+            present=canonical(present_if_shared(bucket.axis)),
+            bucket=bucket.rule,
+            semantics=dump(Redistribution("all_reduce", bucket.axis)),
+        )
+        for order, bucket in enumerate(buckets)
+    ]
+
+
+def _cut(blocks: tuple[LaidOut, ...], sizes: Sizes) -> tuple[list[SymOp], list[SymTensor]]:
+    """The messages between stages: hidden states onward, their gradients back, in the layout between blocks."""
+    source = blocks[0]
+    if source.output is None or source.output_gradient is None:
+        return [], []
+    tensors, ops = [], []
+    for word, tensor, template, order in (
+        ("forward", source.output, Template.FORWARD, 0),
+        ("backward", source.output_gradient, Template.INPUT_GRADIENT, 2),
+    ):
+        layout = source.layouts[tensor.name]
+        for end, kind in enumerate(("recv", "send")):
+            name = f"cut.{kind}_{word}"
+            row = _sym_tensor("cut", Tensor(name, tensor.axes, tensor.dtype, tensor.role), sizes, layout)
+            tensors.append(row)
+            ops.append(
+                SymOp(
+                    name=name,
+                    block="cut",
+                    template=template,
+                    type=OpType(kind),
+                    kind=kind,
+                    phase=PHASES[template],
+                    when=When.EVERY,
+                    order=order + end,
+                    reads=(name,) if kind == "send" else (),
+                    writes=(name,) if kind == "recv" else (),
+                    axis="pp",
+                    comm_bytes=row.bytes,
+                    comm_out_bytes=row.bytes,
+                    dtype=row.dtype,
+                )
+            )
+    return ops, tensors

@@ -1,0 +1,77 @@
+"""What tensors and operations cost on one rank, as expressions of sizes, degrees and dtype widths."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy
+
+from stagedb.graph.layout import Layout
+from stagedb.graph.tensors import Operation, Tensor
+from stagedb.symbols import symbol
+
+WIDTHS: Mapping[str, sympy.Expr] = {
+    **{name: symbol(f"e_{name}") for name in ("act", "param", "grad", "reduce", "opt")},
+    "fp32": sympy.Integer(4),
+    "int64": sympy.Integer(8),
+    "bool": sympy.Integer(1),
+}
+"""Bytes an element of each dtype class."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The global size of every named axis. Axes in `replicable` are repeated where a degree exceeds their size."""
+
+    axes: Mapping[str, sympy.Expr]
+    replicable: frozenset[str] = frozenset()
+
+    def local(self, axis: str, cuts: tuple[str, ...]) -> sympy.Expr:
+        """This rank's part of an axis that the mesh axes `cuts` partition."""
+        size = self.axes[axis]
+        for mesh_axis in cuts:
+            size = size / symbol(mesh_axis)
+        return sympy.Max(size, 1) if cuts and axis in self.replicable else size
+
+    def shape(self, tensor: Tensor) -> tuple[sympy.Expr, ...]:
+        """The global shape."""
+        return tuple(self.axes[axis] for axis in tensor.axes)
+
+    def local_shape(self, tensor: Tensor, layout: Layout) -> tuple[sympy.Expr, ...]:
+        """This rank's shape."""
+        return tuple(self.local(axis, layout.cuts(axis)) for axis in tensor.axes)
+
+    def elements(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
+        """This rank's number of elements."""
+        return sympy.Mul(*self.local_shape(tensor, layout))
+
+    def bytes(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
+        """This rank's bytes."""
+        return self.elements(tensor, layout) * WIDTHS[tensor.dtype]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs, bytes and dimensions of one operation on one rank."""
+
+    flops: sympy.Expr
+    bytes_read: sympy.Expr
+    bytes_written: sympy.Expr
+    dims: tuple[sympy.Expr, ...]
+
+
+def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
+    """The costs of an operation whose tensors have these layouts."""
+    cuts: dict[str, tuple[str, ...]] = {}
+    for tensor in (*op.inputs, *op.outputs):
+        for axis in tensor.axes:
+            cuts[axis] = cuts.get(axis) or layouts[tensor.name].cuts(axis)
+
+    def size(axis: str) -> sympy.Expr:
+        return sizes.local(axis, cuts.get(axis, ()))
+
+    return Cost(
+        op.operator.flops(size),
+        sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in op.inputs)),
+        sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in op.outputs)),
+        op.operator.dims(size),
+    )

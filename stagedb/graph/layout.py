@@ -1,0 +1,88 @@
+"""How a tensor lies on the device mesh: for each mesh axis replicated, partitioned on a tensor axis, or partial.
+
+The words are those of PyTorch's DTensor (`Replicate`, `Shard`, `Partial`) and of GSPMD; tensor axes have names.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+MESH_AXES = ("dp", "cp", "tp")
+"""The axes that layouts speak of, outermost first: an axis partitioned over several is cut in this order."""
+
+Reduction = Literal["sum", "max"]
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """Each member of the mesh axis holds one contiguous part of the tensor's axis."""
+
+    axis: str
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Each member holds a whole-sized share; the value is the sum (or maximum) over members."""
+
+    reduction: Reduction = "sum"
+
+
+Placement = Partitioned | Partial
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Placements by mesh axis, outermost first; an axis that is not named is replicated."""
+
+    placements: tuple[tuple[str, Placement], ...] = ()
+
+    @classmethod
+    def of(cls, placements: Mapping[str, Placement]) -> "Layout":
+        """A layout from a mapping, in the order of the mesh."""
+        return cls(tuple((axis, placements[axis]) for axis in MESH_AXES if axis in placements))
+
+    def on(self, mesh_axis: str) -> Placement | None:
+        """The placement on one mesh axis; None where replicated."""
+        return dict(self.placements).get(mesh_axis)
+
+    def with_(self, mesh_axis: str, placement: Placement | None) -> "Layout":
+        """The same layout with another placement on one mesh axis."""
+        changed = dict(self.placements)
+        changed.pop(mesh_axis, None)
+        if placement is not None:
+            changed[mesh_axis] = placement
+        return Layout.of(changed)
+
+    def cuts(self, tensor_axis: str) -> tuple[str, ...]:
+        """The mesh axes that partition one axis of the tensor, outermost first."""
+        return tuple(m for m, p in self.placements if p == Partitioned(tensor_axis))
+
+    def partials(self) -> tuple[str, ...]:
+        """The mesh axes on which the tensor is partial."""
+        return tuple(m for m, p in self.placements if isinstance(p, Partial))
+
+    def texts(self) -> tuple[str, ...]:
+        """The stored form: `tp:partitioned(hidden)`, `dp:partial(sum)`."""
+        return tuple(
+            f"{m}:partitioned({p.axis})" if isinstance(p, Partitioned) else f"{m}:partial({p.reduction})"
+            for m, p in self.placements
+        )
+
+
+_TEXT = re.compile(r"(\w+):(partitioned|partial)\((\w+)\)")
+
+
+def parse_layout(texts: Iterable[str]) -> Layout:
+    """The layout of a stored tensor; ValueError where a text is not one of `Layout.texts`."""
+    placements: dict[str, Placement] = {}
+    for text in texts:
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"not a layout: {text!r}")
+        mesh_axis, word, argument = match.groups()
+        if word == "partitioned":
+            placements[mesh_axis] = Partitioned(argument)
+        else:
+            placements[mesh_axis] = Partial("max" if argument == "max" else "sum")
+    return Layout.of(placements)

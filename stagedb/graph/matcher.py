@@ -1,0 +1,193 @@
+"""The collective matcher: compares the layout that a producer leaves with the one its consumer wants.
+
+Mesh axis by mesh axis: partial → replicated is an all-reduce, partial → partitioned a reduce-scatter, partitioned →
+replicated an all-gather, partitioned → partitioned elsewhere an all-to-all, replicated → partitioned a local slice.
+A reduction is issued right after its producer, everything else right before its first consumer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stagedb.graph.layout import MESH_AXES, Layout, Partial, Partitioned, Placement
+from stagedb.graph.operators import Redistribution
+from stagedb.graph.symbolic import Template
+from stagedb.graph.tensors import Operation, Tensor
+
+Rules = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""A sharding strategy: region of the model → logical axis → the mesh axes that partition it."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Choices of redistribution, as a recipe makes them.
+
+    share: one redistribution of a tensor serves all its consumers, and partial gradients are added before they are
+        reduced; False: each forward operation has its own (and so has each of its gradients).
+    regather: the backward does not keep what the forward gathered; it gathers again.
+    """
+
+    share: bool = True
+    regather: bool = False
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Operations with their redistributions in issue order, and the layout of every tensor."""
+
+    operations: tuple[Operation, ...]
+    layouts: Mapping[str, Layout]
+
+
+def wanted(axes: tuple[str, ...], rules: Mapping[str, tuple[str, ...]]) -> Layout:
+    """The layout that a region's rules give a tensor with these axes."""
+    return Layout.of({m: Partitioned(axis) for axis in axes for m in rules.get(axis, ())})
+
+
+def left(op: Operation, inputs: list[Layout]) -> Layout:
+    """What partitioned inputs leave where the output does not keep the axis: a partial result."""
+    cut = {m for layout in inputs for m, p in layout.placements if isinstance(p, Partitioned)}
+    return Layout.of({m: Partial(op.operator.reduction) for m in cut})
+
+
+@dataclass
+class _Matcher:
+    rules: Rules
+    choices: Matching
+    layouts: dict[str, Layout]
+    issued: list[Operation] = field(default_factory=list)
+    copies: dict[tuple[str, Layout, str], Tensor] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def scope(self, op: Operation) -> str:
+        """Operations of one scope share redistributions."""
+        backward = self.choices.regather and op.template is not Template.FORWARD
+        return ("backward " if backward else "") + ("" if self.choices.share else op.origin)
+
+    def passes(self, op: Operation) -> tuple[str, ...]:
+        """Mesh axes on which a linear operation takes partial sums and leaves one."""
+        if not (op.operator.linear and self.choices.share):
+            return ()
+        return tuple(m for m in MESH_AXES if all(m in self.layouts[t.name].partials() for t in op.inputs))
+
+    def issue(self, op: Operation) -> None:
+        rules, passed = self.rules[op.region], self.passes(op)
+        inputs = []
+        for tensor in op.inputs:
+            want = wanted(tensor.axes, rules)
+            for mesh_axis in passed:
+                want = want.with_(mesh_axis, Partial())
+            inputs.append(self.redistributed(tensor, want, op))
+        self.issued.append(Operation(op.name, op.operator, tuple(inputs), *_rest(op)))
+        consumed = [self.layouts[t.name] for t in inputs]
+        for output in op.outputs:
+            layout = wanted(output.axes, rules)
+            partial = left(op, consumed)
+            for mesh_axis, placement in partial.placements:
+                if layout.on(mesh_axis) is None:
+                    layout = layout.with_(mesh_axis, placement)
+            for mesh_axis in passed:
+                layout = layout.with_(mesh_axis, Partial())
+            self.layouts[output.name] = layout
+
+    def redistributed(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:
+        """The tensor in the wanted layout, moved there if no earlier consumer of the scope did."""
+        if self.layouts[tensor.name] == want:
+            return tensor
+        key = (tensor.name, want, self.scope(consumer))
+        if key not in self.copies:
+            self.copies[key] = self.move(tensor, want, consumer)
+        return self.copies[key]
+
+    def move(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:
+        current = tensor
+        for mesh_axis in reversed(MESH_AXES):
+            have, goal = self.layouts[current.name].on(mesh_axis), want.on(mesh_axis)
+            if have == goal:
+                continue
+            operator = _redistribution(mesh_axis, have, goal)
+            name = self.unique(f"{current.name}.{operator.move}.{mesh_axis}")
+            moved = Tensor(name, current.axes, current.dtype, current.role)
+            reduces = isinstance(have, Partial)
+            at = self.after(current.name) if reduces else len(self.issued)
+            made_by = self.issued[at - 1] if reduces else consumer
+            op = Operation(name, operator, (current,), (moved,), consumer.region, made_by.template, consumer.origin)
+            self.issued.insert(at, op)
+            self.layouts[name] = self.layouts[current.name].with_(mesh_axis, goal)
+            current = moved
+        return current
+
+    def after(self, name: str) -> int:
+        """The place behind the operation that makes a tensor (the end, where it comes from outside the block)."""
+        for place in range(len(self.issued) - 1, -1, -1):
+            if any(output.name == name for output in self.issued[place].outputs):
+                return place + 1
+        raise ValueError(f"{name} is partial and no operation of the block makes it")
+
+    def unique(self, name: str) -> str:
+        candidate, count = name, 2
+        while candidate in self.names:
+            candidate, count = f"{name}.{count}", count + 1
+        self.names.add(candidate)
+        return candidate
+
+
+def _rest(op: Operation) -> tuple[tuple[Tensor, ...], str, Template, str]:
+    return op.outputs, op.region, op.template, op.origin
+
+
+def _redistribution(mesh_axis: str, have: Placement | None, goal: Placement | None) -> Redistribution:
+    match have, goal:
+        case Partial(reduction), None:
+            return Redistribution("all_reduce", mesh_axis, reduces=reduction)
+        case Partial(reduction), Partitioned(axis):
+            return Redistribution("reduce_scatter", mesh_axis, target=axis, reduces=reduction)
+        case Partitioned(axis), None:
+            return Redistribution("all_gather", mesh_axis, source=axis)
+        case Partitioned(source), Partitioned(target):
+            return Redistribution("all_to_all", mesh_axis, source=source, target=target)
+        case None, Partitioned(axis):
+            return Redistribution("slice", mesh_axis, target=axis)
+    raise ValueError(f"no redistribution on {mesh_axis} from {have} to {goal}")
+
+
+def _gradient_templates(operations: list[Operation]) -> list[Operation]:
+    """A backward redistribution is an input gradient's if one of them needs it, else a weight gradient's."""
+    needed: dict[str, Template] = {}
+    settled = []
+    for op in reversed(operations):
+        template = op.template
+        if isinstance(op.operator, Redistribution) and template is not Template.FORWARD:
+            template = needed.get(op.outputs[0].name, template)
+        for tensor in op.inputs:
+            if needed.get(tensor.name) is not Template.INPUT_GRADIENT:
+                needed[tensor.name] = template
+        settled.append(Operation(op.name, op.operator, op.inputs, op.outputs, op.region, template, op.origin))
+    return settled[::-1]
+
+
+def match(
+    operations: list[Operation],
+    rules: Rules,
+    choices: Matching,
+    given: Mapping[str, Layout],
+    leave: Mapping[str, Layout],
+) -> tuple[Matched, dict[str, Tensor]]:
+    """Lay out a block's operations and put the redistributions where layouts differ.
+
+    given: layouts of tensors that come from outside (weights, inputs, gradients that arrive). leave: tensors that the
+    block hands on, with the layout they must have. Returns the matched operations and, for each name in `leave`, the
+    tensor that holds it.
+    """
+    matcher = _Matcher(rules, choices, dict(given), names={op.name for op in operations})
+    pending = dict(leave)
+    handed: dict[str, Tensor] = {}
+    last_forward = max(
+        (i for i, op in enumerate(operations) if op.template is Template.FORWARD), default=len(operations) - 1
+    )
+    for place, op in enumerate(operations):
+        matcher.issue(op)
+        if place in (last_forward, len(operations) - 1):
+            # What the forward hands on is laid out before the backward begins.
+            for tensor in [t for o in operations[: place + 1] for t in o.outputs if t.name in pending]:
+                handed[tensor.name] = matcher.redistributed(tensor, pending.pop(tensor.name), op)
+    return Matched(tuple(_gradient_templates(matcher.issued)), matcher.layouts), handed

@@ -1,0 +1,175 @@
+"""Operators: small frozen classes that tell shape, FLOPs, gradient rule and numpy meaning; one module a family.
+
+`OPERATORS` maps a class's name to the class: it is how an operator comes back from the store (`dump`, `load`).
+"""
+
+import dataclasses
+import json
+
+from stagedb.graph.operators._base import Array, Operator, Place
+from stagedb.graph.operators.attention import (
+    Attention,
+    AttentionGradient,
+    FoldHeads,
+    PackHeads,
+    RepeatHeads,
+    Rotary,
+    Softmax,
+    SoftmaxGradient,
+    SplitHeads,
+)
+from stagedb.graph.operators.contraction import Einsum, ReduceSum
+from stagedb.graph.operators.elementwise import (
+    Activation,
+    ActivationGradient,
+    Add,
+    Cast,
+    Dropout,
+    DropoutGradient,
+    Gate,
+    GateGradient,
+    MeanSquare,
+    MeanSquareGradient,
+    Multiply,
+    Rsqrt,
+    RsqrtGradient,
+    SumProduct,
+)
+from stagedb.graph.operators.embedding import (
+    Embedding,
+    EmbeddingGradient,
+    PositionEmbedding,
+    PositionEmbeddingGradient,
+)
+from stagedb.graph.operators.loss import (
+    CrossEntropy,
+    CrossEntropyGradient,
+    LogSoftmax,
+    MaxOverVocabulary,
+    PickLabel,
+    Shift,
+    SumExp,
+    TokenMean,
+    TokenMeanGradient,
+)
+from stagedb.graph.operators.norm import LayerNorm, LayerNormGradient, RMSNorm, RMSNormGradient
+from stagedb.graph.operators.optimizer import AdamW
+from stagedb.graph.operators.redistribution import Redistribution
+
+OPERATORS: dict[str, type[Operator]] = {
+    cls.__name__: cls
+    for cls in (
+        Activation,
+        ActivationGradient,
+        AdamW,
+        Add,
+        Attention,
+        AttentionGradient,
+        Cast,
+        CrossEntropy,
+        CrossEntropyGradient,
+        Dropout,
+        DropoutGradient,
+        Einsum,
+        Embedding,
+        EmbeddingGradient,
+        FoldHeads,
+        Gate,
+        GateGradient,
+        LayerNorm,
+        LayerNormGradient,
+        LogSoftmax,
+        MaxOverVocabulary,
+        MeanSquare,
+        MeanSquareGradient,
+        Multiply,
+        PackHeads,
+        PickLabel,
+        PositionEmbedding,
+        PositionEmbeddingGradient,
+        RMSNorm,
+        RMSNormGradient,
+        Redistribution,
+        ReduceSum,
+        RepeatHeads,
+        Rotary,
+        Rsqrt,
+        RsqrtGradient,
+        Shift,
+        Softmax,
+        SoftmaxGradient,
+        SplitHeads,
+        SumExp,
+        SumProduct,
+        TokenMean,
+        TokenMeanGradient,
+    )
+}
+
+
+def dump(operator: Operator) -> str:
+    """The stored form: JSON of the class's name and its fields."""
+    return json.dumps({"operator": type(operator).__name__, **dataclasses.asdict(operator)}, sort_keys=True)
+
+
+def load(text: str) -> Operator:
+    """The operator of a stored form; ValueError where it names none."""
+    fields = json.loads(text)
+    cls = OPERATORS.get(fields.pop("operator", ""))
+    if cls is None:
+        raise ValueError(f"not an operator: {text}")
+    return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
+
+
+__all__ = [
+    "OPERATORS",
+    "Activation",
+    "ActivationGradient",
+    "AdamW",
+    "Add",
+    "Array",
+    "Attention",
+    "AttentionGradient",
+    "Cast",
+    "CrossEntropy",
+    "CrossEntropyGradient",
+    "Dropout",
+    "DropoutGradient",
+    "Einsum",
+    "Embedding",
+    "EmbeddingGradient",
+    "FoldHeads",
+    "Gate",
+    "GateGradient",
+    "LayerNorm",
+    "LayerNormGradient",
+    "LogSoftmax",
+    "MaxOverVocabulary",
+    "MeanSquare",
+    "MeanSquareGradient",
+    "Multiply",
+    "Operator",
+    "PackHeads",
+    "PickLabel",
+    "Place",
+    "PositionEmbedding",
+    "PositionEmbeddingGradient",
+    "RMSNorm",
+    "RMSNormGradient",
+    "Redistribution",
+    "ReduceSum",
+    "RepeatHeads",
+    "Rotary",
+    "Rsqrt",
+    "RsqrtGradient",
+    "Shift",
+    "Softmax",
+    "SoftmaxGradient",
+    "SplitHeads",
+    "SumExp",
+    "SumProduct",
+    "TokenMean",
+    "TokenMeanGradient",
+    "dump",
+    "load",
+]

@@ -1,0 +1,72 @@
+"""What every operator tells: costs, gradient rule, and its meaning in numpy."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import sympy
+
+if TYPE_CHECKING:
+    from stagedb.graph.tensors import Operation, Tensor, Tracer
+
+Array = npt.NDArray[Any]
+Size = Callable[[str], sympy.Expr]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stands while an operation runs: for each axis the global size and the first local index.
+
+    `leader` is true on the one rank of those that hold shares of a partial result which adds what must be added once.
+    """
+
+    sizes: dict[str, int]
+    starts: dict[str, int]
+    lengths: dict[str, int]
+    leader: bool = True
+
+    def indices(self, axis: str) -> Array:
+        """The global indices of this rank's part of an axis."""
+        start = self.starts.get(axis, 0)
+        return np.arange(start, start + self.lengths[axis])
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A small frozen class an operator; fields are its parameters, all plain values.
+
+    `linear`: passes partial sums on (the sum of shares is the share of the sum).
+    `reduction`: what a reduced axis leaves where it is partitioned.
+    """
+
+    kind: ClassVar[str] = "elementwise"
+    linear: ClassVar[bool] = False
+    reduction: ClassVar[Literal["sum", "max"]] = "sum"
+
+    def flops(self, size: Size) -> sympy.Expr:
+        """FLOPs on one rank; matmul, attention, convolution and scan count, the rest counts 0."""
+        return sympy.Integer(0)
+
+    def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
+        """Dimensions of a matmul (`[batch,] m, n, k`) or an attention; empty for the rest."""
+        return ()
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        """Emit the backward of `op` in issue order; yield (index of the input, its gradient) contributions."""
+        raise TypeError(f"{type(self).__name__} has no gradient")
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        """The operator's meaning on one rank's arrays."""
+        raise TypeError(f"{type(self).__name__} has no numpy meaning")
+
+
+def arriving(grads: tuple["Tensor | None", ...]) -> "Tensor":
+    """The gradient of an operator's first output, which its rule starts from."""
+    grad = grads[0]
+    if grad is None:
+        raise TypeError("an operator's backward was asked for without the gradient of its first output")
+    return grad

@@ -1,0 +1,227 @@
+"""Attention: the fused kernel, the pieces of the plain one, rotary positions, grouped heads.
+
+Queries have axes (batch, seq, heads, head_dim), keys and values (batch, seq, kv_heads, head_dim). A packed tensor
+(batch, seq, kv_heads, packed, head_dim) holds for each K/V head its queries, then its key, then its value: the layout
+of Megatron's fused QKV weight.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import sympy
+
+from stagedb.graph.operators._base import Array, Operator, Place, Size, arriving
+from stagedb.graph.symbolic import Template
+
+if TYPE_CHECKING:
+    from stagedb.graph.tensors import Operation, Tensor, Tracer
+
+
+def _unpack(inputs: list[Array]) -> tuple[Array, Array, Array]:
+    """q, k, v from three arrays or from a packed one."""
+    if len(inputs) == 3:
+        return inputs[0], inputs[1], inputs[2]
+    packed = inputs[0]
+    batch, seq, kv_heads, parts, head_dim = packed.shape
+    q = packed[..., : parts - 2, :].reshape(batch, seq, kv_heads * (parts - 2), head_dim)
+    return q, packed[..., -2, :], packed[..., -1, :]
+
+
+def _pack(q: Array, k: Array, v: Array) -> Array:
+    batch, seq, kv_heads, head_dim = k.shape
+    queries = q.reshape(batch, seq, kv_heads, -1, head_dim)
+    return np.concatenate([queries, k[..., None, :], v[..., None, :]], axis=-2)
+
+
+def _repeat(k: Array, heads: int) -> Array:
+    return np.repeat(k, heads // k.shape[2], axis=2)
+
+
+def _fold(dk: Array, kv_heads: int) -> Array:
+    batch, seq, heads, head_dim = dk.shape
+    return np.asarray(dk.reshape(batch, seq, kv_heads, heads // kv_heads, head_dim).sum(axis=3))
+
+
+def _scores(q: Array, k: Array) -> Array:
+    """Scaled scores, masked pairs at minus infinity."""
+    scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
+    rows, columns = np.arange(q.shape[1])[:, None], np.arange(k.shape[1])[None, :]
+    return np.where(columns <= rows, scores, -np.inf)
+
+
+@dataclass(frozen=True)
+class Attention(Operator):
+    """Causal attention in one kernel (Dao et al. 2022): outputs the context and the log-sum-exp of each row.
+
+    FLOPs `4·b·a·s·s·d`: two matmuls, the causal mask not halved, as the field's counters do.
+    """
+
+    kind: ClassVar[str] = "attention"
+
+    def _pairs(self, size: Size) -> sympy.Expr:
+        return size("batch") * size("heads") * size("seq") * size("kseq") * size("head_dim")
+
+    def flops(self, size: Size) -> sympy.Expr:
+        return 4 * self._pairs(size)
+
+    def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
+        return tuple(size(axis) for axis in ("batch", "heads", "kv_heads", "seq", "kseq", "head_dim"))
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
+        reads = (arriving(grads), *op.inputs, *op.outputs)
+        name = f"{op.name}.input_gradient"
+        tracer.emit(name, AttentionGradient(), reads, *made, template=Template.INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        q, k, v = _unpack(inputs)
+        heads = q.shape[2]
+        scores = _scores(q, _repeat(k, heads))
+        top = scores.max(axis=-1)
+        lse = top + np.log(np.exp(scores - top[..., None]).sum(axis=-1))
+        weights = np.exp(scores - lse[..., None])
+        return [np.einsum("bhqk,bkhd->bqhd", weights, _repeat(v, heads)), lse]
+
+
+@dataclass(frozen=True)
+class AttentionGradient(Attention):
+    """dq, dk, dv from the saved output and log-sum-exp: five matmuls, the scores are computed again."""
+
+    def flops(self, size: Size) -> sympy.Expr:
+        return 10 * self._pairs(size)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        do, o, lse = inputs[0], inputs[-2], inputs[-1]
+        q, k, v = _unpack(inputs[1:-2])
+        heads, kv_heads, scale = q.shape[2], k.shape[2], 1 / np.sqrt(q.shape[-1])
+        wide_k, wide_v = _repeat(k, heads), _repeat(v, heads)
+        p = np.exp(_scores(q, wide_k) - lse[..., None])
+        dv = np.einsum("bhqk,bqhd->bkhd", p, do)
+        dp = np.einsum("bqhd,bkhd->bhqk", do, wide_v)
+        ds = p * (dp - np.einsum("bqhd,bqhd->bhq", do, o)[..., None]) * scale
+        dq, dk = np.einsum("bhqk,bkhd->bqhd", ds, wide_k), np.einsum("bhqk,bqhd->bkhd", ds, q)
+        dk, dv = _fold(dk, kv_heads), _fold(dv, kv_heads)
+        return [dq, dk, dv] if len(inputs) == 6 else [_pack(dq, dk, dv)]
+
+
+@dataclass(frozen=True)
+class SplitHeads(Operator):
+    """A packed tensor into q, k and v (copies, for matmuls that want them contiguous)."""
+
+    kind: ClassVar[str] = "copy"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        present = tuple(g for g in grads if g is not None)
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        tracer.emit(grad.name, PackHeads(), present, grad, template=Template.INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return list(_unpack(inputs))
+
+
+@dataclass(frozen=True)
+class PackHeads(Operator):
+    """q, k and v into a packed tensor."""
+
+    kind: ClassVar[str] = "copy"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [_pack(*inputs)]
+
+
+@dataclass(frozen=True)
+class RepeatHeads(Operator):
+    """Each K/V head once for every query head of its group (grouped-query attention without a fused kernel)."""
+
+    kind: ClassVar[str] = "copy"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        tracer.emit(grad.name, FoldHeads(), (arriving(grads),), grad, template=Template.INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [_repeat(inputs[0], place.lengths["heads"])]
+
+
+@dataclass(frozen=True)
+class FoldHeads(Operator):
+    """The sum over each group of query heads."""
+
+    kind: ClassVar[str] = "reduce"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [_fold(inputs[0], place.lengths["kv_heads"])]
+
+
+@dataclass(frozen=True)
+class Softmax(Operator):
+    """Scale, causal mask and softmax over the keys."""
+
+    kind: ClassVar[str] = "softmax"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        reads = (arriving(grads), op.outputs[0])
+        tracer.emit(grad.name, SoftmaxGradient(), reads, grad, template=Template.INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        scores = inputs[0] / np.sqrt(place.sizes["head_dim"])
+        rows, columns = place.indices("seq")[:, None], place.indices("kseq")[None, :]
+        scores = np.where(columns <= rows, scores, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return [weights / weights.sum(axis=-1, keepdims=True)]
+
+
+@dataclass(frozen=True)
+class SoftmaxGradient(Operator):
+    """The gradient through scale, mask and softmax."""
+
+    kind: ClassVar[str] = "softmax"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dp, p = inputs
+        return [p * (dp - (dp * p).sum(axis=-1, keepdims=True)) / np.sqrt(place.sizes["head_dim"])]
+
+
+@dataclass(frozen=True)
+class Rotary(Operator):
+    """Rotary positions (Su et al. 2021) on queries or keys; of a packed tensor the values stay as they are."""
+
+    packed: bool = False
+    inverse: bool = False
+
+    kind: ClassVar[str] = "rotary"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        operator = Rotary(self.packed, not self.inverse)
+        tracer.emit(grad.name, operator, (arriving(grads),), grad, template=Template.INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        x = inputs[0]
+        half = x.shape[-1] // 2
+        angles = place.indices("seq")[:, None] / 10000 ** (np.arange(half) / half)
+        angles = angles.reshape(1, len(angles), *(1,) * (x.ndim - 3), half) * (-1 if self.inverse else 1)
+        cos, sin = np.cos(angles), np.sin(angles)
+        low, high = x[..., :half], x[..., half:]
+        turned = np.concatenate([low * cos - high * sin, low * sin + high * cos], axis=-1)
+        if self.packed:
+            turned[..., -1, :] = x[..., -1, :]
+        return [turned]

@@ -1,0 +1,83 @@
+"""Logical tensors and operations: what a model's author writes, before any layout is known."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import sympy
+
+from stagedb.graph.operators._base import Operator
+from stagedb.graph.symbolic import Template
+
+Size = Callable[[str], sympy.Expr]
+"""The size of a named axis as an expression."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value with named axes. `dtype` is a dtype class (`act`, `param`, `grad`, `fp32`, `int64`, `bool`)."""
+
+    name: str
+    axes: tuple[str, ...]
+    dtype: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operator applied to tensors, in one region of the model (what the strategy's rules are looked up by).
+
+    `origin` is the forward operation that a gradient belongs to (itself for a forward one).
+    """
+
+    name: str
+    operator: Operator
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    region: str
+    template: Template
+    origin: str
+
+
+@dataclass
+class Tracer:
+    """Records the operations of one block in issue order."""
+
+    block: str
+    region: str = ""
+    template: Template = Template.FORWARD
+    origin: str | None = None
+    weight_gradient_first: Callable[[bool], bool] = lambda has_bias: not has_bias
+    operations: list[Operation] = field(default_factory=list)
+    weights: list[Tensor] = field(default_factory=list)
+
+    def tensor(self, name: str, axes: tuple[str, ...], dtype: str, role: str) -> Tensor:
+        """A tensor of this block that no operation makes: an input, a weight, a block's port."""
+        return Tensor(f"{self.block}.{name}", axes, dtype, role)
+
+    def weight(self, name: str, axes: tuple[str, ...]) -> Tensor:
+        """A parameter; the order of calls is the order of registration."""
+        weight = self.tensor(name, axes, "param", "weight")
+        self.weights.append(weight)
+        return weight
+
+    def emit(
+        self,
+        name: str,
+        operator: Operator,
+        inputs: tuple[Tensor, ...],
+        *outputs: Tensor,
+        template: Template | None = None,
+    ) -> None:
+        """Append an operation; `name` is relative to the block unless it starts with the block's own name."""
+        full = name if name.startswith(f"{self.block}.") else f"{self.block}.{name}"
+        self.operations.append(
+            Operation(full, operator, inputs, outputs, self.region, template or self.template, self.origin or full)
+        )
+
+    def activation(self, name: str, axes: tuple[str, ...], dtype: str = "act") -> Tensor:
+        """A value that the forward makes."""
+        return self.tensor(name, axes, dtype, "activation")
+
+    def gradient(self, of: Tensor, name: str) -> Tensor:
+        """A gradient tensor of the shape of `of`; gradients of weights have the dtype class `grad`."""
+        return Tensor(name, of.axes, "grad" if of.role == "weight" else of.dtype, "gradient")

@@ -1,0 +1,283 @@
+"""The blocks of a decoder-only transformer, forward only: embedding, layer, head.
+
+Regions name where a strategy's rules differ: `embedding`, `between` (norms, residuals), `attention`, `ffn`, `head`,
+`loss`. Nothing here knows a degree, a layout or a collective.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from stagedb.graph.operators import (
+    Activation,
+    Add,
+    Attention,
+    Cast,
+    CrossEntropy,
+    Dropout,
+    Einsum,
+    Embedding,
+    Gate,
+    LayerNorm,
+    LogSoftmax,
+    MaxOverVocabulary,
+    MeanSquare,
+    Multiply,
+    PickLabel,
+    PositionEmbedding,
+    RepeatHeads,
+    RMSNorm,
+    Rotary,
+    Rsqrt,
+    Shift,
+    Softmax,
+    SplitHeads,
+    SumExp,
+    TokenMean,
+)
+from stagedb.graph.tensors import Tensor, Tracer
+
+HIDDEN = ("batch", "seq", "hidden")
+QUERY = ("batch", "seq", "heads", "head_dim")
+KEY = ("batch", "seq", "kv_heads", "head_dim")
+PACKED = ("batch", "seq", "kv_heads", "packed", "head_dim")
+
+
+class Architecture(Protocol):
+    """What the blocks ask of a model card."""
+
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def norm(self) -> str: ...
+    @property
+    def mlp(self) -> str: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def positions(self) -> str: ...
+    @property
+    def linear_bias(self) -> bool: ...
+    @property
+    def qkv_bias(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a framework writes the same model down as kernels.
+
+    pack_qkv, pack_gate: one matmul makes q, k and v (gate and up). row_bias: a bias behind a row-parallel matmul is
+    added inside it, or after its result has been reduced. embedding_dropout: the region whose layout its mask has.
+    """
+
+    pack_qkv: bool
+    pack_gate: bool
+    row_bias: Literal["inside", "after"]
+    embedding_dropout: Literal["embedding", "between"]
+    attention: Literal["fused", "math"]
+    eager: bool
+    dropout: float
+    loss_parallel: bool
+
+
+def _linear(t: Tracer, name: str, x: Tensor, weight_axes: tuple[str, ...], out: tuple[str, ...], bias: bool) -> Tensor:
+    """A linear layer over named axes; the weight has the output's features first, as torch registers it."""
+    weight = t.weight(f"{name}.weight", weight_axes)
+    y = t.activation(name, out)
+    inputs: tuple[Tensor, ...] = (x, weight)
+    if bias:
+        features = tuple(axis for axis in weight_axes if axis in out)
+        inputs = (*inputs, t.weight(f"{name}.bias", features))
+    t.emit(name, Einsum(x.axes, weight_axes, out, bias), inputs, y)
+    return y
+
+
+def _norm(t: Tracer, card: Architecture, style: Style, name: str, x: Tensor) -> Tensor:
+    weight = t.weight(f"{name}.weight", ("hidden",))
+    y = t.activation(name, HIDDEN)
+    token = ("batch", "seq")
+    if card.norm == "layernorm":
+        bias = t.weight(f"{name}.bias", ("hidden",))
+        mean, rstd = t.activation(f"{name}.mean", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
+        t.emit(name, LayerNorm(), (x, weight, bias), y, mean, rstd)
+        return y
+    if not style.eager:
+        t.emit(name, RMSNorm(), (x, weight), y, t.activation(f"{name}.rstd", token, "fp32"))
+        return y
+    wide = t.activation(f"{name}.wide", HIDDEN, "fp32")
+    square, rstd = t.activation(f"{name}.mean_square", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
+    normal, narrow = t.activation(f"{name}.normal", HIDDEN, "fp32"), t.activation(f"{name}.narrow", HIDDEN)
+    t.emit(f"{name}.wide", Cast(), (x,), wide)
+    t.emit(f"{name}.mean_square", MeanSquare(), (wide,), square)
+    t.emit(f"{name}.rstd", Rsqrt(), (square,), rstd)
+    t.emit(f"{name}.normal", Multiply(), (wide, rstd), normal)
+    t.emit(f"{name}.narrow", Cast(), (normal,), narrow)
+    t.emit(name, Multiply(), (narrow, weight), y)
+    return y
+
+
+def _dropout(t: Tracer, style: Style, name: str, x: Tensor) -> Tensor:
+    if style.dropout == 0:
+        return x
+    y = t.activation(name, x.axes)
+    t.emit(name, Dropout(style.dropout), (x,), y, t.activation(f"{name}.mask", x.axes, "bool"))
+    return y
+
+
+def _add(t: Tracer, name: str, *terms: Tensor) -> Tensor:
+    y = t.activation(name, terms[0].axes)
+    t.emit(name, Add(), terms, y)
+    return y
+
+
+def _residual(t: Tracer, style: Style, name: str, x: Tensor, branch: Tensor, bias: Tensor | None) -> Tensor:
+    """`x + dropout(branch + bias)`, one kernel where there is no dropout."""
+    t.region = "between"
+    if style.dropout == 0:
+        return _add(t, name, *((branch, x) if bias is None else (branch, x, bias)))
+    if bias is not None:
+        branch = _add(t, f"{name}.bias", branch, bias)
+    return _add(t, name, _dropout(t, style, f"{name}.dropout", branch), x)
+
+
+def _row(
+    t: Tracer, card: Architecture, style: Style, name: str, x: Tensor, weight_axes: tuple[str, ...]
+) -> tuple[Tensor, Tensor | None]:
+    """The matmul back to the hidden axis, and the bias where it is added later."""
+    inside = card.linear_bias and style.row_bias == "inside"
+    y = _linear(t, name, x, weight_axes, HIDDEN, inside)
+    late = card.linear_bias and not inside
+    return y, t.weight(f"{name}.bias", ("hidden",)) if late else None
+
+
+def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
+    """Tokens to hidden states: the vocabulary's table, learned positions, dropout."""
+    t.region = "embedding"
+    tokens = t.tensor("tokens", ("batch", "seq"), "int64", "input")
+    table = t.weight("word.weight", ("vocab", "hidden"))
+    x = t.activation("word", HIDDEN)
+    t.emit("word", Embedding(), (tokens, table), x)
+    if card.positions == "learned":
+        positions = t.weight("position.weight", ("positions", "hidden"))
+        rows = t.activation("position", ("seq", "hidden"))
+        t.emit("position", PositionEmbedding(), (positions,), rows)
+        x = _add(t, "sum", x, rows)
+    t.region = style.embedding_dropout
+    return _dropout(t, style, "dropout", x)
+
+
+def _queries_keys_values(t: Tracer, card: Architecture, style: Style, x: Tensor) -> tuple[Tensor, ...]:
+    """One packed tensor or three, with rotary positions applied."""
+    bias, rotary = card.linear_bias or card.qkv_bias, card.positions == "rotary"
+    if style.pack_qkv:
+        qkv = _linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias)
+        if not rotary:
+            return (qkv,)
+        turned = t.activation("attn.rotary", PACKED)
+        t.emit("attn.rotary", Rotary(packed=True), (qkv,), turned)
+        return (turned,)
+    q = _linear(t, "attn.wq", x, ("heads", "head_dim", "hidden"), QUERY, bias)
+    k = _linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias)
+    v = _linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias)
+    if not rotary:
+        return q, k, v
+    turned_q, turned_k = t.activation("attn.rotary_q", QUERY), t.activation("attn.rotary_k", KEY)
+    t.emit("attn.rotary_q", Rotary(), (q,), turned_q)
+    t.emit("attn.rotary_k", Rotary(), (k,), turned_k)
+    return turned_q, turned_k, v
+
+
+def _plain_attention(t: Tracer, card: Architecture, style: Style, qkv: tuple[Tensor, ...]) -> Tensor:
+    """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
+    if len(qkv) == 1:
+        q, k, v = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
+        t.emit("attn.split", SplitHeads(), qkv, q, k, v)
+    else:
+        q, k, v = qkv
+    if card.heads != card.kv_heads:
+        wide_k, wide_v = t.activation("attn.wide_k", QUERY), t.activation("attn.wide_v", QUERY)
+        t.emit("attn.wide_k", RepeatHeads(), (k,), wide_k)
+        t.emit("attn.wide_v", RepeatHeads(), (v,), wide_v)
+        k, v = wide_k, wide_v
+    keys, pairs = ("batch", "kseq", "heads", "head_dim"), ("batch", "heads", "seq", "kseq")
+    scores, weights = t.activation("attn.scores", pairs), t.activation("attn.weights", pairs)
+    t.emit("attn.scores", Einsum(QUERY, keys, pairs), (q, k), scores)
+    t.emit("attn.weights", Softmax(), (scores,), weights)
+    weights = _dropout(t, style, "attn.weights.dropout", weights)
+    context = t.activation("attn.context", QUERY)
+    t.emit("attn.context", Einsum(pairs, keys, QUERY), (weights, v), context)
+    return context
+
+
+def layer(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
+    """A pre-norm layer: attention and feed-forward, each added to the residual stream."""
+    t.region = "between"
+    normal = _norm(t, card, style, "attn_norm", x)
+    t.region = "attention"
+    qkv = _queries_keys_values(t, card, style, normal)
+    if style.attention == "math":
+        context = _plain_attention(t, card, style, qkv)
+    else:
+        context = t.activation("attn.core", QUERY)
+        t.emit("attn.core", Attention(), qkv, context, t.activation("attn.lse", ("batch", "heads", "seq"), "fp32"))
+    out, bias = _row(t, card, style, "attn.wo", context, ("hidden", "heads", "head_dim"))
+    x = _residual(t, style, "attn.add", x, out, bias)
+
+    normal = _norm(t, card, style, "ffn_norm", x)
+    t.region = "ffn"
+    out, bias = _row(t, card, style, "ffn.w2", _feed_forward(t, card, style, normal), ("hidden", "ffn"))
+    return _residual(t, style, "ffn.add", x, out, bias)
+
+
+def _feed_forward(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
+    """The inner activation, up to the matmul back."""
+    inner = ("batch", "seq", "ffn")
+    if card.mlp == "plain":
+        up = _linear(t, "ffn.w1", x, ("ffn", "hidden"), inner, card.linear_bias)
+        y = t.activation("ffn.activation", inner)
+        t.emit("ffn.activation", Activation(card.activation), (up,), y)
+        return y
+    if style.pack_gate:
+        packed = (*inner, "two")
+        both = _linear(t, "ffn.w13", x, ("ffn", "two", "hidden"), packed, card.linear_bias)
+        y = t.activation("ffn.gate", inner)
+        t.emit("ffn.gate", Gate(card.activation), (both,), y)
+        return y
+    gate = _linear(t, "ffn.w1", x, ("ffn", "hidden"), inner, card.linear_bias)
+    up = _linear(t, "ffn.w3", x, ("ffn", "hidden"), inner, card.linear_bias)
+    y = t.activation("ffn.gate", inner)
+    if not style.eager:
+        t.emit("ffn.gate", Gate(card.activation), (gate, up), y)
+        return y
+    active = t.activation("ffn.activation", inner)
+    t.emit("ffn.activation", Activation(card.activation), (gate,), active)
+    t.emit("ffn.gate", Multiply(), (active, up), y)
+    return y
+
+
+def head(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
+    """Final norm, logits (cast to fp32) and the mean cross-entropy over the batch's tokens."""
+    t.region = "between"
+    normal = _norm(t, card, style, "norm", x)
+    t.region = "head"
+    logits = _linear(t, "out", normal, ("vocab", "hidden"), ("batch", "seq", "vocab"), False)
+    t.region = "loss"
+    labels = t.tensor("labels", ("batch", "seq"), "int64", "input")
+    vocabulary, token = logits.axes, labels.axes
+    wide = t.activation("logits", vocabulary, "fp32")
+    t.emit("logits", Cast(), (logits,), wide)
+    nll, logp = t.activation("loss.label", token, "fp32"), t.activation("loss.log_softmax", vocabulary, "fp32")
+    if style.loss_parallel:
+        top, total = t.activation("loss.max", token, "fp32"), t.activation("loss.sum_exp", token, "fp32")
+        shifted = t.activation("loss.shift", vocabulary, "fp32")
+        t.emit("loss.max", MaxOverVocabulary(), (wide,), top)
+        t.emit("loss.shift", Shift(), (wide, top), shifted)
+        t.emit("loss.sum_exp", SumExp(), (shifted,), total)
+        t.emit("loss.log_softmax", LogSoftmax(), (shifted, total), logp)
+        t.emit("loss.label", PickLabel(), (logp, labels), nll)
+    else:
+        t.emit("loss.label", CrossEntropy(), (wide, labels), nll, logp)
+    loss = t.activation("loss", (), "fp32")
+    t.emit("loss", TokenMean(), (nll,), loss)
+    return loss

@@ -1,0 +1,115 @@
+"""A model under one strategy and one recipe as a symbolic graph."""
+
+import hashlib
+import json
+from functools import lru_cache
+
+import sympy
+
+from stagedb.graph.assemble import GradientHabits, Tie, assemble
+from stagedb.graph.block import BlockPlan, LaidOut, lay_out
+from stagedb.graph.costs import Sizes
+from stagedb.graph.matcher import Matching
+from stagedb.graph.symbolic import FORMAT, SymGraph
+from stagedb.models import blocks
+from stagedb.models.card import Card
+from stagedb.parallel.options import GraphOptions
+from stagedb.parallel.recipes import RECIPES, Recipe
+from stagedb.parallel.strategies import rules
+from stagedb.symbols import symbol
+
+
+def graph_key(card: Card, options: GraphOptions) -> str:
+    """The graph's identity, known without building it: a digest of the card, the options, the recipe, the format."""
+    content = {"card": card.to_dict(), "options": options.to_dict(), "format": FORMAT}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
+    always = recipe.pack == "always"
+    return blocks.Style(
+        pack_qkv=always or card.positions == "learned",
+        pack_gate=always,
+        row_bias=recipe.row_bias,
+        embedding_dropout=recipe.embedding_dropout,
+        attention=options.attention,
+        eager=options.kernels == "eager",
+        dropout=options.dropout,
+        loss_parallel=options.loss_parallel,
+    )
+
+
+def _sizes(recipe: Recipe) -> Sizes:
+    vocabulary = symbol("V")
+    if recipe.vocabulary_multiple is not None:
+        multiple = recipe.vocabulary_multiple * symbol("tp")
+        vocabulary = multiple * sympy.ceiling(vocabulary / multiple)
+    return Sizes(
+        {
+            "batch": symbol("B"),
+            "seq": symbol("S"),
+            "kseq": symbol("S"),
+            "hidden": symbol("H"),
+            "heads": symbol("A"),
+            "kv_heads": symbol("KV"),
+            "packed": symbol("A") / symbol("KV") + 2,
+            "head_dim": symbol("D"),
+            "ffn": symbol("F"),
+            "two": sympy.Integer(2),
+            "vocab": vocabulary,
+            "positions": symbol("P"),
+        },
+        frozenset({"kv_heads"}),
+    )
+
+
+def model_sizes(card: Card, recipe: Recipe) -> dict[str, int]:
+    """The model's symbols. A recipe that pads the vocabulary itself starts from the published one."""
+    vocabulary = card.padded_vocab if recipe.vocabulary_multiple is None else card.vocab
+    return {
+        "L": card.layers,
+        "H": card.hidden,
+        "A": card.heads,
+        "KV": card.kv_heads,
+        "D": card.head_dim,
+        "F": card.ffn,
+        "V": vocabulary,
+        "P": card.max_positions,
+    }
+
+
+def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[LaidOut, ...]:
+    style = _style(card, options, recipe)
+
+    plans = (
+        BlockPlan("embedding", "1", lambda t, _: blocks.embedding(t, card, style), input=False, loss=False),
+        BlockPlan("layer", "L", lambda t, x: blocks.layer(t, card, style, x), input=True, loss=False),
+        BlockPlan("head", "1", lambda t, x: blocks.head(t, card, style, x), input=True, loss=True),
+    )
+    matching = Matching(share=options.shared_input, regather=recipe.regather)
+
+    def weight_first(has_bias: bool) -> bool:
+        return recipe.weight_gradient_first and not has_bias
+
+    return tuple(lay_out(plan, rules(options), matching, blocks.HIDDEN, weight_first) for plan in plans)
+
+
+@lru_cache(maxsize=8)
+def build_graph(card: Card, options: GraphOptions) -> SymGraph:
+    """The symbolic graph: the forward as its author wrote it, its backward, and collectives where layouts differ."""
+    recipe = RECIPES[options.recipe]
+    laid_out = _lay_out_blocks(card, options, recipe)
+    tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
+    habits = GradientHabits(recipe.data_parallel_bucket, recipe.sequence_parallel_gradients)
+    rows = assemble(laid_out, _sizes(recipe), habits, tie)
+    return SymGraph(
+        key=graph_key(card, options),
+        name=card.name,
+        recipe=options.recipe,
+        options=json.dumps(options.to_dict(), sort_keys=True),
+        sizes=model_sizes(card, recipe),
+        blocks=rows.blocks,
+        tensors=rows.tensors,
+        ops=rows.ops,
+        edges=rows.edges,
+    )

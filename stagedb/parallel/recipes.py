@@ -1,0 +1,62 @@
+"""The habits of a framework, as data: fusion, order, what is kept, bucketing, what happens once a step.
+
+`torch`: PyTorch's public distributed APIs (DTensor tensor parallel plans, DDP, `torch.distributed.pipelining`).
+`megatron`: Megatron-LM (and NeMo). Each field says what it stands for in the framework.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stagedb.parallel.options import RecipeName
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One framework's choices.
+
+    pack: q, k, v (and gate, up) in one matmul: `learned` where the model has learned positions (GPT-2's fused
+        projection), `always` (Megatron's `linear_qkv` and `linear_fc1`).
+    row_bias: the bias of a row-parallel matmul is added `inside` (DTensor's addmm on partial results: its gradient is
+        then taken from the gathered output gradient) or `after` the reduction (Megatron's bias-dropout-add).
+    weight_gradient_first: a linear without bias issues its weight gradient before its input gradient (autograd's mm;
+        addmm the reverse); False: always the input gradient first (Megatron overlaps it with the weight gradient).
+    regather: under sp the backward gathers a column-parallel input again instead of keeping it whole (Megatron).
+    embedding_dropout: dropout acts before (`embedding`) or after (`between`) the split along the sequence.
+    vocabulary_multiple: the vocabulary is padded to a multiple of this times tp; None: as the card says.
+    data_parallel_bucket: `ddp` = torch's reducer (first bucket 1 MiB, then 25 MiB), `one` = one buffer a stage.
+    sequence_parallel_gradients: gradients of weights between the tensor-parallel regions are reduced over tp
+        `each` on its own or in `one` coalesced message a stage, once a step.
+    """
+
+    pack: Literal["learned", "always"]
+    row_bias: Literal["inside", "after"]
+    weight_gradient_first: bool
+    regather: bool
+    embedding_dropout: Literal["embedding", "between"]
+    vocabulary_multiple: int | None
+    data_parallel_bucket: Literal["ddp", "one"]
+    sequence_parallel_gradients: Literal["each", "one"]
+
+
+RECIPES: dict[RecipeName, Recipe] = {
+    "torch": Recipe(
+        pack="learned",
+        row_bias="inside",
+        weight_gradient_first=True,
+        regather=False,
+        embedding_dropout="embedding",
+        vocabulary_multiple=None,
+        data_parallel_bucket="ddp",
+        sequence_parallel_gradients="each",
+    ),
+    "megatron": Recipe(
+        pack="always",
+        row_bias="after",
+        weight_gradient_first=False,
+        regather=True,
+        embedding_dropout="between",
+        vocabulary_multiple=128,
+        data_parallel_bucket="one",
+        sequence_parallel_gradients="one",
+    ),
+}
