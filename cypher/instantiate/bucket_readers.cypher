@@ -1,0 +1,9 @@
+// What of a step reads a gradient waits for the last bucket that the gradient passes.
+//
+// mode: writes
+// param rows: map[] — bucket and gradient: ids of the bucket's op and of the op that makes the gradient
+UNWIND $rows AS row
+MATCH (b:Op {id: row.bucket})
+MATCH (:Op {id: row.gradient})-[:DEP]->(reader:Op)
+WHERE reader.template = 'step' AND reader.block <> 'bucket'
+MERGE (b)-[:DEP {kind: 'data'}]->(reader)

@@ -1,0 +1,10 @@
+// The row of a whole graph; no row where the store has none of this id.
+//
+// mode: reads
+// param graph: string — the graph's id
+// column name: string — the model's name
+// column recipe: string — whose habits the graph follows
+// column sizes: string — the model's sizes, a JSON object of integers
+// column blocks: string — its blocks in forward order, a JSON list of objects with name and repeat
+MATCH (g:Graph {id: $graph, state: 'ready'})
+RETURN g.name AS name, g.recipe AS recipe, g.sizes AS sizes, g.blocks AS blocks

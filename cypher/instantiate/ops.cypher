@@ -1,0 +1,24 @@
+// Every symbolic op of a graph with its expressions: some hundreds, whatever the model's depth.
+//
+// mode: reads
+// param graph: string — the graph's id
+// column name: string — unique in the graph
+// column block: string — the block that it is part of
+// column template: string — which kind of task runs it
+// column type: string — compute, collective, send, recv
+// column order: integer — issue order inside block and template
+// column axis: string? — of a collective or message
+// column flops: string? — an expression
+// column bytes_read: string? — an expression
+// column bytes_written: string? — an expression
+// column comm_bytes: string? — an expression
+// column comm_out_bytes: string? — an expression
+// column dims: string[]? — expressions
+// column present: string? — the op exists where this is above 0
+// column times: string? — how often it is unrolled
+// column bucket: string? — bucketing rule
+MATCH (s:SymOp {graph: $graph})
+RETURN s.name AS name, s.block AS block, s.template AS template, s.type AS type, s.`order` AS `order`, s.axis AS axis,
+  s.flops AS flops, s.bytes_read AS bytes_read, s.bytes_written AS bytes_written, s.comm_bytes AS comm_bytes,
+  s.comm_out_bytes AS comm_out_bytes, s.dims AS dims, s.present AS present, s.times AS times, s.bucket AS bucket
+ORDER BY name

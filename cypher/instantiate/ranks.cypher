@@ -1,0 +1,24 @@
+// Rank nodes by arithmetic: coordinates from degree and stride of each mesh axis, groups from their closed form.
+//
+// mode: writes
+// param instance: string — the instance's id
+// param axes: map — for each mesh axis: size, stride
+// param groups: map — for each axis that has groups: first (id), stride, span (stride times size)
+// param classes: integer[] — the class of each stage
+// param rows: map[] — a range of ranks: first, last
+UNWIND $rows AS row
+UNWIND range(row.first, row.last) AS r
+WITH r, r / $axes.tp.stride % $axes.tp.size AS tp, r / $axes.cp.stride % $axes.cp.size AS cp,
+  r / $axes.dp.stride % $axes.dp.size AS dp, r / $axes.pp.stride % $axes.pp.size AS pp
+CREATE (:Rank {
+  id: $instance + '/' + toString(r), instance: $instance, `rank`: r, tp: tp, cp: cp, dp: dp, ep: 0, pp: pp,
+  class: $classes[pp],
+  group_tp: $groups.tp.first + r / $groups.tp.span * $groups.tp.stride + r % $groups.tp.stride,
+  group_kv: $groups.kv.first + r / $groups.kv.span * $groups.kv.stride + r % $groups.kv.stride,
+  group_dp: $groups.dp.first + r / $groups.dp.span * $groups.dp.stride + r % $groups.dp.stride,
+  group_embedding: CASE
+    WHEN pp = 0 OR pp = $axes.pp.size - 1
+      THEN $groups.embedding.first + r / $groups.embedding.span * $groups.embedding.stride
+        + r % $groups.embedding.stride
+  END
+})

@@ -1,0 +1,167 @@
+"""Instantiation: a stored graph copied, inside the store, to the subgraphs of a plan's rank classes.
+
+Nothing but the store is read, so a graph that someone else put there needs no model code here. Python evaluates each
+distinct expression once and decides what differs between stages; the copy itself is Cypher (`cypher/instantiate`).
+
+Concrete tensors are columns of the op that makes them (`bytes_written`, `bytes_read`), not nodes.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from stagedb.instance.buckets import fill
+from stagedb.instance.classes import RankClass, StageWork, classify
+from stagedb.instance.layout import lay_out
+from stagedb.instance.reading import Evaluated, StoredGraph, evaluate_graph, read_graph
+from stagedb.instance.rows import (
+    Row,
+    bucket_links,
+    bucket_rows,
+    class_rows,
+    group_axes,
+    group_rows,
+    mesh_axes,
+    place_rows,
+    rank_rows,
+    stage_classes,
+    task_feed_rows,
+    task_order_rows,
+    task_rows,
+)
+from stagedb.parallel import AxisGroups, Plan, groups, stage_orders
+from stagedb.store import Store, fault_point
+
+FORMAT = 1
+"""Version of what an instance holds; part of its id."""
+
+Progress = Callable[[str], None]
+"""Told what is being done, in a few words."""
+
+
+OPS_AT_ONCE = 5000
+"""Ops that one transaction creates, about; a place's edges are some three times as many."""
+RANKS_AT_ONCE = 8192
+"""Ranks that one transaction creates or lists in groups."""
+
+
+def instance_id(graph: StoredGraph, plan: Plan) -> str:
+    """The digest of graph and plan: the same for two plans that say the same thing in other words."""
+    spoken = dataclasses.replace(
+        plan, global_batch_size=plan.batch, layers_per_stage=plan.stage_layers(graph.sizes["L"])
+    )
+    text = json.dumps({"format": str(FORMAT), "graph": graph.id, "plan": spoken.to_json()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def instantiate(
+    store: Store, graph: str, plan: Plan, *, name: str | None = None, progress: Progress = lambda doing: None
+) -> str:
+    """Copy a graph to an instance of a plan and return the instance's id; the same twice is one instance.
+
+    The name (default: model and world, `llama3-8b-1024`) is a label: the newest instance that was given it has it.
+    Raises UsageError when the store has no such graph, or when the plan does not suit the model.
+    """
+    stored = read_graph(store, graph)
+    plan.check(stored.sizes)
+    instance = instance_id(stored, plan)
+    evaluated = evaluate_graph(stored, plan)
+    classes = _classes(stored, plan, evaluated)
+    made = groups(plan, stored.sizes["KV"], evaluated.axes)
+    copy = _Copy(store, stored, plan, instance, evaluated, classes, made, progress)
+    copy.run()
+    return instance
+
+
+def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[RankClass, ...]:
+    stages = lay_out(evaluated.blocks, plan.stage_layers(stored.sizes["L"]))
+    orders = stage_orders(plan.schedule, plan.pp, plan.microbatches)
+    works = []
+    for stage, tasks in zip(stages, orders, strict=True):
+        buckets, order = fill(stage, evaluated.weights, evaluated.buckets, evaluated.orders)
+        works.append(StageWork(stage, order, buckets, tasks))
+    common = {"format": FORMAT, "graph": stored.id, "values": [evaluated.values], "dtypes": plan.dtypes.names()}
+    return classify(works, common)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """The statements of one instantiation, in the order in which they build on each other."""
+
+    store: Store
+    graph: StoredGraph
+    plan: Plan
+    instance: str
+    evaluated: Evaluated
+    classes: tuple[RankClass, ...]
+    groups: tuple[AxisGroups, ...]
+    progress: Progress
+
+    def run(self) -> None:
+        for stage, work in (
+            ("classes", self._make_classes),
+            ("ops", self._copy_ops),
+            ("edges", self._copy_edges),
+            ("tasks", self._make_tasks),
+            ("ranks", self._make_ranks),
+            ("groups", self._make_groups),
+        ):
+            self.progress(stage)
+            work()
+            fault_point(f"instantiate.{stage}")
+
+    def _make_classes(self) -> None:
+        self._rows("classes", class_rows(self.classes, self.plan), instance=self.instance)
+
+    def _copy_ops(self) -> None:
+        common = {"graph": self.graph.id, "instance": self.instance}
+        values, dtypes = [self.evaluated.values], self.plan.dtypes.names()
+        for places in self._places():
+            self._rows("compute", places, **common, values=values)
+            for label in ("collectives", "sends", "recvs"):
+                self._rows(label, places, **common, values=values, dtypes=dtypes)
+        self._rows("buckets", bucket_rows(self.instance, self.classes), **common, dtypes=dtypes)
+        self._rows("class_ops", self._numbers(), instance=self.instance)
+
+    def _copy_edges(self) -> None:
+        for places in self._places():
+            self._rows("edges", places, graph=self.graph.id, values=[self.evaluated.values])
+        edges, readers = bucket_links(self.instance, self.classes)
+        self._rows("links", edges)
+        self._rows("bucket_readers", readers)
+        self._rows("chains", self._numbers(), instance=self.instance)
+
+    def _make_tasks(self) -> None:
+        self._rows("tasks", list(task_rows(self.instance, self.classes)), instance=self.instance)
+        self._rows("task_order", task_order_rows(self.instance, self.classes))
+        self._rows("task_feeds", task_feed_rows(self.instance, self.classes))
+
+    def _make_ranks(self) -> None:
+        arithmetic = {
+            "axes": mesh_axes(self.plan),
+            "groups": group_axes(self.groups),
+            "classes": stage_classes(self.classes, self.plan.pp),
+        }
+        for row in rank_rows(self.plan.world, RANKS_AT_ONCE):
+            self._rows("ranks", [row], instance=self.instance, **arithmetic)
+
+    def _make_groups(self) -> None:
+        for row in group_rows(self.groups, RANKS_AT_ONCE):
+            self._rows("groups", [row], instance=self.instance)
+
+    def _places(self) -> Iterator[list[Row]]:
+        """Places in batches whose ops and edges one transaction can hold."""
+        rows = place_rows(self.instance, self.classes)
+        ops = Counter(op["block"] for op in self.graph.ops)
+        step = max(1, OPS_AT_ONCE // max(ops.values(), default=1))
+        return (rows[start : start + step] for start in range(0, len(rows), step))
+
+    def _numbers(self) -> list[Row]:
+        return [{"class": each.number} for each in self.classes]
+
+    def _rows(self, name: str, rows: list[Row], **params: Any) -> None:
+        self.store.write_rows(f"instantiate/{name}", rows, **params)

@@ -1,0 +1,119 @@
+"""Which blocks a pipeline stage runs, and where each of them stands in the issue order of its tasks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stagedb.errors import StagedbError
+
+CUT = "cut"
+BUCKET = "bucket"
+PSEUDO_BLOCKS = (CUT, BUCKET)
+"""Blocks of a graph that are no part of the model: messages between stages, and bucketed collectives."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of the model and how often it repeats; `layers` is None for a block that stands once."""
+
+    name: str
+    layers: int | None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A block at a position of a stage. `layer` is its number among the stage's layers, None outside layers.
+
+    `end` is set for the pseudo-block `cut` only: "previous" before the first block, "next" after the last one.
+    """
+
+    position: int
+    block: str
+    layer: int | None = None
+    end: str | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The blocks of one pipeline stage, in forward order, without the cuts."""
+
+    index: int
+    places: tuple[Place, ...]
+    first_layer: int
+    layers: int
+    has_previous: bool
+    has_next: bool
+
+    def with_cuts(self) -> tuple[Place, ...]:
+        """The places with a cut at either end that has a neighbour."""
+        before = (Place(-1, CUT, end="previous"),) if self.has_previous else ()
+        after = (Place(len(self.places), CUT, end="next"),) if self.has_next else ()
+        return (*before, *self.places, *after)
+
+    def standing(self) -> Mapping[str, int]:
+        """Positions of the blocks that stand once on this stage."""
+        return {place.block: place.position for place in self.places if place.layer is None}
+
+
+@dataclass(frozen=True)
+class IssueOrder:
+    """The issue order of a stage's ops as integers: by position, then by the op's own order, then by bucket.
+
+    A forward and a step walk the positions up, a backward walks them down. Each op has `slots` numbers: its own and
+    those of the bucket collectives that are issued right after it.
+    """
+
+    positions: int
+    orders: int
+    slots: int
+
+    @property
+    def stride(self) -> int:
+        """Numbers that one position takes."""
+        return self.orders * self.slots
+
+    def upward(self, position: int) -> int:
+        """First number of a position in a forward or a step; the bucket collectives of a step come before all."""
+        return (position + 1) * self.stride
+
+    def downward(self, position: int) -> int:
+        """First number of a position in a backward."""
+        return (self.positions - position) * self.stride
+
+
+def lay_out(blocks: Sequence[Block], stage_layers: Sequence[int]) -> tuple[Stage, ...]:
+    """Deal a model's blocks to stages with the given numbers of layers.
+
+    What stands before the first layer goes to the first stage, what stands after the last one to the last stage, and
+    what stands between layers to the stage of the layer that follows.
+    """
+    units = [
+        (block.name, block.layers is not None)
+        for block in blocks
+        if block.name not in PSEUDO_BLOCKS
+        for _ in range(1 if block.layers is None else block.layers)
+    ]
+    layers = sum(is_layer for _, is_layer in units)
+    if sum(stage_layers) != layers:
+        raise StagedbError(
+            f"{sum(stage_layers)} layers are dealt to stages, but the graph's blocks repeat {layers} times"
+        )
+    last = len(stage_layers) - 1
+    rows: list[list[tuple[str, bool]]] = [[] for _ in stage_layers]
+    stage, dealt, left = 0, 0, layers
+    for name, is_layer in units:
+        if left and dealt == stage_layers[stage]:
+            stage, dealt = stage + 1, 0
+        rows[stage].append((name, is_layer))
+        dealt, left = dealt + is_layer, left - is_layer
+    return tuple(
+        Stage(index, _places(row), sum(stage_layers[:index]), stage_layers[index], index > 0, index < last)
+        for index, row in enumerate(rows)
+    )
+
+
+def _places(row: Sequence[tuple[str, bool]]) -> tuple[Place, ...]:
+    places, layer = [], 0
+    for position, (name, is_layer) in enumerate(row):
+        places.append(Place(position, name, layer if is_layer else None))
+        layer += is_layer
+    return tuple(places)

@@ -1,0 +1,197 @@
+"""The rows that the copying statements unwind: places, buckets, tasks, axes and groups of an instance."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from stagedb.instance.classes import RankClass, feeds
+from stagedb.parallel import AxisGroups, Mesh, Plan, first_and_last
+
+Row = dict[str, Any]
+CHUNK = 0
+"""The only virtual stage of each stage."""
+
+
+def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
+    """One row a rank class."""
+    per_stage = plan.world // plan.pp
+    return [
+        {
+            "class": each.number,
+            "digest": each.digest,
+            "stages": list(each.stages),
+            "first_layers": list(each.first_layers),
+            "layers": each.work.stage.layers,
+            "ranks": len(each.stages) * per_stage,
+            "tasks": len(each.work.tasks),
+        }
+        for each in classes
+    ]
+
+
+def place_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
+    """One row a block at a position of a class, cuts included, with the ids' beginnings that its edges hop to."""
+    rows = []
+    for each in classes:
+        stage, order = each.work.stage, each.work.order
+        standing = {block: _at(instance, each, position) for block, position in stage.standing().items()}
+        for place in stage.with_cuts():
+            rows.append(
+                {
+                    "class": each.number,
+                    "chunk": CHUNK,
+                    "variant": each.work.variant,
+                    "block": place.block,
+                    "position": place.position,
+                    "layer": place.layer,
+                    "end": place.end,
+                    "slots": order.slots,
+                    "upward": order.upward(place.position),
+                    "downward": order.downward(place.position),
+                    "here": _at(instance, each, place.position),
+                    "before": _at(instance, each, place.position - 1),
+                    "after": _at(instance, each, place.position + 1),
+                    "standing": standing,
+                }
+            )
+    return rows
+
+
+def bucket_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
+    """One row a bucket collective."""
+    return [
+        {
+            "id": _bucket(instance, each, bucket.position, bucket.op, bucket.index),
+            "class": each.number,
+            "chunk": CHUNK,
+            "op": bucket.op,
+            "index": bucket.index,
+            "position": bucket.position,
+            "order": bucket.base + bucket.slot,
+            "bytes": bucket.bytes,
+        }
+        for each in classes
+        for bucket in each.work.buckets
+    ]
+
+
+def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row], list[Row]]:
+    """What the first bucket of each weight waits for, and what waits for its last one.
+
+    The first list has (source, target) of edges: gradient to bucket, bucket to the next bucket of the same weight.
+    The second has (bucket, gradient): whatever of the step reads that gradient waits for that bucket.
+    """
+    edges: dict[tuple[str, str], None] = {}
+    readers: dict[tuple[str, str], None] = {}
+    for each in classes:
+        passed: dict[tuple[int, str], dict[int, str]] = {}
+        gradients: dict[tuple[int, str], list[str]] = {}
+        for bucket in each.work.buckets:
+            own = _bucket(instance, each, bucket.position, bucket.op, bucket.index)
+            for member in bucket.members:
+                key = (member.position, member.weight)
+                passed.setdefault(key, {})[member.turn] = own
+                gradients[key] = [_at(instance, each, position) + op for position, op in member.gradients]
+        for key, turns in passed.items():
+            buckets = [turns[turn] for turn in sorted(turns)]
+            edges |= dict.fromkeys((gradient, buckets[0]) for gradient in gradients[key])
+            edges |= dict.fromkeys(pairwise(buckets))
+            readers |= dict.fromkeys((buckets[-1], gradient) for gradient in gradients[key])
+    return (
+        [{"source": source, "target": target} for source, target in edges],
+        [{"bucket": bucket, "gradient": gradient} for bucket, gradient in readers],
+    )
+
+
+def task_rows(instance: str, classes: Sequence[RankClass]) -> Iterator[Row]:
+    """One row a task of each class, in the order in which it runs them."""
+    for each in classes:
+        marks = first_and_last(each.work.tasks)
+        for index, (task, (first, last)) in enumerate(zip(each.work.tasks, marks, strict=True)):
+            yield {
+                "id": _task(instance, each.number, index),
+                "class": each.number,
+                "index": index,
+                "kind": str(task.kind),
+                "microbatch": task.microbatch,
+                "chunk": task.chunk,
+                "first": first,
+                "last": last,
+            }
+
+
+def task_order_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
+    """One row a task and the one after it."""
+    return [
+        {"source": _task(instance, each.number, index), "target": _task(instance, each.number, index + 1)}
+        for each in classes
+        for index in range(len(each.work.tasks) - 1)
+    ]
+
+
+def task_feed_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
+    """One row a task and the task of a neighbouring stage that receives its message."""
+    return [
+        {
+            "source": _task(instance, feed.source_class, feed.source),
+            "target": _task(instance, feed.target_class, feed.target),
+            "hop": feed.hop,
+        }
+        for feed in feeds(classes)
+    ]
+
+
+def stage_classes(classes: Sequence[RankClass], stages: int) -> list[int]:
+    """The class of each stage."""
+    number = {stage: each.number for each in classes for stage in each.stages}
+    return [number[stage] for stage in range(stages)]
+
+
+def mesh_axes(plan: Plan) -> Row:
+    """Degree and stride of every mesh axis."""
+    mesh = Mesh.of(plan)
+    return {axis: {"size": size, "stride": mesh.stride(axis)} for axis, size in mesh.axes}
+
+
+def group_axes(groups: Sequence[AxisGroups]) -> Mapping[str, Row]:
+    """The numbers from which a rank finds its group on each axis that has some."""
+    return {made.axis: {"first": made.first, "stride": made.stride, "span": made.stride * made.size} for made in groups}
+
+
+def group_rows(groups: Sequence[AxisGroups], most: int) -> list[Row]:
+    """Ranges of groups, each with at most `most` ranks listed in it (or one group)."""
+    rows = []
+    for made in groups:
+        step = max(1, most // made.members)
+        for first in range(0, made.count, step):
+            rows.append(
+                {
+                    "axis": made.axis,
+                    "first": made.first,
+                    "first_index": first,
+                    "last_index": min(first + step, made.count) - 1,
+                    "stride": made.stride,
+                    "span": made.stride * made.size,
+                    "members": made.members,
+                    "step": made.step,
+                }
+            )
+    return rows
+
+
+def rank_rows(world: int, most: int) -> list[Row]:
+    """Ranges of at most `most` ranks."""
+    return [{"first": first, "last": min(first + most, world) - 1} for first in range(0, world, most)]
+
+
+def _at(instance: str, each: RankClass, position: int) -> str:
+    """How the ids of the ops at a position of a class begin."""
+    return f"{instance}/{each.number}/{CHUNK}/{position}/"
+
+
+def _bucket(instance: str, each: RankClass, position: int, op: str, index: int) -> str:
+    return f"{_at(instance, each, position)}{op}.{index}"
+
+
+def _task(instance: str, number: int, index: int) -> str:
+    return f"{instance}/{number}/task/{index}"
