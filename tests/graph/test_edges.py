@@ -1,0 +1,66 @@
+"""Dropping collectives of one member leaves the order of everything else as it was."""
+
+import functools
+
+import rustworkx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagedb.graph import SymGraph
+from stagedb.parallel import GraphOptions
+from stagedb.parallel.build import build_graph
+from stagedb.symbols import evaluate
+from tests.graph.running import environment
+from tests.graph.tiny import card
+
+
+@functools.lru_cache(maxsize=64)
+def graph_of(style: str, tied: bool, options: GraphOptions) -> SymGraph:
+    return build_graph(card(style, tied=tied), options)
+
+
+def reachable(names: list[str], pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    graph = rustworkx.PyDiGraph()
+    index = dict(zip(names, graph.add_nodes_from(names), strict=True))
+    graph.add_edges_from_no_data([(index[a], index[b]) for a, b in pairs])
+    return {(a, graph[b]) for a in names for b in rustworkx.descendants(graph, index[a])}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    style=st.sampled_from(["llama", "gpt"]),
+    tied=st.booleans(),
+    recipe=st.sampled_from(["torch", "megatron"]),
+    sp=st.booleans(),
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2]),
+)
+def test_bypasses_keep_what_waits_for_what(style: str, tied: bool, recipe: str, sp: bool, tp: int, pp: int) -> None:
+    options = GraphOptions(recipe=recipe, sp=sp)  # type: ignore[arg-type]
+    graph = graph_of(style, tied, options)
+    env = {**environment(graph, tp=tp), "pp": pp}
+
+    def exists(condition: str | None) -> bool:
+        return condition is None or evaluate(condition, env) > 0
+
+    kept = [op.name for op in graph.ops if exists(op.present)]
+    inside = [edge for edge in graph.edges if edge.hop == "same"]
+    plain = {(edge.source, edge.target) for edge in inside if edge.present is None}
+    shown = {(e.source, e.target) for e in inside if exists(e.present) and {e.source, e.target} <= set(kept)}
+    whole = reachable([op.name for op in graph.ops], plain)
+    assert reachable(kept, shown) == {(a, b) for a, b in whole if a in set(kept) and b in set(kept)}
+
+
+def test_an_edge_joins_operators_that_exist() -> None:
+    graph = build_graph(card("gpt", tied=True), GraphOptions(sp=True))
+    names = {op.name for op in graph.ops}
+    assert all(edge.source in names and edge.target in names for edge in graph.edges)
+    assert len(set(graph.edges)) == len(graph.edges)
+
+
+def test_issue_order_follows_the_data() -> None:
+    graph = build_graph(card("llama"), GraphOptions(sp=True, shared_input=False))
+    order = {op.name: (("forward", "backward", "optimizer").index(op.phase), op.order) for op in graph.ops}
+    for edge in graph.edges:
+        if edge.hop == "same":
+            assert order[edge.source] < order[edge.target], edge
