@@ -2,7 +2,8 @@
 
 An expression is kept as text in one canonical form (`canonical`), so that a graph can be stored, compared and digested.
 It is read back by a parser of its own that can do arithmetic and nothing else: a shared database must not be able to
-run code. `evaluate` is exact and does not load sympy; whoever builds a graph may compute with sympy (`symbol`, `parse`).
+run code. `evaluate` is exact and does not load sympy; whoever builds a graph may compute with sympy (`symbol`,
+`parse`).
 """
 
 from stagedb.symbols.evaluation import evaluate, evaluate_all
