@@ -64,9 +64,15 @@ def _sizes(recipe: Recipe) -> Sizes:
 
 
 def model_sizes(card: Card, recipe: Recipe) -> dict[str, int]:
-    """The model's symbols. A recipe that pads the vocabulary itself starts from the published one."""
+    """The model's symbols. A recipe that pads the vocabulary itself starts from the published one.
+
+    `S` is the sequence that the model was trained with, for plans that say no other; `P` the rows of the table of
+    learned positions, where there is one.
+    """
     vocabulary = card.padded_vocab if recipe.vocabulary_multiple is None else card.vocab
+    learned = {"P": card.max_positions} if card.positions == "learned" else {}
     return {
+        **learned,
         "L": card.layers,
         "H": card.hidden,
         "A": card.heads,
@@ -74,7 +80,7 @@ def model_sizes(card: Card, recipe: Recipe) -> dict[str, int]:
         "D": card.head_dim,
         "F": card.ffn,
         "V": vocabulary,
-        "P": card.max_positions,
+        "S": card.max_positions,
     }
 
 

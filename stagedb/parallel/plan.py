@@ -142,6 +142,11 @@ class Plan:
         if broken is not None:
             valid = _nearest(self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
             raise UsageError(f"tp {self.tp} {broken}: the nearest that this model takes is {_either('tp', valid)}")
+        if self.seq_len > sizes.get("P", self.seq_len):
+            raise UsageError(
+                f"a sequence of {self.seq_len} tokens is longer than the model's {sizes['P']} learned positions: "
+                f"--seq-len takes at most {sizes['P']}"
+            )
         if self.options.sp and self.seq_len % self.tp:
             below = self.seq_len - self.seq_len % self.tp
             valid = [length for length in (below, below + self.tp) if length]
