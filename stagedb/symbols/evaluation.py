@@ -126,4 +126,7 @@ def _quotient(text: str) -> tuple[str, str, str]:
             slashes.append(place)
     if len(slashes) != 1:
         return text, "", ""
-    return text[: slashes[0]].strip(), "/", text[slashes[0] + 1 :].strip()
+    above, below = text[: slashes[0]].strip(), text[slashes[0] + 1 :].strip()
+    if below.startswith("(") and below.find(")") == len(below) - 1:
+        below = below[1:-1]
+    return above, "/", below

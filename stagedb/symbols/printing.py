@@ -22,7 +22,7 @@ def quotient_text(value: Fraction) -> str:
 
 
 def _grouped(factors: list[str]) -> str:
-    return factors[0] if len(factors) == 1 and "*" not in factors[0] else f"({'*'.join(factors)})"
+    return factors[0] if len(factors) == 1 else f"({'*'.join(factors)})"
 
 
 def _is_wrapped(value: Fraction) -> bool:

@@ -112,8 +112,6 @@ def check_text(text: str) -> None:
             raise refuse(text, f"nested deeper than {MAX_NESTING}" if signs <= 3 else "too many signs in a row")
     if tokens > MAX_TOKENS:
         raise refuse(text, f"more than {MAX_TOKENS} names, numbers and operators")
-    if text.count("**") > 3 and re.search(r"(?:\*\*[^*+,/%-]*){3}", text):
-        raise refuse(text, "powers of powers")
 
 
 @lru_cache(maxsize=16_384)
