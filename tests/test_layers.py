@@ -52,7 +52,9 @@ def dangers(source: str) -> list[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-            found += [f"{node.lineno}: {name}" for name in names if name.split(".")[0] in ("pickle", "marshal", "shelve")]
+            found += [
+                f"{node.lineno}: {name}" for name in names if name.split(".")[0] in ("pickle", "marshal", "shelve")
+            ]
         if not isinstance(node, ast.Call):
             continue
         if isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "compile", "sympify", "parse_expr"):

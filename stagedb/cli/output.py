@@ -42,9 +42,9 @@ class Output:
                 raise UsageError("parquet is not text: say where it goes with --output FILE")
             _save(self.output, _parquet(columns, rows))
         elif self.output is not None:
-            _save(self.output, _text(self.format, columns, rows, sys.stdout.isatty()).encode())
+            _save(self.output, render(self.format, columns, rows, sys.stdout.isatty()).encode())
         else:
-            sys.stdout.write(_text(self.format, columns, rows, sys.stdout.isatty()))
+            sys.stdout.write(render(self.format, columns, rows, sys.stdout.isatty()))
             sys.stdout.flush()
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
@@ -53,7 +53,8 @@ class Output:
         self.write(columns, [[record[column] for column in columns] for record in records])
 
 
-def _text(format_: Format, columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool) -> str:
+def render(format_: Format, columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool) -> str:
+    """The rows as text: what is printed, or saved."""
     if format_ is Format.CSV:
         return _csv(columns, rows)
     if format_ is Format.TABLE:
@@ -65,11 +66,13 @@ def _text(format_: Format, columns: Sequence[str], rows: Sequence[Sequence[Any]]
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(value) for value in row] for row in rows)
-    return text.getvalue()
+    lines = []
+    for cells in (columns, *([_cell(value) for value in row] for row in rows)):
+        text = io.StringIO()
+        # The writer quotes what is in its line terminator: with both characters, a lone one is safe in a cell.
+        csv.writer(text, lineterminator="\r\n").writerow(cells)
+        lines.append(text.getvalue().removesuffix("\r\n") + "\n")
+    return "".join(lines)
 
 
 def _cell(value: Any) -> str:

@@ -1,0 +1,12 @@
+// All symbolic graphs that are whole, the newest first.
+//
+// mode: reads
+// column id: string — digest of what the graph was made from
+// column name: string — the model's name
+// column recipe: string — torch or megatron
+// column options: string — the graph's options, as JSON
+// column sizes: string — the model's symbols and their values, as JSON
+// column created: integer [ms] — when it was made, since 1970 (UTC)
+MATCH (g:Graph {state: 'ready'})
+RETURN g.id AS id, g.name AS name, g.recipe AS recipe, g.options AS options, g.sizes AS sizes, g.created AS created
+ORDER BY created DESC, id

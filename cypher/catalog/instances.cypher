@@ -1,0 +1,19 @@
+// All instances that are whole, the newest first.
+//
+// mode: reads
+// column id: string — digest of the graph and the plan
+// column name: string — what it was called
+// column graph: string — id of its graph
+// column model: string — name of the model
+// column recipe: string — torch or megatron
+// column plan: string — the plan's words, as JSON
+// column ranks: integer — size of the world
+// column classes: integer — number of rank classes
+// column created: integer [ms] — when it was made, since 1970 (UTC)
+MATCH (i:Instance {state: 'ready'})
+MATCH (g:Graph {id: i.graph})
+MATCH (c:RankClass {instance: i.id})
+WITH i, g, count(c) AS classes
+RETURN i.id AS id, i.name AS name, i.graph AS graph, g.name AS model, g.recipe AS recipe, i.plan AS plan,
+  i.world AS ranks, classes, i.created AS created
+ORDER BY created DESC, id

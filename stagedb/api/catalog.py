@@ -1,0 +1,103 @@
+"""Graphs and instances that a store holds: found by id, by the start of an id, or by name."""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from stagedb.api.results import GraphInfo, InstanceInfo
+from stagedb.errors import UsageError
+from stagedb.store import Store
+
+Info = TypeVar("Info", GraphInfo, InstanceInfo)
+
+SHORT_ID = 12
+"""Characters of an id that people are shown; the start of an id is enough wherever one is asked for."""
+
+
+def graphs(store: Store) -> list[GraphInfo]:
+    """All whole graphs, the newest first."""
+    return [_graph(row) for row in store.read("catalog/graphs")]
+
+
+def instances(store: Store) -> list[InstanceInfo]:
+    """All whole instances, the newest first."""
+    return [_instance(row) for row in store.read("catalog/instances")]
+
+
+def find_graph(store: Store, word: str) -> GraphInfo | None:
+    """The graph with this id or start of an id."""
+    return _by_id(graphs(store), word, "graph")
+
+
+def find_instance(store: Store, word: str) -> InstanceInfo | None:
+    """The instance with this id, start of an id, or name; of several with one name, the newest."""
+    known = instances(store)
+    named = next((instance for instance in known if instance.name == word), None)
+    return named or _by_id(known, word, "instance")
+
+
+def the_instance(store: Store, word: str | None) -> InstanceInfo:
+    """The instance that is meant: by id or name, or the newest. Raises UsageError where there is none."""
+    known = instances(store)
+    if word is None:
+        if not known:
+            raise UsageError("the store holds no instance yet: make one with `stagedb instantiate MODEL`")
+        return known[0]
+    found = find_instance(store, word)
+    if found is None:
+        names = [name for instance in known for name in (instance.name, instance.id[:SHORT_ID])]
+        raise UsageError(f"no instance {word!r} in the store{near(word, names)}; `stagedb ls` lists them")
+    return found
+
+
+def find(store: Store, word: str) -> GraphInfo | InstanceInfo:
+    """The graph or instance that a word stands for. Raises UsageError where there is none."""
+    return find_graph(store, word) or the_instance(store, word)
+
+
+def near(word: str, names: Iterable[str]) -> str:
+    """`: did you mean …?`, where some name is like the word."""
+    known = sorted(set(names))
+    lowered = {name.lower(): name for name in known}
+    found = [lowered[name] for name in difflib.get_close_matches(word.lower(), lowered, n=4, cutoff=0.5)]
+    found += [name for name in known if name not in found and word and name.lower().startswith(word.lower())]
+    return f": did you mean {', '.join(found[:6])}?" if found else ""
+
+
+def _by_id(known: list[Info], word: str, what: str) -> Info | None:
+    found = [info for info in known if len(word) >= 4 and info.id.startswith(word)]
+    if len(found) > 1 and word != found[0].id:
+        ids = ", ".join(info.id for info in found[:5])
+        raise UsageError(f"{word!r} is the start of {len(found)} ids ({ids}): give more of the {what}'s")
+    return found[0] if found else None
+
+
+def _graph(row: Mapping[str, Any]) -> GraphInfo:
+    return GraphInfo(
+        id=row["id"],
+        name=row["name"],
+        recipe=row["recipe"],
+        options=json.loads(row["options"]),
+        sizes=json.loads(row["sizes"]),
+        created=_time(row["created"]),
+    )
+
+
+def _instance(row: Mapping[str, Any]) -> InstanceInfo:
+    return InstanceInfo(
+        id=row["id"],
+        name=row["name"],
+        graph=row["graph"],
+        model=row["model"],
+        recipe=row["recipe"],
+        plan=json.loads(row["plan"]),
+        ranks=row["ranks"],
+        classes=row["classes"],
+        created=_time(row["created"]),
+    )
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

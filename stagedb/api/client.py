@@ -1,0 +1,168 @@
+"""The verbs on one store."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from stagedb.api import catalog, library, queries
+from stagedb.api.results import Exported, GraphInfo, InstanceInfo, QueryInfo, Rows
+from stagedb.api.words import GraphWords, PlanWords
+from stagedb.errors import UsageError
+from stagedb.parallel import Plan, typed_words
+from stagedb.store import Store
+from stagedb.store import connect as open_store
+
+DEFAULT_MODEL = "llama3-70b"
+DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
+"""What an export from an empty store is of, where nothing is said."""
+
+Progress = Callable[[int, int], None]
+"""Called with how much is done, and of how much."""
+
+
+class Stagedb:
+    """A connection to one store. Made by `stagedb.connect()`; a context manager, as it holds connections open.
+
+    Models are named as on the command line: the library's names, a path of a card or of a Hugging Face `config.json`,
+    or a graph that the store holds. Plans are said in keyword arguments, the same words as the command line's options.
+    Requests that cannot be served raise `stagedb.errors.UsageError` and change nothing; failures raise `StagedbError`.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. An embedded store ends by itself, some time after the last one."""
+        self.store.close()
+
+    def build(self, model: str, /, **words: Unpack[GraphWords]) -> GraphInfo:
+        """Put the model's symbolic graph into the store, unless it is there already."""
+        return library.find_source(self.store, model, typed_words(words)).in_store(self.store)
+
+    def instantiate(self, target: str, /, *, name: str | None = None, **words: Unpack[PlanWords]) -> InstanceInfo:
+        """Lay a model, or a graph of the store, out under a plan.
+
+        target: a model, or the id (or its start) of a graph. name: what the instance is called; the model's name if
+        not given. Without `seq_len` it is the sequence length that the model was trained with.
+        """
+        said = typed_words(words)
+        source = library.find_source(self.store, target, said)
+        plan = source.plan(said)
+        return self._instantiate(source.in_store(self.store), plan, name)
+
+    def export(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        model: str | None = None,
+        out: Path | str | None = None,
+        only: str | None = None,
+        force: bool = False,
+        format: str = "et",
+        replay: bool | None = None,
+        progress: Progress | None = None,
+        **words: Unpack[PlanWords],
+    ) -> Exported:
+        """Write the traces of an instance, one a rank, and make what is missing for it.
+
+        target: id or name of an instance; with words, that instance's plan changed by them. model: a model instead,
+        under the plan that the words say. Neither: the newest instance, or in an empty store llama3-70b with tp 8
+        and pp 16. out: the directory (`./NAME-RANKS` if not given). only: ranks to write, such as `0-63,128`.
+        force: replace the directory if it exists. format: `et` or `json`. replay: run the traces as a simulator
+        would before they get their name; by default for small worlds.
+        """
+        began = time.perf_counter()
+        instance = self._instance_to_export(target, model, typed_words(words))
+        found = time.perf_counter() - began
+        return export_instance(
+            self.store, instance, out=out, only=only, force=force, format=format, replay=replay, progress=progress
+        )
+
+    def query(
+        self,
+        query: str,
+        /,
+        params: Mapping[str, Any] | None = None,
+        *,
+        instance: str | None = None,
+        timeout: float = 60.0,
+    ) -> Rows:
+        """Answer a Cypher text that only reads, or a named query (`queries` lists them).
+
+        instance: id or name of the instance that `$instance` stands for; the newest if not given. timeout: seconds
+        after which the query is ended. Raises UsageError for a text that could write, and for unknown names.
+        """
+        return queries.run(self.store, query, dict(params or {}), instance, timeout)
+
+    def queries(self) -> list[QueryInfo]:
+        """The named queries."""
+        return queries.named()
+
+    def graphs(self) -> list[GraphInfo]:
+        """The graphs that the store holds, the newest first."""
+        return catalog.graphs(self.store)
+
+    def instances(self) -> list[InstanceInfo]:
+        """The instances that the store holds, the newest first."""
+        return catalog.instances(self.store)
+
+    def show(self, word: str, /) -> GraphInfo | InstanceInfo:
+        """One graph or instance, by id, start of an id, or an instance's name."""
+        return catalog.find(self.store, word)
+
+    def classes(self, instance: str, /) -> Rows:
+        """The rank classes of an instance: their stages, layers, ranks, and how many operators and tasks they have."""
+        return self.query("analyze/classes", instance=instance)
+
+    def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo]:
+        """Remove an instance, or a graph. Returns what was removed.
+
+        A graph that instances stand on is refused with UsageError, unless `force` removes these too.
+        """
+        return catalog.remove(self.store, word, force)
+
+    def _instantiate(self, graph: GraphInfo, plan: Plan, name: str | None) -> InstanceInfo:
+        from stagedb.instance import instantiate
+
+        before = {instance.id for instance in self.instances()}
+        made = instantiate(self.store, graph.id, plan, name=name or graph.name)
+        found = next(instance for instance in self.instances() if instance.id == made)
+        return dataclasses.replace(found, new=made not in before)
+
+    def _instance_to_export(self, target: str | None, model: str | None, words: Mapping[str, Any]) -> InstanceInfo:
+        if target is not None and model is not None:
+            raise UsageError(f"both an instance ({target}) and --model {model} say what to export: leave one out")
+        if model is not None:
+            return self.instantiate(model, **words)
+        if target is None and not self.instances():
+            return self.instantiate(DEFAULT_MODEL, **{**DEFAULT_WORDS, **words})
+        instance = catalog.the_instance(self.store, target)
+        return self._replanned(instance, words) if words else instance
+
+    def _replanned(self, instance: InstanceInfo, words: Mapping[str, Any]) -> InstanceInfo:
+        """The instance's model under its plan changed by the words: a new number of ranks changes dp."""
+        said = {**instance.plan, **words}
+        if words.keys() & {"ranks", "tp", "pp"} and "dp" not in words and "ranks" in words:
+            said["dp"] = None
+        source = library.find_source(self.store, instance.graph, words)
+        plan = source.plan(said)
+        if plan.to_dict() == dict(instance.plan):
+            return instance
+        return self._instantiate(source.in_store(self.store), plan, None)
+
+
+def connect(store: str | None = None) -> Stagedb:
+    """Open a store: see `stagedb.connect`."""
+    return Stagedb(open_store(store))

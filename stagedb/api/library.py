@@ -1,0 +1,125 @@
+"""What a word that names a model means: a card of the library, a file, or a graph that the store holds."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stagedb.api import catalog
+from stagedb.api.results import GraphInfo
+from stagedb.errors import UsageError
+from stagedb.models import Card, card_names, load_card
+from stagedb.parallel import GraphOptions, Plan
+from stagedb.parallel.words import OPTION_WORDS
+from stagedb.store import Store, write_graph
+
+FILE_ENDINGS = (".yaml", ".yml", ".json", ".toml")
+
+
+def find_card(word: str) -> Card | None:
+    """The card that a name of the library, or a path, stands for; None for other words.
+
+    Raises UsageError for a path that holds no card.
+    """
+    if word in card_names():
+        return load_card(word)
+    if word.endswith(FILE_ENDINGS) or "/" in word or Path(word).is_dir():
+        return load_card(Path(word))
+    return None
+
+
+def unknown_model(word: str, store: Store | None = None) -> UsageError:
+    """The error for a word that means nothing, with the names near it."""
+    names = [*card_names(), *(graph.name for graph in catalog.graphs(store))] if store else [*card_names()]
+    return UsageError(
+        f"unknown model {word!r}{catalog.near(word, names)}; `stagedb models` lists the library, "
+        "and MODEL may also be the path of a card or of a Hugging Face config.json"
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """A graph that may have to be built yet. `graph` is None where the store does not hold it; then `card` makes it."""
+
+    options: GraphOptions
+    sizes: Mapping[str, int]
+    card: Card | None
+    graph: GraphInfo | None
+
+    def plan(self, words: Mapping[str, object]) -> Plan:
+        """The plan that the words say for this model, checked. Raises UsageError; nothing has been written by then."""
+        default = {"seq_len": self.sizes["S"]} if "S" in self.sizes else {}
+        plan = Plan.from_mapping({**default, **words, **self.options.to_dict()})
+        plan.check(self.sizes)
+        return plan
+
+    def in_store(self, store: Store) -> GraphInfo:
+        """The graph, built now if the store lacks it."""
+        if self.graph is not None:
+            return self.graph
+        assert self.card is not None
+        from stagedb.parallel.build import build_graph
+
+        graph = build_graph(self.card, self.options)
+        new = write_graph(store, graph)
+        return dataclasses.replace(_by_key(store, graph.key), new=new)
+
+
+def find_source(store: Store, word: str, words: Mapping[str, object]) -> Source:
+    """The graph that a word and the words of a plan ask for: of a card, else by id, else by name in the store.
+
+    Raises UsageError for an unknown word (with the near names), and for options that a stored graph does not have.
+    """
+    said = {option: value for option, value in words.items() if option in OPTION_WORDS}
+    card = find_card(word)
+    if card is not None:
+        from stagedb.parallel.build import RECIPES, graph_key, model_sizes
+
+        options = GraphOptions(**said)
+        key = graph_key(card, options)
+        known = next((graph for graph in catalog.graphs(store) if graph.id == key), None)
+        return Source(options, known.sizes if known else model_sizes(card, RECIPES[options.recipe]), card, known)
+    graph = catalog.find_graph(store, word) or _by_name(store, word, GraphOptions(**said))
+    if graph is None:
+        raise unknown_model(word, store)
+    options = GraphOptions(**graph.options)
+    for option, value in said.items():
+        if graph.options[option] != value:
+            raise UsageError(
+                f"graph {graph.id[: catalog.SHORT_ID]} has {option} {graph.options[option]}, not {value}: an option "
+                f"of a graph cannot be changed; name the model instead of the graph, or leave the option out"
+            )
+    return Source(options, graph.sizes, None, graph)
+
+
+def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None:
+    named = [graph for graph in catalog.graphs(store) if graph.name == word]
+    found = next((graph for graph in named if graph.options == options.to_dict()), None)
+    if named and found is None:
+        held = "; ".join(f"{graph.id[: catalog.SHORT_ID]} ({describe(graph.options)})" for graph in named)
+        raise UsageError(
+            f"{word} has no model card here, and none of its graphs in the store has these options. "
+            f"The store holds {held}: give one of these ids, or its options"
+        )
+    return found
+
+
+def _by_key(store: Store, key: str) -> GraphInfo:
+    return next(graph for graph in catalog.graphs(store) if graph.id == key)
+
+
+def describe(words: Mapping[str, object]) -> str:
+    """A plan's words, or a graph's options, in short: what differs from the defaults."""
+    usual = Plan().to_dict()
+    recipe_usual = Plan(options=GraphOptions(recipe=str(words.get("recipe", "torch")))).to_dict()  # type: ignore[arg-type]
+    parts = []
+    for word, value in words.items():
+        if value == usual.get(word) or (word.endswith("dtype") and value == recipe_usual.get(word)):
+            continue
+        name = word.replace("_", "-")
+        if isinstance(value, bool):
+            parts.append(name if value else f"no-{name}")
+        elif value is not None:
+            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            parts.append(f"{name} {text}")
+    return " ".join(parts) or "default options"

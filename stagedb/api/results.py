@@ -1,0 +1,99 @@
+"""What the verbs give back: plain rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The answer to a query: column names, and one tuple a row."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a data frame."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.rows), columns=list(self.columns))
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """A symbolic graph in the store. `new`: this call put it there. `sizes`: the model's symbols."""
+
+    id: str
+    name: str
+    recipe: str
+    options: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    created: str
+    new: bool = False
+
+
+@dataclass(frozen=True)
+class InstanceInfo:
+    """A graph under one plan. `graph` is its id, `model` the model's name, `ranks` the size of its world.
+
+    `plan` has the plan's words (`stagedb.parallel.Plan.to_dict`), `classes` is the number of rank classes.
+    `new`: this call put it there.
+    """
+
+    id: str
+    name: str
+    graph: str
+    model: str
+    recipe: str
+    plan: Mapping[str, Any]
+    ranks: int
+    classes: int
+    created: str
+    new: bool = False
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A trace set on disk. `bytes` counts the trace files; `seconds` has the time of each stage of the work."""
+
+    instance: InstanceInfo
+    directory: Path
+    files: int
+    nodes: int
+    bytes: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class QueryInfo:
+    """A named query: what it is asked with, and the columns that it promises."""
+
+    name: str
+    description: str
+    parameters: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+def properties(info: GraphInfo | InstanceInfo) -> dict[str, Any]:
+    """What is known of a graph or an instance, flat: its plan's words, its options, its sizes beside the rest."""
+    flat: dict[str, Any] = {"kind": "graph" if isinstance(info, GraphInfo) else "instance"}
+    for field in dataclasses.fields(info):
+        value = getattr(info, field.name)
+        if isinstance(value, Mapping):
+            flat |= {word: inner for word, inner in value.items() if word not in flat}
+        elif field.name != "new":
+            flat[field.name] = value
+    return flat

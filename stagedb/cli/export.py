@@ -1,0 +1,90 @@
+"""`export`: an instance as one trace a rank."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stagedb.cli.graphs import tell_bubble
+from stagedb.cli.options import Common, option_groups
+from stagedb.cli.plan import PlanWords
+from stagedb.cli.progress import progress
+
+
+class TraceFormat(StrEnum):
+    """How the traces are written."""
+
+    ET = "et"
+    JSON = "json"
+
+
+@option_groups
+def export(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[INSTANCE]", help="Id or name of an instance. Plan options change its plan."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Export this model under the plan of the options; makes what is missing."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of the trace set.  [./NAME-RANKS]")] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="RANKS", help="Write these ranks only, such as 0-63 or 0,8,16-23.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace DIR if it exists.")] = False,
+    format: Annotated[TraceFormat, typer.Option(help="Chakra's binary traces, or the same as JSON.")] = TraceFormat.ET,
+    replay: Annotated[
+        bool | None,
+        typer.Option(
+            "--replay/--no-replay",
+            help="Before DIR gets its name, run the traces as a simulator would.  [for small worlds]",
+        ),
+    ] = None,
+    *,
+    words: PlanWords,
+    common: Common,
+) -> None:
+    """Write Chakra execution traces, one a rank, with communicator groups and simulator inputs.
+
+    Without INSTANCE and --model it takes the newest instance, re-planned to --ranks; from an empty store it writes
+    llama3-70b with tp 8 and pp 16.
+    """
+    from stagedb.api import connect
+
+    said = words.words()
+    with connect(common.store) as db, progress(common, "writing", "ranks") as report:
+        done = db.export(
+            target,
+            model=model,
+            out=out,
+            only=only,
+            force=force,
+            format=format.value,
+            replay=replay,
+            progress=report,
+            **said,
+        )
+    tell_bubble(common, done.instance)
+    for stage, seconds in done.seconds.items():
+        common.detail(f"{seconds:8.2f} s  {stage}")
+    common.say(
+        f"{done.directory}: {done.files:,} traces of {done.instance.name} ({done.instance.ranks:,} ranks, "
+        f"instance {done.instance.id[:12]}), {done.nodes:,} nodes, {size(done.bytes)}, "
+        f"in {sum(done.seconds.values()):.1f} s"
+    )
+
+
+def size(count: float) -> str:
+    """A number of bytes as people say it."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(export)

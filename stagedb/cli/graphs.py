@@ -1,0 +1,79 @@
+"""`build` and `instantiate`: from a model to a graph, from a graph to an instance."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stagedb.cli.options import Common, option_groups
+from stagedb.cli.plan import GraphWords, PlanWords
+
+if TYPE_CHECKING:
+    from stagedb.api import InstanceInfo
+
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A model's name, a card's path, or a Hugging Face config.json.")
+]
+
+
+@option_groups
+def build(model: ModelArgument, *, words: GraphWords, common: Common) -> None:
+    """Write a model's symbolic graph into the store.
+
+    The graph holds every degree and size as a symbol, so one graph serves all plans with the same options here.
+    """
+    from stagedb.api import connect
+
+    said = words.words()
+    began = time.perf_counter()
+    with connect(common.store) as db:
+        graph = db.build(model, **said)
+    what = "built" if graph.new else "already in the store:"
+    common.say(f"{what} graph {graph.id[:12]} of {graph.name} ({graph.recipe}) in {time.perf_counter() - began:.1f} s")
+
+
+@option_groups
+def instantiate(
+    target: Annotated[
+        str, typer.Argument(metavar="MODEL|GRAPH", help="A model as in `build`, or the id of a graph in the store.")
+    ],
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call it.  [the model's name]")] = None,
+    *,
+    words: PlanWords,
+    common: Common,
+) -> None:
+    """Copy a graph out under a plan: rank classes, their operators and tasks, ranks and groups.
+
+    Builds the model's graph if the store lacks it.
+    """
+    from stagedb.api import connect
+
+    said = words.words()
+    began = time.perf_counter()
+    with connect(common.store) as db:
+        instance = db.instantiate(target, name=name, **said)
+    seconds = time.perf_counter() - began
+    tell_bubble(common, instance)
+    what = "made" if instance.new else "already in the store:"
+    common.say(
+        f"{what} instance {instance.id[:12]} {instance.name}: {instance.ranks:,} ranks in {instance.classes} classes, "
+        f"in {seconds:.1f} s"
+    )
+
+
+def tell_bubble(common: Common, instance: "InstanceInfo") -> None:
+    """Say what a pipeline with few micro-batches leaves idle, where nobody chose their number."""
+    stages, plan = instance.plan["pp"], instance.plan
+    if stages == 1 or plan["global_batch_size"] is not None:
+        return
+    common.note(
+        f"one micro-batch a data-parallel rank: the pipeline of {stages} stages idles "
+        f"{(stages - 1) / stages:.0%} of the time; --global-batch-size {plan['dp'] * plan['micro_batch_size'] * 4 * stages} "
+        f"would leave {(stages - 1) / (5 * stages - 1):.0%}"
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command()(build)
+    app.command()(instantiate)

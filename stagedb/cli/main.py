@@ -1,0 +1,72 @@
+"""The application: which commands there are, and what becomes of errors."""
+
+import os
+import sys
+
+import typer
+
+from stagedb.cli import catalog, database, export, graphs, models, query, validate
+from stagedb.errors import StagedbError
+
+HELP = """Execution traces of distributed LLM training, in a graph database.
+
+\b
+stagedb export --model llama3-8b --tp 2 --pp 2 --ranks 8 --out traces
+                             traces of eight ranks, one file each
+stagedb models               the models that it knows
+stagedb query bytes_by_axis  what the newest instance sends, over which axis
+
+Model, plan and traces are one chain: `build` writes a model's symbolic graph into the store, `instantiate` copies it
+out under a plan, `export` writes one trace a rank; each makes what is missing before it. `query` asks in Cypher.
+"""
+
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+models.register(app)
+graphs.register(app)
+export.register(app)
+validate.register(app)
+query.register(app)
+catalog.register(app)
+database.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"stagedb {version('stagedb')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    del version  # its callback did it
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 refused (nothing changed)."""
+    try:
+        app(prog_name="stagedb")
+    except StagedbError as error:
+        typer.echo(f"Error: {error}", err=True)
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        typer.echo("Interrupted.", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the output has enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_BROKEN_PIPE)

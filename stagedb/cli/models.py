@@ -1,0 +1,30 @@
+"""`models`: the library of model cards."""
+
+from typing import Annotated
+
+import typer
+
+from stagedb.cli.options import Common, option_groups
+from stagedb.cli.output import Output
+
+
+@option_groups
+def models(
+    name: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="A model's name, or a card's path.")] = None,
+    *,
+    output: Output,
+    common: Common,
+) -> None:
+    """List the models that stagedb knows, or show one model's card."""
+    del common  # reads no store
+    from stagedb import api
+
+    if name is None:
+        output.write_records(api.models())
+    else:
+        output.write(("field", "value"), list(api.model(name).items()))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(models)

@@ -1,0 +1,76 @@
+"""`query` and `queries`: questions in Cypher."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from stagedb.cli.options import Common, option_groups
+from stagedb.cli.output import Output
+from stagedb.errors import UsageError
+
+
+@option_groups
+def query(
+    query: Annotated[
+        str,
+        typer.Argument(metavar="CYPHER|NAME", help="A Cypher text that only reads, or a name that `queries` lists."),
+    ],
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", metavar="KEY=VALUE", help="A parameter; VALUE is read as JSON, else as text."),
+    ] = None,
+    instance: Annotated[
+        str | None,
+        typer.Option(metavar="INSTANCE", help="Id or name of the instance that $instance stands for.  [the newest]"),
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="End the query after so long.")] = 60.0,
+    *,
+    output: Output,
+    common: Common,
+) -> None:
+    """Ask the store.
+
+    A text that could write is refused. In a text, $instance is the id of the instance asked about.
+    """
+    from stagedb.api import connect
+
+    params = dict(_pair(text) for text in param or [])
+    with connect(common.store) as db:
+        answer = db.query(query, params, instance=instance, timeout=timeout)
+    output.write(answer.columns, answer.rows)
+
+
+@option_groups
+def queries(*, output: Output, common: Common) -> None:
+    """List the named queries, with their parameters and columns."""
+    del common  # reads no store
+    from stagedb import api
+
+    output.write_records(
+        [
+            {
+                "name": info.name,
+                "asks": info.description,
+                "parameters": list(info.parameters),
+                "columns": list(info.columns),
+            }
+            for info in api.queries()
+        ]
+    )
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"{text!r} is not a parameter: --param takes KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command()(query)
+    app.command()(queries)

@@ -1,0 +1,118 @@
+"""Rows in every format come from the same values."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagedb.cli.output import Format, Output
+from stagedb.errors import StagedbError, UsageError
+
+COLUMNS = ("axis", "bytes", "ranks", "sound", "note")
+ROWS = [("tp", 12_345_678, [0, 1], True, None), ("dp, pp", -1, [], False, 'say "hi"')]
+
+
+def printed(capsys: pytest.CaptureFixture[str], format_: Format, rows: list[tuple[Any, ...]] = ROWS) -> str:
+    Output(format_).write(COLUMNS, rows)
+    return capsys.readouterr().out
+
+
+def test_json_is_one_list_of_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(printed(capsys, Format.JSON)) == [
+        {"axis": "tp", "bytes": 12_345_678, "ranks": [0, 1], "sound": True, "note": None},
+        {"axis": "dp, pp", "bytes": -1, "ranks": [], "sound": False, "note": 'say "hi"'},
+    ]
+
+
+def test_ndjson_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, Format.NDJSON).splitlines()
+    assert [json.loads(line)["axis"] for line in lines] == ["tp", "dp, pp"]
+
+
+def test_csv_quotes_what_needs_it(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.reader(io.StringIO(printed(capsys, Format.CSV))))
+    assert rows == [
+        list(COLUMNS),
+        ["tp", "12345678", "[0, 1]", "true", ""],
+        ["dp, pp", "-1", "[]", "false", 'say "hi"'],
+    ]
+
+
+def test_a_table_aligns_numbers_and_is_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 500
+    lines = printed(
+        capsys, Format.TABLE, [("tp", 12_345_678, [0, 1], True, long), ("dp", 1, [], False, "")]
+    ).splitlines()
+    assert lines[0].split() == list(COLUMNS)
+    assert "12,345,678" in lines[1]
+    assert long in lines[1]
+    assert lines[1].index("12,345,678") + len("12,345,678") == lines[2].index(" 1 ") + 2
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_a_table_prints_brackets_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(Format.TABLE).write(("name",), [("[red]not a style[/red]",)])
+    assert "[red]not a style[/red]" in capsys.readouterr().out
+
+
+def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no rows" in printed(capsys, Format.TABLE, [])
+
+
+@pytest.mark.parametrize(
+    ("format_", "empty"), [(Format.CSV, ",".join(COLUMNS) + "\n"), (Format.JSON, "[]\n"), (Format.NDJSON, "")]
+)
+def test_no_rows_are_still_a_whole_file(capsys: pytest.CaptureFixture[str], format_: Format, empty: str) -> None:
+    assert printed(capsys, format_, []) == empty
+
+
+def test_parquet_keeps_types(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    Output(Format.PARQUET, file).write(COLUMNS, ROWS)
+    table = pq.read_table(file)
+    assert table.column_names == list(COLUMNS)
+    assert table.to_pylist()[0] == {"axis": "tp", "bytes": 12_345_678, "ranks": [0, 1], "sound": True, "note": None}
+
+
+def test_parquet_takes_a_column_of_mixed_types_as_text(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    Output(Format.PARQUET, file).write(("value",), [(1,), ("two",), (None,)])
+    assert pq.read_table(file).to_pylist() == [{"value": "1"}, {"value": "two"}, {"value": None}]
+
+
+def test_parquet_needs_a_file() -> None:
+    with pytest.raises(UsageError, match="--output"):
+        Output(Format.PARQUET).write(COLUMNS, ROWS)
+
+
+@pytest.mark.parametrize("format_", [Format.CSV, Format.JSON, Format.NDJSON, Format.TABLE])
+def test_a_file_holds_what_would_be_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: Format
+) -> None:
+    file = tmp_path / "rows"
+    Output(format_, file).write(COLUMNS, ROWS)
+    assert capsys.readouterr().out == ""
+    assert file.read_text() == printed(capsys, format_)
+
+
+def test_a_failed_write_keeps_the_old_file_and_names_the_option(tmp_path: Path) -> None:
+    with pytest.raises(StagedbError, match="--output") as caught:
+        Output(Format.CSV, tmp_path / "missing" / "rows.csv").write(COLUMNS, ROWS)
+    assert caught.value.exit_status == 1
+
+
+@given(st.lists(st.tuples(st.text(), st.integers(), st.none() | st.text()), max_size=5))
+def test_csv_and_json_tell_the_same(rows: list[tuple[Any, ...]]) -> None:
+    from stagedb.cli.output import render
+
+    columns = ("a", "b", "c")
+    objects = json.loads(render(Format.JSON, columns, rows, False))
+    assert [tuple(item.values()) for item in objects] == rows
+    cells = list(csv.reader(io.StringIO(render(Format.CSV, columns, rows, False), newline="")))[1:]
+    assert cells == [[a, str(b), c or ""] for a, b, c in rows]

@@ -1,0 +1,76 @@
+"""The documentation says what the program does: generated parts are current, every command and link exists."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+GENERATED = [page for page in PAGES if "[[[cog" in page.read_text(encoding="utf-8")]
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+COMMAND = re.compile(r"^ {4}(?:\$ )?(?:scripts/)?stagedb ([a-z]+)", re.MULTILINE)
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+generate = load_generator()
+
+
+def cog_check(*pages: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cogapp", "--check", "--diff", *map(str, pages)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_generated_parts_are_current() -> None:
+    assert len(GENERATED) >= 3
+    result = cog_check(*GENERATED)
+    assert result.returncode == 0, f"run .venv/bin/cog -r docs/*.md README.md\n{result.stdout}{result.stderr}"
+
+
+def test_an_outdated_part_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- [[[cog\ncog.out('new\\n')\n]]] -->\nold\n<!-- [[[end]]] -->\n", encoding="utf-8")
+    assert cog_check(page).returncode != 0
+
+
+@pytest.mark.parametrize("name", generate.command_names())
+def test_every_command_is_documented(name: str) -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert f"## stagedb {name}\n" in text
+    assert generate.help_of(name) in text
+
+
+@pytest.mark.parametrize("name", generate.command_names())
+def test_every_command_and_option_says_what_it_does(name: str) -> None:
+    lines = generate.help_of(name).splitlines()
+    assert lines[0].startswith("Usage:")
+    options = lines[lines.index("Options:") + 1 :]
+    starts = [at for at, line in enumerate(options) if line.startswith("  -")]
+    assert starts
+    for at, end in zip(starts, [*starts[1:], len(options)], strict=True):
+        text = " ".join(line.strip() for line in options[at:end])
+        assert re.search(r"\S {2,}\S", text) or end - at > 1, f"stagedb {name}: no help for {text}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_use_commands_that_exist(page: Path) -> None:
+    known = {name.split()[0] for name in generate.command_names()}
+    assert set(COMMAND.findall(page.read_text(encoding="utf-8"))) <= known
