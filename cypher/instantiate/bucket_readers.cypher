@@ -6,4 +6,7 @@ UNWIND $rows AS row
 MATCH (b:Op {id: row.bucket})
 MATCH (:Op {id: row.gradient})-[:DEP]->(reader:Op)
 WHERE reader.template = 'step' AND reader.block <> 'bucket'
+// All are found before the first edge is made: one engine cannot walk edges while it adds some.
+WITH b, collect(DISTINCT reader) AS readers
+UNWIND readers AS reader
 MERGE (b)-[:DEP {kind: 'data'}]->(reader)

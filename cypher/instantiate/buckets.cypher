@@ -9,7 +9,7 @@ UNWIND $rows AS row
 MATCH (s:SymOp {id: $graph + '/' + row.op})
 CREATE (:Op:Collective {
   id: row.id, instance: $instance, class: row.class, chunk: row.chunk, template: s.template, position: row.position,
-  `order`: row.`order`, name: s.name + '.' + toString(row.index), sym: s.name, block: s.block, type: s.type,
+  `order`: row.`order`, name: s.name + '.' + toString(row.index), sym: s.id, block: s.block, type: s.type,
   kind: s.kind, phase: s.phase, `when`: s.`when`, flops: 0, bytes_read: 0, bytes_written: 0, axis: s.axis,
   comm_bytes: row.bytes, comm_out_bytes: row.bytes, dtype: $dtypes[s.dtype]
 })

@@ -20,7 +20,7 @@ CREATE (:Op:Collective {
       THEN row.block + '.' + toString(row.layer) + substring(s.name, size(row.block))
     ELSE row.block + '.' + toString(row.layer) + '.' + s.name
   END,
-  sym: s.name, block: row.block, layer: row.layer, type: s.type, kind: s.kind, phase: s.phase, `when`: s.`when`,
+  sym: s.id, block: row.block, layer: row.layer, type: s.type, kind: s.kind, phase: s.phase, `when`: s.`when`,
   flops: v[s.flops], bytes_read: v[s.bytes_read], bytes_written: v[s.bytes_written],
   axis: s.axis, comm_bytes: v[s.comm_bytes], comm_out_bytes: v[s.comm_out_bytes], dtype: $dtypes[s.dtype]
 })

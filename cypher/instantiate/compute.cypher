@@ -24,7 +24,7 @@ CREATE (:Op:Compute {
       THEN row.block + '.' + toString(row.layer) + substring(s.name, size(row.block))
     ELSE row.block + '.' + toString(row.layer) + '.' + s.name
   END,
-  sym: s.name, block: row.block, layer: row.layer, type: s.type, kind: s.kind, phase: s.phase, `when`: s.`when`,
+  sym: s.id, block: row.block, layer: row.layer, type: s.type, kind: s.kind, phase: s.phase, `when`: s.`when`,
   flops: v[s.flops], bytes_read: v[s.bytes_read], bytes_written: v[s.bytes_written],
   dims: [d IN s.dims | v[d]]
 })

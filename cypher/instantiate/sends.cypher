@@ -15,7 +15,7 @@ CREATE (:Op:Send {
   id: row.here + s.name, instance: $instance, class: row.class, chunk: row.chunk, template: s.template,
   position: row.position,
   `order`: CASE WHEN s.template IN ['forward', 'step'] THEN row.upward ELSE row.downward END + s.`order` * row.slots,
-  name: s.name, sym: s.name, block: s.block, type: s.type, kind: s.kind, phase: s.phase, `when`: s.`when`,
+  name: s.name, sym: s.id, block: s.block, type: s.type, kind: s.kind, phase: s.phase, `when`: s.`when`,
   flops: v[s.flops], bytes_read: v[s.bytes_read], bytes_written: v[s.bytes_written],
   axis: s.axis, comm_bytes: v[s.comm_bytes], comm_out_bytes: v[s.comm_out_bytes], dtype: $dtypes[s.dtype],
   peer: CASE row.end WHEN 'next' THEN 1 ELSE -1 END

@@ -144,14 +144,16 @@ EDGES = (
 )
 
 
-def small_graph(layers: int = 2, hidden: int = 8, vocabulary: int = 32, key: str = "small") -> SymGraph:
+def small_graph(
+    layers: int = 2, hidden: int = 8, vocabulary: int = 32, key: str = "small", kv_heads: int = 4
+) -> SymGraph:
     """The graph with the given sizes; the key tells graphs of different sizes apart."""
     return SymGraph(
         key=key,
         name="toy",
         recipe="torch",
         options="{}",
-        sizes={"L": layers, "H": hidden, "A": 4, "KV": 4, "D": 2, "F": 16, "V": vocabulary},
+        sizes={"L": layers, "H": hidden, "A": 4, "KV": kv_heads, "D": 2, "F": 16, "V": vocabulary},
         blocks=(BlockSpec("embedding", "1"), BlockSpec("layer", "L"), BlockSpec("head", "1")),
         tensors=WEIGHTS,
         ops=OPS,

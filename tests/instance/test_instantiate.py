@@ -1,0 +1,443 @@
+"""Instances: every row that a small graph is copied to, the same on each engine, and what differs between plans."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from stagedb.errors import UsageError
+from stagedb.instance import instantiate
+from stagedb.parallel import Plan
+from stagedb.store import Store, write_graph
+from tests.instance.small_graph import small_graph
+
+OP = (
+    "MATCH (o:Op {instance: $instance, class: $class}) "
+    "RETURN o.template AS template, o.position AS position, o.`order` AS at, o.name AS name, o.type AS type, "
+    "o.kind AS kind, o.phase AS phase, o.`when` AS upon, o.block AS block, o.layer AS layer, o.chunk AS chunk, "
+    "o.flops AS flops, o.bytes_read AS bytes_read, o.bytes_written AS bytes_written, o.dims AS dims, o.axis AS axis, "
+    "o.comm_bytes AS comm_bytes, o.comm_out_bytes AS comm_out_bytes, o.dtype AS dtype, o.peer AS peer, "
+    "o.sym AS sym, o.id AS id, labels(o) AS labels ORDER BY template, at"
+)
+
+
+def ask(store: Store, query: str, **params: Any) -> list[dict[str, Any]]:
+    """Rows of a free query, as dicts."""
+    table = store.query(query, params)
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def made(store: Store, plan: Plan, **sizes: Any) -> str:
+    """An instance of the small graph under a plan."""
+    graph = small_graph(**sizes)
+    write_graph(store, graph)
+    return instantiate(store, graph.key, plan)
+
+
+def ops(store: Store, instance: str, number: int) -> list[dict[str, Any]]:
+    """All ops of a class, by template and issue order."""
+    return ask(store, OP, instance=instance, **{"class": number})
+
+
+def edges(store: Store, instance: str, number: int, kind: str) -> list[str]:
+    """Edges of one kind inside a class, by the names of their ends."""
+    rows = ask(
+        store,
+        "MATCH (a:Op {instance: $instance, class: $class})-[d:DEP]->(b:Op) WHERE d.kind = $kind "
+        "RETURN a.name AS source, b.name AS target ORDER BY source, target",
+        instance=instance,
+        kind=kind,
+        **{"class": number},
+    )
+    return [f"{row['source']} > {row['target']}" for row in rows]
+
+
+EIGHT = Plan(tp=2, dp=2, pp=2, seq_len=16)
+"""Two stages of one layer each; a hidden state is 2 * 16 * 8 * 2 / 2 = 256 bytes, a matmul 1,024 flops."""
+
+# template, position, order, name, layer, cost; cost is flops/read/written of a kernel and axis:bytes of the others.
+FIRST_STAGE = """
+forward          0 12 embedding.look_up                       - 0/256/256
+forward          1 24 layer.0.project                         0 1024/256/0
+forward          1 26 layer.0.project.all_reduce              0 tp:256
+forward          2 38 cut.send_forward                        - pp:256
+input_gradient   2  4 cut.recv_backward                       - pp:256
+input_gradient   1 18 layer.0.project.input_gradient          0 1024/256/0
+input_gradient   1 20 layer.0.project.input_gradient.all_reduce 0 tp:256
+step             0  3 bucket.tp.0                             - tp:16
+step             0 16 embedding.optimizer                     - 0/512/0
+step             1 34 layer.0.optimizer                       0 0/0/0
+weight_gradient  1 16 layer.0.project.weight_gradient         0 1024/256/0
+weight_gradient  0 26 embedding.look_up.gradient              - 0/256/0
+weight_gradient  0 27 bucket.dp.0                             - dp:336
+"""
+LAST_STAGE = """
+forward         -1  0 cut.recv_forward                        - pp:256
+forward          0 12 layer.0.project                         0 1024/256/0
+forward          0 14 layer.0.project.all_reduce              0 tp:256
+forward          1 24 head.loss                               - 4096/0/0
+input_gradient   1 14 head.loss.gradient                      - 0/0/0
+input_gradient   0 30 layer.0.project.input_gradient          0 1024/256/0
+input_gradient   0 32 layer.0.project.input_gradient.all_reduce 0 tp:256
+input_gradient  -1 42 cut.send_backward                       - pp:256
+step             0  3 bucket.tp.0                             - tp:16
+step             0 22 layer.0.optimizer                       0 0/0/0
+step             1 28 head.optimizer                          - 0/0/0
+weight_gradient  0 28 layer.0.project.weight_gradient         0 1024/256/0
+weight_gradient  0 31 bucket.dp.0                             - dp:336
+"""
+
+
+def line(row: dict[str, Any]) -> list[str]:
+    """An op as a line of the tables above."""
+    cost = f"{row['flops']}/{row['bytes_read']}/{row['bytes_written']}"
+    if row["type"] != "compute":
+        cost = f"{row['axis']}:{row['comm_bytes']}"
+    layer = "-" if row["layer"] is None else str(row["layer"])
+    return [row["template"], str(row["position"]), str(row["at"]), row["name"], layer, cost]
+
+
+def test_ops_of_two_stages(store: Store) -> None:
+    instance = made(store, EIGHT)
+    for number, table in enumerate((FIRST_STAGE, LAST_STAGE)):
+        assert [line(row) for row in ops(store, instance, number)] == [row.split() for row in table.strip().split("\n")]
+
+
+def test_columns_of_each_type(store: Store) -> None:
+    instance = made(store, EIGHT)
+    rows = {row["name"]: row for row in ops(store, instance, 0)}
+    same = {"chunk": 0, "bytes_written": 0, "flops": 0, "upon": "every", "dims": None, "peer": None, "position": 1}
+    assert rows["layer.0.project"] == {
+        **same,
+        "template": "forward",
+        "at": 24,
+        "name": "layer.0.project",
+        "type": "compute",
+        "kind": "matmul",
+        "phase": "forward",
+        "block": "layer",
+        "layer": 0,
+        "flops": 1024,
+        "bytes_read": 256,
+        "dims": [16, 4, 8],
+        "axis": None,
+        "comm_bytes": None,
+        "comm_out_bytes": None,
+        "dtype": None,
+        "id": f"{instance}/0/0/1/layer.project",
+        "sym": "small/layer.project",
+        "labels": ["Op", "Compute"],
+    } | {"labels": rows["layer.0.project"]["labels"]}
+    assert rows["bucket.dp.0"] == {
+        **same,
+        "template": "weight_gradient",
+        "at": 27,
+        "name": "bucket.dp.0",
+        "type": "collective",
+        "kind": "all_reduce",
+        "phase": "backward",
+        "block": "bucket",
+        "layer": None,
+        "bytes_read": 0,
+        "position": 0,
+        "upon": "last",
+        "axis": "dp",
+        "comm_bytes": 336,
+        "comm_out_bytes": 336,
+        "dtype": "bf16",
+        "id": f"{instance}/0/0/0/bucket.dp.0",
+        "sym": "small/bucket.dp",
+        "labels": [],
+    } | {"labels": rows["bucket.dp.0"]["labels"]}
+    labels = {row["type"]: set(row["labels"]) for number in (0, 1) for row in ops(store, instance, number)}
+    assert labels == {
+        "compute": {"Op", "Compute"},
+        "collective": {"Op", "Collective"},
+        "send": {"Op", "Send"},
+        "recv": {"Op", "Recv"},
+    }
+    peers = {(number, row["name"]): row["peer"] for number in (0, 1) for row in ops(store, instance, number)}
+    assert {at: peer for at, peer in peers.items() if peer is not None} == {
+        (0, "cut.send_forward"): 1,
+        (0, "cut.recv_backward"): 1,
+        (1, "cut.recv_forward"): -1,
+        (1, "cut.send_backward"): -1,
+    }
+
+
+def test_edges_of_two_stages(store: Store) -> None:
+    instance = made(store, EIGHT)
+    assert edges(store, instance, 0, "data") == [
+        "bucket.dp.0 > bucket.tp.0",
+        "bucket.dp.0 > embedding.optimizer",
+        "bucket.dp.0 > layer.0.optimizer",
+        "bucket.tp.0 > layer.0.optimizer",
+        "cut.recv_backward > layer.0.project.input_gradient",
+        "cut.recv_backward > layer.0.project.weight_gradient",
+        "embedding.look_up > layer.0.project",
+        "embedding.look_up.gradient > bucket.dp.0",
+        "embedding.look_up.gradient > embedding.optimizer",
+        "layer.0.project > layer.0.project.all_reduce",
+        "layer.0.project > layer.0.project.weight_gradient",
+        "layer.0.project.all_reduce > cut.send_forward",
+        "layer.0.project.input_gradient > bucket.dp.0",
+        "layer.0.project.input_gradient > layer.0.optimizer",
+        "layer.0.project.input_gradient > layer.0.project.input_gradient.all_reduce",
+        "layer.0.project.input_gradient.all_reduce > embedding.look_up.gradient",
+        "layer.0.project.weight_gradient > bucket.dp.0",
+        "layer.0.project.weight_gradient > layer.0.optimizer",
+    ]
+    assert edges(store, instance, 1, "data") == [
+        "bucket.dp.0 > bucket.tp.0",
+        "bucket.dp.0 > head.optimizer",
+        "bucket.dp.0 > layer.0.optimizer",
+        "bucket.tp.0 > layer.0.optimizer",
+        "cut.recv_forward > layer.0.project",
+        "head.loss > head.loss.gradient",
+        "head.loss.gradient > bucket.dp.0",
+        "head.loss.gradient > head.optimizer",
+        "head.loss.gradient > layer.0.project.input_gradient",
+        "head.loss.gradient > layer.0.project.weight_gradient",
+        "layer.0.project > layer.0.project.all_reduce",
+        "layer.0.project > layer.0.project.weight_gradient",
+        "layer.0.project.all_reduce > head.loss",
+        "layer.0.project.input_gradient > bucket.dp.0",
+        "layer.0.project.input_gradient > layer.0.optimizer",
+        "layer.0.project.input_gradient > layer.0.project.input_gradient.all_reduce",
+        "layer.0.project.input_gradient.all_reduce > cut.send_backward",
+        "layer.0.project.weight_gradient > bucket.dp.0",
+        "layer.0.project.weight_gradient > layer.0.optimizer",
+    ]
+
+
+def test_communications_of_a_task_are_one_chain(store: Store) -> None:
+    instance = made(store, EIGHT)
+    assert edges(store, instance, 0, "program") == [
+        "layer.0.project.all_reduce > cut.send_forward",
+        "layer.0.project.input_gradient.all_reduce > bucket.dp.0",
+    ]
+    assert edges(store, instance, 1, "program") == [
+        "bucket.dp.0 > layer.0.project.input_gradient.all_reduce",
+        "layer.0.project.input_gradient.all_reduce > cut.send_backward",
+    ]
+
+
+def test_one_rank_has_bypasses_and_no_communication(store: Store) -> None:
+    instance = made(store, Plan(seq_len=16))
+    assert {row["type"] for row in ops(store, instance, 0)} == {"compute"}
+    assert edges(store, instance, 0, "data") == [
+        "embedding.look_up > head.loss",
+        "embedding.look_up > layer.0.project",
+        "embedding.look_up.gradient > embedding.optimizer",
+        "head.loss > head.loss.gradient",
+        "head.loss.gradient > head.optimizer",
+        "head.loss.gradient > layer.1.project.input_gradient",
+        "head.loss.gradient > layer.1.project.weight_gradient",
+        "layer.0.project > layer.0.project.weight_gradient",
+        "layer.0.project > layer.1.project",
+        "layer.0.project.input_gradient > embedding.look_up.gradient",
+        "layer.0.project.input_gradient > layer.0.optimizer",
+        "layer.0.project.weight_gradient > layer.0.optimizer",
+        "layer.1.project > head.loss",
+        "layer.1.project > layer.1.project.weight_gradient",
+        "layer.1.project.input_gradient > layer.0.project.input_gradient",
+        "layer.1.project.input_gradient > layer.0.project.weight_gradient",
+        "layer.1.project.input_gradient > layer.1.optimizer",
+        "layer.1.project.weight_gradient > layer.1.optimizer",
+    ]
+    assert edges(store, instance, 0, "program") == []
+    assert ask(store, "MATCH (g:Group {instance: $instance}) RETURN g.gid AS gid", instance=instance) == []
+
+
+def test_tasks_follow_the_schedule_and_feed_the_neighbours(store: Store) -> None:
+    instance = made(store, Plan(pp=2, global_batch_size=2, seq_len=16))
+    tasks = ask(
+        store,
+        "MATCH (t:Task {instance: $instance}) RETURN t.class AS class, t.index AS i, t.kind AS kind, "
+        "t.microbatch AS mb, t.chunk AS chunk, t.first AS first, t.last AS last ORDER BY class, i",
+        instance=instance,
+    )
+    assert [(row["class"], row["i"], row["kind"], row["mb"], row["first"], row["last"]) for row in tasks] == [
+        (0, 0, "forward", 0, True, False),
+        (0, 1, "forward", 1, False, True),
+        (0, 2, "backward", 0, True, False),
+        (0, 3, "backward", 1, False, True),
+        (0, 4, "step", 0, True, True),
+        (1, 0, "forward", 0, True, False),
+        (1, 1, "backward", 0, True, False),
+        (1, 2, "forward", 1, False, True),
+        (1, 3, "backward", 1, False, True),
+        (1, 4, "step", 0, True, True),
+    ]
+    links = ask(
+        store,
+        "MATCH (a:Task {instance: $instance})-[f:FEEDS]->(b:Task) RETURN a.class AS a, a.index AS i, b.class AS b, "
+        "b.index AS j, f.axis AS axis, f.hop AS hop ORDER BY a, i",
+        instance=instance,
+    )
+    assert [tuple(row.values()) for row in links] == [
+        (0, 0, 1, 0, "pp", 1),
+        (0, 1, 1, 2, "pp", 1),
+        (1, 1, 0, 2, "pp", -1),
+        (1, 3, 0, 3, "pp", -1),
+    ]
+    order = ask(
+        store,
+        "MATCH (a:Task {instance: $instance})-[:NEXT]->(b:Task) RETURN a.class AS a, a.index AS i, b.class AS b, "
+        "b.index AS j ORDER BY a, i",
+        instance=instance,
+    )
+    assert [tuple(row.values()) for row in order] == [(c, i, c, i + 1) for c in (0, 1) for i in range(4)]
+
+
+def test_ranks_and_groups(store: Store) -> None:
+    instance = made(store, EIGHT)
+    ranks = ask(
+        store,
+        "MATCH (r:Rank {instance: $instance}) RETURN r.rank AS r, r.tp AS tp, r.cp AS cp, r.dp AS dp, r.ep AS ep, "
+        "r.pp AS pp, r.class AS class, r.group_tp AS in_tp, r.group_dp AS in_dp, r.group_kv AS in_kv ORDER BY r",
+        instance=instance,
+    )
+    assert [tuple(row.values()) for row in ranks] == [
+        (0, 0, 0, 0, 0, 0, 0, 1, 5, None),
+        (1, 1, 0, 0, 0, 0, 0, 1, 6, None),
+        (2, 0, 0, 1, 0, 0, 0, 2, 5, None),
+        (3, 1, 0, 1, 0, 0, 0, 2, 6, None),
+        (4, 0, 0, 0, 0, 1, 1, 3, 7, None),
+        (5, 1, 0, 0, 0, 1, 1, 3, 8, None),
+        (6, 0, 0, 1, 0, 1, 1, 4, 7, None),
+        (7, 1, 0, 1, 0, 1, 1, 4, 8, None),
+    ]
+    groups = ask(
+        store,
+        "MATCH (g:Group {instance: $instance}) RETURN g.gid AS gid, g.axis AS axis, g.ranks AS ranks ORDER BY gid",
+        instance=instance,
+    )
+    assert [tuple(row.values()) for row in groups] == [
+        (1, "tp", [0, 1]),
+        (2, "tp", [2, 3]),
+        (3, "tp", [4, 5]),
+        (4, "tp", [6, 7]),
+        (5, "dp", [0, 2]),
+        (6, "dp", [1, 3]),
+        (7, "dp", [4, 6]),
+        (8, "dp", [5, 7]),
+    ]
+
+
+def classes(store: Store, instance: str) -> list[tuple[Any, ...]]:
+    """Number, stages, first layers, layers, ranks, ops and tasks of each class."""
+    rows = ask(
+        store,
+        "MATCH (c:RankClass {instance: $instance}) RETURN c.class AS class, c.stages AS stages, "
+        "c.first_layers AS first_layers, c.layers AS layers, c.ranks AS ranks, c.ops AS ops, c.tasks AS tasks "
+        "ORDER BY class",
+        instance=instance,
+    )
+    return [tuple(row.values()) for row in rows]
+
+
+def test_equal_stages_are_one_class(store: Store) -> None:
+    """Under gpipe all middle stages do the same; under 1F1B they do where they hold as many micro-batches."""
+    gpipe = made(store, Plan(pp=5, dp=2, schedule="gpipe", global_batch_size=12, seq_len=16), layers=5, key="deep")
+    assert classes(store, gpipe) == [
+        (0, [0], [0], 1, 2, 10, 13),
+        (1, [1, 2, 3], [1, 2, 3], 1, 6, 9, 13),
+        (2, [4], [4], 1, 2, 10, 13),
+    ]
+    feeds = ask(
+        store,
+        "MATCH (a:Task {instance: $instance, kind: 'forward', microbatch: 0})-[f:FEEDS]->(b:Task) "
+        "RETURN a.class AS a, b.class AS b, f.hop AS hop ORDER BY a, b",
+        instance=gpipe,
+    )
+    assert [tuple(row.values()) for row in feeds] == [(0, 1, 1), (1, 1, 1), (1, 2, 1)]
+    wide = made(store, Plan(pp=5, dp=2, global_batch_size=12, seq_len=16), layers=5, key="deep")
+    assert [row[1] for row in classes(store, wide)] == [[0], [1], [2], [3], [4]]
+    narrow = made(store, Plan(pp=5, dp=2, global_batch_size=6, seq_len=16), layers=5, key="deep")
+    assert [row[1] for row in classes(store, narrow)] == [[0], [1, 2], [3], [4]]
+
+
+def test_layers_as_the_plan_deals_them(store: Store) -> None:
+    plan = Plan(pp=3, layers_per_stage=(1, 3, 1), seq_len=16)
+    instance = made(store, plan, layers=5, key="deep")
+    assert [row[2:4] for row in classes(store, instance)] == [([0], 1), ([1], 3), ([4], 1)]
+    middle = Counter(row["layer"] for row in ops(store, instance, 1))
+    assert middle == {None: 4, 0: 4, 1: 4, 2: 4}
+    hops = [row for row in edges(store, instance, 1, "data") if row.startswith("layer.1.project >")]
+    assert hops == ["layer.1.project > layer.1.project.weight_gradient", "layer.1.project > layer.2.project"]
+
+
+def test_buckets_fill_as_torch_does(store: Store) -> None:
+    """Hidden 1,024: a layer's matmul holds 2 MiB, its norm 2 KiB; the head and the table hold 64 MiB each."""
+    plan = Plan(dp=2, seq_len=16)
+    instance = made(store, plan, layers=20, hidden=1024, vocabulary=32768, key="wide")
+    rows = [row for row in ops(store, instance, 0) if row["axis"] == "dp"]
+    kib = [row["comm_bytes"] // 1024 for row in rows]
+    layer = 2 * 1024 + 2
+    # The table comes first in the order of registration, so it fills up what the first layers left open.
+    assert kib == [64 * 1024, 12 * layer + 2048, 8 * layer - 2048 + 64 * 1024]
+    assert [row["position"] for row in rows] == [21, 8, 0]
+    reads = ask(
+        store,
+        "MATCH (a:Op {instance: $instance})-[:DEP {kind: 'data'}]->(b:Op) WHERE b.name = $name "
+        "RETURN count(*) AS gradients, count(DISTINCT a.layer) AS layers",
+        instance=instance,
+        name=rows[1]["name"],
+    )
+    assert reads == [{"gradients": 25, "layers": 13}]
+
+
+def test_groups_of_tied_ends_and_shared_heads_exist_where_something_uses_them(store: Store) -> None:
+    instance = made(store, Plan(tp=4, pp=2, seq_len=16), key="shared", kv_heads=2)
+    groups = ask(
+        store,
+        "MATCH (g:Group {instance: $instance}) RETURN g.axis AS axis, g.gid AS gid, g.ranks AS ranks ORDER BY gid",
+        instance=instance,
+    )
+    assert [tuple(row.values()) for row in groups] == [
+        ("tp", 1, [0, 1, 2, 3]),
+        ("tp", 2, [4, 5, 6, 7]),
+        ("kv", 3, [0, 1]),
+        ("kv", 4, [2, 3]),
+        ("kv", 5, [4, 5]),
+        ("kv", 6, [6, 7]),
+    ]
+    rows = {row["name"]: row for row in ops(store, instance, 0)}
+    assert (rows["layer.0.kv"]["axis"], rows["layer.0.kv"]["comm_bytes"]) == ("kv", 2)
+
+
+def test_the_same_twice_is_one_instance(store: Store) -> None:
+    first = made(store, EIGHT)
+    told: list[str] = []
+    again = instantiate(
+        store, "small", Plan.from_mapping(EIGHT.to_dict() | {"global_batch_size": 2}), progress=told.append
+    )
+    assert again == first
+    assert told == []
+    assert len(ask(store, "MATCH (i:Instance) RETURN i.id AS id")) == 1
+    assert instantiate(store, "small", Plan(tp=4, seq_len=16)) != first
+
+
+def test_the_row_of_an_instance(store: Store) -> None:
+    write_graph(store, small_graph())
+    instance = instantiate(store, "small", EIGHT)
+    query = "MATCH (i:Instance {id: $id}) RETURN i.name AS name, i.graph AS graph, i.plan AS plan, i.world AS world"
+    (row,) = ask(store, query, id=instance)
+    assert Plan.from_mapping(json.loads(row.pop("plan"))) == EIGHT
+    assert row == {"name": "toy", "graph": "small", "world": 8}
+    instantiate(store, "small", EIGHT, name="mine")
+    instantiate(store, "small", EIGHT)
+    assert ask(store, query, id=instance)[0]["name"] == "mine"
+
+
+def test_what_cannot_be_is_refused_and_nothing_is_written(store: Store) -> None:
+    write_graph(store, small_graph())
+    with pytest.raises(UsageError, match="the store has no graph 'smal'"):
+        instantiate(store, "smal", EIGHT)
+    with pytest.raises(UsageError, match="tp 3 does not divide the 4 attention heads"):
+        instantiate(store, "small", Plan(tp=3))
+    with pytest.raises(UsageError, match="pp 3 is more than the model's 2 layers"):
+        instantiate(store, "small", Plan(pp=3))
+    assert ask(store, "MATCH (i:Instance) RETURN i.id AS id") == []
