@@ -3,7 +3,9 @@
 Nothing but the store is read, so a graph that someone else put there needs no model code here. Python evaluates each
 distinct expression once and decides what differs between stages; the copy itself is Cypher (`cypher/instantiate`).
 
-Concrete tensors are columns of the op that makes them (`bytes_written`, `bytes_read`), not nodes.
+Concrete tensors are columns of their ops (`bytes_read`, `bytes_written`), not nodes. Measured on 8,373 ops with 20,743
+edges: tensors as nodes with their edges add 0.6 s (embedded) to 0.9 s (Neo4j) to a copy of 1.2 s, and tell nothing
+that the op's columns and its symbolic op's tensors (`Op.sym`) do not.
 """
 
 import dataclasses
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from stagedb.errors import StagedbError
 from stagedb.instance.buckets import fill
 from stagedb.instance.classes import RankClass, StageWork, classify
 from stagedb.instance.layout import lay_out
@@ -71,10 +74,20 @@ def instantiate(
     instance = instance_id(stored, plan)
     evaluated = evaluate_graph(stored, plan)
     classes = _classes(stored, plan, evaluated)
-    made = groups(plan, stored.sizes["KV"], evaluated.axes)
+    made = _groups(stored, plan, evaluated)
     copy = _Copy(store, stored, plan, instance, evaluated, classes, made, progress)
     copy.run()
     return instance
+
+
+def _groups(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[AxisGroups, ...]:
+    made = groups(plan, stored.sizes["KV"], evaluated.axes)
+    for axis in evaluated.axes.keys() - {each.axis for each in made}:
+        raise StagedbError(
+            f"{evaluated.axes[axis]} of graph {stored.id} is a collective on axis {axis!r}, along which no two ranks "
+            "communicate under this plan: the graph's condition for it is wrong"
+        )
+    return made
 
 
 def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[RankClass, ...]:

@@ -38,7 +38,7 @@ class Evaluated:
     blocks: tuple[Block, ...]
     weights: Mapping[str, tuple[Weight, ...]]
     buckets: tuple[BucketOp, ...]
-    axes: frozenset[str]
+    axes: Mapping[str, str]  # on which present collectives run, and one of them
     orders: int
 
 
@@ -129,10 +129,9 @@ def _weights(
     return {block: tuple(rows) for block, rows in weights.items()}
 
 
-def _axes(ops: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Axes on which the present collectives run."""
-    axes = frozenset(op["axis"] for op in ops if op["type"] == "collective")
-    unknown = sorted(axes - set(GROUP_AXES))
+def _axes(ops: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    axes = {op["axis"]: op["name"] for op in ops if op["type"] == "collective"}
+    unknown = sorted(set(axes) - set(GROUP_AXES))
     if unknown:
         raise StagedbError(f"the graph has collectives on axis {unknown[0]!r}; known are {', '.join(GROUP_AXES)}")
     return axes

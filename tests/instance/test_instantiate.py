@@ -1,16 +1,17 @@
 """Instances: every row that a small graph is copied to, the same on each engine, and what differs between plans."""
 
+import dataclasses
 import json
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from stagedb.errors import UsageError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.instance import instantiate
 from stagedb.parallel import Plan
 from stagedb.store import Store, write_graph
-from tests.instance.small_graph import small_graph
+from tests.instance.small_graph import HIDDEN, F, comm, op, small_graph
 
 OP = (
     "MATCH (o:Op {instance: $instance, class: $class}) "
@@ -441,3 +442,31 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(store: Store) -> None:
     with pytest.raises(UsageError, match="pp 3 is more than the model's 2 layers"):
         instantiate(store, "small", Plan(pp=3))
     assert ask(store, "MATCH (i:Instance) RETURN i.id AS id") == []
+
+
+def test_a_size_that_is_not_whole_names_op_expression_and_degree(store: Store) -> None:
+    write_graph(store, small_graph(hidden=9, key="odd"))
+    with pytest.raises(UsageError, match=r"dims of layer\.project: H/tp is 9/2, not whole: .*tp=2"):
+        instantiate(store, "odd", Plan(tp=2, seq_len=16))
+
+
+def test_a_graph_of_a_later_version_fails_clearly(store: Store) -> None:
+    graph = small_graph()
+    rolled = op("layer.ring", F, 1, times="cp - 1")
+    write_graph(store, dataclasses.replace(graph, key="rolled", ops=(*graph.ops, rolled)))
+    with pytest.raises(StagedbError, match=r"layer\.ring of graph rolled is to be unrolled"):
+        instantiate(store, "rolled", EIGHT)
+    strange = comm("layer.strange", F, 1, "sideways", "all_reduce", comm_bytes=HIDDEN)
+    write_graph(store, dataclasses.replace(graph, key="strange", ops=(*graph.ops, strange)))
+    with pytest.raises(StagedbError, match="collectives on axis 'sideways'"):
+        instantiate(store, "strange", EIGHT)
+    assert ask(store, "MATCH (i:Instance) RETURN i.id AS id") == []
+
+
+def test_a_collective_of_one_member_is_a_fault_of_the_graph(store: Store) -> None:
+    """Traces with such a group stall a simulator, so the copy must not make them."""
+    graph = small_graph()
+    alone = comm("layer.alone", F, 1, "tp", "all_reduce")
+    write_graph(store, dataclasses.replace(graph, key="alone", ops=(*graph.ops, alone)))
+    with pytest.raises(StagedbError, match=r"layer\.alone .* axis 'tp', along which no two ranks communicate"):
+        instantiate(store, "alone", Plan(dp=2, seq_len=16))
