@@ -11,6 +11,7 @@ from stagedb.api import catalog, library, queries
 from stagedb.api.results import Exported, GraphInfo, InstanceInfo, QueryInfo, Rows
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
+from stagedb.models import Card
 from stagedb.parallel import Plan, typed_words
 from stagedb.store import Store
 from stagedb.store import connect as open_store
@@ -50,10 +51,10 @@ class Stagedb:
         """Put the model's symbolic graph into the store, unless it is there already."""
         return library.find_source(self.store, model, typed_words(words)).in_store(self.store)
 
-    def instantiate(self, target: str, /, *, name: str | None = None, **words: Unpack[PlanWords]) -> InstanceInfo:
+    def instantiate(self, target: str | Card, /, *, name: str | None = None, **words: Unpack[PlanWords]) -> InstanceInfo:
         """Lay a model, or a graph of the store, out under a plan.
 
-        target: a model, or the id (or its start) of a graph. name: what the instance is called; the model's name if
+        target: a model, its card, or the id (or its start) of a graph. name: what the instance is called; the model's name if
         not given. Without `seq_len` it is the sequence length that the model was trained with.
         """
         said = typed_words(words)

@@ -65,20 +65,18 @@ class Source:
         return dataclasses.replace(_by_key(store, graph.key), new=new)
 
 
-def find_source(store: Store, word: str, words: Mapping[str, object]) -> Source:
+def find_source(store: Store, word: str | Card, words: Mapping[str, object]) -> Source:
     """The graph that a word and the words of a plan ask for: of a card, else by id, else by name in the store.
+
+    A card in place of the word stands for itself.
 
     Raises UsageError for an unknown word (with the near names), and for options that a stored graph does not have.
     """
     said = {option: value for option, value in words.items() if option in OPTION_WORDS}
-    card = find_card(word)
+    card = word if isinstance(word, Card) else find_card(word)
     if card is not None:
-        from stagedb.parallel.build import RECIPES, graph_key, model_sizes
-
-        options = GraphOptions(**said)
-        key = graph_key(card, options)
-        known = next((graph for graph in catalog.graphs(store) if graph.id == key), None)
-        return Source(options, known.sizes if known else model_sizes(card, RECIPES[options.recipe]), card, known)
+        return _of_card(store, card, GraphOptions(**said))
+    word = str(word)
     graph = catalog.find_graph(store, word) or _by_name(store, word, GraphOptions(**said))
     if graph is None:
         raise unknown_model(word, store)
@@ -90,6 +88,14 @@ def find_source(store: Store, word: str, words: Mapping[str, object]) -> Source:
                 f"of a graph cannot be changed; name the model instead of the graph, or leave the option out"
             )
     return Source(options, graph.sizes, None, graph)
+
+
+def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
+    from stagedb.parallel.build import RECIPES, graph_key, model_sizes
+
+    key = graph_key(card, options)
+    known = next((graph for graph in catalog.graphs(store) if graph.id == key), None)
+    return Source(options, known.sizes if known else model_sizes(card, RECIPES[options.recipe]), card, known)
 
 
 def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None:
