@@ -23,7 +23,8 @@ def help_of(name: str) -> str:
     """What `stagedb NAME --help` prints."""
     env = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
     result = CliRunner().invoke(app, [*name.split(), "--help"], prog_name="stagedb", env=env)
-    assert result.exit_code == 0, result.output
+    if result.exit_code:
+        raise RuntimeError(f"stagedb {name} --help failed: {result.output}")
     return result.output.strip()
 
 
@@ -32,6 +33,13 @@ def cli_reference() -> str:
     parts = [f"```text\n{help_of('')}\n```\n"]
     parts += [f"## stagedb {name}\n\n```text\n{help_of(name)}\n```\n" for name in command_names()]
     return "\n".join(parts)
+
+
+def data_model() -> str:
+    """Labels, properties and relationships of the store."""
+    from stagedb.store.schema import page
+
+    return page()
 
 
 def queries() -> str:

@@ -13,6 +13,7 @@ from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
 from stagedb.models import Card
 from stagedb.parallel import Plan, typed_words
+from stagedb.parallel.words import DTYPE_WORDS
 from stagedb.store import Store
 from stagedb.store import connect as open_store
 
@@ -47,15 +48,15 @@ class Stagedb:
         """Close the connection. An embedded store ends by itself, some time after the last one."""
         self.store.close()
 
-    def build(self, model: str, /, **words: Unpack[GraphWords]) -> GraphInfo:
+    def build(self, model: str | Card, /, **words: Unpack[GraphWords]) -> GraphInfo:
         """Put the model's symbolic graph into the store, unless it is there already."""
         return library.find_source(self.store, model, typed_words(words)).in_store(self.store)
 
     def instantiate(self, target: str | Card, /, *, name: str | None = None, **words: Unpack[PlanWords]) -> InstanceInfo:
         """Lay a model, or a graph of the store, out under a plan.
 
-        target: a model, its card, or the id (or its start) of a graph. name: what the instance is called; the model's name if
-        not given. Without `seq_len` it is the sequence length that the model was trained with.
+        target: a model, its card, or the id (or its start) of a graph. name: what the instance is called; the model's
+        name and the number of ranks if not given. Without `seq_len` it is the sequence length that the model was trained with.
         """
         said = typed_words(words)
         source = library.find_source(self.store, target, said)
@@ -138,7 +139,7 @@ class Stagedb:
         from stagedb.instance import instantiate
 
         before = {instance.id for instance in self.instances()}
-        made = instantiate(self.store, graph.id, plan, name=name or graph.name)
+        made = instantiate(self.store, graph.id, plan, name=name)
         found = next(instance for instance in self.instances() if instance.id == made)
         return dataclasses.replace(found, new=made not in before)
 
@@ -155,8 +156,11 @@ class Stagedb:
     def _replanned(self, instance: InstanceInfo, words: Mapping[str, Any]) -> InstanceInfo:
         """The instance's model under its plan changed by the words: a new number of ranks changes dp."""
         said = {**instance.plan, **words}
-        if words.keys() & {"ranks", "tp", "pp"} and "dp" not in words and "ranks" in words:
+        if "ranks" in words and "dp" not in words:
             said["dp"] = None
+        if "dtype" in words:
+            # What follows from the number format is worked out anew, unless it is said too.
+            said |= {word: words.get(word) for word in DTYPE_WORDS}
         source = library.find_source(self.store, instance.graph, words)
         plan = source.plan(said)
         if plan.to_dict() == dict(instance.plan):

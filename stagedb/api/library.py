@@ -39,12 +39,11 @@ def unknown_model(word: str, store: Store | None = None) -> UsageError:
 
 @dataclass(frozen=True)
 class Source:
-    """A graph that may have to be built yet. `graph` is None where the store does not hold it; then `card` makes it."""
+    """A graph that may have to be built yet: it is in the store, or its card makes it."""
 
     options: GraphOptions
     sizes: Mapping[str, int]
-    card: Card | None
-    graph: GraphInfo | None
+    origin: GraphInfo | Card
 
     def plan(self, words: Mapping[str, object]) -> Plan:
         """The plan that the words say for this model, checked. Raises UsageError; nothing has been written by then."""
@@ -55,12 +54,11 @@ class Source:
 
     def in_store(self, store: Store) -> GraphInfo:
         """The graph, built now if the store lacks it."""
-        if self.graph is not None:
-            return self.graph
-        assert self.card is not None
+        if isinstance(self.origin, GraphInfo):
+            return self.origin
         from stagedb.parallel.build import build_graph
 
-        graph = build_graph(self.card, self.options)
+        graph = build_graph(self.origin, self.options)
         new = write_graph(store, graph)
         return dataclasses.replace(_by_key(store, graph.key), new=new)
 
@@ -68,9 +66,8 @@ class Source:
 def find_source(store: Store, word: str | Card, words: Mapping[str, object]) -> Source:
     """The graph that a word and the words of a plan ask for: of a card, else by id, else by name in the store.
 
-    A card in place of the word stands for itself.
-
-    Raises UsageError for an unknown word (with the near names), and for options that a stored graph does not have.
+    A card in place of the word stands for itself. Raises UsageError for an unknown word (with the near names), and for
+    options that a stored graph does not have.
     """
     said = {option: value for option, value in words.items() if option in OPTION_WORDS}
     card = word if isinstance(word, Card) else find_card(word)
@@ -87,7 +84,7 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, object]) -> 
                 f"graph {graph.id[: catalog.SHORT_ID]} has {option} {graph.options[option]}, not {value}: an option "
                 f"of a graph cannot be changed; name the model instead of the graph, or leave the option out"
             )
-    return Source(options, graph.sizes, None, graph)
+    return Source(options, graph.sizes, graph)
 
 
 def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
@@ -95,7 +92,9 @@ def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
 
     key = graph_key(card, options)
     known = next((graph for graph in catalog.graphs(store) if graph.id == key), None)
-    return Source(options, known.sizes if known else model_sizes(card, RECIPES[options.recipe]), card, known)
+    if known is not None:
+        return Source(options, known.sizes, known)
+    return Source(options, model_sizes(card, RECIPES[options.recipe]), card)
 
 
 def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None:

@@ -63,14 +63,21 @@ def instantiate(
 
 def tell_bubble(common: Common, instance: "InstanceInfo") -> None:
     """Say what a pipeline with few micro-batches leaves idle, where nobody chose their number."""
-    stages, plan = instance.plan["pp"], instance.plan
+    plan = instance.plan
+    stages = plan["pp"]
     if stages == 1 or plan["global_batch_size"] is not None:
         return
+    enough = 4 * stages
+    batch = enough * plan["dp"] * plan["micro_batch_size"]
     common.note(
-        f"one micro-batch a data-parallel rank: the pipeline of {stages} stages idles "
-        f"{(stages - 1) / stages:.0%} of the time; --global-batch-size {plan['dp'] * plan['micro_batch_size'] * 4 * stages} "
-        f"would leave {(stages - 1) / (5 * stages - 1):.0%}"
+        f"one micro-batch a data-parallel rank: each of the {stages} stages idles {bubble(stages, 1):.0%} of the step; "
+        f"with --global-batch-size {batch} it would be {bubble(stages, enough):.0%}"
     )
+
+
+def bubble(stages: int, microbatches: int) -> float:
+    """The share of a step that a stage idles while the pipeline fills and drains, forward and backward alike."""
+    return (stages - 1) / (microbatches + stages - 1)
 
 
 def register(app: typer.Typer) -> None:
