@@ -192,14 +192,14 @@ class Plan:
         heads, kv_heads = sizes["A"], sizes["KV"]
         rules: list[tuple[str, Callable[[int], bool]]] = [
             (f"does not divide the {heads} attention heads", lambda tp: heads % tp == 0),
-            (
-                f"neither divides the {kv_heads} key/value heads nor is a multiple of them",
-                lambda tp: kv_heads % tp == 0 or tp % kv_heads == 0,
-            ),
             (f"does not divide the feed-forward size {sizes['F']}", lambda tp: sizes["F"] % tp == 0),
         ]
-        # Megatron pads its vocabulary to a multiple of 128 * tp.
-        if self.options.recipe != "megatron":
+        if self.options.recipe == "megatron":
+            # Its fused projection cannot repeat a K/V head; its vocabulary is padded to a multiple of 128 * tp.
+            rules.append((f"does not divide the {kv_heads} key/value heads", lambda tp: kv_heads % tp == 0))
+        else:
+            repeats = f"neither divides the {kv_heads} key/value heads nor is a multiple of them"
+            rules.append((repeats, lambda tp: kv_heads % tp == 0 or tp % kv_heads == 0))
             rules.append((f"does not divide the vocabulary of {sizes['V']}", lambda tp: sizes["V"] % tp == 0))
         return rules
 
