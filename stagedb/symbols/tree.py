@@ -1,8 +1,12 @@
-"""Expressions as sympy's, for whoever builds a graph by computing with them. The only module that needs sympy."""
+"""Expressions as sympy's, for whoever builds a graph by computing with them.
+
+Rounding, `min` and `max` are made unevaluated: `canonical` has folded them, and sympy would do so in other ways.
+"""
 
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from stagedb.symbols.form import canonical
 from stagedb.symbols.syntax import Call, Node, Power, Product, Sum, check_name, read
 
 if TYPE_CHECKING:
@@ -19,11 +23,11 @@ def symbol(name: str) -> "sympy.Symbol":
 
 @lru_cache(maxsize=16_384)
 def parse(text: str) -> "sympy.Expr":
-    """The expression that a text writes; DimensionError if it is not arithmetic (nothing in it is ever run).
+    """The expression that a text writes, in its canonical form: equal texts give equal expressions.
 
-    Rounding, `min` and `max` stay as written: only `canonical` folds them.
+    DimensionError where `canonical` raises it; nothing in the text is ever run.
     """
-    return _build(read(text))
+    return _build(read(canonical(text)))
 
 
 def _build(node: Node) -> "sympy.Expr":
@@ -44,7 +48,7 @@ def _build(node: Node) -> "sympy.Expr":
         case Power(base, exponent):
             return _build(base) ** exponent
         case Call(function, arguments):
-            kind = {"ceil": sympy.ceiling, "floor": sympy.floor, "min": sympy.Min, "max": sympy.Max}[function]
+            kind = {"ceil": sympy.ceiling, "min": sympy.Min, "max": sympy.Max}[function]
             return kind(*(_build(argument) for argument in arguments), evaluate=False)
     raise AssertionError(f"no such node: {node!r}")
 
@@ -56,6 +60,4 @@ def _apply(operator: str, left: "sympy.Expr", right: "sympy.Expr") -> "sympy.Exp
         return left * right
     if operator == "/":
         return left / right
-    if operator == "//":
-        return sympy.floor(left / right, evaluate=False)
-    return sympy.Mod(left, right, evaluate=False)
+    return sympy.floor(left / right, evaluate=False)  # `//`: a canonical text has no `%`
