@@ -1,0 +1,136 @@
+"""Cards from the `config.json` of a Hugging Face checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.models.card import Card
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
+_GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
+
+
+def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
+    """The card of a dense decoder-only model.
+
+    UsageError, with the reason, for an architecture that is none of `ARCHITECTURES`, a mixture of experts, a missing
+    key, or a choice that a card cannot say.
+    """
+    experts = [key for key in _EXPERTS if config.get(key)]
+    if experts:
+        raise UsageError(
+            f"a mixture of experts ({experts[0]}={config[experts[0]]}) is not supported: dense models only"
+        )
+    named = config.get("architectures") or []
+    found = [word for word in named if word in ARCHITECTURES] if isinstance(named, list) else []
+    if not found:
+        given = ", ".join(map(str, named)) if isinstance(named, list) and named else "none named in `architectures`"
+        raise UsageError(f"architecture not supported: {given}; supported are {', '.join(ARCHITECTURES)}")
+    card = ARCHITECTURES[found[0]](config, name)
+    return replace(card, parameters=card.count_parameters())
+
+
+def _need(config: Mapping[str, Any], key: str) -> Any:
+    if config.get(key) is None:
+        raise UsageError(f"missing {key}")
+    return config[key]
+
+
+def _either(config: Mapping[str, Any], key: str, default: Any) -> Any:
+    """A key's value; Hugging Face writes null for "the usual"."""
+    value = config.get(key)
+    return default if value is None else value
+
+
+def _head_dim(hidden: int, heads: int) -> int:
+    if not (isinstance(hidden, int) and isinstance(heads, int) and heads > 0 and hidden % heads == 0):
+        raise UsageError(f"no head_dim, and hidden size {hidden} is not divisible by {heads} heads")
+    return hidden // heads
+
+
+def _llama_like(config: Mapping[str, Any], name: str, family: str, *, qkv_bias: bool = False) -> Card:
+    hidden, heads = _need(config, "hidden_size"), _need(config, "num_attention_heads")
+    activation = _either(config, "hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise UsageError(f"hidden_act {activation!r} is not supported here: silu only")
+    biases = {key: bool(_either(config, key, False)) for key in ("attention_bias", "mlp_bias")}
+    if len(set(biases.values())) > 1:
+        raise UsageError("attention_bias and mlp_bias that differ are not supported")
+    return Card(
+        name=name,
+        family=family,
+        hidden=hidden,
+        layers=_need(config, "num_hidden_layers"),
+        heads=heads,
+        kv_heads=_either(config, "num_key_value_heads", heads),
+        head_dim=_either(config, "head_dim", None) or _head_dim(hidden, heads),
+        ffn=_need(config, "intermediate_size"),
+        vocab=_need(config, "vocab_size"),
+        norm="rmsnorm",
+        mlp="gated",
+        activation="silu",
+        positions="rotary",
+        max_positions=_need(config, "max_position_embeddings"),
+        tied=bool(_either(config, "tie_word_embeddings", False)),
+        linear_bias=biases["attention_bias"],
+        qkv_bias=qkv_bias,
+        source="config.json",
+    )
+
+
+def _llama(config: Mapping[str, Any], name: str) -> Card:
+    return _llama_like(config, name, "llama")
+
+
+def _mistral(config: Mapping[str, Any], name: str) -> Card:
+    return _within_window(_llama_like(config, name, "mistral"), config.get("sliding_window"))
+
+
+def _qwen2(config: Mapping[str, Any], name: str) -> Card:
+    window = config.get("sliding_window") if config.get("use_sliding_window") else None
+    return _within_window(_llama_like(config, name, "qwen2.5", qkv_bias=True), window)
+
+
+def _within_window(card: Card, window: int | None) -> Card:
+    """Attention over a sliding window is attention over everything, up to sequences as long as the window."""
+    return card if window is None else replace(card, max_positions=min(window, card.max_positions))
+
+
+def _gpt2(config: Mapping[str, Any], name: str) -> Card:
+    hidden, heads = _need(config, "n_embd"), _need(config, "n_head")
+    activation = _either(config, "activation_function", "gelu_new")
+    if activation not in (*_GELU, "relu", "silu"):
+        raise UsageError(f"activation_function {activation!r} is not supported: gelu, relu or silu only")
+    if config.get("add_cross_attention"):
+        raise UsageError("add_cross_attention is not supported: decoder-only models only")
+    return Card(
+        name=name,
+        family="gpt2",
+        hidden=hidden,
+        layers=_need(config, "n_layer"),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=_head_dim(hidden, heads),
+        ffn=_either(config, "n_inner", 4 * hidden),
+        vocab=_need(config, "vocab_size"),
+        vocab_multiple=128,  # as frameworks pad it that split the vocabulary; 50257 is divisible by 29 and 1733 only
+        norm="layernorm",
+        mlp="plain",
+        activation="gelu" if activation in _GELU else activation,
+        positions="learned",
+        max_positions=_need(config, "n_positions"),
+        tied=bool(_either(config, "tie_word_embeddings", True)),
+        linear_bias=True,
+        qkv_bias=False,
+        source="config.json",
+    )
+
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": _llama,
+    "MistralForCausalLM": _mistral,
+    "Qwen2ForCausalLM": _qwen2,
+    "GPT2LMHeadModel": _gpt2,
+}
+"""The architectures that are read, each with its reader."""

@@ -1,0 +1,119 @@
+"""Where cards come from: the library that ships with stagedb, and files of one's own."""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+import yaml
+
+from stagedb.errors import UsageError
+from stagedb.models.card import Card
+from stagedb.models.hugging_face import from_hugging_face
+
+_KEYS = tuple(field.name for field in fields(Card))
+_REQUIRED = tuple(field.name for field in fields(Card) if field.default is MISSING)
+_MAX_BYTES = 1 << 20
+
+
+@lru_cache(maxsize=1)
+def card_names() -> tuple[str, ...]:
+    """The names of the library's models, alphabetically."""
+    found = [entry.name.removesuffix(".yaml") for entry in _cards().iterdir() if entry.name.endswith(".yaml")]
+    return tuple(sorted(found, key=_by_size))
+
+
+def _by_size(name: str) -> list[tuple[int, int, str]]:
+    """Sort key that reads numbers as numbers: 7b stands before 70b."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
+
+
+def load_card(model: str | Path) -> Card:
+    """The card of a name of the library, or of a path: a card (YAML, JSON, TOML), a Hugging Face `config.json`, or a
+    directory that holds one.
+
+    UsageError for an unknown name (with the near ones), a file that cannot be read, unknown and missing keys.
+    """
+    if isinstance(model, str) and model in card_names():
+        return _library_card(model)
+    path = Path(model)
+    if path.is_dir():
+        path = path / "config.json"
+    if path.is_file():
+        return _card_of(_content(path), path)
+    if isinstance(model, str) and path.suffix not in (".yaml", ".yml", ".json", ".toml") and path.name == model:
+        near = get_close_matches(model.lower(), card_names(), n=4, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise UsageError(
+            f"unknown model {model!r}{hint} `stagedb models` lists the library; "
+            "the path of a card or of a Hugging Face config.json will do too"
+        )
+    raise UsageError(f"no model card at {path}: there is no such file")
+
+
+@lru_cache(maxsize=128)
+def _library_card(name: str) -> Card:
+    entry = _cards() / f"{name}.yaml"
+    return _from_keys(yaml.safe_load(entry.read_text(encoding="utf-8")), f"{name}.yaml")
+
+
+def _content(path: Path) -> object:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise UsageError(f"{path} is no model card: larger than {_MAX_BYTES} bytes")
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except OSError as error:
+        raise UsageError(f"the model card {path} cannot be read: {error.strerror}") from error
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        what = str(error).replace("\n", " ")
+        raise UsageError(
+            f"the model card {path} cannot be read as {path.suffix.lstrip('.') or 'YAML'}: {what}"
+        ) from error
+
+
+def _card_of(content: object, path: Path) -> Card:
+    if isinstance(content, Mapping) and ("architectures" in content or "model_type" in content):
+        try:
+            return from_hugging_face(content, name=_name_of(path))
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
+    return _from_keys(content, str(path))
+
+
+def _name_of(path: Path) -> str:
+    """A model's name from where its config lies: `Llama-3.1-8B/config.json` is `Llama-3.1-8B`."""
+    word = path.absolute().parent.name if path.name == "config.json" else path.stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", word).strip("._-") or "model"
+
+
+def _from_keys(content: object, where: str) -> Card:
+    if not isinstance(content, Mapping):
+        raise UsageError(f"{where} is no model card: expected keys such as {', '.join(_REQUIRED[:4])}")
+    unknown = [str(key) for key in content if key not in _KEYS]
+    if unknown:
+        near = get_close_matches(unknown[0], _KEYS, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise UsageError(f"{where}: unknown key {unknown[0]!r}{hint}; a card has {', '.join(_KEYS)}")
+    missing = [key for key in _REQUIRED if key not in content]
+    if missing:
+        raise UsageError(f"{where}: missing {', '.join(missing)}")
+    try:
+        card = Card(**content)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    counted = card.count_parameters()
+    if card.parameters not in (0, counted):
+        raise UsageError(f"{where}: parameters is {card.parameters}, but these sizes make {counted}")
+    return card
+
+
+def _cards() -> Path:
+    return Path(str(files("stagedb.models"))) / "cards"
