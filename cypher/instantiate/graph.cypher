@@ -3,8 +3,8 @@
 // mode: reads
 // param graph: string — the graph's id
 // column name: string — the model's name
-// column recipe: string — whose habits the graph follows
+// column options: string — the options that shaped it, a JSON object
 // column sizes: string — the model's sizes, a JSON object of integers
 // column blocks: string — its blocks in forward order, a JSON list of objects with name and repeat
 MATCH (g:Graph {id: $graph, state: 'ready'})
-RETURN g.name AS name, g.recipe AS recipe, g.sizes AS sizes, g.blocks AS blocks
+RETURN g.name AS name, g.options AS options, g.sizes AS sizes, g.blocks AS blocks

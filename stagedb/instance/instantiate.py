@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.errors import StagedbError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.instance.buckets import fill
 from stagedb.instance.classes import RankClass, StageWork, classify
 from stagedb.instance.layout import lay_out
@@ -36,8 +36,8 @@ from stagedb.instance.rows import (
     task_order_rows,
     task_rows,
 )
-from stagedb.parallel import AxisGroups, Plan, groups, stage_orders
-from stagedb.store import Store, fault_point
+from stagedb.parallel import AxisGroups, Plan, groups, option, stage_orders
+from stagedb.store import Lease, Store, building, fault_point
 
 FORMAT = 1
 """Version of what an instance holds; part of its id."""
@@ -66,18 +66,35 @@ def instantiate(
 ) -> str:
     """Copy a graph to an instance of a plan and return the instance's id; the same twice is one instance.
 
-    The name (default: model and world, `llama3-8b-1024`) is a label: the newest instance that was given it has it.
-    Raises UsageError when the store has no such graph, or when the plan does not suit the model.
+    The name (default: the model's) is a label, which several instances may have: it means the newest of them. An
+    instance that is asked for again is the newest again, and keeps its name unless it is given another.
+    progress is told the stages of the copying, where there is something to copy. Raises UsageError when the store has
+    no such graph, or when the plan does not suit it.
     """
     stored = read_graph(store, graph)
+    _check_options(stored, plan)
     plan.check(stored.sizes)
     instance = instance_id(stored, plan)
     evaluated = evaluate_graph(stored, plan)
     classes = _classes(stored, plan, evaluated)
     made = _groups(stored, plan, evaluated)
-    copy = _Copy(store, stored, plan, instance, evaluated, classes, made, progress)
-    copy.run()
+    properties = {"name": name or stored.name, "graph": graph, "plan": plan.to_json(), "world": plan.world}
+    with building(store, "Instance", instance, properties) as lease:
+        if lease is not None:
+            _Copy(store, lease, stored, plan, instance, evaluated, classes, made, progress).run()
+    if lease is None:
+        store.write("instantiate/touch", instance=instance, name=name)
     return instance
+
+
+def _check_options(stored: StoredGraph, plan: Plan) -> None:
+    said = plan.options.to_dict()
+    for word, value in stored.options.items():
+        if word in said and said[word] != value:
+            raise UsageError(
+                f"graph {stored.id} was built with {word} {value!r}, the plan says {said[word]!r} ({option(word)}): "
+                "build the graph that the plan means, or leave the word out"
+            )
 
 
 def _groups(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[AxisGroups, ...]:
@@ -106,6 +123,7 @@ class _Copy:
     """The statements of one instantiation, in the order in which they build on each other."""
 
     store: Store
+    lease: Lease
     graph: StoredGraph
     plan: Plan
     instance: str
@@ -177,4 +195,5 @@ class _Copy:
         return [{"class": each.number} for each in self.classes]
 
     def _rows(self, name: str, rows: list[Row], **params: Any) -> None:
+        self.lease.renew()
         self.store.write_rows(f"instantiate/{name}", rows, **params)

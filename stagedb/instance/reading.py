@@ -22,7 +22,7 @@ class StoredGraph:
 
     id: str
     name: str
-    recipe: str
+    options: Mapping[str, Any]
     sizes: Mapping[str, int]
     blocks: tuple[tuple[str, str], ...]  # name and how often it repeats
     ops: tuple[Mapping[str, Any], ...]
@@ -51,7 +51,7 @@ def read_graph(store: Store, graph: str) -> StoredGraph:
     return StoredGraph(
         id=graph,
         name=row["name"],
-        recipe=row["recipe"],
+        options=json.loads(row["options"]),
         sizes=json.loads(row["sizes"]),
         blocks=tuple((block["name"], block["repeat"]) for block in json.loads(row["blocks"])),
         ops=tuple(store.read("instantiate/ops", graph=graph)),

@@ -1,5 +1,6 @@
 """A graph small enough to read: an embedding, layers of one tensor-parallel matmul, a head, and what a stage needs."""
 
+import json
 from typing import Any
 
 from stagedb.graph.symbolic import (
@@ -14,6 +15,7 @@ from stagedb.graph.symbolic import (
     Template,
     When,
 )
+from stagedb.parallel import GraphOptions
 
 F, I, W, S = Template.FORWARD, Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT, Template.STEP  # noqa: E741
 HIDDEN = "B*S*H*e_act/dp"
@@ -152,7 +154,7 @@ def small_graph(
         key=key,
         name="toy",
         recipe="torch",
-        options="{}",
+        options=json.dumps(GraphOptions().to_dict()),
         sizes={"L": layers, "H": hidden, "A": 4, "KV": kv_heads, "D": 2, "F": 16, "V": vocabulary},
         blocks=(BlockSpec("embedding", "1"), BlockSpec("layer", "L"), BlockSpec("head", "1")),
         tensors=WEIGHTS,

@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -9,7 +13,7 @@ import pytest
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.instance import instantiate
-from stagedb.parallel import Plan
+from stagedb.parallel import GraphOptions, Plan
 from stagedb.store import Store, write_graph
 from tests.instance.small_graph import HIDDEN, F, comm, op, small_graph
 
@@ -439,6 +443,8 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(store: Store) -> None:
         instantiate(store, "smal", EIGHT)
     with pytest.raises(UsageError, match="tp 3 does not divide the 4 attention heads"):
         instantiate(store, "small", Plan(tp=3))
+    with pytest.raises(UsageError, match=r"built with sp False, the plan says True \(--sp\)"):
+        instantiate(store, "small", Plan(tp=2, options=GraphOptions(sp=True)))
     with pytest.raises(UsageError, match="pp 3 is more than the model's 2 layers"):
         instantiate(store, "small", Plan(pp=3))
     assert ask(store, "MATCH (i:Instance) RETURN i.id AS id") == []
@@ -470,3 +476,35 @@ def test_a_collective_of_one_member_is_a_fault_of_the_graph(store: Store) -> Non
     write_graph(store, dataclasses.replace(graph, key="alone", ops=(*graph.ops, alone)))
     with pytest.raises(StagedbError, match=r"layer\.alone .* axis 'tp', along which no two ranks communicate"):
         instantiate(store, "alone", Plan(dp=2, seq_len=16))
+
+
+KILL = """
+from stagedb.instance import instantiate
+from stagedb.parallel import Plan
+from stagedb.store import connect
+with connect() as store:
+    instantiate(store, "small", Plan.from_mapping(dict(tp=2, dp=2, pp=2, seq_len=16)))
+"""
+
+
+@pytest.mark.parametrize("stage", ["classes", "ops", "edges", "tasks", "ranks", "groups"])
+def test_killed_halfway_nothing_is_visible_and_the_next_run_completes(
+    store: Store, store_environment: dict[str, str], stage: str
+) -> None:
+    write_graph(store, small_graph())
+    environment = {**os.environ, **store_environment, "STAGEDB_FAULT": f"instantiate.{stage}:kill"}
+    ended = subprocess.run([sys.executable, "-c", KILL], env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert store.read("catalog/instances") == []
+    assert ask(store, "MATCH (i:Instance) RETURN i.state AS state") == [{"state": "building"}]
+    instance = instantiate(store, "small", EIGHT)
+    assert [row["id"] for row in store.read("catalog/instances")] == [instance]
+    for number, table in enumerate((FIRST_STAGE, LAST_STAGE)):
+        assert len(ops(store, instance, number)) == len(table.strip().split("\n"))
+    counts = ask(
+        store,
+        "MATCH (r:Rank) WITH count(r) AS ranks MATCH (g:Group) WITH ranks, count(g) AS groups "
+        "MATCH (t:Task) WITH ranks, groups, count(t) AS tasks MATCH (:Op)-[d:DEP]->(:Op) "
+        "RETURN ranks, groups, tasks, count(d) AS edges",
+    )
+    assert counts == [{"ranks": 8, "groups": 8, "tasks": 6, "edges": 41}]
