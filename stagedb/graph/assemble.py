@@ -178,7 +178,12 @@ def _sym_op(
     block: str, op: Operation, order: int, sizes: Sizes, layouts: Mapping[str, Layout], tie: Tie | None
 ) -> SymOp:
     reads, writes = tuple(t.name for t in op.inputs), tuple(t.name for t in op.outputs)
-    common = {"block": block, "template": op.template, "phase": PHASES[op.template], "when": When.EVERY}
+    common = {
+        "block": block,
+        "template": op.template,
+        "phase": "recompute" if op.recomputed else PHASES[op.template],
+        "when": When.EVERY,
+    }
     move = op.operator
     if isinstance(move, Redistribution) and move.move != "slice":
         tensor, result = op.inputs[0], op.outputs[0]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from stagedb.graph.autodiff import differentiate
 from stagedb.graph.layout import Layout
 from stagedb.graph.matcher import Matching, Rules, match, wanted
+from stagedb.graph.recompute import Part, recompute
 from stagedb.graph.tensors import Operation, Tensor, Tracer
 
 PORT_REGION = "between"
@@ -18,6 +19,7 @@ class BlockPlan:
 
     It gets the block's input: for a block without `input` (the first) a tensor that nothing makes. `loss`: its result
     is the loss, whose gradient starts the backward; else it hands the result on and waits for its gradient.
+    `recomputed`: the part of the forward that the backward runs once more.
     """
 
     name: str
@@ -25,6 +27,7 @@ class BlockPlan:
     trace: Callable[[Tracer, Tensor], Tensor]
     input: bool
     loss: bool
+    recomputed: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,13 @@ def lay_out(
         layouts[arriving.name] = port
         leave[result.name] = port
     matched, handed = match(tracer.operations, rules, choices, layouts, leave)
+    operations, repeats = matched.operations, dict[str, str]()
+    if plan.recomputed is not None:
+        operations, repeats = recompute(operations, plan.recomputed)
     return LaidOut(
         plan=plan,
-        operations=matched.operations,
-        layouts=matched.layouts,
+        operations=operations,
+        layouts={**matched.layouts, **{name: matched.layouts[of] for name, of in repeats.items()}},
         weights=tuple(tracer.weights),
         gradients={weight.name: grads[weight.name] for weight in tracer.weights},
         given=tuple(given.values()),

@@ -108,7 +108,7 @@ class SymOp:
     template: Template
     type: OpType
     kind: str  # matmul, attention, norm, embedding, elementwise, softmax, loss, optimizer, cast, slice, all_gather, …
-    phase: str  # forward, backward, optimizer
+    phase: str  # forward, backward, recompute, optimizer
     when: When
     order: int
     reads: tuple[str, ...]

@@ -26,7 +26,8 @@ class Tensor:
 class Operation:
     """An operator applied to tensors, in one region of the model (what the strategy's rules are looked up by).
 
-    `origin` is the forward operation that a gradient belongs to (itself for a forward one).
+    `origin` is the forward operation that a gradient belongs to (itself for a forward one). `recomputed`: it runs a
+    forward operation again, during the backward.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Operation:
     region: str
     template: Template
     origin: str
+    recomputed: bool = False
 
 
 @dataclass

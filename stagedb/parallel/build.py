@@ -10,7 +10,9 @@ from stagedb.graph.assemble import GradientHabits, Tie, assemble
 from stagedb.graph.block import BlockPlan, LaidOut, lay_out
 from stagedb.graph.costs import Sizes
 from stagedb.graph.matcher import Matching
+from stagedb.graph.recompute import Part
 from stagedb.graph.symbolic import FORMAT, SymGraph
+from stagedb.graph.tensors import Operation
 from stagedb.models import blocks
 from stagedb.models.card import Card
 from stagedb.parallel.options import GraphOptions
@@ -84,12 +86,39 @@ def model_sizes(card: Card, recipe: Recipe) -> dict[str, int]:
     }
 
 
+def _core(op: Operation) -> bool:
+    return op.name.removeprefix("layer.attn.").split(".")[0] in ("wide_k", "wide_v", "scores", "weights", "context")
+
+
+def _pointwise(op: Operation) -> bool:
+    return op.operator.kind not in ("matmul", "attention")
+
+
+def _recomputed(options: GraphOptions, recipe: Recipe) -> Part | None:
+    """The forward operations of a layer that its backward runs again."""
+    early_stop = recipe.early_stop if options.early_stop is None else options.early_stop
+    parts = {
+        "none": None,
+        "full": Part(lambda op: True, True, early_stop),
+        "core": Part(_core, True, early_stop),
+        "pointwise": Part(_pointwise, False, early_stop),
+    }
+    return parts[options.recompute]
+
+
 def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[LaidOut, ...]:
     style = _style(card, options, recipe)
 
     plans = (
         BlockPlan("embedding", "1", lambda t, _: blocks.embedding(t, card, style), input=False, loss=False),
-        BlockPlan("layer", "L", lambda t, x: blocks.layer(t, card, style, x), input=True, loss=False),
+        BlockPlan(
+            name="layer",
+            repeat="L",
+            trace=lambda t, x: blocks.layer(t, card, style, x),
+            input=True,
+            loss=False,
+            recomputed=_recomputed(options, recipe),
+        ),
         BlockPlan("head", "1", lambda t, x: blocks.head(t, card, style, x), input=True, loss=True),
     )
     matching = Matching(share=options.shared_input, regather=recipe.regather)

@@ -26,6 +26,8 @@ class Recipe:
     data_parallel_bucket: `ddp` = torch's reducer (first bucket 1 MiB, then 25 MiB), `one` = one buffer a stage.
     sequence_parallel_gradients: gradients of weights between the tensor-parallel regions are reduced over tp
         `each` on its own or in `one` coalesced message a stage, once a step.
+    early_stop: a checkpointed part is recomputed only as far as the backward reads it (torch's non-reentrant
+        checkpoint), or whole (Megatron).
     """
 
     pack: Literal["learned", "always"]
@@ -36,6 +38,7 @@ class Recipe:
     vocabulary_multiple: int | None
     data_parallel_bucket: Literal["ddp", "one"]
     sequence_parallel_gradients: Literal["each", "one"]
+    early_stop: bool
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -48,6 +51,7 @@ RECIPES: dict[RecipeName, Recipe] = {
         vocabulary_multiple=None,
         data_parallel_bucket="ddp",
         sequence_parallel_gradients="each",
+        early_stop=True,
     ),
     "megatron": Recipe(
         pack="always",
@@ -58,5 +62,6 @@ RECIPES: dict[RecipeName, Recipe] = {
         vocabulary_multiple=128,
         data_parallel_bucket="one",
         sequence_parallel_gradients="one",
+        early_stop=False,
     ),
 }

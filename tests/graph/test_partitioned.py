@@ -23,10 +23,13 @@ def case(style: str, kv_heads: int, tied: bool, options: GraphOptions) -> tuple[
 @st.composite
 def options(draw: st.DrawFn) -> GraphOptions:
     recipe = draw(st.sampled_from(["torch", "megatron"]))
+    attention = draw(st.sampled_from(["fused", "math"]))
     return GraphOptions(
         recipe=recipe,
+        recompute=draw(st.sampled_from(["none", "full", "pointwise", *(["core"] if attention == "math" else [])])),
+        early_stop=draw(st.sampled_from([None, False, True])),
         sp=draw(st.booleans()),
-        attention=draw(st.sampled_from(["fused", "math"])),
+        attention=attention,
         dropout=draw(st.sampled_from([0.0, 0.2])),
         kernels=draw(st.sampled_from(["fused", "eager"])),
         shared_input=recipe == "megatron" or draw(st.booleans()),
