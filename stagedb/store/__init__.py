@@ -1,0 +1,38 @@
+"""The graph store: one driver, one Cypher, two engines.
+
+`connect` opens a store: a Neo4j server, or the embedded engine of this machine, which it starts when needed.
+`Store.read`, `Store.write` and `Store.write_rows` run the statements under `cypher/` by name; `Store.query` answers
+free Cypher that only reads. `write_graph` and `read_graph` hold symbolic graphs, `building` is how anything comes
+into being whole, `delete` and `sweep` remove. Nothing else in stagedb imports the driver.
+"""
+
+from stagedb.store.connection import Store, connect, open_store
+from stagedb.store.faults import fault_point
+from stagedb.store.graphs import read_graph, write_graph
+from stagedb.store.leases import Lease, building, delete, sweep
+from stagedb.store.schema import LABELS, RELATIONSHIPS, Label, Property, Relationship
+from stagedb.store.statements import Field, Statement, load, names
+from stagedb.store.values import Table
+
+__all__ = [
+    "LABELS",
+    "RELATIONSHIPS",
+    "Field",
+    "Label",
+    "Lease",
+    "Property",
+    "Relationship",
+    "Statement",
+    "Store",
+    "Table",
+    "building",
+    "connect",
+    "delete",
+    "fault_point",
+    "load",
+    "names",
+    "open_store",
+    "read_graph",
+    "sweep",
+    "write_graph",
+]

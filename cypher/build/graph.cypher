@@ -1,0 +1,12 @@
+// The row of a whole graph; no row where the store has none of this id.
+//
+// mode: reads
+// param id: string — the graph's id
+// column name: string — the model's name
+// column recipe: string — whose habits the graph follows
+// column options: string — the options that shaped it, as JSON
+// column sizes: string — the model's sizes, as JSON
+// column blocks: string — its blocks in forward order, as JSON
+// column format: integer — version of the stored form
+MATCH (g:Graph {id: $id, state: 'ready'})
+RETURN g.name AS name, g.recipe AS recipe, g.options AS options, g.sizes AS sizes, g.blocks AS blocks, g.format AS format

@@ -1,0 +1,7 @@
+// Whether the database holds nothing at all. It reads one node at most, of whatever label.
+//
+// mode: reads
+// column empty: boolean — no node of any label
+MATCH (n)
+WITH n LIMIT 1
+RETURN count(n) = 0 AS empty

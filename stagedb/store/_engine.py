@@ -1,0 +1,123 @@
+"""The embedded engine's process: run as a file, it serves the store in one directory until nobody uses it.
+
+It imports nothing of stagedb, so that it starts quickly. Its settings, the password among them, come as JSON on
+standard input: a command line or an environment can be read by others.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+
+POLL = 1.0
+"""Seconds between two looks at who is connected."""
+
+
+def main() -> int:
+    settings = json.loads(sys.stdin.readline())
+    sys.stdin.close()
+    root = Path(settings["root"])
+    os.chdir(root)
+    stopping = _Stopping()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stopping.ask)
+    # An account of the last run would outlive its password.
+    (root / "config" / "server-users.jsonl").unlink(missing_ok=True)
+    os.environ["ARCADEDB_JVM_ARGS"] = settings["jvm"]
+
+    import arcadedb_embedded
+
+    port, http_port = _free_ports(2)
+    server = arcadedb_embedded.create_server(
+        str(root),
+        settings["password"],
+        {
+            "server_plugins": "Bolt:com.arcadedb.bolt.BoltProtocolPlugin",
+            "bolt_port": port,
+            "http_port": http_port,
+            "host": "127.0.0.1",
+            "mode": "production",
+        },
+    )
+    server.start()
+    try:
+        server.create_database(settings["database"])
+        _publish(Path(settings["endpoint"]), port, settings)
+        _serve(port, settings["idle"], stopping)
+    finally:
+        _withdraw(Path(settings["endpoint"]), settings["nonce"])
+        server.stop()
+    return 0
+
+
+class _Stopping:
+    """Set by a signal; read by the loop."""
+
+    asked = False
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _publish(endpoint: Path, port: int, settings: dict[str, Any]) -> None:
+    """Write the endpoint file, readable by its owner alone, in one step."""
+    row = {
+        "port": port,
+        "pid": os.getpid(),
+        "started": psutil.Process().create_time(),
+        "nonce": settings["nonce"],
+        "username": "root",
+        "password": settings["password"],
+        "database": settings["database"],
+    }
+    new = endpoint.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump(row, file)
+    new.replace(endpoint)
+
+
+def _withdraw(endpoint: Path, nonce: str) -> None:
+    """Remove the endpoint file if it is still this process's."""
+    try:
+        if json.loads(endpoint.read_text(encoding="utf-8"))["nonce"] == nonce:
+            endpoint.unlink()
+    except (OSError, ValueError, KeyError):
+        return
+
+
+def _serve(port: int, idle: float, stopping: _Stopping) -> None:
+    """Return when asked to, or when no client has been connected for `idle` seconds."""
+    me = psutil.Process()
+    last_used = time.monotonic()
+    while not stopping.asked:
+        time.sleep(POLL)
+        if any(
+            connection.status == psutil.CONN_ESTABLISHED and connection.laddr.port == port
+            for connection in me.net_connections("tcp")
+        ):
+            last_used = time.monotonic()
+        elif time.monotonic() - last_used > idle:
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The embedded engine as its clients see it: found through its endpoint file, started when there is none.
+
+One detached process on loopback serves one directory to every stagedb process of the user, and ends by itself when
+nobody has been connected for a while.
+"""
+
+import json
+import os
+import secrets
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import filelock
+import psutil
+
+from stagedb.errors import StagedbError
+
+DATABASE = "stagedb"
+START_TIMEOUT = 120.0
+STOP_TIMEOUT = 60.0
+IDLE = 600.0
+"""Seconds without a client after which the engine ends; STAGEDB_IDLE overrides it."""
+
+HEAP = "1g"
+"""The engine's largest heap; STAGEDB_HEAP overrides it."""
+
+# Its own files stay readable by their owner alone; a quiet garbage collector fits a machine that has other work.
+_JVM = "-Xms64m -Xmx{heap} -XX:+UseSerialGC -XX:TieredStopAtLevel=4"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A running engine: where it listens, which process it is, and the account that it made for this run."""
+
+    port: int
+    pid: int
+    started: float
+    nonce: str
+    username: str
+    database: str
+    password: str = field(repr=False)
+
+    @property
+    def uri(self) -> str:
+        return f"bolt://127.0.0.1:{self.port}"
+
+
+def running(home: Path) -> Endpoint | None:
+    """The engine that serves this directory, or None. Starts nothing, changes nothing."""
+    try:
+        row = json.loads((home / "endpoint.json").read_text(encoding="utf-8"))
+        endpoint = Endpoint(**row)
+    except (OSError, ValueError, TypeError):
+        return None
+    return endpoint if _process(endpoint) is not None and _listens(endpoint.port) else None
+
+
+def ensure(home: Path, environment: Mapping[str, str] | None = None) -> Endpoint:
+    """The engine that serves this directory, started if it does not run. Raises StagedbError if it cannot be."""
+    endpoint = running(home)
+    if endpoint is not None:
+        return endpoint
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _lock(home):
+            return running(home) or _start(home, os.environ if environment is None else environment)
+    except OSError as error:
+        raise StagedbError(
+            f"cannot use {home} for the embedded store: {error.strerror or error}. "
+            "Set STAGEDB_HOME to a directory that can be written, or name a server with --store"
+        ) from error
+
+
+def stop(home: Path) -> bool:
+    """End the engine gracefully. False if none ran. Raises StagedbError if it does not end in a minute."""
+    if not home.is_dir():
+        return False
+    with _lock(home):
+        endpoint = running(home)
+        process = _process(endpoint) if endpoint is not None else None
+        if process is None:
+            return False
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT)
+        except psutil.TimeoutExpired:
+            raise StagedbError(
+                f"the embedded engine (process {process.pid}) was asked to end {STOP_TIMEOUT:.0f} s ago; "
+                f"its log is {home / 'engine.log'}"
+            ) from None
+        return True
+
+
+def _lock(home: Path) -> filelock.BaseFileLock:
+    return filelock.FileLock(home / "start.lock", timeout=START_TIMEOUT + 10)
+
+
+def _process(endpoint: Endpoint) -> psutil.Process | None:
+    """The engine's process, unless it has ended: another process may have its number by now."""
+    try:
+        process = psutil.Process(endpoint.pid)
+        same = abs(process.create_time() - endpoint.started) < 1.0
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.Error:
+        return None
+
+
+def _listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
+    endpoint, log = home / "endpoint.json", home / "engine.log"
+    endpoint.unlink(missing_ok=True)
+    (home / "data").mkdir(mode=0o700, exist_ok=True)
+    settings = {
+        "root": str(home / "data"),
+        "endpoint": str(endpoint),
+        "database": DATABASE,
+        "nonce": secrets.token_hex(16),
+        "password": secrets.token_urlsafe(24),
+        "idle": float(environment.get("STAGEDB_IDLE", IDLE)),
+        "jvm": _JVM.format(heap=shlex.quote(environment.get("STAGEDB_HEAP", HEAP))),
+    }
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("_engine.py"))],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=home / "data",
+            start_new_session=True,
+            umask=0o077,
+        )
+    if process.stdin is not None:
+        # A process that has ended already says why in its log.
+        with suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(json.dumps(settings).encode() + b"\n")
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline and process.poll() is None:
+        found = running(home)
+        if found is not None and found.nonce == settings["nonce"]:
+            # It outlives this process; should it end sooner, somebody has to take note, or it stays as a zombie.
+            threading.Thread(target=process.wait, name="embedded engine", daemon=True).start()
+            return found
+        time.sleep(0.05)
+    why = f"ended with status {process.returncode}" if process.returncode is not None else "did not become ready"
+    process.kill()
+    process.wait()
+    raise StagedbError(
+        f"the embedded engine {why} while starting in {home}. The end of its log, {log}:\n{_tail(log)}\n"
+        "`--store bolt://…` uses a Neo4j server instead"
+    )
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    try:
+        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""

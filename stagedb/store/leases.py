@@ -1,0 +1,209 @@
+"""Graphs and instances come into being whole: built under a lease, invisible until they are ready.
+
+The node of the thing being built carries `state`, `owner` and `lease`. Whoever builds renews the lease; a builder
+that died is known by its lease running out, or at once where it ran on this machine. What it left is cleared by the
+next one that builds the same thing, and by `sweep`. Times are the server's.
+"""
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from stagedb.errors import StagedbError
+from stagedb.store.connection import Store
+
+Kind = Literal["Graph", "Instance"]
+
+LEASE = 60.0
+"""Seconds for which a builder is believed to live without a sign of it."""
+
+CHUNK = 2_000
+"""Nodes that one transaction deletes."""
+
+_WAIT = 0.2
+_MEMBERS: Mapping[Kind, tuple[str, ...]] = {
+    "Graph": ("symop", "symtensor"),
+    "Instance": ("op", "task", "rank", "group", "rankclass"),
+}
+
+
+class Lease:
+    """The right to build one thing. A thread renews it; a builder calls `renew` between its writes."""
+
+    def __init__(self, store: Store, kind: Kind, id: str, owner: str) -> None:
+        self._store = store
+        self._low = kind.lower()
+        self._kind = kind
+        self._id = id
+        self._owner = owner
+        self._renewed = time.monotonic()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name=f"lease of {id}", daemon=True)
+
+    def renew(self) -> None:
+        """Say that the builder lives, if that was not said lately. Raises StagedbError if another took over."""
+        with self._lock:
+            if time.monotonic() - self._renewed < LEASE / 4:
+                return
+            row = self._store.write(f"build/renew_{self._low}", id=self._id, owner=self._owner, lease=_milliseconds())
+            if not row:
+                raise self._lost()
+            self._renewed = time.monotonic()
+
+    def _keep(self) -> None:
+        while not self._ended.wait(LEASE / 4):
+            # A failure here shows in the builder's own next write.
+            with suppress(StagedbError):
+                self.renew()
+
+    def _finish(self) -> None:
+        if not self._store.write(f"build/finish_{self._low}", id=self._id, owner=self._owner):
+            raise self._lost()
+
+    def _lost(self) -> StagedbError:
+        return StagedbError(
+            f"another process took over the building of {self._low} {self._id}, as this one gave no sign for "
+            f"{LEASE:.0f} s: run the command again, it finds what the other makes"
+        )
+
+
+@contextmanager
+def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> Iterator[Lease | None]:
+    """Build a graph or an instance: everything written inside becomes visible together, at the end.
+
+    Gives None if it is there and whole: nothing is to be done. While another process builds it, this waits; where that
+    one died, this takes over, with what it left cleared away. An error inside clears what was made and goes on.
+    """
+    lease = _claim(store, kind, id, properties)
+    if lease is None:
+        yield None
+        return
+    lease._thread.start()
+    try:
+        yield lease
+        lease._finish()
+    except BaseException:
+        # Cleared if that is possible still; otherwise it is as after a kill.
+        with suppress(StagedbError):
+            _clear(store, kind, id, lease)
+            _remove(store, kind, id, lease._owner)
+        raise
+    finally:
+        lease._ended.set()
+
+
+def delete(store: Store, kind: Kind, id: str) -> bool:
+    """Delete a graph or an instance with all that belongs to it. False if there is none.
+
+    It is invisible from the first moment on. Raises StagedbError while another process builds it.
+    """
+    owner = _me()
+    state = _state(store, kind, id)
+    if state is None:
+        return False
+    row = store.write(
+        f"build/retire_{kind.lower()}", id=id, owner=owner, lease=_milliseconds(), dead=_dead_owner(state) or ""
+    )
+    if not row:
+        raise StagedbError(f"{kind.lower()} {id} is being built or deleted by another process: wait until it is done")
+    lease = Lease(store, kind, id, owner)
+    _clear(store, kind, id, lease)
+    _remove(store, kind, id, owner)
+    return True
+
+
+def sweep(store: Store) -> list[tuple[Kind, str]]:
+    """Delete what dead builders left. Returns what was swept."""
+    swept: list[tuple[Kind, str]] = []
+    kinds: tuple[Kind, ...] = ("Instance", "Graph")
+    for kind in kinds:
+        for row in store.read(f"build/unfinished_{kind.lower()}"):
+            if row["expired"] or _dead_owner(row) is not None:
+                # Another process may have begun to build or to sweep it meanwhile.
+                with suppress(StagedbError):
+                    if delete(store, kind, row["id"]):
+                        swept.append((kind, row["id"]))
+    return swept
+
+
+def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> Lease | None:
+    owner = _me()
+    while True:
+        state = _state(store, kind, id)
+        if state is not None and state["state"] == "ready":
+            return None
+        dead = _dead_owner(state) if state is not None else None
+        if state is not None and dead is None and not state["expired"]:
+            time.sleep(_WAIT)
+            continue
+        row = store.write(
+            f"build/claim_{kind.lower()}",
+            id=id,
+            owner=owner,
+            lease=_milliseconds(),
+            dead=dead or "",
+            properties=dict(properties),
+        )
+        if row.get("owner") == owner:
+            lease = Lease(store, kind, id, owner)
+            if row["taken"]:
+                _clear(store, kind, id, lease)
+            return lease
+
+
+def _clear(store: Store, kind: Kind, id: str, lease: Lease) -> None:
+    for label in _MEMBERS[kind]:
+        while store.write(f"build/clear_{label}", id=id, limit=CHUNK)["deleted"] > 0:
+            lease.renew()
+
+
+def _remove(store: Store, kind: Kind, id: str, owner: str) -> None:
+    store.write(f"build/remove_{kind.lower()}", id=id, owner=owner)
+
+
+def _state(store: Store, kind: Kind, id: str) -> dict[str, Any] | None:
+    rows = store.read(f"build/state_{kind.lower()}", id=id)
+    return rows[0] if rows else None
+
+
+def _milliseconds() -> int:
+    return round(LEASE * 1000)
+
+
+def _me() -> str:
+    """This process, and a word that no other claim has: `machine pid started word`."""
+    started = psutil.Process().create_time()
+    return f"{_machine()} {os.getpid()} {started:.2f} {secrets.token_hex(8)}"
+
+
+def _machine() -> str:
+    """This machine, as far as process numbers mean the same: a container has its own."""
+    try:
+        space = Path("/proc/self/ns/pid").readlink().name
+    except OSError:
+        space = ""
+    return f"{socket.gethostname()}/{space}".replace(" ", "_")
+
+
+def _dead_owner(state: Mapping[str, Any]) -> str | None:
+    """The owner, if it is a process of this machine that has ended."""
+    owner = state["owner"]
+    parts = owner.split() if isinstance(owner, str) else []
+    if len(parts) != 4 or parts[0] != _machine():
+        return None
+    try:
+        alive = abs(psutil.Process(int(parts[1])).create_time() - float(parts[2])) < 1.0
+    except psutil.NoSuchProcess:
+        alive = False
+    except (psutil.Error, ValueError):
+        return None
+    return None if alive else str(owner)

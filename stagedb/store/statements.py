@@ -1,0 +1,127 @@
+"""Cypher statements: one a file under `cypher/`, its path its name, its interface in a typed header.
+
+    // What the statement does, in sentences.
+    //
+    // mode: reads
+    // param graph: string — the graph's id
+    // column flops: integer [flop] — of one rank
+    MATCH …
+
+Types are `string integer float boolean map`, with `[]` for a list and `?` for what may be null.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from stagedb.errors import StagedbError
+
+Mode = Literal["reads", "writes"]
+
+_FIELD = re.compile(
+    r"^(?P<what>param|column) (?P<name>[A-Za-z_]\w*): (?P<type>[a-z]+(?:\[\])?\??)(?: \[(?P<unit>[^\]]+)\])?"
+    r" — (?P<description>\S.*)$"
+)
+_TYPE = re.compile(r"^(string|integer|float|boolean|map)(\[\])?\??$")
+_NAME = re.compile(r"^[a-z]\w*(/[a-z_]\w*)+$")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A parameter or a column of a statement. `unit` is None for what is counted or named."""
+
+    name: str
+    type: str
+    unit: str | None
+    description: str
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One parsed file: `text` is the Cypher below the header, as it is sent."""
+
+    name: str
+    description: str
+    mode: Mode
+    params: tuple[Field, ...]
+    columns: tuple[Field, ...]
+    text: str
+
+    def check(self, params: frozenset[str]) -> None:
+        """Raise StagedbError unless exactly the declared parameters are given."""
+        declared = frozenset(field.name for field in self.params)
+        if params == declared:
+            return
+        wrong = [f"missing: {', '.join(sorted(declared - params))}"] if declared - params else []
+        wrong += [f"unknown: {', '.join(sorted(params - declared))}"] if params - declared else []
+        takes = ", ".join(f"{field.name} ({field.type})" for field in self.params) or "none"
+        raise StagedbError(f"parameters of statement {self.name}: {'; '.join(wrong)}. It takes {takes}")
+
+
+class HeaderError(StagedbError):
+    """A file under `cypher/` whose header cannot be read."""
+
+
+def directory() -> Path:
+    """Where the statements are: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    return next((path for path in (package / "cypher", package.parent / "cypher") if path.is_dir()), package / "cypher")
+
+
+def names() -> tuple[str, ...]:
+    """Names of all statements, sorted. Those whose last part starts with `_` are internal."""
+    root = directory()
+    return tuple(sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.cypher")))
+
+
+@functools.cache
+def load(name: str) -> Statement:
+    """The statement of this name, such as `store/version`. Raises StagedbError for a name that has no file."""
+    path = directory() / f"{name}.cypher"
+    if not _NAME.match(name) or not path.is_file():
+        raise StagedbError(f"there is no Cypher statement {name!r}; names are the paths under {directory()}")
+    return parse(name, path.read_text(encoding="utf-8"))
+
+
+def parse(name: str, source: str) -> Statement:
+    """Split a file into its header and its Cypher. Raises HeaderError naming the file and the line."""
+    lines = source.splitlines()
+    header = 0
+    while header < len(lines) and lines[header].startswith("//"):
+        header += 1
+    description: list[str] = []
+    fields: dict[str, list[Field]] = {"param": [], "column": []}
+    mode: Mode | None = None
+    for number, line in enumerate(lines[:header], 1):
+        text = line[2:].strip()
+        where = f"cypher/{name}.cypher, line {number}"
+        if text.startswith("mode:"):
+            said = text.removeprefix("mode:").strip()
+            if mode is not None or said not in ("reads", "writes"):
+                raise HeaderError(f"{where}: one line `// mode: reads` or `// mode: writes` is wanted, not {text!r}")
+            mode = "reads" if said == "reads" else "writes"
+        elif re.match(r"(param|column)\b", text):
+            fields[text.split()[0]].append(_field(text, where))
+        elif mode is None:
+            description.append(text)
+        elif text:
+            raise HeaderError(f"{where}: after the mode come `param` and `column` lines, not {text!r}")
+    told = " ".join(part for part in description if part)
+    if mode is None or not told:
+        raise HeaderError(f"cypher/{name}.cypher: the header wants a description and a `// mode:` line")
+    for what, found in fields.items():
+        if len({field.name for field in found}) != len(found):
+            raise HeaderError(f"cypher/{name}.cypher: a {what} is declared twice")
+    text = "\n".join(lines[header:]).strip()
+    if not text:
+        raise HeaderError(f"cypher/{name}.cypher: no Cypher below the header")
+    return Statement(name, told, mode, tuple(fields["param"]), tuple(fields["column"]), text)
+
+
+def _field(text: str, where: str) -> Field:
+    found = _FIELD.match(text)
+    if found is None or not _TYPE.match(found["type"]):
+        raise HeaderError(f"{where}: {text!r} is not of the form `param name: type [unit] — description`")
+    return Field(found["name"], found["type"], found["unit"], found["description"])

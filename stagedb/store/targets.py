@@ -1,0 +1,124 @@
+"""Which store a command speaks to: `--store`, the environment, the configuration file, or the embedded engine."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import platformdirs
+
+from stagedb.errors import UsageError
+
+EMBEDDED = "embedded"
+"""The name of the store on this machine that needs no server; it is the default."""
+
+SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
+
+_KEYS = {"uri", "username", "password", "password_env", "database"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server's address and account. The password is kept out of its text; `source` says who chose it."""
+
+    uri: str
+    username: str | None
+    password: str | None = field(repr=False)
+    database: str
+    source: str
+
+
+def choose(said: str | None, environment: Mapping[str, str], config: Path) -> Target | None:
+    """The server to speak to, or None for the embedded engine.
+
+    said: what `--store` gives: a URI, the name of a store in the configuration file, or `embedded`. Without it
+    NEO4J_URI decides, then `default` in the configuration file, then it is the embedded engine.
+    Raises UsageError for a URI or a name that cannot be used.
+    """
+    if said is None and environment.get("NEO4J_URI"):
+        return _from_uri(environment["NEO4J_URI"], environment, "NEO4J_URI")
+    if said is not None and "://" in said:
+        return _from_uri(said, environment, "--store")
+    if said == EMBEDDED:
+        return None
+    settings = _read(config)
+    name = said if said is not None else settings.get("default")
+    if name is None or name == EMBEDDED:
+        return None
+    stores = settings.get("stores", {})
+    if not isinstance(stores, dict) or not isinstance(name, str) or not isinstance(stores.get(name), dict):
+        known = ", ".join(sorted(stores)) if isinstance(stores, dict) and stores else "none"
+        raise UsageError(
+            f"no store named {name!r} in {config} (it has {known}): give --store a URI such as "
+            f"bolt://host:7687, {EMBEDDED!r}, or add [stores.{name}] to that file"
+        )
+    return _from_table(name, stores[name], environment, config)
+
+
+def config_file(environment: Mapping[str, str]) -> Path:
+    """The configuration file: STAGEDB_CONFIG, or `config.toml` in the user's configuration directory."""
+    if environment.get("STAGEDB_CONFIG"):
+        return Path(environment["STAGEDB_CONFIG"])
+    return platformdirs.user_config_path("stagedb") / "config.toml"
+
+
+def home(environment: Mapping[str, str] | None = None) -> Path:
+    """Where the embedded store keeps its files: STAGEDB_HOME, or the user's data directory."""
+    said = (os.environ if environment is None else environment).get("STAGEDB_HOME")
+    return Path(said).absolute() if said else platformdirs.user_data_path("stagedb")
+
+
+def _from_uri(uri: str, environment: Mapping[str, str], source: str) -> Target:
+    address, username, password = split_uri(uri, source)
+    return Target(
+        uri=address,
+        username=username or environment.get("NEO4J_USERNAME"),
+        password=password or environment.get("NEO4J_PASSWORD"),
+        database=environment.get("NEO4J_DATABASE") or "neo4j",
+        source=source,
+    )
+
+
+def _from_table(name: str, table: Mapping[str, Any], environment: Mapping[str, str], config: Path) -> Target:
+    source = f"[stores.{name}] of {config}"
+    unknown = sorted(set(table) - _KEYS)
+    if unknown or not all(isinstance(value, str) for value in table.values()) or "uri" not in table:
+        raise UsageError(f"{source} wants uri, and may have {', '.join(sorted(_KEYS - {'uri'}))}, all of them text")
+    address, username, password = split_uri(table["uri"], source)
+    variable = table.get("password_env")
+    if variable is not None and variable not in environment:
+        raise UsageError(f"{source} takes its password from the environment variable {variable}, which is not set")
+    return Target(
+        uri=address,
+        username=table.get("username", username),
+        password=environment[variable] if variable is not None else table.get("password", password),
+        database=table.get("database", "neo4j"),
+        source=source,
+    )
+
+
+def split_uri(uri: str, source: str) -> tuple[str, str | None, str | None]:
+    """The URI without its account, the user and the password. Raises UsageError, without secrets, for a bad one."""
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        raise UsageError(f"{source} is not a URI of a store: write it as bolt://host:7687") from None
+    if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/"):
+        raise UsageError(f"{source} is not a URI of a store: write it as bolt://host:7687 ({', '.join(SCHEMES)})")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    address = urlunsplit((parts.scheme, f"{host}:{port or 7687}", "", parts.query, ""))
+    user = unquote(parts.username) if parts.username else None
+    return address, user, unquote(parts.password) if parts.password else None
+
+
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(config.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"cannot read the configuration file {config}: {error}") from error

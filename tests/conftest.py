@@ -1,0 +1,115 @@
+"""Stores for tests: the embedded engine, and a real Neo4j where one is named.
+
+STAGEDB_TEST_NEO4J=bolt://host:port (with NEO4J_USERNAME and NEO4J_PASSWORD if it wants an account) runs every store
+test on that server too; its database is emptied, so it must be empty at first, or one that these tests made.
+STAGEDB_REQUIRE_NEO4J=1 makes its absence a failure.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pytest
+
+from stagedb.store import LABELS, Store, connect, embedded, open_store
+
+HOW = "no Neo4j server to test on: `scripts/neo4j start` starts one and prints the setting that points the tests at it"
+
+
+@pytest.fixture(scope="session")
+def stagedb_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Directory of this process's own embedded engine, which ends with the tests."""
+    home = tmp_path_factory.mktemp("home")
+    yield home
+    embedded.stop(home)
+
+
+@pytest.fixture(scope="session")
+def embedded_engine(stagedb_home: Path) -> Iterator[Store]:
+    with connect(environment={}, home=stagedb_home) as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def neo4j_environment() -> dict[str, str]:
+    """Settings of the Neo4j server to test on; skips (or fails) where there is none."""
+    uri = os.environ.get("STAGEDB_TEST_NEO4J")
+    if not uri:
+        if os.environ.get("STAGEDB_REQUIRE_NEO4J") == "1":
+            pytest.fail(f"STAGEDB_REQUIRE_NEO4J is set, and there is {HOW}")
+        pytest.skip(HOW)
+    kept = {name: os.environ[name] for name in ("NEO4J_USERNAME", "NEO4J_PASSWORD") if name in os.environ}
+    return {"NEO4J_URI": uri, **kept}
+
+
+@pytest.fixture(scope="session")
+def neo4j_engine(neo4j_environment: dict[str, str]) -> Iterator[Store]:
+    with open_store(environment=neo4j_environment) as found:
+        empty = found.version() == 0
+        if not empty and not _is_made_for_tests(found):
+            pytest.exit(f"the store at {found.uri} was not made by tests, and they would empty it: name another one", 2)
+    with connect(environment=neo4j_environment, migrate=True) as store:
+        _mark(store)
+        yield store
+
+
+@pytest.fixture(params=["embedded", "neo4j"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """An empty store, on each engine in turn."""
+    engine: Store = request.getfixturevalue(f"{request.param}_engine")
+    with _alone(request.param, tmp_path_factory):
+        empty(engine)
+        yield engine
+
+
+@pytest.fixture
+def embedded_store(embedded_engine: Store) -> Store:
+    """An empty store on the embedded engine, for what does not depend on the engine."""
+    empty(embedded_engine)
+    return embedded_engine
+
+
+@pytest.fixture
+def store_environment(store: Store, stagedb_home: Path, request: pytest.FixtureRequest) -> dict[str, str]:
+    """Environment with which another process opens the same store as the fixture `store`."""
+    if store.engine == "embedded":
+        return {"STAGEDB_HOME": str(stagedb_home), "STAGEDB_CONFIG": os.devnull}
+    settings: dict[str, str] = request.getfixturevalue("neo4j_environment")
+    return {**settings, "STAGEDB_CONFIG": os.devnull}
+
+
+def empty(store: Store) -> None:
+    """Delete all that a store holds but its own mark, label by label."""
+    with store._session("WRITE") as session:
+        for label in LABELS:
+            if label.name != "Store":
+                while session.execute_write(_delete_some, label.name):
+                    pass
+
+
+def _delete_some(transaction: Any, label: str) -> int:
+    text = f"MATCH (n:{label}) WITH n LIMIT 5000 DETACH DELETE n RETURN count(*) AS deleted"
+    return int(transaction.run(text).single()["deleted"])
+
+
+def _is_made_for_tests(store: Store) -> bool:
+    with store._session("READ") as session:
+        return bool(session.run("MATCH (t:StagedbTests) RETURN count(t) AS marks").single(strict=True)["marks"])
+
+
+def _mark(store: Store) -> None:
+    with store._session("WRITE") as session:
+        session.run("MERGE (:StagedbTests {id: 'stagedb'})").consume()
+
+
+@contextlib.contextmanager
+def _alone(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Test processes that run side by side share one Neo4j: one test at a time uses it."""
+    if engine == "embedded" or "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    with filelock.FileLock(tmp_path_factory.getbasetemp().parent / "neo4j.lock"):
+        yield
