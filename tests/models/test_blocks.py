@@ -1,0 +1,27 @@
+"""The blocks hold the weights that their cards count."""
+
+import math
+
+import pytest
+
+from stagedb.models import card_names, load_card
+from stagedb.parallel import GraphOptions
+from stagedb.parallel.build import build_graph
+from stagedb.symbols import evaluate
+
+
+@pytest.mark.parametrize("name", card_names())
+@pytest.mark.parametrize("recipe", ["torch", "megatron"])
+def test_a_graph_s_weights_are_the_card_s_parameters(name: str, recipe: str) -> None:
+    model = load_card(name)
+    graph = build_graph(model, GraphOptions(recipe=recipe))  # type: ignore[arg-type]
+    # The published vocabulary: padding, a framework's habit, is no parameter of the model.
+    env = {**graph.sizes, "V": model.vocab, "tp": 1, "pp": 1}
+    weights = [tensor for tensor in graph.tensors if tensor.role == "weight" and tensor.tied is None]
+    vocabulary = {"torch": model.vocab, "megatron": -(-model.vocab // 128) * 128}[recipe]
+    padding = (vocabulary - model.vocab) * model.hidden * (1 if model.tied else 2)
+    total = sum(
+        math.prod(evaluate(size, env) for size in tensor.shape) * (model.layers if tensor.block == "layer" else 1)
+        for tensor in weights
+    )
+    assert total - padding == model.count_parameters()
