@@ -48,10 +48,10 @@ def load_card(model: str | Path) -> Card:
         return _card_of(_content(path), path)
     if isinstance(model, str) and path.suffix not in (".yaml", ".yml", ".json", ".toml") and path.name == model:
         near = get_close_matches(model.lower(), card_names(), n=4, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise UsageError(
-            f"unknown model {model!r}{hint} `stagedb models` lists the library; "
-            "the path of a card or of a Hugging Face config.json will do too"
+            f"unknown model {model!r}{hint}: `stagedb models` lists the library, "
+            "and the path of a card or of a Hugging Face config.json will do too"
         )
     raise UsageError(f"no model card at {path}: there is no such file")
 

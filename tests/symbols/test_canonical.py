@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 import sympy
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from stagedb.symbols import DimensionError, canonical, evaluate, parse, symbol, symbols
@@ -84,6 +84,7 @@ def test_forms(text: str, form: str) -> None:
     assert canonical(form) == form
 
 
+@settings(deadline=None)
 @given(expressions)
 def test_a_canonical_text_is_its_own_form_also_by_way_of_sympy(text: str) -> None:
     try:
@@ -94,6 +95,7 @@ def test_a_canonical_text_is_its_own_form_also_by_way_of_sympy(text: str) -> Non
     assert canonical(parse(form)) == form
 
 
+@settings(deadline=None)
 @given(expressions, environments)
 def test_the_form_has_the_value_of_the_text(text: str, env: dict[str, int]) -> None:
     before = value(text, env)
@@ -101,6 +103,7 @@ def test_the_form_has_the_value_of_the_text(text: str, env: dict[str, int]) -> N
     assert value(canonical(text), env) == before
 
 
+@settings(deadline=None)
 @given(expressions, environments)
 def test_the_value_is_sympys(text: str, env: dict[str, int]) -> None:
     ours = value(text, env)
@@ -113,6 +116,7 @@ def test_the_value_is_sympys(text: str, env: dict[str, int]) -> None:
     assert substituted.doit() == theirs
 
 
+@settings(deadline=None)
 @given(polynomials, st.randoms(use_true_random=False))
 def test_equal_polynomials_have_one_form(terms: list[tuple[int, list[str]]], random: object) -> None:
     form = canonical(written(terms))
@@ -123,6 +127,7 @@ def test_equal_polynomials_have_one_form(terms: list[tuple[int, list[str]]], ran
     assert canonical(sympy.factor(parse(written(terms)))) == form
 
 
+@settings(deadline=None)
 @given(polynomials, polynomials, polynomials)
 def test_equal_quotients_have_one_form(
     above: list[tuple[int, list[str]]], below: list[tuple[int, list[str]]], factor: list[tuple[int, list[str]]]
@@ -135,6 +140,7 @@ def test_equal_quotients_have_one_form(
     assert canonical(sympy.cancel(parse(p) / parse(q))) == form
 
 
+@settings(deadline=None)
 @given(polynomials, polynomials)
 def test_different_polynomials_have_different_forms(
     one: list[tuple[int, list[str]]], two: list[tuple[int, list[str]]]
@@ -143,6 +149,7 @@ def test_different_polynomials_have_different_forms(
     assert (canonical(written(one)) == canonical(written(two))) == same
 
 
+@settings(deadline=None)
 @given(expressions)
 def test_no_symbol_appears_that_was_not_there(text: str) -> None:
     try:

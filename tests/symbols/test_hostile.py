@@ -3,7 +3,7 @@
 import keyword
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
@@ -101,6 +101,7 @@ def test_the_error_is_one_of_usage() -> None:
     assert issubclass(DimensionError, UsageError)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
@@ -111,6 +112,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert all(name.isidentifier() and not keyword.iskeyword(name) for name in names)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab1(),+-*/% maxceil_", max_size=60))
 def test_nearly_arithmetic_is_read_or_refused(text: str) -> None:
     try:

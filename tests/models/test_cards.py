@@ -1,0 +1,375 @@
+"""Cards: their published parameter counts, the files that they are read from, and what is refused."""
+
+import json
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stagedb.errors import UsageError
+from stagedb.models import Card, card_names, from_hugging_face, load_card
+
+EXACT = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "llama2-7b": 6_738_415_616,
+    "llama2-13b": 13_015_864_320,
+    "llama2-70b": 68_976_648_192,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3.1-8b": 8_030_261_248,
+    "llama3.1-70b": 70_553_706_496,
+    "llama3.1-405b": 405_853_388_800,
+    "llama3.2-1b": 1_235_814_400,
+    "llama3.2-3b": 3_212_749_824,
+    "mistral-7b": 7_241_732_096,
+    "mistral-7b-v0.3": 7_248_023_552,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648,
+}
+"""Parameters of the published checkpoints."""
+
+PRINTED = {
+    # name: (as printed, half a unit of the last printed digit, or what the paper rounded away)
+    "gpt3-125m": (125e6, 0.5e6),
+    "gpt3-350m": (350e6, 6e6),  # printed to the nearest fifty
+    "gpt3-760m": (760e6, 0.5e6),
+    "gpt3-1.3b": (1.3e9, 0.05e9),
+    "gpt3-2.7b": (2.7e9, 0.05e9),
+    "gpt3-5b": (5e9, 0.5e9),
+    "gpt3-6.7b": (6.7e9, 0.05e9),
+    "gpt3-13b": (13.0e9, 0.15e9),  # the paper's own sizes make no 13.0
+    "gpt3-175b": (175.0e9, 0.5e9),
+    "megatron-22b": (22e9, 0.5e9),
+    "megatron-530b": (529.6e9, 0.05e9),
+    "megatron-1t": (1008.0e9, 0.05e9),
+    "palm-540b": (540.35e9, 0.01e9),  # one norm a layer more than the paper's parallel blocks
+}
+"""Parameters as papers print them, and how far an exact count may be away."""
+
+
+def test_every_card_has_a_published_count() -> None:
+    assert set(card_names()) == {*EXACT, *PRINTED}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_parameters_of_published_checkpoints(name: str) -> None:
+    assert load_card(name).count_parameters() == EXACT[name]
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_parameters_printed_in_papers(name: str) -> None:
+    printed, tolerance = PRINTED[name]
+    assert abs(load_card(name).count_parameters() - printed) <= tolerance
+
+
+@pytest.mark.parametrize("name", card_names())
+def test_library_cards_are_complete(name: str) -> None:
+    card = load_card(name)
+    assert card.name == name
+    assert card.parameters == card.count_parameters()
+    assert card.source
+    assert Card(**card.to_dict()) == card  # type: ignore[arg-type]
+
+
+def test_names_are_sorted_by_size() -> None:
+    names = card_names()
+    assert names.index("llama2-7b") < names.index("llama2-13b") < names.index("llama2-70b")
+    assert isinstance(names, tuple)
+
+
+def test_padding_of_the_vocabulary() -> None:
+    assert load_card("gpt2").padded_vocab == 50304
+    assert load_card("gpt3-175b").padded_vocab == 50304
+    assert load_card("megatron-1t").padded_vocab == 51200
+    assert load_card("llama3-8b").padded_vocab == 128256
+
+
+def small(**changes: Any) -> Card:
+    sizes: dict[str, Any] = {
+        "name": "small",
+        "family": "test",
+        "hidden": 8,
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 6,
+        "ffn": 10,
+        "vocab": 100,
+        "norm": "rmsnorm",
+        "mlp": "gated",
+        "activation": "silu",
+        "positions": "rotary",
+        "max_positions": 16,
+        "tied": False,
+        "linear_bias": False,
+        "qkv_bias": False,
+        "source": "made up",
+    }
+    return Card(**{**sizes, **changes})
+
+
+def test_each_choice_has_its_parameters() -> None:
+    attention, gated, norms = 8 * 24 + 2 * 8 * 12 + 24 * 8, 3 * 8 * 10, 5 * 8
+    plain = small().count_parameters()
+    assert plain == 2 * 100 * 8 + 2 * (attention + gated) + norms
+    assert small(tied=True).count_parameters() == plain - 800
+    assert small(norm="layernorm").count_parameters() == plain + norms
+    assert small(mlp="plain").count_parameters() == plain - 2 * 80
+    assert small(positions="learned").count_parameters() == plain + 16 * 8
+    assert small(qkv_bias=True).count_parameters() == plain + 2 * (24 + 24)
+    assert small(linear_bias=True).count_parameters() == plain + 2 * (24 + 24 + 8 + 2 * 10 + 8)
+    assert small(linear_bias=True, qkv_bias=True) != small(linear_bias=True)
+    assert small(vocab_multiple=64).count_parameters() == plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kv_heads": 3}, "heads=4 is not divisible by kv_heads=3"),
+        ({"head_dim": 5}, "rotary positions want an even head_dim"),
+        ({"layers": 0}, "layers must be positive"),
+        ({"layers": "2"}, "layers must be an integer, not '2'"),
+        ({"layers": True}, "layers must be an integer"),
+        ({"tied": 1}, "tied must be true or false"),
+        ({"source": 3}, "source must be a text"),
+        ({"parameters": -1}, "parameters must be positive"),
+        ({"norm": "batchnorm"}, "norm must be one of rmsnorm, layernorm, not 'batchnorm'"),
+        ({"name": "../evil"}, "name has letters"),
+        ({"name": ""}, "name has letters"),
+    ],
+)
+def test_what_is_no_model_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        small(**changes)
+
+
+def test_a_card_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        small().layers = 3  # type: ignore[misc]
+
+
+def test_the_digest_is_of_what_shapes_the_model() -> None:
+    card = small()
+    assert card.digest == small().digest
+    assert card.digest == replace(card, source="elsewhere", parameters=card.count_parameters()).digest
+    changed = [replace(card, layers=3), replace(card, tied=True), replace(card, name="other")]
+    assert len({card.digest, *(other.digest for other in changed)}) == 4
+
+
+def test_an_unknown_name_gets_the_near_ones() -> None:
+    with pytest.raises(UsageError, match=r"unknown model 'llama3-8' \(did you mean .*llama3-8b") as caught:
+        load_card("llama3-8")
+    assert "stagedb models" in str(caught.value)
+    with pytest.raises(UsageError, match="unknown model 'xyzzy': `stagedb models`") as caught:
+        load_card("xyzzy")
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_library_name_wins_over_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "llama3-8b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_card("llama3-8b").layers == 32
+
+
+@pytest.mark.parametrize("ending", [".yaml", ".yml", ".json", ".toml"])
+def test_a_card_of_ones_own(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"mine{ending}"
+    keys = {key: value for key, value in small(name="mine").to_dict().items() if key not in ("parameters",)}
+    text = {
+        ".json": json.dumps(keys),
+        ".toml": "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items()),
+    }.get(ending, yaml.safe_dump(keys))
+    path.write_text(text)
+    assert load_card(path) == small(name="mine")
+    assert load_card(str(path)) == small(name="mine")
+
+
+def _written(tmp_path: Path, text: str, name: str = "card.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_files_that_are_no_cards_are_refused_by_name_and_key(tmp_path: Path) -> None:
+    keys: dict[object, object] = dict(small().to_dict().items())
+
+    def refused(content: object, message: str) -> None:
+        path = _written(tmp_path, yaml.safe_dump(content))
+        with pytest.raises(UsageError, match=message) as caught:
+            load_card(path)
+        assert str(path) in str(caught.value)
+
+    refused({**keys, "hiden": 3}, r"unknown key 'hiden' \(did you mean hidden\?\)")
+    refused({**keys, 3: 3}, "unknown key '3'")
+    refused({key: value for key, value in keys.items() if key not in ("ffn", "tied")}, "missing ffn, tied")
+    refused({**keys, "layers": "many"}, "layers must be an integer, not 'many'")
+    refused({**keys, "layers": None}, "layers must be an integer")
+    refused({**keys, "parameters": 7}, r"parameters is 7, but these sizes make \d+")
+    refused(["hidden"], "no model card")
+    refused(None, "no model card")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("card.yaml", "a: ["),
+        ("card.yaml", "!!python/object/apply:os.system ['true']"),
+        ("card.yaml", "a: \x01"),
+        ("card.yaml", "[" * 20_000),
+        ("card.json", "{"),
+        ("card.json", "[" * 200_000),
+        ("card.toml", "a ="),
+        ("card.yaml", "a" * (1 << 21)),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path, name: str, text: str) -> None:
+    path = _written(tmp_path, text, name)
+    with pytest.raises(UsageError, match="model card") as caught:
+        load_card(path)
+    assert str(path) in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "card.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_card(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no model card at .*absent\.yaml"):
+        load_card(tmp_path / "absent.yaml")
+    with pytest.raises(UsageError, match=r"no model card at some/where"):
+        load_card("some/where")
+
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+}
+MISTRAL = {
+    "architectures": ["MistralForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "model_type": "mistral",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "vocab_size": 32000,
+}
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 32768,
+    "model_type": "qwen2",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 2,
+    "sliding_window": 4096,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+GPT2 = {
+    "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "n_embd": 1600,
+    "n_head": 25,
+    "n_layer": 48,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "name"), [(LLAMA, "llama3-8b"), (MISTRAL, "mistral-7b"), (QWEN, "qwen2.5-3b"), (GPT2, "gpt2-xl")]
+)
+def test_published_configs_make_the_librarys_cards(config: dict[str, Any], name: str) -> None:
+    card, known = from_hugging_face(config, name=name), load_card(name)
+    assert replace(card, source=known.source, family=known.family) == known
+
+
+def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
+    directory = tmp_path / "My Llama-8B"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(LLAMA))
+    assert load_card(directory).name == "My-Llama-8B"
+    assert load_card(directory / "config.json").parameters == 8_030_261_248
+    with pytest.raises(UsageError, match=r"no model card at .*config\.json"):
+        load_card(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({**LLAMA, "architectures": ["MixtralForCausalLM"], "num_local_experts": 8}, "mixture of experts"),
+        ({**LLAMA, "architectures": ["MixtralForCausalLM"]}, "not supported: MixtralForCausalLM; supported are Llama"),
+        ({**LLAMA, "architectures": ["T5ForConditionalGeneration"]}, "not supported: T5ForConditionalGeneration"),
+        ({**LLAMA, "architectures": None}, "none named in `architectures`"),
+        ({**LLAMA, "hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+        ({**LLAMA, "attention_bias": True}, "attention_bias and mlp_bias that differ"),
+        ({**LLAMA, "num_attention_heads": 3}, "hidden size 4096 is not divisible by 3 heads"),
+        ({**LLAMA, "num_hidden_layers": "32"}, "layers must be an integer"),
+        ({key: value for key, value in LLAMA.items() if key != "vocab_size"}, "missing vocab_size"),
+        ({**GPT2, "add_cross_attention": True}, "add_cross_attention"),
+        ({**GPT2, "activation_function": "tanh"}, "activation_function 'tanh' is not supported"),
+    ],
+)
+def test_configs_that_no_card_can_say_are_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        from_hugging_face(config, name="model")
+    path = _written(tmp_path, json.dumps(config), "config.json")
+    with pytest.raises(UsageError, match=message) as caught:
+        load_card(path)
+    assert str(path) in str(caught.value)
+
+
+def test_optional_keys_of_configs() -> None:
+    lean = {key: value for key, value in LLAMA.items() if key not in ("num_key_value_heads", "tie_word_embeddings")}
+    card = from_hugging_face({**lean, "head_dim": 64}, name="lean")
+    assert (card.kv_heads, card.head_dim, card.tied) == (32, 64, False)
+    biased = from_hugging_face({**LLAMA, "attention_bias": True, "mlp_bias": True}, name="biased")
+    assert biased.linear_bias
+    assert from_hugging_face(GPT2, name="gpt").tied
+    assert from_hugging_face({**GPT2, "n_inner": 100}, name="gpt").ffn == 100
+    windowed = from_hugging_face({**QWEN, "use_sliding_window": True}, name="windowed")
+    assert windowed.max_positions == 4096
+
+
+def test_cards_load_without_the_graphs_algebra() -> None:
+    program = (
+        "import sys\n"
+        "from stagedb.models import load_card\n"
+        "assert load_card('llama3-8b').layers == 32\n"
+        "assert 'sympy' not in sys.modules and 'numpy' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
