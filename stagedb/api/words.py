@@ -14,6 +14,8 @@ class GraphWords(TypedDict, total=False):
     kernels: Literal["fused", "eager"]
     shared_input: bool
     loss_parallel: bool
+    recompute: Literal["none", "full", "core", "pointwise"]
+    early_stop: bool
 
 
 class PlanWords(GraphWords, total=False):

@@ -43,6 +43,20 @@ class GraphWords:
             help="Cross-entropy on vocabulary-parallel logits, or on gathered ones.  [loss-parallel]",
         ),
     ] = None
+    recompute: Annotated[
+        str | None,
+        typer.Option(
+            metavar="none|full|core|pointwise",
+            help="What a layer's backward computes again: all, the attention core, all but matmuls.  [none]",
+        ),
+    ] = None
+    early_stop: Annotated[
+        bool | None,
+        typer.Option(
+            "--early-stop/--no-early-stop",
+            help="Recompute only what the backward reads, or all.  [early-stop with torch, no-early-stop with megatron]",
+        ),
+    ] = None
     plan: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Read these words from a YAML, JSON or TOML file; options given here win."),

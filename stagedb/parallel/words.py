@@ -15,7 +15,11 @@ from stagedb.parallel.options import GraphOptions
 
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
 DTYPE_WORDS = ("dtype", "param_dtype", "grad_dtype", "reduce_dtype", "opt_dtype")
-OPTION_WORDS: Mapping[str, type] = {field.name: type(field.default) for field in dataclasses.fields(GraphOptions)}
+OPTION_WORDS: Mapping[str, type] = {
+    # What is not said (None) is the habit of the recipe, and is a switch.
+    field.name: bool if field.default is None else type(field.default)
+    for field in dataclasses.fields(GraphOptions)
+}
 WORDS: Mapping[str, type] = {
     "ranks": int,
     **dict.fromkeys(DEGREES, int),

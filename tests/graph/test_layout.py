@@ -39,9 +39,7 @@ def test_a_foreign_text_is_refused() -> None:
         ({"tp": Partial(), "cp": Partitioned("seq")}, {}, ["all_reduce", "all_gather"]),
     ],
 )
-def test_the_move_between_two_layouts(
-    have: dict[str, Placement], want: dict[str, Placement], moves: list[str]
-) -> None:
+def test_the_move_between_two_layouts(have: dict[str, Placement], want: dict[str, Placement], moves: list[str]) -> None:
     axes = ("batch", "seq", "hidden")
     x, y, z = (Tensor(name, axes, "act", "activation") for name in "xyz")
     made = Operation("make", Add(), (x,), (y,), "source", Template.FORWARD, "make")

@@ -1,6 +1,7 @@
 """A partitioned graph on a simulated mesh computes what the whole graph computes: layouts and matcher are right."""
 
 import functools
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from stagedb.graph.interpreter import Run
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
+from stagedb.parallel.options import RecipeName
 from tests.graph.running import Example, example
 from tests.graph.tiny import card
 
@@ -22,8 +24,8 @@ def case(style: str, kv_heads: int, tied: bool, options: GraphOptions) -> tuple[
 
 @st.composite
 def options(draw: st.DrawFn) -> GraphOptions:
-    recipe = draw(st.sampled_from(["torch", "megatron"]))
-    attention = draw(st.sampled_from(["fused", "math"]))
+    recipe: RecipeName = draw(st.sampled_from(RECIPE_NAMES))
+    attention: Literal["fused", "math"] = draw(st.sampled_from(ATTENTIONS))
     return GraphOptions(
         recipe=recipe,
         recompute=draw(st.sampled_from(["none", "full", "pointwise", *(["core"] if attention == "math" else [])])),
@@ -35,6 +37,10 @@ def options(draw: st.DrawFn) -> GraphOptions:
         shared_input=recipe == "megatron" or draw(st.booleans()),
         loss_parallel=draw(st.booleans()),
     )
+
+
+RECIPE_NAMES: tuple[RecipeName, ...] = ("torch", "megatron")
+ATTENTIONS: tuple[Literal["fused", "math"], ...] = ("fused", "math")
 
 
 def agree(part: Run, whole: Run) -> None:
