@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sympy
 
@@ -18,6 +19,12 @@ WIDTHS: Mapping[str, sympy.Expr] = {
 """Bytes an element of each dtype class."""
 
 
+@lru_cache(maxsize=64)
+def _at_least_one(size: sympy.Expr) -> sympy.Expr:
+    # sympy compares its arguments by their assumptions, which takes it a millisecond.
+    return sympy.Max(size, 1)
+
+
 @dataclass(frozen=True)
 class Sizes:
     """The global size of every named axis. Axes in `replicable` are repeated where a degree exceeds their size."""
@@ -30,7 +37,7 @@ class Sizes:
         size = self.axes[axis]
         for mesh_axis in cuts:
             size = size / symbol(mesh_axis)
-        return sympy.Max(size, 1) if cuts and axis in self.replicable else size
+        return _at_least_one(size) if cuts and axis in self.replicable else size
 
     def shape(self, tensor: Tensor) -> tuple[sympy.Expr, ...]:
         """The global shape."""
