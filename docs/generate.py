@@ -5,7 +5,7 @@ import inspect
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from stagedb.cli.main import app
+from stagedb.cli.application import app
 
 WIDTH = 100
 """Columns of the help texts, whatever the terminal."""

@@ -93,7 +93,7 @@ def test_every_package_has_a_layer_and_says_what_it_is_for() -> None:
 
 def test_a_breach_is_found() -> None:
     assert breaches("graph", "from stagedb.store import connect\n")
-    assert breaches("graph", "def f():\n    import stagedb.cli.main\n")
+    assert breaches("graph", "def f():\n    import stagedb.cli.application\n")
     assert breaches("cli", "from neo4j import GraphDatabase\n")
     assert not breaches("cli", "from stagedb.api import connect\nimport stagedb.errors\n")
     assert not breaches("store", "import neo4j.exceptions\n")

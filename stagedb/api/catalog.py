@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from stagedb.api.results import GraphInfo, InstanceInfo
 from stagedb.errors import UsageError
-from stagedb.store import Store
+from stagedb.store import Store, delete
 
 Info = TypeVar("Info", GraphInfo, InstanceInfo)
 
@@ -55,6 +55,24 @@ def the_instance(store: Store, word: str | None) -> InstanceInfo:
 def find(store: Store, word: str) -> GraphInfo | InstanceInfo:
     """The graph or instance that a word stands for. Raises UsageError where there is none."""
     return find_graph(store, word) or the_instance(store, word)
+
+
+def remove(store: Store, word: str, force: bool) -> list[GraphInfo | InstanceInfo]:
+    """Delete what a word stands for. Raises UsageError for a graph that instances stand on, unless `force` is set."""
+    found = find(store, word)
+    if isinstance(found, InstanceInfo):
+        delete(store, "Instance", found.id)
+        return [found]
+    standing = [instance for instance in instances(store) if instance.graph == found.id]
+    if standing and not force:
+        raise UsageError(
+            f"{len(standing)} instances stand on graph {found.id[:SHORT_ID]} ({found.name}): "
+            "remove them first, or add --force to remove them too"
+        )
+    for instance in standing:
+        delete(store, "Instance", instance.id)
+    delete(store, "Graph", found.id)
+    return [*standing, found]
 
 
 def near(word: str, names: Iterable[str]) -> str:

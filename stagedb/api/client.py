@@ -52,7 +52,9 @@ class Stagedb:
         """Put the model's symbolic graph into the store, unless it is there already."""
         return library.find_source(self.store, model, typed_words(words)).in_store(self.store)
 
-    def instantiate(self, target: str | Card, /, *, name: str | None = None, **words: Unpack[PlanWords]) -> InstanceInfo:
+    def instantiate(
+        self, target: str | Card, /, *, name: str | None = None, **words: Unpack[PlanWords]
+    ) -> InstanceInfo:
         """Lay a model, or a graph of the store, out under a plan.
 
         target: a model, its card, or the id (or its start) of a graph. name: what the instance is called; the model's
@@ -85,12 +87,7 @@ class Stagedb:
         force: replace the directory if it exists. format: `et` or `json`. replay: run the traces as a simulator
         would before they get their name; by default for small worlds.
         """
-        began = time.perf_counter()
-        instance = self._instance_to_export(target, model, typed_words(words))
-        found = time.perf_counter() - began
-        return export_instance(
-            self.store, instance, out=out, only=only, force=force, format=format, replay=replay, progress=progress
-        )
+        raise NotImplementedError
 
     def query(
         self,
@@ -171,3 +168,21 @@ class Stagedb:
 def connect(store: str | None = None) -> Stagedb:
     """Open a store: see `stagedb.connect`."""
     return Stagedb(open_store(store))
+
+
+def models() -> list[dict[str, Any]]:
+    """The library of model cards: one row a model, with its sizes and its number of parameters."""
+    shown = ("family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "max_positions")
+    cards = [library.card(name) for name in library.card_names()]
+    return [
+        {"name": card.name}
+        | {name: value for name, value in card.to_dict().items() if name in shown}
+        | {"parameters": card.count_parameters()}
+        for card in cards
+    ]
+
+
+def model(name: str) -> dict[str, Any]:
+    """One card, by a name of the library or a path, with its number of parameters. UsageError for unknown names."""
+    card = library.card(name)
+    return card.to_dict() | {"parameters": card.count_parameters()}

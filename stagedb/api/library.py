@@ -23,9 +23,17 @@ def find_card(word: str) -> Card | None:
     """
     if word in card_names():
         return load_card(word)
-    if word.endswith(FILE_ENDINGS) or "/" in word or Path(word).is_dir():
+    if word.endswith(FILE_ENDINGS) or "/" in word or (Path(word) / "config.json").is_file():
         return load_card(Path(word))
     return None
+
+
+def card(word: str) -> Card:
+    """The card of a model that needs no store. Raises UsageError, with the near names, where there is none."""
+    found = find_card(word)
+    if found is None:
+        raise unknown_model(word)
+    return found
 
 
 def unknown_model(word: str, store: Store | None = None) -> UsageError:

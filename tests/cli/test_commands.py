@@ -1,0 +1,285 @@
+"""Every command on a store: what it prints, what it refuses, and with which exit status."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagedb.store import Store
+from tests.cli.conftest import Run
+
+PLAN = ("--tp", "2", "--pp", "2", "--ranks", "8")
+
+
+def rows(run: Run, *arguments: str) -> list[dict[str, Any]]:
+    ran = run(*arguments, "-f", "json")
+    assert ran.status == 0, ran.err
+    found: list[dict[str, Any]] = json.loads(ran.out)
+    return found
+
+
+def held(run: Run) -> list[tuple[str, str]]:
+    return [(row["kind"], row["id"]) for row in rows(run, "ls")]
+
+
+def test_a_graph_is_built_once_whatever_the_degrees(run: Run, tiny: str) -> None:
+    first = run("build", tiny)
+    assert first.status == 0, first.err
+    assert first.out.startswith("built graph ")
+    again = run("build", tiny)
+    assert again.out.startswith("already in the store: graph ")
+    assert run("instantiate", tiny, "--tp", "2").status == 0
+    assert run("instantiate", tiny, "--tp", "1", "--dp", "2").status == 0
+    kinds = [kind for kind, _ in held(run)]
+    assert kinds == ["graph", "instance", "instance"]
+
+
+def test_the_same_plan_twice_is_one_instance(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).out.startswith("made instance ")
+    again = run("instantiate", tiny, "--tp", "2", "--pp", "2", "--dp", "2")
+    assert again.out.startswith("already in the store: instance ")
+    assert "8 ranks in 2 classes" in again.out
+    assert len(rows(run, "ls", "instances")) == 1
+
+
+def test_few_micro_batches_in_a_pipeline_are_told(run: Run, tiny: str) -> None:
+    ran = run("instantiate", tiny, *PLAN)
+    assert "idles 50% of the step" in ran.err
+    assert "--global-batch-size 16" in ran.err
+    assert run("instantiate", tiny, *PLAN, "--global-batch-size", "16").err == ""
+    assert run("instantiate", tiny, "--tp", "2").err == ""
+    assert run("instantiate", tiny, *PLAN, "--quiet").err == ""
+
+
+def test_a_plan_may_come_from_a_file(run: Run, tiny: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text("tp: 2\npp: 2\nmicro-batch-size: 3\n", encoding="utf-8")
+    assert run("instantiate", tiny, "--plan", "plan.yaml", "--ranks", "8", "--name", "mine").status == 0
+    shown = {row["property"]: row["value"] for row in rows(run, "show", "mine")}
+    assert (shown["tp"], shown["pp"], shown["dp"], shown["micro_batch_size"]) == (2, 2, 2, 3)
+    assert shown["ranks"] == 8
+    assert shown["seq_len"] == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("instantiate", "lama3-8b"), "llama3-8b"),
+        (("build", "lama3-8b"), "stagedb models"),
+        (("instantiate", "TINY", "--tp", "3"), "--tp 2 or --tp 4"),
+        (("instantiate", "TINY", "--tp", "2", "--pp", "2", "--ranks", "6"), "--ranks 4 or --ranks 8"),
+        (
+            ("instantiate", "TINY", "--dp", "2", "--global-batch-size", "3"),
+            "--global-batch-size 2 or --global-batch-size 4",
+        ),
+        (("instantiate", "TINY", "--schedule", "zigzag"), "--schedule"),
+        (("instantiate", "TINY", "--dtype", "int3"), "--dtype"),
+        (("instantiate", "TINY", "--recipe", "mega"), "--recipe"),
+        (("instantiate", "TINY", "--plan", "missing.yaml"), "missing.yaml"),
+        (("export", "missing-instance", "--ranks", "8"), "stagedb ls"),
+        (("export", "one", "--model", "TINY"), "leave one out"),
+        (("export", "--model", "TINY", "--ranks", "2", "--only", "5"), "--only"),
+        (("query", "CREATE (n:Op)"), "CREATE"),
+        (("query", "MATCH (n:Op) SET n.flops = 1"), "SET"),
+        (("query", "bytes_by_axes"), "bytes_by_axis"),
+        (("query", "RETURN $x AS x", "-p", "x"), "--param"),
+        (("query", "bytes_by_axis"), "stagedb instantiate"),
+        (("show", "nothing"), "stagedb ls"),
+        (("rm", "nothing"), "stagedb ls"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_refused_request_names_the_way_out_and_changes_nothing(
+    run: Run, tiny: str, tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    ran = run(*(tiny if word == "TINY" else word for word in arguments))
+    assert ran.status == 2, ran
+    assert told in ran.err
+    assert "Traceback" not in ran.err
+    assert ran.out == ""
+    assert held(run) == []
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_graph_is_enough_where_its_card_is_missing(run: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("instantiate", tiny, *PLAN, "--sp").status == 0
+    made = held(run)
+    instance = next(id for kind, id in made if kind == "instance")
+    graph = next(id for kind, id in made if kind == "graph")
+    assert run("rm", instance).status == 0
+    Path(tiny).unlink()
+    for word, options in (("tiny", ("--sp",)), (graph, ())):
+        ran = run("instantiate", word, *PLAN, *options)
+        assert ran.status == 0, ran.err
+        assert held(run) == made
+        assert run("rm", instance).status == 0
+
+
+def test_a_graph_is_not_taken_for_one_with_other_options(run: Run, tiny: str) -> None:
+    assert run("build", tiny, "--sp").status == 0
+    Path(tiny).unlink()
+    graph = held(run)[0][1]
+    by_name = run("instantiate", "tiny", *PLAN)
+    assert by_name.status == 2
+    assert graph in by_name.err
+    by_id = run("instantiate", graph, *PLAN, "--no-sp")
+    assert by_id.status == 2
+    assert "sp" in by_id.err
+    assert [kind for kind, _ in held(run)] == ["graph"]
+
+
+def test_export_makes_what_is_missing_and_validate_finds_it_sound(run: Run, tiny: str, tmp_path: Path) -> None:
+    ran = run("export", "--model", tiny, *PLAN, "--out", "traces")
+    assert ran.status == 0, ran.err
+    assert "8 traces" in ran.out
+    assert [kind for kind, _ in held(run)] == ["graph", "instance"]
+    names = {file.name for file in (tmp_path / "traces").iterdir()}
+    assert names >= {f"tiny.{rank}.et" for rank in range(8)} | {"tiny.json"}
+    checked = run("validate", "traces")
+    assert checked.status == 0, checked.err
+    assert checked.out.startswith("traces: sound")
+
+
+def test_validate_tells_faults_as_rows(run: Run, tiny: str, tmp_path: Path) -> None:
+    assert run("export", "--model", tiny, *PLAN, "--out", "traces").status == 0
+    (tmp_path / "traces" / "tiny.3.et").unlink()
+    ran = run("validate", "traces", "-f", "json")
+    assert ran.status == 1
+    assert json.loads(ran.out)
+
+
+def test_an_existing_directory_is_replaced_on_request_only(run: Run, tiny: str, tmp_path: Path) -> None:
+    export = ("export", "--model", tiny, *PLAN, "--out", "traces")
+    assert run(*export).status == 0
+    (tmp_path / "traces" / "note").write_text("mine", encoding="utf-8")
+    refused = run(*export)
+    assert refused.status == 2
+    assert "--force" in refused.err
+    assert (tmp_path / "traces" / "note").exists()
+    assert run(*export, "--force").status == 0
+    assert not (tmp_path / "traces" / "note").exists()
+
+
+def test_the_newest_instance_is_exported_at_another_size(run: Run, tiny: str, tmp_path: Path) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    ran = run("export", "--ranks", "32", "--only", "0-3,31")
+    assert ran.status == 0, ran.err
+    traces = sorted(file.name for file in (tmp_path / "tiny-32").glob("*.et"))
+    assert traces == [f"tiny.{rank}.et" for rank in (0, 1, 2, 3, 31)]
+    instances = rows(run, "ls", "instances")
+    assert [row["ranks"] for row in instances] == [32, 8]
+    assert instances[0]["options"].split(" dp ")[1].split()[0] == "8"
+
+
+def test_an_instance_is_exported_under_a_changed_plan(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN, "--name", "first").status == 0
+    assert run("instantiate", tiny, "--tp", "4", "--name", "second").status == 0
+    assert run("export", "first", "--dtype", "fp32", "--out", "fp32").status == 0
+    newest = rows(run, "ls", "instances")[0]
+    shown = {row["property"]: row["value"] for row in rows(run, "show", newest["id"])}
+    assert (shown["tp"], shown["dtype"], shown["param_dtype"], shown["dp"]) == (2, "fp32", "fp32", 2)
+
+
+def test_queries_answer_about_the_newest_instance_or_the_named_one(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, "--tp", "2", "--name", "two").status == 0
+    assert run("instantiate", tiny, "--tp", "4", "--dp", "2", "--name", "eight").status == 0
+    text = "MATCH (r:Rank {instance: $instance}) RETURN count(r) AS ranks"
+    assert rows(run, "query", text) == [{"ranks": 8}]
+    assert rows(run, "query", text, "--instance", "two") == [{"ranks": 2}]
+    axes = {row["axis"] for row in rows(run, "query", "bytes_by_axis", "--instance", "two")}
+    assert axes == {"tp"}
+    assert rows(run, "query", "RETURN $x + 1 AS y", "-p", "x=41") == [{"y": 42}]
+    assert rows(run, "query", "RETURN $x AS y", "-p", "x=forty two") == [{"y": "forty two"}]
+
+
+def test_flops_by_layer_are_the_closed_forms(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN, "--global-batch-size", "8").status == 0
+    found = rows(run, "query", "flops_by_layer")
+    layers = [row for row in found if row["block"] == "layer"]
+    assert [row["layer"] for row in layers] == [0, 1, 2, 3]
+    assert [row["stage"] for row in layers] == [0, 0, 1, 1]
+    sequences, seq, hidden = 8, 32, 64
+    tokens = sequences * seq
+    forward = (
+        2 * tokens * hidden * (2 * 4 + 2 * 2) * 16 + 2 * tokens * hidden * 3 * 96 + 4 * sequences * 4 * seq**2 * 16
+    )
+    matmuls = forward - 4 * sequences * 4 * seq**2 * 16
+    backward = 2 * matmuls + 10 * sequences * 4 * seq**2 * 16
+    assert {(row["forward_flops"], row["backward_flops"], row["flops"]) for row in layers} == {
+        (forward, backward, forward + backward)
+    }
+    head = [row for row in found if row["block"] == "head"]
+    assert [row["forward_flops"] for row in head] == [2 * tokens * hidden * 256]
+    assert found[-1]["block"] == "head"
+
+
+def test_bytes_by_axis_are_the_closed_forms(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN, "--sp", "--global-batch-size", "8").status == 0
+    found = {(row["axis"], row["kind"], row["phase"]): row for row in rows(run, "query", "bytes_by_axis")}
+    hidden_bytes = 32 * 64 * 2
+    # Four layers, two gathers each way; the head's; every rank of 8 puts in its half; 4 micro-batches on each dp rank.
+    gathered = found["tp", "all_gather", "forward"]
+    assert gathered["messages"] == (4 * 2 + 1) * 4 * 4
+    assert gathered["bytes"] == gathered["messages"] * hidden_bytes // 2
+    sent = found["pp", "send", "forward"]
+    assert (sent["messages"], sent["bytes"]) == (4 * 4, 4 * 4 * hidden_bytes // 2)
+    assert found["dp", "all_reduce", "backward"]["messages"] % 8 == 0
+
+
+def test_the_largest_messages_come_in_order(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    sizes = [row["bytes"] for row in rows(run, "query", "largest_messages")]
+    assert len(sizes) == 10
+    assert sizes == sorted(sizes, reverse=True)
+    text = "MATCH (o:Op {instance: $instance}) WHERE o.type IN ['collective', 'send'] RETURN max(o.comm_bytes) AS most"
+    assert rows(run, "query", text) == [{"most": sizes[0]}]
+
+
+def test_named_queries_give_the_columns_that_they_promise(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    named = rows(run, "queries")
+    assert {row["name"] for row in named} >= {"bytes_by_axis", "flops_by_layer", "largest_messages"}
+    for info in named:
+        ran = run("query", info["name"], "-f", "csv")
+        assert ran.status == 0, ran.err
+        assert ran.out.splitlines()[0].split(",") == info["columns"]
+
+
+def test_show_tells_of_a_graph_an_instance_and_its_classes(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN, "--name", "mine").status == 0
+    shown = {row["property"]: row["value"] for row in rows(run, "show", "mine")}
+    assert (shown["kind"], shown["name"], shown["model"], shown["classes"]) == ("instance", "mine", "tiny", 2)
+    graph = {row["property"]: row["value"] for row in rows(run, "show", shown["graph"])}
+    assert (graph["kind"], graph["recipe"], graph["H"], graph["attention"]) == ("graph", "torch", 64, "fused")
+    classes = rows(run, "show", "mine", "--classes")
+    assert [(row["stages"], row["layers"], row["ranks"]) for row in classes] == [([0], 2, 4), ([1], 2, 4)]
+
+
+def test_a_graph_with_instances_is_removed_on_request_only(run: Run, tiny: str, store: Store) -> None:
+    assert run("instantiate", tiny, *PLAN, "--name", "mine").status == 0
+    graph = next(id for kind, id in held(run) if kind == "graph")
+    refused = run("rm", graph)
+    assert refused.status == 2
+    assert "--force" in refused.err
+    assert len(held(run)) == 2
+    removed = run("rm", graph, "--force")
+    assert removed.status == 0
+    assert removed.out.count("removed") == 2
+    assert held(run) == []
+    left = store.query("MATCH (n) WHERE NOT n:Store RETURN labels(n)[0] AS label, count(*) AS count")
+    assert [row for row in left.rows if "est" not in row[0]] == []
+
+
+def test_no_rows_are_told(run: Run) -> None:
+    ran = run("ls")
+    assert ran.status == 0
+    assert "no rows" in ran.out
+    assert rows(run, "ls") == []
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings_on_standard_error(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    yield
+    assert "Warning" not in capsys.readouterr().err

@@ -1,0 +1,117 @@
+"""The command line as a process: start, signals, pipes, and errors that need no store."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stagedb.cli.export import size
+from stagedb.cli.graphs import bubble
+from tests.cli.conftest import Run
+
+HEAVY = ("neo4j", "sympy", "pandas", "pyarrow", "numpy", "rich.table", "google.protobuf", "stagedb.store")
+
+
+def python(code: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom stagedb.cli import main\nsys.argv = ['stagedb', '--help']\n"
+        f"try:\n    main()\nfinally:\n    print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
+    )
+    result = python(code)
+    assert result.returncode == 0
+    assert result.stderr == "[]\n"
+    assert "Usage: stagedb" in result.stdout
+
+
+def test_the_module_is_the_command() -> None:
+    result = subprocess.run([sys.executable, "-m", "stagedb", "--version"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0
+    assert result.stdout.startswith("stagedb ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("nothing",), ("ls", "--nothing"), ("build",), ("ls", "-f", "xml"), ("instantiate", "x", "--tp", "two")],
+)
+def test_bad_usage_exits_with_2(offline: Run, arguments: tuple[str, ...]) -> None:
+    ran = offline(*arguments)
+    assert ran.status == 2
+    assert "Error:" in ran.err
+
+
+def test_the_library_needs_no_store(offline: Run) -> None:
+    listed = offline("models", "-f", "csv")
+    assert listed.status == 0
+    assert "llama3-8b" in listed.out
+    shown = offline("models", "llama3-8b")
+    assert "4,096" in shown.out
+    unknown = offline("models", "lama3-8b")
+    assert unknown.status == 2
+    assert "llama3-8b" in unknown.err
+    assert offline("queries").status == 0
+
+
+def test_an_unreachable_server_is_refused(offline: Run) -> None:
+    ran = offline("ls", "--store", "bolt://127.0.0.1:1")
+    assert ran.status == 2
+    assert "127.0.0.1:1" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_store_that_no_configuration_names_is_refused(offline: Run) -> None:
+    ran = offline("ls", "--store", "team")
+    assert ran.status == 2
+    assert "--store" in ran.err
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m stagedb models -f ndjson"
+    result = subprocess.run(
+        ["bash", "-c", f"{command} | head -n 1 >/dev/null; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stderr == ""
+    assert result.returncode in (0, 141)
+
+
+def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\nimport stagedb.api\nfrom stagedb.cli import main\n"
+        "def interrupted(*_, **__):\n    os.kill(os.getpid(), signal.SIGINT)\n    signal.pause()\n"
+        "stagedb.api.connect = interrupted\nsys.argv = ['stagedb', 'ls']\nmain()\n"
+    )
+    result = python(code)
+    assert result.returncode in (130, -signal.SIGINT)
+    assert "Traceback" not in result.stderr
+
+
+def test_sizes_are_told_as_people_say_them() -> None:
+    assert [size(n) for n in (0, 999, 1000, 12_345_678, 3_100_000_000, 2e14)] == [
+        "0 bytes",
+        "999 bytes",
+        "1 KB",
+        "12.3 MB",
+        "3.1 GB",
+        "200 TB",
+    ]
+
+
+def test_the_bubble_is_the_pipelines() -> None:
+    assert bubble(4, 1) == 0.75
+    assert bubble(1, 7) == 0
+    assert bubble(2, 9) == 0.1
