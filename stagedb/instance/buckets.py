@@ -80,7 +80,8 @@ def deal(rule: str, sizes: Sequence[int]) -> list[range]:
         return [range(len(sizes) - 1, -1, -1)]
     if rule != "ddp":
         raise StagedbError(f"the graph buckets gradients by rule {rule!r}, which this version of stagedb does not know")
-    buckets, first, held = [], len(sizes) - 1, 0
+    buckets: list[range] = []
+    first, held = len(sizes) - 1, 0
     for index in range(len(sizes) - 1, -1, -1):
         held += sizes[index]
         if held >= (DDP_LATER if buckets else DDP_FIRST):
