@@ -252,7 +252,7 @@ def listener(uri: str) -> psutil.Process | None:
     port = int(uri.rsplit(":", 1)[-1].rstrip("/"))
     with suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            if connection.status == psutil.CONN_LISTEN and connection.pid and list(connection.laddr)[1:] == [port]:
                 return psutil.Process(connection.pid)
     return None
 
@@ -286,7 +286,8 @@ def table(result: Mapping[str, Any]) -> str:
         "# Benchmark",
         "",
         f"Medians of {result['runs']} runs by `scripts/bench`, in seconds, on {facts['processor']}, "
-        f"{facts['cores']} cores, {facts['memory_bytes'] / 2**30:.0f} GiB, {facts['system']}, Python {facts['python']}, {facts['date']}. "
+        f"{facts['cores']} cores, {facts['memory_bytes'] / 2**30:.0f} GiB, {facts['system']}, "
+        f"Python {facts['python']}, {facts['date']}. "
         "Every row but `Cypher alone` is a whole command, Python's start included.",
         "",
         f"| | {' | '.join(engines)} |",

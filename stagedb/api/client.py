@@ -1,7 +1,6 @@
 """The verbs on one store."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +10,7 @@ from stagedb.api import catalog, library, queries
 from stagedb.api.results import Exported, GraphInfo, InstanceInfo, QueryInfo, Rows
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
-from stagedb.models import Card
+from stagedb.models import Card, card_names
 from stagedb.parallel import Plan, typed_words
 from stagedb.parallel.words import DTYPE_WORDS
 from stagedb.store import Store
@@ -58,7 +57,8 @@ class Stagedb:
         """Lay a model, or a graph of the store, out under a plan.
 
         target: a model, its card, or the id (or its start) of a graph. name: what the instance is called; the model's
-        name and the number of ranks if not given. Without `seq_len` it is the sequence length that the model was trained with.
+        name if not given. Several instances may have one name: it means the newest of them. Without `seq_len` it is
+        the sequence length that the model was trained with.
         """
         said = typed_words(words)
         source = library.find_source(self.store, target, said)
@@ -173,7 +173,7 @@ def connect(store: str | None = None) -> Stagedb:
 def models() -> list[dict[str, Any]]:
     """The library of model cards: one row a model, with its sizes and its number of parameters."""
     shown = ("family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "max_positions")
-    cards = [library.card(name) for name in library.card_names()]
+    cards = [library.card(name) for name in card_names()]
     return [
         {"name": card.name}
         | {name: value for name, value in card.to_dict().items() if name in shown}

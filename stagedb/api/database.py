@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from stagedb.api import catalog
 from stagedb.errors import UsageError
-from stagedb.store import embedded, migrations, open_store, targets
 from stagedb.store import connect as connect_store
+from stagedb.store import embedded, migrations, open_store, targets
 
 
 @dataclass(frozen=True)

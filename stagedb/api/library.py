@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stagedb.api import catalog
 from stagedb.api.results import GraphInfo
@@ -71,7 +72,7 @@ class Source:
         return dataclasses.replace(_by_key(store, graph.key), new=new)
 
 
-def find_source(store: Store, word: str | Card, words: Mapping[str, object]) -> Source:
+def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Source:
     """The graph that a word and the words of a plan ask for: of a card, else by id, else by name in the store.
 
     A card in place of the word stands for itself. Raises UsageError for an unknown word (with the near names), and for
@@ -96,7 +97,8 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, object]) -> 
 
 
 def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
-    from stagedb.parallel.build import RECIPES, graph_key, model_sizes
+    from stagedb.parallel.build import graph_key, model_sizes
+    from stagedb.parallel.recipes import RECIPES
 
     key = graph_key(card, options)
     known = next((graph for graph in catalog.graphs(store) if graph.id == key), None)

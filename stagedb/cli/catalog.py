@@ -51,7 +51,7 @@ def show(
     output: Output,
     common: Common,
 ) -> None:
-    """Show a graph or an instance: its identity, sizes, options or plan."""
+    """Show a graph or an instance: sizes, options, plan."""
     from stagedb import api
 
     with api.connect(common.store) as db:

@@ -7,7 +7,7 @@ import typer
 from stagedb.cli.options import Common, option_groups
 from stagedb.cli.output import Output
 
-group = typer.Typer(help="The database: is it there, start it, end it, bring it up to date.", no_args_is_help=True)
+group = typer.Typer(help="The database: status, up, down, migrate.", no_args_is_help=True)
 
 
 @group.command()

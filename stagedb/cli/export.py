@@ -46,9 +46,9 @@ def export(
     words: PlanWords,
     common: Common,
 ) -> None:
-    """Write Chakra execution traces, one a rank, with communicator groups and simulator inputs.
+    """Write Chakra execution traces, one a rank.
 
-    Without INSTANCE and --model it takes the newest instance, re-planned to --ranks; from an empty store it writes
+    Beside them: communicator groups, inputs for a simulator and a script that runs it, a manifest. Without INSTANCE and --model it takes the newest instance, re-planned to --ranks; from an empty store it writes
     llama3-70b with tp 8 and pp 16.
     """
     from stagedb.api import connect

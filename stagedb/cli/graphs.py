@@ -42,9 +42,9 @@ def instantiate(
     words: PlanWords,
     common: Common,
 ) -> None:
-    """Copy a graph out under a plan: rank classes, their operators and tasks, ranks and groups.
+    """Copy a graph out under a plan, as an instance.
 
-    Builds the model's graph if the store lacks it.
+    An instance has rank classes with their operators and tasks, ranks and communicator groups. Builds the model's graph if the store lacks it.
     """
     from stagedb.api import connect
 

@@ -54,7 +54,7 @@ class GraphWords:
         bool | None,
         typer.Option(
             "--early-stop/--no-early-stop",
-            help="Recompute only what the backward reads, or all.  [early-stop with torch, no-early-stop with megatron]",
+            help="Recompute only what the backward reads, or all.  [torch: early-stop; megatron: all]",
         ),
     ] = None
     plan: Annotated[
