@@ -4,6 +4,8 @@ It imports nothing of stagedb, so that it starts quickly. Its settings, the pass
 standard input: a command line or an environment can be read by others.
 """
 
+import base64
+import hashlib
 import json
 import os
 import signal
@@ -19,6 +21,24 @@ import psutil
 POLL = 1.0
 """Seconds between two looks at who is connected."""
 
+OPTIONS = {
+    "server_plugins": "Bolt:com.arcadedb.bolt.BoltProtocolPlugin",
+    "host": "127.0.0.1",
+    # In production mode it would keep the text of errors to itself.
+    "mode": "development",
+    "polyglotEngineEnabled": False,
+    "opencypher_loadCsv_allowFileUrls": False,
+    "opencypher_loadCsv_allowRemoteUrls": False,
+    # Batches and columns of large instances are messages beyond its defaults.
+    "bolt_maxMessageSize": 1 << 28,
+    "bolt_packstream_maxValueLength": 1 << 28,
+    "bolt_packstream_maxElements": 1 << 24,
+    "queryMaxHeapElementsAllowedPerOp": 10_000_000,
+}
+
+STRETCH = 1000
+"""Rounds of password hashing: few, as the passwords are random and long."""
+
 
 def main() -> int:
     settings = json.loads(sys.stdin.readline())
@@ -28,8 +48,7 @@ def main() -> int:
     stopping = _Stopping()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopping.ask)
-    # An account of the last run would outlive its password.
-    (root / "config" / "server-users.jsonl").unlink(missing_ok=True)
+    _write_accounts(root / "config", settings)
     os.environ["ARCADEDB_JVM_ARGS"] = settings["jvm"]
 
     import arcadedb_embedded
@@ -37,14 +56,8 @@ def main() -> int:
     port, http_port = _free_ports(2)
     server = arcadedb_embedded.create_server(
         str(root),
-        settings["password"],
-        {
-            "server_plugins": "Bolt:com.arcadedb.bolt.BoltProtocolPlugin",
-            "bolt_port": port,
-            "http_port": http_port,
-            "host": "127.0.0.1",
-            "mode": "production",
-        },
+        None,
+        {**OPTIONS, "bolt_port": port, "http_port": http_port},
     )
     server.start()
     try:
@@ -55,6 +68,41 @@ def main() -> int:
         _withdraw(Path(settings["endpoint"]), settings["nonce"])
         server.stop()
     return 0
+
+
+def _write_accounts(config: Path, settings: dict[str, Any]) -> None:
+    """Replace the accounts of the last run: one that may do all, and readers, each with a longest time for a query."""
+    config.mkdir(mode=0o700, exist_ok=True)
+    accounts = [(settings["username"], settings["password"], "admin")]
+    groups = {
+        "admin": _group(
+            -1, ["updateSecurity", "updateSchema", "updateDatabaseSettings"], ["create", "update", "delete"]
+        ),
+        "*": {**_group(-1, [], []), "types": {"*": {"access": []}}},
+    }
+    for seconds in settings["reader_seconds"]:
+        name = f"{settings['reader']}{seconds}"
+        accounts.append((name, settings["reader_password"], name))
+        groups[name] = _group(1000 * seconds, [], [])
+    lines = [
+        json.dumps({"name": name, "databases": {"*": [group]}, "password": _hashed(password)})
+        for name, password, group in accounts
+    ]
+    (config / "server-users.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (config / "server-groups.json").write_text(
+        json.dumps({"databases": {"*": {"groups": groups}}, "version": 2}), encoding="utf-8"
+    )
+
+
+def _group(timeout: int, access: list[str], writes: list[str]) -> dict[str, Any]:
+    records = [f"{verb}Record" for verb in ("read", *writes)]
+    return {"resultSetLimit": -1, "readTimeout": timeout, "access": access, "types": {"*": {"access": records}}}
+
+
+def _hashed(password: str) -> str:
+    salt = base64.b64encode(os.urandom(32)).decode()  # its text is the salt
+    digest = hashlib.pbkdf2_hmac("sha256", password.encode(), salt.encode(), STRETCH)
+    return f"PBKDF2WithHmacSHA256${STRETCH}${salt}${base64.b64encode(digest).decode()}"
 
 
 class _Stopping:
@@ -84,9 +132,7 @@ def _publish(endpoint: Path, port: int, settings: dict[str, Any]) -> None:
         "pid": os.getpid(),
         "started": psutil.Process().create_time(),
         "nonce": settings["nonce"],
-        "username": "root",
-        "password": settings["password"],
-        "database": settings["database"],
+        **{key: settings[key] for key in ("username", "password", "reader", "reader_password", "database")},
     }
     new = endpoint.with_suffix(".new")
     new.unlink(missing_ok=True)

@@ -1,31 +1,54 @@
-"""A connection to a store: statements of `cypher/` read and written, through one door each."""
+"""A connection to a store: statements of `cypher/` read and written, free queries answered, through one door each."""
 
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import neo4j
+import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.store import embedded, targets
+from stagedb.store import embedded, queries, targets
+from stagedb.store.failures import OutOfMemory, is_out_of_memory, translated, unreachable
 from stagedb.store.migrations import Migration, described, pending
 from stagedb.store.statements import Statement, load
+from stagedb.store.values import Table
 
 BATCH = 5_000
-"""Rows that one transaction writes."""
+"""Rows that one transaction writes, unless the server's memory is too small for them."""
+
+CONNECT_TIMEOUT = 10.0
+RETRY_TIME = 20.0
+"""Seconds for which a transaction that another one was in the way of is tried again."""
 
 
 class Store:
-    """One open store. Made by `connect`; a context manager. Safe to share between threads."""
+    """One open store. Made by `connect`; a context manager. Safe to share between threads.
 
-    def __init__(self, driver: neo4j.Driver, database: str, engine: str, uri: str) -> None:
+    All methods raise StagedbError where the store fails, and UsageError where what is asked cannot be served.
+    """
+
+    def __init__(
+        self,
+        driver: neo4j.Driver,
+        database: str,
+        engine: str,
+        uri: str,
+        reader: Callable[[float], neo4j.Driver] | None = None,
+    ) -> None:
         self._driver = driver
         self._database = database
+        self._reader = reader
+        self._readers: dict[float, neo4j.Driver] = {}
+        self._lock = threading.Lock()
         self.engine = engine
+        """`embedded` or `neo4j`."""
         self.uri = uri
+        """Where it is; without an account."""
 
     def __enter__(self) -> Self:
         return self
@@ -37,28 +60,54 @@ class Store:
 
     def close(self) -> None:
         """Close the connections. The embedded engine ends by itself, some time after its last client."""
-        self._driver.close()
+        with self._lock:
+            for driver in (*self._readers.values(), self._driver):
+                driver.close()
+            self._readers.clear()
 
     def read(self, name: str, /, **params: Any) -> list[dict[str, Any]]:
         """Rows of the statement `cypher/<name>.cypher`, which must be one that reads."""
         statement = self._statement(name, "reads", params)
-        with self._session(neo4j.READ_ACCESS) as session:
+        with translated(self.uri, f"statement {name}"), self._session(neo4j.READ_ACCESS) as session:
             return session.execute_read(_rows, statement.text, params)
 
     def write(self, name: str, /, **params: Any) -> dict[str, Any]:
-        """Run a statement that writes in one transaction. Returns the last row that it gives, {} if it gives none."""
+        """Run a statement that writes in one transaction. Returns the last row that it gives, {} if it gives none.
+
+        The driver runs a transaction again where the server asks for it: statements must bear that.
+        """
         statement = self._statement(name, "writes", params)
-        with self._session(neo4j.WRITE_ACCESS) as session:
+        with translated(self.uri, f"statement {name}"), self._session(neo4j.WRITE_ACCESS) as session:
             rows = session.execute_write(_rows, statement.text, params)
         return rows[-1] if rows else {}
 
     def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]], /, **params: Any) -> None:
-        """Run a statement that unwinds `$rows`, a transaction for each batch of them."""
+        """Run a statement that unwinds `$rows`, in a transaction for each batch of them.
+
+        A batch that is too large for the server's memory is halved, and so are those after it.
+        """
         statement = self._statement(name, "writes", {**params, "rows": rows})
+        start, size = 0, BATCH
         with self._session(neo4j.WRITE_ACCESS) as session:
-            for start in range(0, len(rows), BATCH):
-                batch = {**params, "rows": [dict(row) for row in rows[start : start + BATCH]]}
-                session.execute_write(_rows, statement.text, batch)
+            while start < len(rows):
+                batch = [dict(row) for row in rows[start : start + size]]
+                try:
+                    with translated(self.uri, f"statement {name}"):
+                        session.execute_write(_rows, statement.text, {**params, "rows": batch})
+                except OutOfMemory:
+                    if len(batch) == 1:
+                        raise
+                    size = max(1, len(batch) // 2)
+                    continue
+                start += size
+
+    def query(self, text: str, params: Mapping[str, Any] | None = None, *, timeout: float = 60.0) -> Table:
+        """The answer to a Cypher text that only reads. Nothing that it does stays.
+
+        timeout: seconds after which it is ended. Raises UsageError for a text that could write or that the store does
+        not understand, StagedbError when its time is over.
+        """
+        return queries.run(lambda: self._reading(timeout), self.uri, text, params or {}, timeout)
 
     def version(self) -> int:
         """The newest migration that this database has; 0 if it is empty. Raises UsageError if it is not a store."""
@@ -76,9 +125,10 @@ class Store:
         """Apply the migrations that are pending. Returns them."""
         todo = pending(self.version())
         for migration in todo:
-            for text in migration.statements:
-                # A schema change is a transaction of its own, and its text comes from the schema table alone.
-                self._driver.execute_query(text, database_=self._database)
+            with translated(self.uri, f"migration {migration.version}"):
+                for text in migration.statements:
+                    # A schema change is a transaction of its own; its text comes from the schema table alone.
+                    self._driver.execute_query(text, database_=self._database)
             self.write("schema/mark", version=migration.version, now=time.time_ns() // 1_000_000)
         return todo
 
@@ -92,6 +142,15 @@ class Store:
     def _session(self, access: str) -> neo4j.Session:
         return self._driver.session(database=self._database, default_access_mode=access)
 
+    def _reading(self, timeout: float) -> neo4j.Session:
+        driver = self._driver
+        if self._reader is not None:
+            with self._lock:
+                if timeout not in self._readers:
+                    self._readers[timeout] = self._reader(timeout)
+                driver = self._readers[timeout]
+        return driver.session(database=self._database, default_access_mode=neo4j.READ_ACCESS)
+
 
 def connect(
     uri: str | None = None,
@@ -103,7 +162,8 @@ def connect(
     """Open the store that is meant: see `targets.choose`. Starts the embedded engine if it is that one.
 
     An empty database is made a store, the embedded one is brought up to date, a server's only with `migrate`.
-    Raises UsageError for a database that is not stagedb's, that a newer stagedb wrote, or that waits for a migration.
+    Raises UsageError for a store that does not answer or refuses the account, and for a database that is not
+    stagedb's, that a newer stagedb wrote, or that waits for a migration.
     """
     store = open_store(uri, environment=environment, home=home)
     try:
@@ -129,16 +189,46 @@ def open_store(
     target = targets.choose(uri, env, targets.config_file(env))
     if target is None:
         endpoint = embedded.ensure(home or targets.home(env), env)
-        auth = (endpoint.username, endpoint.password)
-        return Store(_driver(endpoint.uri, auth), endpoint.database, "embedded", endpoint.uri)
+        driver = _driver(endpoint.uri, (endpoint.username, endpoint.password), f"the engine in {home}")
+        return Store(
+            driver,
+            endpoint.database,
+            "embedded",
+            endpoint.uri,
+            lambda timeout: _driver(endpoint.uri, endpoint.reader_account(timeout), "the engine"),
+        )
     account = (target.username, target.password or "") if target.username else None
-    return Store(_driver(target.uri, account), target.database, "neo4j", target.uri)
+    return Store(_driver(target.uri, account, target.source), target.database, "neo4j", target.uri)
 
 
-def _driver(uri: str, auth: tuple[str, str] | None) -> neo4j.Driver:
-    return neo4j.GraphDatabase.driver(uri, auth=auth)
+def _driver(uri: str, auth: tuple[str, str] | None, source: str) -> neo4j.Driver:
+    """A driver that has spoken to its server. Raises UsageError if that fails."""
+    driver = neo4j.GraphDatabase.driver(
+        uri,
+        auth=auth,
+        connection_timeout=CONNECT_TIMEOUT,
+        max_transaction_retry_time=RETRY_TIME,
+        notifications_min_severity="OFF",
+        keep_alive=True,
+    )
+    try:
+        with translated(uri, "connecting"):
+            try:
+                driver.verify_connectivity()
+            except (neo4j.exceptions.ServiceUnavailable, OSError) as error:
+                raise unreachable(error, uri, source) from None
+    except BaseException:
+        driver.close()
+        raise
+    return driver
 
 
 def _rows(transaction: neo4j.ManagedTransaction, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-    result = transaction.run(text, dict(params))
-    return [dict(zip(record.keys(), record.values(), strict=True)) for record in result]
+    try:
+        result = transaction.run(text, dict(params))
+        return [dict(zip(record.keys(), record.values(), strict=True)) for record in result]
+    except neo4j.exceptions.Neo4jError as error:
+        if is_out_of_memory(error):
+            # The driver would run it again as it is, until its time is over.
+            raise OutOfMemory(f"a transaction needs more memory than the server gives it ({error.code})") from error
+        raise

@@ -32,8 +32,11 @@ IDLE = 600.0
 HEAP = "1g"
 """The engine's largest heap; STAGEDB_HEAP overrides it."""
 
-# Its own files stay readable by their owner alone; a quiet garbage collector fits a machine that has other work.
-_JVM = "-Xms64m -Xmx{heap} -XX:+UseSerialGC -XX:TieredStopAtLevel=4"
+READER_SECONDS = tuple(2**power for power in range(17))
+"""The engine knows a longest time for an account, not for a query: there is one for each of these."""
+
+# A garbage collector of one thread fits a machine that has other work.
+_JVM = "-Xms64m -Xmx{heap} -XX:+UseSerialGC"
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,19 @@ class Endpoint:
     started: float
     nonce: str
     username: str
+    reader: str
     database: str
     password: str = field(repr=False)
+    reader_password: str = field(repr=False)
 
     @property
     def uri(self) -> str:
         return f"bolt://127.0.0.1:{self.port}"
+
+    def reader_account(self, timeout: float) -> tuple[str, str]:
+        """An account that cannot write, and whose queries the engine ends after `timeout` seconds or soon later."""
+        seconds = next((step for step in READER_SECONDS if step >= timeout), READER_SECONDS[-1])
+        return f"{self.reader}{seconds}", self.reader_password
 
 
 def running(home: Path) -> Endpoint | None:
@@ -130,7 +140,11 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
         "endpoint": str(endpoint),
         "database": DATABASE,
         "nonce": secrets.token_hex(16),
+        "username": "root",
         "password": secrets.token_urlsafe(24),
+        "reader": "reader",
+        "reader_password": secrets.token_urlsafe(24),
+        "reader_seconds": READER_SECONDS,
         "idle": float(environment.get("STAGEDB_IDLE", IDLE)),
         "jvm": _JVM.format(heap=shlex.quote(environment.get("STAGEDB_HEAP", HEAP))),
     }

@@ -1,0 +1,73 @@
+"""What the driver and the servers report, as what to do about it. No message holds a password or a query's values."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import neo4j.exceptions as driver
+
+from stagedb.errors import StagedbError, UsageError
+
+_FULL = ("no space left", "file size limit", "file too large", "disk full", "disk quota")
+_READ_ONLY = ("WriteOnReadOnlyAccess", "ReadOnly", "NotALeader", "AccessMode")
+
+
+class OutOfMemory(StagedbError):
+    """A transaction was too large for the server's memory: less of it at once may fit."""
+
+
+@contextmanager
+def translated(uri: str, doing: str) -> Iterator[None]:
+    """Turn the driver's errors into stagedb's. `doing` says what failed, such as `statement build/ops`."""
+    try:
+        yield
+    except (driver.Neo4jError, driver.DriverError, OSError) as error:
+        raise _translated(error, uri, doing) from error
+
+
+def is_out_of_memory(error: driver.Neo4jError) -> bool:
+    """Whether a transaction outgrew the memory it may use; the driver would retry it as it is."""
+    return "OutOfMemory" in (error.code or "") or "MemoryLimit" in (error.code or "")
+
+
+def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
+    text = _message(error)
+    code = error.code or "" if isinstance(error, driver.Neo4jError) else ""
+    if any(word in text.lower() for word in _FULL):
+        return UsageError(
+            f"the store at {uri} cannot write, its disk is full ({text}): make room and run the command again; "
+            f"what was unfinished is cleared then"
+        )
+    if isinstance(error, driver.AuthError):
+        return UsageError(
+            f"the store at {uri} refused the account: check NEO4J_USERNAME and NEO4J_PASSWORD, or the store's entry in "
+            "the configuration file"
+        )
+    if isinstance(error, driver.ServiceUnavailable | driver.SessionExpired | OSError):
+        return StagedbError(
+            f"the connection to the store at {uri} was lost during {doing}: run the command again, it clears what is "
+            "unfinished and completes"
+        )
+    if "DatabaseNotFound" in code:
+        return UsageError(
+            f"the server at {uri} has no such database: name one that it has with NEO4J_DATABASE ({text})"
+        )
+    if isinstance(error, driver.Neo4jError) and is_out_of_memory(error):
+        return OutOfMemory(
+            f"{doing} needs more memory than the store at {uri} gives a transaction: raise its limit ({text})"
+        )
+    if any(word in code for word in _READ_ONLY):
+        return UsageError(f"the store at {uri} is read-only, and {doing} writes: name one that can be written")
+    return StagedbError(f"{doing} failed on the store at {uri}: {text} ({code or type(error).__name__})")
+
+
+def unreachable(error: Exception, uri: str, source: str) -> UsageError:
+    """For a store that does not answer when it is opened."""
+    return UsageError(
+        f"no store answers at {uri} (from {source}): {_message(error)}. Start the server, or name another "
+        "with --store; `--store embedded` needs none"
+    )
+
+
+def _message(error: Exception) -> str:
+    text = error.message if isinstance(error, driver.Neo4jError) and error.message else str(error)
+    return " ".join(text.split())[:500]

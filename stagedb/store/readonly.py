@@ -1,0 +1,128 @@
+"""Free queries read: whatever could write, change the schema or reach outside is refused before it is sent.
+
+One engine would refuse most of it by itself, the other by the account that such queries use; this check is the same
+for both, says why, and stands in front. It refuses too much rather than too little: where a text means different
+things to different readers (escapes outside strings, invisible characters), it is refused.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from stagedb.errors import UsageError
+from stagedb.store.tokens import Token, UnclosedError, tokens
+
+_GRAPH = ("CREATE", "MERGE", "INSERT", "SET", "REMOVE", "DELETE", "DETACH", "NODETACH", "DROP", "FOREACH", "LOAD")
+_ADMINISTRATION = ("ALTER", "GRANT", "DENY", "REVOKE", "RENAME", "TRANSACTIONS", "USE")
+WRITES = frozenset((*_GRAPH, *_ADMINISTRATION))
+"""Words of Cypher 5 and 25 that write, change the schema, load files or change the database."""
+
+FIRST = frozenset(["MATCH", "OPTIONAL", "UNWIND", "WITH", "RETURN", "CALL", "EXPLAIN", "PROFILE"])
+"""What a query may begin with; other languages and administration begin otherwise."""
+
+PROCEDURES = frozenset(["db.labels", "db.relationshiptypes", "db.propertykeys"])
+"""Procedures that read, on both engines, in small letters."""
+
+NAMESPACES = frozenset(["date", "datetime", "time", "localtime", "localdatetime", "duration", "point", "vector"])
+"""First parts of the names of functions with dots that are the language's own."""
+
+_LETTERS = re.compile("|".join(sorted(WRITES)))
+
+
+def check(text: str) -> None:
+    """Raise UsageError, naming the word and its line, unless the text can only read."""
+    for character in text:
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn") and character not in "\t\n\r":
+            raise UsageError(f"the query holds an invisible character (U+{ord(character):04X}): remove it")
+    if re.search(r"\\u", text, re.IGNORECASE):
+        raise UsageError(r"the query holds an escape \u…, which some servers resolve first: write the character itself")
+    try:
+        found = list(tokens(text))
+    except UnclosedError as error:
+        raise UsageError(f"the query cannot be read: {error}") from None
+    while found and found[-1].text == ";":
+        found.pop()
+    if not found:
+        raise UsageError("the query is empty")
+    first = _plain(found[0].text)
+    if first not in FIRST:
+        raise _refused(found[0], f"begins with {found[0].text!r}", f"it may begin with {', '.join(sorted(FIRST))}")
+    for place, token in enumerate(found):
+        _check(token, found, place)
+
+
+def _check(token: Token, found: Sequence[Token], place: int) -> None:
+    if token.text == ";":
+        raise _refused(token, "holds more than one statement", "give them one by one")
+    if token.kind == "number":
+        # Where a number ends and a word begins is not the same for all servers.
+        if _LETTERS.search(_plain(token.text)):
+            raise _refused(token, f"holds {token.text!r}", "put a space between number and word")
+        return
+    if token.kind == "word":
+        word = _plain(token.text)
+        if word in WRITES and not _is_name(found, place):
+            raise _refused(
+                token, f"holds {token.text.upper()}", "a property, label or variable of that name goes in ``"
+            )
+        if word == "CALL" and not _is_name(found, place):
+            _check_call(token, found, place)
+    if token.kind in ("word", "name") and _text(found, place + 1) == "." and _text(found, place - 1) != ".":
+        _check_function(found, place)
+
+
+def _is_name(found: Sequence[Token], place: int) -> bool:
+    """Whether the word can only be a name: after a dot or a colon that follows one, or a key of a map."""
+    before, earlier = _text(found, place - 1), found[place - 2] if place >= 2 else None
+    if before == "." and earlier is not None and earlier.kind != "number" and earlier.text != ".":
+        return True
+    if before == ":" and earlier is not None and (earlier.kind != "number"):
+        return True
+    return before in ("{", ",") and _text(found, place + 1) == ":"
+
+
+def _check_call(token: Token, found: Sequence[Token], place: int) -> None:
+    if _text(found, place + 1) in ("{", "("):
+        return
+    parts: list[str] = []
+    place += 1
+    while place < len(found) and (found[place].kind == "word" or found[place].text == "."):
+        parts.append(found[place].text)
+        if len(parts) % 2 == 0 and parts[-1] != ".":
+            parts.pop()
+            break
+        place += 1
+    name = "".join(parts).lower()
+    if name not in PROCEDURES:
+        raise _refused(
+            token,
+            f"calls {name or 'a quoted procedure'}",
+            f"procedures that it may call: {', '.join(sorted(PROCEDURES))}",
+        )
+
+
+def _check_function(found: Sequence[Token], place: int) -> None:
+    """A name with dots that is called must be one of the language's: others may do anything."""
+    end = place
+    while _text(found, end + 1) == "." and end + 2 < len(found) and found[end + 2].kind in ("word", "name"):
+        end += 2
+    if end == place or _text(found, end + 1) != "(":
+        return
+    if _plain(_text(found, place - 1)) == "CALL":
+        return  # judged as a procedure
+    if found[place].text.lower() not in NAMESPACES:
+        name = "".join(token.text for token in found[place : end + 1])
+        raise _refused(found[place], f"calls the function {name}", "only the language's own functions may be called")
+
+
+def _text(found: Sequence[Token], place: int) -> str:
+    return found[place].text if 0 <= place < len(found) else ""
+
+
+def _plain(word: str) -> str:
+    """A word as the most generous reader sees it: look-alikes and small letters as capitals."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", word).casefold()).upper()
+
+
+def _refused(token: Token, what: str, hint: str) -> UsageError:
+    return UsageError(f"queries only read, and this one {what} (line {token.line}): {hint}")
