@@ -1,0 +1,148 @@
+"""What an export is made from, as columns: the ops, edges and tasks of each rank class, the ranks, the groups."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.export.wire import Ints
+
+TEMPLATES = ("forward", "input_gradient", "weight_gradient", "step")
+TYPES = ("compute", "collective", "send", "recv")
+WHENS = ("every", "first", "last")
+TASK_KINDS = ("forward", "backward", "input_gradient", "weight_gradient", "step")
+EDGE_KINDS = ("data", "program", "limit")
+
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, STEP = range(4)
+COMPUTE, COLLECTIVE, SEND, RECV = range(4)
+EVERY, FIRST, LAST = range(3)
+DATA, PROGRAM, LIMIT = range(3)
+
+RUNS: Mapping[int, tuple[int, ...]] = {
+    0: (FORWARD,),
+    1: (INPUT_GRADIENT, WEIGHT_GRADIENT),
+    2: (INPUT_GRADIENT,),
+    3: (WEIGHT_GRADIENT,),
+    4: (STEP,),
+}
+"""Templates that a task of each kind (an index of TASK_KINDS) runs."""
+
+
+@dataclass(frozen=True)
+class Ops:
+    """The operators of a rank class, one a row. `template`, `type` and `when` are indexes of the tuples above.
+
+    Compute: `flops`, `bytes` (read and written). Others: `size` in bytes, `axis`, `dtype`; messages: `peer` (+1 or -1,
+    the stage at the other end). What an op does not have is 0 or "".
+    """
+
+    name: tuple[str, ...]
+    chunk: Ints
+    template: Ints
+    order: Ints
+    type: Ints
+    when: Ints
+    kind: tuple[str, ...]
+    phase: tuple[str, ...]
+    axis: tuple[str, ...]
+    dtype: tuple[str, ...]
+    flops: Ints
+    bytes: Ints
+    size: Ints
+    peer: Ints
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """`source` (a row of Ops) before `target`, for a reason of `kind` (an index of EDGE_KINDS)."""
+
+    source: Ints
+    target: Ints
+    kind: Ints
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of a rank class in the order in which it runs them; `kind` is an index of TASK_KINDS."""
+
+    kind: Ints
+    microbatch: Ints
+    chunk: Ints
+    first: npt.NDArray[np.bool_]
+    last: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True)
+class ClassColumns:
+    """A rank class: everything that all its ranks have in common."""
+
+    number: int
+    digest: str
+    stages: tuple[int, ...]
+    ops: Ops
+    edges: Edges
+    tasks: Tasks
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The communicator groups: `gid` and `axis` of each, its ranks in ring order in one list after the other's."""
+
+    gid: Ints
+    axis: tuple[str, ...]
+    sizes: Ints
+    ranks: Ints
+
+    def of_axis(self, axis: str, world: int) -> Ints:
+        """For every rank the id of its group on an axis, 0 where it has none."""
+        found = np.zeros(world, np.int64)
+        chosen = np.array([each == axis for each in self.axis], bool)
+        found[self.ranks[np.repeat(chosen, self.sizes)]] = np.repeat(self.gid[chosen], self.sizes[chosen])
+        return found
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """Every rank's class and the ranks next to it in the pipeline (around its ends), by rank."""
+
+    number: Ints
+    next: Ints
+    previous: Ints
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @classmethod
+    def of(cls, coordinates: Mapping[str, Ints], number: Ints) -> "RankTable":
+        """From each rank's coordinates on `tp`, `cp`, `dp` and `pp`."""
+        world = len(number)
+        stages = int(coordinates["pp"].max(initial=0)) + 1
+        # Sorted this way, the ranks of one pipeline stand in a row.
+        lines = np.lexsort(tuple(coordinates[axis] for axis in ("pp", "dp", "cp", "tp"))).reshape(-1, stages)
+        following, before = np.empty(world, np.int64), np.empty(world, np.int64)
+        following[lines] = np.roll(lines, -1, axis=1)
+        before[lines] = np.roll(lines, 1, axis=1)
+        return cls(number, following, before)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An instance as an export needs it. `plan` has the plan's words, `degrees` those of the mesh, innermost first."""
+
+    instance: str
+    name: str
+    graph: str
+    model: str
+    plan: Mapping[str, Any]
+    degrees: tuple[int, ...]
+    classes: tuple[ClassColumns, ...]
+    ranks: RankTable
+    groups: Groups

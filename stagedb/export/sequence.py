@@ -1,0 +1,206 @@
+"""From a class's templates and tasks to nodes in issue order, and what each of them waits for.
+
+Tasks of one kind mostly repeat each other with shifted ids. A `Layout` is a task's nodes and dependencies with every id
+told as (reference, offset): the first id of the task itself, of the task before, of the forward of the same
+microbatch … So a step of many microbatches is some ten layouts, and a row of references a task.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.errors import StagedbError
+from stagedb.export.columns import (
+    COMPUTE,
+    DATA,
+    FIRST,
+    LAST,
+    PROGRAM,
+    RECV,
+    RUNS,
+    STEP,
+    ClassColumns,
+)
+from stagedb.export.wire import Ints
+
+CTRL_DEPS, DATA_DEPS = 0, 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The nodes of some tasks, in issue order: `ops` are rows of the class's Ops.
+
+    Dependencies are sorted by node: `row` waits for the node `offset` after the first one of task reference `ref`
+    (column of `Sequence.sources`), in `data_deps` or `ctrl_deps` as `field` says.
+    """
+
+    ops: Ints
+    row: Ints
+    field: Ints
+    ref: Ints
+    offset: Ints
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """All nodes of a class. `base` is the id of each task's first node, `layout` its layout.
+
+    `sources` has a row a task: the tasks that its layout's references mean, itself first; -1 for none.
+    """
+
+    layouts: tuple[Layout, ...]
+    layout: Ints
+    base: Ints
+    sources: Ints
+    nodes: int
+
+
+def sequence(columns: ClassColumns) -> Sequence:
+    """Lay out every task of a class. Raises StagedbError where the store's order contradicts its edges."""
+    return _Sequencer(columns).run()
+
+
+class _Sequencer:
+    """The tables that laying out tasks looks things up in."""
+
+    def __init__(self, columns: ClassColumns) -> None:
+        self.columns = columns
+        ops, tasks = columns.ops, columns.tasks
+        self.communicates = (ops.type != COMPUTE) & (ops.type != RECV)
+        keys = np.stack([tasks.kind, tasks.chunk, tasks.first, tasks.last], axis=1).astype(np.int64)
+        found, variant = np.unique(keys, axis=0, return_inverse=True)
+        self.variant: Ints = variant.reshape(-1).astype(np.int64)
+        self.rows = [self._rows_of(*(int(part) for part in key)) for key in found]
+        self.place = np.full((len(found), len(ops)), -1, np.int64)
+        for index, rows in enumerate(self.rows):
+            self.place[index, rows] = np.arange(len(rows))
+        counts = np.array([len(rows) for rows in self.rows], np.int64)[self.variant]
+        self.base: Ints = 1 + np.cumsum(counts) - counts
+        self.last_compute = np.array([self._last(rows, ops.type == COMPUTE) for rows in self.rows], np.int64)
+        self.last_communication = np.array([self._last(rows, self.communicates) for rows in self.rows], np.int64)
+        self.nodes = int(counts.sum())
+
+    def run(self) -> Sequence:
+        tasks = len(self.columns.tasks)
+        layouts: list[Layout] = []
+        layout = np.zeros(tasks, np.int64)
+        sources: list[tuple[Ints, Ints]] = []
+        for variant in range(len(self.rows)):
+            chosen = np.flatnonzero(self.variant == variant)
+            table, slots = self._slots(variant, chosen)
+            # Offsets and duplicates depend on which variants the references are of, and on which of them are one task.
+            same = np.array([[(row == task).argmax() for task in row] for row in table], np.int64)
+            key = np.concatenate([np.where(table < 0, -1, self.variant[table]), same], axis=1)
+            _, first, group = np.unique(key, axis=0, return_index=True, return_inverse=True)
+            for number, example in enumerate(first):
+                layout[chosen[group.reshape(-1) == number]] = len(layouts)
+                layouts.append(self._layout(variant, table[example], same[example], slots))
+            sources.append((chosen, table))
+        width = max((table.shape[1] for _, table in sources), default=1)
+        all_sources = np.full((tasks, width), -1, np.int64)
+        for chosen, table in sources:
+            all_sources[chosen, : table.shape[1]] = table
+        return Sequence(tuple(layouts), layout, self.base, all_sources, self.nodes)
+
+    def _rows_of(self, kind: int, chunk: int, first: int, last: int) -> Ints:
+        """The ops that a task of this variant runs, in issue order."""
+        ops = self.columns.ops
+        runs = (ops.chunk == chunk) & np.isin(ops.template, RUNS[kind])
+        runs &= ((ops.when != FIRST) | bool(first)) & ((ops.when != LAST) | bool(last))
+        rows = np.flatnonzero(runs)
+        return rows[np.argsort(ops.order[rows], kind="stable")].astype(np.int64)
+
+    def _last(self, rows: Ints, chosen: npt.NDArray[np.bool_]) -> int:
+        places = np.flatnonzero(chosen[rows])
+        return int(places[-1]) if len(places) else -1
+
+    def _before(self, chosen: Ints, has: npt.NDArray[np.bool_]) -> Ints:
+        """For each task the latest one before it that has something; -1 for none."""
+        tasks = np.flatnonzero(has)
+        at = np.searchsorted(tasks, chosen) - 1
+        return np.where(at >= 0, tasks[at], -1) if len(tasks) else np.full(len(chosen), -1, np.int64)
+
+    def _slots(self, variant: int, chosen: Ints) -> tuple[Ints, tuple[Ints, Ints, Ints, Ints, Ints]]:
+        """References of the chosen tasks of a variant, and its possible dependencies.
+
+        The dependencies are columns: row; field; reference; op, or -1 for the last compute or communication; place.
+        """
+        edges, ops = self.columns.edges, self.columns.ops
+        place = self.place[variant]
+        rows = self.rows[variant]
+        mine = place[edges.target] >= 0
+        mine &= ~(
+            (edges.kind == PROGRAM) & self.communicates[edges.source] & self.communicates[edges.target]
+        )  # the chain over all tasks says it
+        source, target, kind = edges.source[mine], edges.target[mine], edges.kind[mine]
+        inside = place[source] >= 0
+        if (inside & (place[source] >= place[target])).any():
+            at = int(np.flatnonzero(inside & (place[source] >= place[target]))[0])
+            raise StagedbError(
+                f"class {self.columns.number}: {ops.name[target[at]]} waits for {ops.name[source[at]]}, which is "
+                "issued later in the same task: the instance is broken; remove it with `stagedb rm` and make it again"
+            )
+        field = np.where(kind == DATA, DATA_DEPS, CTRL_DEPS)
+        waits = np.zeros(len(rows), bool)
+        waits[place[target[inside & (ops.type[source] != RECV)]]] = True
+        roots = np.flatnonzero(~waits & (ops.type[rows] != RECV))
+        chain = np.flatnonzero(self.communicates[rows])
+        table = [
+            chosen,
+            self._before(chosen, self.last_compute[self.variant] >= 0),
+            self._before(chosen, self.last_communication[self.variant] >= 0),
+        ]
+        reference = np.zeros(len(source), np.int64)
+        outside = np.flatnonzero(~inside)
+        runs = np.stack([ops.chunk[source], ops.template[source], ops.when[source]], axis=1)
+        found, which = np.unique(runs[outside], axis=0, return_inverse=True)
+        for number, (_, template, _) in enumerate(found):
+            one = outside[which.reshape(-1) == number]
+            reference[one] = len(table)
+            table.append(self._source_tasks(chosen, int(source[one[0]]), int(template)))
+        nothing = np.full(len(roots), -1, np.int64)
+        columns = [
+            (place[target], field, reference, source),
+            (roots, nothing * 0 + CTRL_DEPS, nothing * 0 + 1, nothing),
+            (chain[1:], np.full(len(chain[1:]), CTRL_DEPS), np.zeros(len(chain[1:]), np.int64), rows[chain[:-1]]),
+            (chain[:1], np.full(len(chain[:1]), CTRL_DEPS), np.full(len(chain[:1]), 2), np.full(len(chain[:1]), -2)),
+        ]
+        row, fields, refs, op = (np.concatenate(parts).astype(np.int64) for parts in zip(*columns, strict=True))
+        return np.stack(table, axis=1), (row, fields, refs, op, place)
+
+    def _source_tasks(self, chosen: Ints, op: int, template: int) -> Ints:
+        """For each chosen task the task in which an op of another task ran for it.
+
+        The same microbatch's, if it ran there; else (the step, ops of the first microbatch only) the latest before.
+        """
+        tasks = self.columns.tasks
+        runs = self.place[self.variant, op] >= 0
+        latest = self._before(chosen, runs)
+        if template == STEP or (tasks.kind[chosen] == len(RUNS) - 1).any():
+            return latest
+        where = np.flatnonzero(runs)
+        same = np.full(int(tasks.microbatch.max()) + 1, -1, np.int64)
+        same[tasks.microbatch[where]] = where
+        wanted = same[tasks.microbatch[chosen]]
+        return np.where((wanted >= 0) & (wanted < chosen), wanted, latest)
+
+    def _layout(self, variant: int, sources: Ints, same: Ints, slots: tuple[Ints, Ints, Ints, Ints, Ints]) -> Layout:
+        row, field, ref, op, _ = slots
+        there = sources[ref] >= 0
+        row, field, ref, op = row[there], field[there], ref[there], op[there]
+        of = self.variant[sources[ref]]
+        offset = np.where(
+            op >= 0, self.place[of, op], np.where(op == -1, self.last_compute[of], self.last_communication[of])
+        )
+        ref = same[ref]
+        # One id once: of the same node in data and control dependencies, the data dependency stays.
+        order = np.lexsort((-field, offset, ref, row))
+        row, field, ref, offset = row[order], field[order], ref[order], offset[order]
+        fresh = np.ones(len(row), bool)
+        fresh[1:] = (row[1:] != row[:-1]) | (ref[1:] != ref[:-1]) | (offset[1:] != offset[:-1])
+        row, field, ref, offset = row[fresh], field[fresh], ref[fresh], offset[fresh]
+        order = np.lexsort((self.base[sources[ref]] + offset, field, row))
+        return Layout(self.rows[variant], row[order], field[order], ref[order], offset[order])
+
+

@@ -1,0 +1,130 @@
+"""Protobuf's wire format over whole columns: rows of bytes of different lengths, built and joined by numpy.
+
+A `Rows` holds one byte string a row, all in one flat array. Messages are made by joining columns of rows; nothing
+here loops over rows in Python.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+
+VARINT, LENGTH = 0, 2
+"""Wire types that the traces use."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One byte string a row: row i is the next `lengths[i]` bytes of `data`."""
+
+    data: Bytes
+    lengths: Ints
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def starts(self) -> Ints:
+        """Where each row begins in `data`."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def take(self, index: npt.NDArray[np.integer]) -> "Rows":
+        """The rows at these indexes, in that order."""
+        lengths = self.lengths[index]
+        return Rows(self.data[spread(self.starts[index], lengths)], lengths)
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> "Rows":
+        """The same rows, those not kept made empty."""
+        return Rows(self.data[np.repeat(keep, self.lengths)], np.where(keep, self.lengths, 0))
+
+    def row(self, index: int) -> bytes:
+        """One row."""
+        start = int(self.starts[index])
+        return self.data[start : start + int(self.lengths[index])].tobytes()
+
+
+def spread(starts: Ints, lengths: Ints) -> Ints:
+    """The positions `start, start + 1, … start + length - 1` of every row, one after the other."""
+    total = int(lengths.sum())
+    ends = np.cumsum(lengths)
+    return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def constant(value: bytes, count: int) -> Rows:
+    """The same bytes in every row."""
+    return Rows(np.tile(np.frombuffer(value, np.uint8), count), np.full(count, len(value), np.int64))
+
+
+def texts(values: Sequence[str]) -> Rows:
+    """One text a row, as UTF-8."""
+    encoded = [value.encode() for value in values]
+    return Rows(np.frombuffer(b"".join(encoded), np.uint8), np.fromiter(map(len, encoded), np.int64, len(encoded)))
+
+
+def varint_sizes(values: Ints) -> Ints:
+    """How many bytes each value takes as a varint."""
+    sizes = np.ones(len(values), np.int64)
+    for bits in range(7, 63, 7):
+        sizes += values >= (1 << bits)
+    return sizes
+
+
+def varint_size(value: int) -> int:
+    """How many bytes a value takes as a varint."""
+    return max(1, -(-value.bit_length() // 7))
+
+
+def varints(values: Ints) -> Rows:
+    """Every value (not negative) as the shortest varint."""
+    sizes = varint_sizes(values)
+    wide = padded(values, int(sizes.max(initial=1)))
+    column = np.arange(wide.shape[1])
+    last = column[None, :] == sizes[:, None] - 1
+    return Rows((wide & np.where(last, 0x7F, 0xFF).astype(np.uint8))[column[None, :] < sizes[:, None]], sizes)
+
+
+def padded(values: Ints, width: int) -> Bytes:
+    """Every value (not negative) as a varint of exactly `width` bytes: a matrix of a row a value."""
+    shifts = np.arange(width, dtype=np.int64) * 7
+    out = ((values[:, None] >> shifts) & 0x7F).astype(np.uint8)
+    out[:, :-1] |= 0x80
+    return out
+
+
+def put_padded(buffer: Bytes, positions: Ints, values: Ints, width: int) -> None:
+    """Write varints of `width` bytes at these positions of a buffer."""
+    for byte in range(width):
+        more = 0x80 if byte < width - 1 else 0
+        buffer[positions + byte] = ((values >> (7 * byte)) & 0x7F).astype(np.uint8) | more
+
+
+def tag(field: int, wire_type: int) -> bytes:
+    """What stands before a field's value."""
+    return varints(np.array([field << 3 | wire_type], np.int64)).row(0)
+
+
+def number_fields(field: int, values: Ints) -> Rows:
+    """A varint field with a value a row."""
+    return join(constant(tag(field, VARINT), len(values)), varints(values))[0]
+
+
+def bytes_fields(field: int, values: Rows) -> Rows:
+    """A field of text, bytes or a message, one a row."""
+    return join(constant(tag(field, LENGTH), len(values)), varints(values.lengths), values)[0]
+
+
+def join(*columns: Rows) -> tuple[Rows, list[Ints]]:
+    """Each row's bytes of all columns, one after the other; and where in the result each column's rows begin."""
+    lengths = np.sum([column.lengths for column in columns], axis=0, dtype=np.int64)
+    out = np.empty(int(lengths.sum()), np.uint8)
+    at = np.cumsum(lengths) - lengths
+    begins = []
+    for column in columns:
+        begins.append(at)
+        out[spread(at, column.lengths)] = column.data
+        at = at + column.lengths
+    return Rows(out, lengths), begins

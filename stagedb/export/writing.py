@@ -1,0 +1,195 @@
+"""Writing the files of ranks, alone or shared among processes.
+
+A writer is `python -m stagedb.export.writing`: it reads one job a line from its standard input and tells its progress
+on its standard output. Nothing but the path of a saved class and numbers passes between the processes, so neither
+threads nor the memory of the process that exports matter.
+"""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stagedb.errors import StagedbError
+from stagedb.export.encoded import EncodedClass, RankBytes, load
+
+Progress = Callable[[int], None]
+"""Told how many more files are written."""
+
+REPORT_EVERY = 0.2
+"""Seconds between two reports of a writer."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Write ranks `first` to `end - 1` (rows, not numbers) of a saved class as `<directory>/<prefix>.<rank>.et`."""
+
+    saved: str
+    directory: str
+    prefix: str
+    first: int
+    end: int
+
+
+def write_ranks(
+    encoded: EncodedClass, ranks: RankBytes, rows: range, directory: Path, prefix: str, written: Progress
+) -> None:
+    """Write the files of some ranks of a class. Raises OSError as the system says it."""
+    buffer = encoded.expand()
+    positions, sources = encoded.patched()
+    view = memoryview(buffer)
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        told, since = time.monotonic(), 0
+        for row in rows:
+            buffer[positions] = ranks.values[row][sources]
+            _write_whole(folder, f"{prefix}.{ranks.ranks[row]}.et", view)
+            since += 1
+            if time.monotonic() - told > REPORT_EVERY:
+                written(since)
+                told, since = time.monotonic(), 0
+        written(since)
+    finally:
+        os.close(folder)
+
+
+def _write_whole(folder: int, name: str, view: memoryview) -> None:
+    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+    try:
+        done = os.write(file, view)
+        while done < len(view):
+            count = os.write(file, view[done:])
+            if count == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+            done += count
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, name) from error
+    finally:
+        os.close(file)
+
+
+class Writers:
+    """Processes that share the writing."""
+
+    def __init__(self, count: int, written: Progress) -> None:
+        self._written = written
+        self._failure: str | None = None
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "stagedb.export.writing"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            for _ in range(count)
+        ]
+        self._readers = [threading.Thread(target=self._listen, args=(each,), daemon=True) for each in self._processes]
+        for reader in self._readers:
+            reader.start()
+
+    def give(self, job: Job) -> None:
+        """Share a job among the processes."""
+        count = len(self._processes)
+        bounds = np.linspace(job.first, job.end, count + 1).astype(int).tolist()
+        for process, first, end in zip(self._processes, bounds, bounds[1:], strict=False):
+            if first < end and process.stdin is not None:
+                line = json.dumps({**asdict(job), "first": first, "end": end})
+                try:
+                    process.stdin.write(line + "\n")
+                    process.stdin.flush()
+                except BrokenPipeError:
+                    self.finish()
+
+    def finish(self) -> None:
+        """Wait until all is written. Raises StagedbError with what the first process that failed said."""
+        for process in self._processes:
+            if process.stdin is not None and not process.stdin.closed:
+                try:
+                    process.stdin.close()
+                except BrokenPipeError:
+                    continue
+        statuses = [process.wait() for process in self._processes]
+        for reader in self._readers:
+            reader.join()
+        if self._failure or any(statuses):
+            raise StagedbError(self._failure or f"a process that wrote traces ended with status {max(statuses)}")
+
+    def stop(self) -> None:
+        """End the processes, whatever they do."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+        for process, reader in zip(self._processes, self._readers, strict=True):
+            process.wait()
+            reader.join()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    try:
+                        pipe.close()
+                    except BrokenPipeError:
+                        continue
+
+    def _listen(self, process: "subprocess.Popen[str]") -> None:
+        for line in process.stdout or ():
+            said = json.loads(line)
+            if "error" in said:
+                self._failure = self._failure or said["error"]
+            else:
+                self._written(said["written"])
+
+
+@contextmanager
+def writers(count: int, written: Progress) -> Iterator[Writers]:
+    """Processes that are ended on leaving, whatever happens."""
+    made = Writers(count, written)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def explain(error: OSError, directory: Path) -> str:
+    """What a failed write means and what to do."""
+    what = f"{directory}/{error.filename}" if error.filename else str(directory)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space left while writing {what}: nothing was kept; free some, or write fewer ranks with --only"
+    if error.errno == errno.EFBIG:
+        return f"{what} is larger than this shell lets a file be: nothing was kept; raise it with `ulimit -f unlimited`"
+    return f"cannot write {what}: {error.strerror}; nothing was kept"
+
+
+def main(lines: Sequence[str] | None = None) -> int:
+    """Read jobs, write ranks, say how many: the loop of a writer."""
+
+    def tell(**said: object) -> None:
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
+
+    for line in sys.stdin if lines is None else lines:
+        job = Job(**json.loads(line))
+        directory = Path(job.directory)
+        try:
+            encoded, ranks = load(Path(job.saved))
+            rows = range(job.first, job.end)
+            write_ranks(encoded, ranks, rows, directory, job.prefix, lambda count: tell(written=count))
+        except BrokenPipeError:
+            return 1
+        except OSError as error:
+            tell(error=explain(error, directory))
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
