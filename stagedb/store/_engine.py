@@ -21,7 +21,10 @@ import psutil
 POLL = 1.0
 """Seconds between two looks at who is connected."""
 
-OPTIONS = {
+ABANDONED = 5.0
+"""Seconds for which work may go on that no client waits for."""
+
+OPTIONS: dict[str, Any] = {
     "server_plugins": "Bolt:com.arcadedb.bolt.BoltProtocolPlugin",
     "host": "127.0.0.1",
     # In production mode it would keep the text of errors to itself.
@@ -151,17 +154,24 @@ def _withdraw(endpoint: Path, nonce: str) -> None:
 
 
 def _serve(port: int, idle: float, stopping: _Stopping) -> None:
-    """Return when asked to, or when no client has been connected for `idle` seconds."""
+    """Return when asked to, or when no client has been connected for `idle` seconds.
+
+    A query whose client has gone runs on, and nothing can end it but the process. If nobody else is connected either,
+    this ends the process as it is: the files bear that as they bear a power cut.
+    """
     me = psutil.Process()
-    last_used = time.monotonic()
+    used = abandoned = time.monotonic()
     while not stopping.asked:
         time.sleep(POLL)
-        if any(
-            connection.status == psutil.CONN_ESTABLISHED and connection.laddr.port == port
-            for connection in me.net_connections("tcp")
-        ):
-            last_used = time.monotonic()
-        elif time.monotonic() - last_used > idle:
+        now = time.monotonic()
+        states = {one.status for one in me.net_connections("tcp") if one.laddr.port == port}
+        if psutil.CONN_ESTABLISHED in states:
+            used = abandoned = now
+        elif psutil.CONN_CLOSE_WAIT not in states:
+            abandoned = now
+        if now - abandoned > ABANDONED:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if now - used > idle:
             return
 
 

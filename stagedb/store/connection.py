@@ -1,7 +1,6 @@
 """A connection to a store: statements of `cypher/` read and written, free queries answered, through one door each."""
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -43,8 +42,6 @@ class Store:
         self._driver = driver
         self._database = database
         self._reader = reader
-        self._readers: dict[float, neo4j.Driver] = {}
-        self._lock = threading.Lock()
         self.engine = engine
         """`embedded` or `neo4j`."""
         self.uri = uri
@@ -60,10 +57,7 @@ class Store:
 
     def close(self) -> None:
         """Close the connections. The embedded engine ends by itself, some time after its last client."""
-        with self._lock:
-            for driver in (*self._readers.values(), self._driver):
-                driver.close()
-            self._readers.clear()
+        self._driver.close()
 
     def read(self, name: str, /, **params: Any) -> list[dict[str, Any]]:
         """Rows of the statement `cypher/<name>.cypher`, which must be one that reads."""
@@ -107,7 +101,12 @@ class Store:
         timeout: seconds after which it is ended. Raises UsageError for a text that could write or that the store does
         not understand, StagedbError when its time is over.
         """
-        return queries.run(lambda: self._reading(timeout), self.uri, text, params or {}, timeout)
+        queries.check(text)
+        if self._reader is None:
+            return queries.run(self._driver, self._database, self.uri, text, params or {}, timeout)
+        # Closing its connections is the one way to give a query of this engine up.
+        with self._reader(timeout) as driver:
+            return queries.run(driver, self._database, self.uri, text, params or {}, timeout)
 
     def version(self) -> int:
         """The newest migration that this database has; 0 if it is empty. Raises UsageError if it is not a store."""
@@ -141,15 +140,6 @@ class Store:
 
     def _session(self, access: str) -> neo4j.Session:
         return self._driver.session(database=self._database, default_access_mode=access)
-
-    def _reading(self, timeout: float) -> neo4j.Session:
-        driver = self._driver
-        if self._reader is not None:
-            with self._lock:
-                if timeout not in self._readers:
-                    self._readers[timeout] = self._reader(timeout)
-                driver = self._readers[timeout]
-        return driver.session(database=self._database, default_access_mode=neo4j.READ_ACCESS)
 
 
 def connect(

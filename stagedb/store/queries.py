@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import neo4j
@@ -13,21 +13,22 @@ from stagedb.store.failures import is_out_of_memory, translated
 from stagedb.store.readonly import check
 from stagedb.store.values import Table, plain
 
+__all__ = ["check", "run"]
+
 GRACE = 1.0
 """Seconds that the server has for ending a query itself before it is given up."""
 
 
-def run(session: Callable[[], neo4j.Session], uri: str, text: str, params: Mapping[str, Any], timeout: float) -> Table:
-    """The answer to a text that only reads, on a session of its own. Raises as `Store.query` says."""
-    check(text)
+def run(driver: neo4j.Driver, database: str, uri: str, text: str, params: Mapping[str, Any], timeout: float) -> Table:
+    """The answer to a text that only reads (see `check`). Raises as `Store.query` says."""
     if not timeout > 0:
         raise UsageError(f"a query's time-out is a number of seconds above 0, not {timeout}")
     answers: queue.SimpleQueue[Table | BaseException] = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            with session() as one:
-                answers.put(_answer(one, uri, text, params, timeout))
+            with driver.session(database=database, default_access_mode=neo4j.READ_ACCESS) as session:
+                answers.put(_answer(session, uri, text, params, timeout))
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked
             answers.put(error)
 
