@@ -1,0 +1,113 @@
+"""Records checked: each configuration goes through build, instantiate and export, and its rank is counted.
+
+FLOPs and messages are read from the exported trace, the result sizes of messages from the store, and both must agree.
+"""
+
+import fnmatch
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stagedb.api import InstanceInfo, Stagedb
+from stagedb.errors import StagedbError
+from stagedb.export import chakra_pb2 as pb
+from stagedb.export.reading import TraceColumns, read_trace
+from stagedb.parallel import Plan
+from stagedb.reference.counts import Counts, Difference, Message, compare
+from stagedb.reference.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One record's outcome. `unsupported` says what no plan can ask for yet; then nothing was compared."""
+
+    record: str
+    differences: tuple[Difference, ...] = ()
+    unsupported: str | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether everything was compared and nothing differs."""
+        return self.unsupported is None and all(row.theirs == row.ours for row in self.differences)
+
+
+def select(records: Sequence[Record], pattern: str | None) -> list[Record]:
+    """The records whose name fits a shell pattern; all without one."""
+    return [record for record in records if pattern is None or fnmatch.fnmatchcase(record.name, pattern)]
+
+
+def check_records(
+    db: Stagedb, records: Sequence[Record], progress: Callable[[int, int], None] = lambda done, of: None
+) -> Iterator[Checked]:
+    """Check records one after another; instances that were made for it are removed again."""
+    for done, record in enumerate(records):
+        progress(done, len(records))
+        try:
+            words = plan_words(record.config)
+            card = card_of(record.config)
+        except Unsupported as reason:
+            yield Checked(record.name, unsupported=str(reason))
+            continue
+        instance = db.instantiate(card, **words)  # type: ignore[arg-type]
+        try:
+            ours = counts_of(db, instance.id, record.rank)
+        finally:
+            if instance.new:
+                db.rm(instance.id)
+        yield Checked(record.name, tuple(compare(record.counts, ours)))
+    progress(len(records), len(records))
+
+
+def counts_of(db: Stagedb, instance: str, rank: int) -> Counts:
+    """What a rank of an instance computes and sends, from its exported trace; the store must say the same."""
+    with tempfile.TemporaryDirectory(prefix="stagedb-check-") as scratch:
+        exported = db.export(instance, out=Path(scratch) / "traces", only=str(rank))
+        trace = trace_counts(read_trace(next(exported.directory.glob(f"*.{rank}.et"))))
+    stored = store_counts(db, exported.instance, rank)
+    if trace != _as_traced(stored):
+        raise StagedbError(
+            f"the trace of rank {rank} of instance {instance} does not hold what the store says: "
+            f"{list(compare(_as_traced(stored), trace))}"
+        )
+    return stored
+
+
+def _as_traced(counts: Counts) -> Counts:
+    """A trace holds the size of a message once: the operand's."""
+    messages: Counter[Message] = Counter()
+    for message, count in counts.messages.items():
+        messages[message._replace(bytes_out=message.bytes_in)] += count
+    return Counts(counts.flops, messages)
+
+
+def trace_counts(trace: TraceColumns) -> Counts:
+    """The counts of one rank's trace; a message's result is taken to be as large as its operand."""
+    flops: Counter[tuple[str, str]] = Counter()
+    messages: Counter[Message] = Counter()
+    columns = trace.attributes
+    for index, kind in enumerate(trace.types):
+        phase, word = columns["phase"][index], columns["kind"][index]
+        if kind == pb.COMP_NODE:
+            if word in FLOP_KINDS:
+                flops[phase, word] += columns["num_ops"][index]
+            continue
+        size = columns["comm_size"][index]
+        messages[Message(phase, word, columns["axis"][index], columns["dtype"][index], size, size)] += 1
+    return Counts(dict(flops), messages)
+
+
+def store_counts(db: Stagedb, instance: InstanceInfo, rank: int) -> Counts:
+    """The counts of one rank as the store holds them: its class's operators, times the tasks that run them."""
+    plan = Plan.from_mapping(instance.plan)
+    rows = db.store.read("reference/counts", instance=instance.id, rank=rank, microbatches=plan.microbatches)
+    flops: dict[tuple[str, str], int] = {}
+    messages: Counter[Message] = Counter()
+    for row in rows:
+        if row["type"] == "compute":
+            flops[row["phase"], row["kind"]] = row["flops"]
+        else:
+            sizes = row["bytes_in"], row["bytes_out"]
+            messages[Message(row["phase"], row["kind"], row["axis"], row["dtype"], *sizes)] += row["count"]
+    return Counts(flops, messages)

@@ -1,0 +1,45 @@
+"""What one rank computes and sends in a step, counted: FLOPs by phase and kind, messages by what tells them apart."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Message(NamedTuple):
+    """A collective or one end of a send, as a kind: `bytes_in` this rank's operand, `bytes_out` its result."""
+
+    phase: str
+    kind: str
+    axis: str
+    dtype: str
+    bytes_in: int
+    bytes_out: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """FLOPs by (phase, matmul or attention), and how often each message is sent."""
+
+    flops: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    messages: Counter[Message] = field(default_factory=Counter)
+
+
+class Difference(NamedTuple):
+    """A quantity of a record with their count and ours."""
+
+    quantity: str
+    theirs: int
+    ours: int
+
+
+def compare(theirs: Counts, ours: Counts) -> Iterator[Difference]:
+    """Every quantity that either side has."""
+    for phase, kind in sorted({*theirs.flops, *ours.flops}):
+        key = (phase, kind)
+        yield Difference(f"FLOPs {phase} {kind}", theirs.flops.get(key, 0), ours.flops.get(key, 0))
+    for message in sorted({*theirs.messages, *ours.messages}):
+        quantity = (
+            f"{message.kind} {message.phase} {message.axis} {message.dtype} {message.bytes_in} -> {message.bytes_out} B"
+        )
+        yield Difference(quantity, theirs.messages[message], ours.messages[message])

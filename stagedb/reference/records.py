@@ -1,0 +1,141 @@
+"""Recorded steps of a real framework: what one rank computed and sent, and the plan that asks stagedb for the same.
+
+The format is that of `tests/reference/records.json`: a list of records with `name`, `config`, `flops` (by phase) and
+`collectives` (rows of phase, op, axis, dtype, bytes, count). Sizes in `config` win over the model's label.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.models import Card
+from stagedb.reference.counts import Counts, Message
+
+DTYPES: Mapping[str, str] = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+"""A record's element types in stagedb's words."""
+
+RECOMPUTE: Mapping[str, str] = {"none": "none", "full": "full", "core": "core", "sac": "pointwise"}
+"""A record's recomputation in stagedb's words (`sac` keeps matmuls: selective activation checkpointing)."""
+
+FLOP_KINDS = ("matmul", "attention")
+
+
+class Unsupported(UsageError):
+    """A record asks for a way of training that no plan can say yet."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record: its label, its configuration, and the counts of its rank."""
+
+    name: str
+    config: Mapping[str, Any]
+    counts: Counts
+
+    @property
+    def rank(self) -> int:
+        """The global rank that was recorded (tp innermost, pp outermost)."""
+        return int(self.config["rank"])
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a file. UsageError where it is missing or is not a list of records."""
+    try:
+        rows = json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read records from {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}") from None
+    if not isinstance(rows, list):
+        raise UsageError(f"{path} holds no list of records")
+    return [_record(path, place, row) for place, row in enumerate(rows)]
+
+
+def _record(path: Path, place: int, row: Any) -> Record:
+    try:
+        flops = {
+            (phase, kind): int(found[kind])
+            for phase, found in row["flops"].items()
+            if isinstance(found, dict)
+            for kind in FLOP_KINDS
+            if found.get(kind)
+        }
+        messages: Counter[Message] = Counter()
+        for sent in row["collectives"]:
+            size, result = sent["bytes_in"] or sent["bytes_out"], sent["bytes_out"] or sent["bytes_in"]
+            dtype = DTYPES.get(sent["dtype"], sent["dtype"])
+            messages[Message(sent["phase"], sent["op"], sent["axis"], dtype, size, result)] += sent["count"]
+        return Record(str(row["name"]), dict(row["config"]), Counts(flops, messages))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path}: record {place} lacks or misuses a field: {error}") from None
+
+
+def card_of(config: Mapping[str, Any]) -> Card:
+    """The model of a record: torch's untied embedding and head, biases and learned positions in the gpt style."""
+    style = config["style"]
+    if style not in ("llama", "gpt"):
+        raise Unsupported(f"models of style {style} (experts)")
+    gpt = style == "gpt"
+    return Card(
+        name=config["model"],
+        family=style,
+        hidden=config["hidden"],
+        layers=config["layers"],
+        heads=config["heads"],
+        kv_heads=config["kv_heads"],
+        head_dim=config["head_dim"],
+        ffn=config["ffn"],
+        vocab=config["vocab"],
+        vocab_multiple=1,
+        norm="layernorm" if gpt else "rmsnorm",
+        mlp="plain" if gpt else "gated",
+        activation="gelu" if gpt else "silu",
+        positions="learned" if gpt else "rotary",
+        max_positions=config["seq"],
+        tied=False,
+        linear_bias=gpt,
+        qkv_bias=False,
+        parameters=0,
+        source="the configuration of a record",
+    )
+
+
+_UNSUPPORTED: tuple[tuple[str, Any, str], ...] = (
+    ("dp_kind", ("none", "ddp"), "sharded data parallelism (fsdp)"),
+    ("dp_replicate", (1,), "hybrid sharding (hsdp)"),
+    ("mixed", ("none",), "fp32 master weights (mixed precision)"),
+    ("cp", (1,), "context parallelism"),
+    ("ep", (1,), "expert parallelism"),
+    ("optimizer", ("adamw",), "an optimizer other than AdamW"),
+    ("recompute", tuple(RECOMPUTE), "an unknown kind of recomputation"),
+)
+
+
+def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
+    """The words of the plan that asks for a record's configuration. Unsupported where there are none yet."""
+    for field, known, what in _UNSUPPORTED:
+        if config[field] not in known:
+            raise Unsupported(what)
+    return {
+        "recipe": "torch",
+        "tp": config["tp"],
+        "dp": config["dp"],
+        "pp": config["pp"],
+        "sp": config["sp"],
+        "shared_input": config["tp_plan"] == "shared",
+        "loss_parallel": config["loss_parallel"],
+        "attention": "math" if config["attn"] == "math" else "fused",
+        "kernels": config["ops"],
+        "dropout": config["dropout"],
+        "recompute": RECOMPUTE[config["recompute"]],
+        "early_stop": config["early_stop"],
+        "dtype": config["dtype"],
+        "micro_batch_size": config["batch"],
+        "global_batch_size": config["batch"] * config["dp"] * config["microbatches"],
+        "seq_len": config["seq"],
+        "schedule": config["pp_schedule"],
+    }
