@@ -3,9 +3,7 @@
 //
 // mode: writes
 // param instance: string — the instance's id
-// param rows: map[] — class
-UNWIND $rows AS row
-MATCH (o:Op {instance: $instance, class: row.class})
+MATCH (o:Op {instance: $instance})
 WHERE o.type = 'collective' OR o.type = 'send'
 WITH o.class AS class, o.chunk AS chunk,
   CASE o.template WHEN 'forward' THEN 0 WHEN 'step' THEN 2 ELSE 1 END AS part, o

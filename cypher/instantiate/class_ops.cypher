@@ -2,9 +2,7 @@
 //
 // mode: writes
 // param instance: string — the instance's id
-// param rows: map[] — class
-UNWIND $rows AS row
-MATCH (o:Op {instance: $instance, class: row.class})
-WITH row, count(o) AS ops
-MATCH (c:RankClass {id: $instance + '/' + toString(row.class)})
+MATCH (o:Op {instance: $instance})
+WITH o.class AS class, count(*) AS ops
+MATCH (c:RankClass {id: $instance + '/' + toString(class)})
 SET c.ops = ops

@@ -156,7 +156,7 @@ class _Copy:
             for label in ("collectives", "sends", "recvs"):
                 self._rows(label, places, **common, values=values, dtypes=dtypes)
         self._rows("buckets", bucket_rows(self.instance, self.classes), **common, dtypes=dtypes)
-        self._rows("class_ops", self._numbers(), instance=self.instance)
+        self.store.write("instantiate/class_ops", instance=self.instance)
 
     def _copy_edges(self) -> None:
         for places in self._places():
@@ -164,7 +164,7 @@ class _Copy:
         edges, readers = bucket_links(self.instance, self.classes)
         self._rows("links", edges)
         self._rows("bucket_readers", readers)
-        self._rows("chains", self._numbers(), instance=self.instance)
+        self.store.write("instantiate/chains", instance=self.instance)
 
     def _make_tasks(self) -> None:
         self._rows("tasks", list(task_rows(self.instance, self.classes)), instance=self.instance)
@@ -190,9 +190,6 @@ class _Copy:
         ops = Counter(op["block"] for op in self.graph.ops)
         step = max(1, OPS_AT_ONCE // max(ops.values(), default=1))
         return (rows[start : start + step] for start in range(0, len(rows), step))
-
-    def _numbers(self) -> list[Row]:
-        return [{"class": each.number} for each in self.classes]
 
     def _rows(self, name: str, rows: list[Row], **params: Any) -> None:
         self.lease.renew()
