@@ -27,7 +27,7 @@ def data_edges(blocks: tuple[BlockSpec, ...], ops: list[SymOp], tied: tuple[str,
     for op in ops:
         for name in op.reads:
             readers[name].append(op.name)
-    for edge in _between(blocks, writers, readers):
+    for edge in (*_between(blocks, writers, readers), *_turn(blocks, writers, readers)):
         edges[edge] = None
     if tied is not None:
         together = canonical(2 - symbol("pp"))
@@ -52,6 +52,15 @@ def _between(
         yield from _hop(writers, readers, block.output, "cut.send_forward", Hop.PREVIOUS)
         yield from _hop(writers, readers, "cut.recv_backward", block.output_gradient, Hop.NEXT)
         yield from _hop(writers, readers, block.input_gradient, "cut.send_backward", Hop.NEXT)
+
+
+def _turn(blocks: tuple[BlockSpec, ...], writers: dict[str, str], readers: dict[str, list[str]]) -> Iterable[SymEdge]:
+    """The backward begins when the loss is there, though its gradient is a constant that reads nothing."""
+    for block in blocks:
+        if block.output is None:
+            loss = f"{block.name}.loss"
+            for reader in readers[f"{loss}.gradient"]:
+                yield SymEdge(writers[loss], reader, EdgeKind.PROGRAM, Hop.SAME)
 
 
 def _skippable(blocks: tuple[BlockSpec, ...], i: int, j: int) -> bool:

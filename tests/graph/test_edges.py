@@ -64,3 +64,9 @@ def test_issue_order_follows_the_data() -> None:
     for edge in graph.edges:
         if edge.hop == "same":
             assert order[edge.source] < order[edge.target], edge
+
+
+def test_the_backward_waits_for_the_loss() -> None:
+    graph = build_graph(card("llama"), GraphOptions())
+    into = {(edge.source, edge.kind) for edge in graph.edges if edge.target == "head.loss.input_gradient"}
+    assert into == {("head.loss", "program")}
