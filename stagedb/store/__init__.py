@@ -6,6 +6,7 @@ free Cypher that only reads. `write_graph` and `read_graph` hold symbolic graphs
 into being whole, `delete` and `sweep` remove. Nothing else in stagedb imports the driver.
 """
 
+from stagedb.store import _driver as _driver  # first: it decides what the driver imports
 from stagedb.store.connection import Store, connect, open_store
 from stagedb.store.faults import fault_point
 from stagedb.store.graphs import read_graph, write_graph
