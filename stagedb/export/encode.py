@@ -167,9 +167,7 @@ class _Attributes:
         groups = attribute("pg_name", "string_val", wire.constant(b"0" * fields.digits, len(ops)))
         zero = wire.constant(bytes(wire.padded(np.zeros(1, np.int64), fields.width)), len(ops))
         to, by = attribute("comm_dst", "int32_val", zero), attribute("comm_src", "int32_val", zero)
-        ranked, _ = wire.join(
-            groups.where(collective), to.where(ops.type == SEND), by.where(ops.type == RECV)
-        )
+        ranked, _ = wire.join(groups.where(collective), to.where(ops.type == SEND), by.where(ops.type == RECV))
         tags = attribute("comm_tag", "int32_val", wire.constant(bytes(width), len(ops)))
         length = np.where(collective, fields.digits, np.where(message, fields.width, 0))
         return cls(_fixed_attributes(ops), ranked, tags.where(message), source, length)

@@ -202,5 +202,3 @@ class _Sequencer:
         row, field, ref, offset = row[fresh], field[fresh], ref[fresh], offset[fresh]
         order = np.lexsort((self.base[sources[ref]] + offset, field, row))
         return Layout(self.rows[variant], row[order], field[order], ref[order], offset[order])
-
-

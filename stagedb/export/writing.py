@@ -6,6 +6,7 @@ threads nor the memory of the process that exports matter.
 """
 
 import errno
+import gzip
 import json
 import os
 import subprocess
@@ -30,18 +31,48 @@ REPORT_EVERY = 0.2
 
 
 @dataclass(frozen=True)
+class Format:
+    """How traces are written: `et` or `json`, compressed by gzip or not."""
+
+    kind: str = "et"
+    compress: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the bytes of a class are written as they are."""
+        return self.kind == "et" and not self.compress
+
+    def convert(self, data: bytes) -> bytes:
+        """A trace's bytes as they go into its file."""
+        if self.kind == "json":
+            # Writers of plain traces do without protobuf.
+            from stagedb.export.jsontrace import as_json
+
+            data = as_json(data)
+        return gzip.compress(data, mtime=0) if self.compress else data
+
+
+@dataclass(frozen=True)
 class Job:
-    """Write ranks `first` to `end - 1` (rows, not numbers) of a saved class as `<directory>/<prefix>.<rank>.et`."""
+    """Write ranks `first` to `end - 1` (rows, not numbers) of a saved class as `<directory>/<prefix>.<rank>.<kind>`."""
 
     saved: str
     directory: str
     prefix: str
+    kind: str
+    compress: bool
     first: int
     end: int
 
 
 def write_ranks(
-    encoded: EncodedClass, ranks: RankBytes, rows: range, directory: Path, prefix: str, written: Progress
+    encoded: EncodedClass,
+    ranks: RankBytes,
+    rows: range,
+    directory: Path,
+    prefix: str,
+    format: Format,
+    written: Progress,
 ) -> None:
     """Write the files of some ranks of a class. Raises OSError as the system says it."""
     buffer = encoded.expand()
@@ -52,7 +83,8 @@ def write_ranks(
         told, since = time.monotonic(), 0
         for row in rows:
             buffer[positions] = ranks.values[row][sources]
-            _write_whole(folder, f"{prefix}.{ranks.ranks[row]}.et", view)
+            data = view if format.plain else memoryview(format.convert(view.tobytes()))
+            _write_whole(folder, f"{prefix}.{ranks.ranks[row]}.{format.kind}", data)
             since += 1
             if time.monotonic() - told > REPORT_EVERY:
                 written(since)
@@ -182,7 +214,8 @@ def main(lines: Sequence[str] | None = None) -> int:
         try:
             encoded, ranks = load(Path(job.saved))
             rows = range(job.first, job.end)
-            write_ranks(encoded, ranks, rows, directory, job.prefix, lambda count: tell(written=count))
+            format = Format(job.kind, job.compress)
+            write_ranks(encoded, ranks, rows, directory, job.prefix, format, lambda count: tell(written=count))
         except BrokenPipeError:
             return 1
         except OSError as error:

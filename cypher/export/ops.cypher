@@ -1,0 +1,26 @@
+// The ops of a rank class as columns: one row of lists, in which each op has the same place. Many small rows would be
+// several times as slow to send and to read.
+//
+// mode: reads
+// param instance: string — the instance's id
+// param class: integer — the rank class
+// column name: string[] — names
+// column chunk: integer[] — virtual stage of each
+// column template: string[] — forward, input_gradient, weight_gradient or step
+// column order: integer[] — issue order inside the task
+// column type: string[] — compute, collective, send or recv
+// column when: string[] — every, first or last: for which microbatches it runs
+// column kind: string[] — matmul, all_gather, …
+// column phase: string[] — forward, backward, optimizer
+// column axis: string[] — mesh axis of a message, empty for a compute op
+// column dtype: string[] — format of the elements on the wire, empty for a compute op
+// column flops: integer[] [flop] — of one run on one rank
+// column bytes: integer[] [bytes] — read and written
+// column size: integer[] [bytes] — this rank's operand of a message, 0 for a compute op
+// column peer: integer[] — stages from here to the other end of a message, 0 for others
+MATCH (o:Op {instance: $instance, class: $class})
+RETURN collect(o.name) AS name, collect(o.chunk) AS chunk, collect(o.template) AS template,
+  collect(o.`order`) AS `order`, collect(o.type) AS type, collect(o.`when`) AS `when`, collect(o.kind) AS kind,
+  collect(o.phase) AS phase, collect(coalesce(o.axis, '')) AS axis, collect(coalesce(o.dtype, '')) AS dtype,
+  collect(coalesce(o.flops, 0)) AS flops, collect(coalesce(o.bytes_read, 0) + coalesce(o.bytes_written, 0)) AS bytes,
+  collect(coalesce(o.comm_bytes, 0)) AS size, collect(coalesce(o.peer, 0)) AS peer

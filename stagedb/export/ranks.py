@@ -1,0 +1,32 @@
+"""Sets of ranks as people say them."""
+
+import re
+
+import numpy as np
+
+from stagedb.errors import UsageError
+from stagedb.export.wire import Ints
+
+
+def parse_ranks(text: str, world: int) -> Ints:
+    """Ranks of a text such as `0-7,16`, sorted. Raises UsageError where it says something else, or ranks beyond."""
+    chosen: list[Ints] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,12})(?:-([0-9]{1,12}))?\s*", part)
+        if match is None:
+            raise UsageError(f"--only {text!r}: {part!r} is neither a rank nor a range such as 0-7")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last or last >= world:
+            raise UsageError(f"--only {text!r}: {part.strip()} is not within the ranks 0-{world - 1}")
+        chosen.append(np.arange(first, last + 1, dtype=np.int64))
+    return np.unique(np.concatenate(chosen))
+
+
+def say_ranks(ranks: Ints) -> str:
+    """The text that `parse_ranks` reads."""
+    if not len(ranks):
+        return ""
+    ends = np.flatnonzero(np.diff(ranks) != 1)
+    firsts, lasts = ranks[np.concatenate([[0], ends + 1])], ranks[np.concatenate([ends, [len(ranks) - 1]])]
+    runs = zip(firsts.tolist(), lasts.tolist(), strict=True)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
