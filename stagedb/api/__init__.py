@@ -9,7 +9,7 @@ The command line is a thin skin over this package; it stands above all others bu
         print(db.query("bytes_by_axis").to_pandas())
 """
 
-from stagedb.api.client import Stagedb, connect, model, models
+from stagedb.api.client import Stagedb, connect, model, models, validate
 from stagedb.api.library import describe
 from stagedb.api.queries import named as queries
 from stagedb.api.results import Exported, GraphInfo, InstanceInfo, QueryInfo, Rows, properties
@@ -30,4 +30,5 @@ __all__ = [
     "models",
     "properties",
     "queries",
+    "validate",
 ]

@@ -1,7 +1,9 @@
 """The verbs on one store."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -10,6 +12,7 @@ from stagedb.api import catalog, library, queries
 from stagedb.api.results import Exported, GraphInfo, InstanceInfo, QueryInfo, Rows
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
+from stagedb.export import Report, check_request, export, validate_traces
 from stagedb.models import Card, card_names
 from stagedb.parallel import Plan, typed_words
 from stagedb.parallel.words import DTYPE_WORDS
@@ -60,21 +63,19 @@ class Stagedb:
         name if not given. Several instances may have one name: it means the newest of them. Without `seq_len` it is
         the sequence length that the model was trained with.
         """
-        said = typed_words(words)
-        source = library.find_source(self.store, target, said)
-        plan = source.plan(said)
-        return self._instantiate(source.in_store(self.store), plan, name)
+        return self._made(self._wanted(target, typed_words(words), name))
 
     def export(
         self,
         target: str | None = None,
         /,
         *,
-        model: str | None = None,
+        model: str | Card | None = None,
         out: Path | str | None = None,
         only: str | None = None,
         force: bool = False,
         format: str = "et",
+        compress: bool = False,
         replay: bool | None = None,
         progress: Progress | None = None,
         **words: Unpack[PlanWords],
@@ -84,10 +85,37 @@ class Stagedb:
         target: id or name of an instance; with words, that instance's plan changed by them. model: a model instead,
         under the plan that the words say. Neither: the newest instance, or in an empty store llama3-70b with tp 8
         and pp 16. out: the directory (`./NAME-RANKS` if not given). only: ranks to write, such as `0-63,128`.
-        force: replace the directory if it exists. format: `et` or `json`. replay: run the traces as a simulator
-        would before they get their name; by default for small worlds.
+        force: replace the directory if it exists. format: `et` or `json`. compress: gzip the traces, which ASTRA-sim
+        does not read. replay: run the traces as a simulator would before they get their name; by default for small
+        worlds.
         """
-        raise NotImplementedError
+        began = time.perf_counter()
+        wanted = self._to_export(target, model, typed_words(words))
+        plan = wanted.plan
+        directory = Path(out) if out is not None else Path(f"{wanted.model}-{plan.world}")
+        check_request(directory, plan.world, only=only, force=force)
+        instance = self._made(wanted)
+        seconds = {"instance": time.perf_counter() - began}
+        done = export(
+            self.store,
+            instance.id,
+            directory,
+            only=only,
+            force=force,
+            format=format,
+            compress=compress,
+            replay=replay,
+            progress=progress,
+        )
+        return Exported(
+            instance=instance,
+            directory=directory,
+            files=done.files,
+            nodes=done.nodes,
+            bytes=done.bytes,
+            replayed=done.replayed,
+            seconds={**seconds, **done.seconds},
+        )
 
     def query(
         self,
@@ -132,42 +160,72 @@ class Stagedb:
         """
         return catalog.remove(self.store, word, force)
 
-    def _instantiate(self, graph: GraphInfo, plan: Plan, name: str | None) -> InstanceInfo:
+    def _wanted(self, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> "_Wanted":
+        source = library.find_source(self.store, target, words)
+        return _Wanted(source, source.plan(words), name)
+
+    def _made(self, wanted: "_Wanted") -> InstanceInfo:
         from stagedb.instance import instantiate
 
+        if wanted.there is not None:
+            return wanted.there
+        graph = wanted.source.in_store(self.store)
         before = {instance.id for instance in self.instances()}
-        made = instantiate(self.store, graph.id, plan, name=name)
+        made = instantiate(self.store, graph.id, wanted.plan, name=wanted.name)
         found = next(instance for instance in self.instances() if instance.id == made)
         return dataclasses.replace(found, new=made not in before)
 
-    def _instance_to_export(self, target: str | None, model: str | None, words: Mapping[str, Any]) -> InstanceInfo:
+    def _to_export(self, target: str | None, model: str | Card | None, words: Mapping[str, Any]) -> "_Wanted":
         if target is not None and model is not None:
-            raise UsageError(f"both an instance ({target}) and --model {model} say what to export: leave one out")
+            raise UsageError(f"both an instance ({target}) and --model say what to export: leave one out")
         if model is not None:
-            return self.instantiate(model, **words)
+            return self._wanted(model, words)
         if target is None and not self.instances():
-            return self.instantiate(DEFAULT_MODEL, **{**DEFAULT_WORDS, **words})
+            return self._wanted(DEFAULT_MODEL, {**DEFAULT_WORDS, **words})
         instance = catalog.the_instance(self.store, target)
-        return self._replanned(instance, words) if words else instance
-
-    def _replanned(self, instance: InstanceInfo, words: Mapping[str, Any]) -> InstanceInfo:
-        """The instance's model under its plan changed by the words: a new number of ranks changes dp."""
-        said = {**instance.plan, **words}
-        if "ranks" in words and "dp" not in words:
-            said["dp"] = None
-        if "dtype" in words:
-            # What follows from the number format is worked out anew, unless it is said too.
-            said |= {word: words.get(word) for word in DTYPE_WORDS}
         source = library.find_source(self.store, instance.graph, words)
-        plan = source.plan(said)
-        if plan.to_dict() == dict(instance.plan):
-            return instance
-        return self._instantiate(source.in_store(self.store), plan, None)
+        return _Wanted(source, source.plan(_changed(instance.plan, words)), None, None if words else instance)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """An instance that may have to be made yet: checked, and nothing written so far."""
+
+    source: library.Source
+    plan: Plan
+    name: str | None
+    there: InstanceInfo | None = None
+
+    @property
+    def model(self) -> str:
+        return self.source.origin.name
+
+
+def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan's words with others on top: a new number of ranks changes dp, a new dtype what follows from it."""
+    said = {**plan, **words}
+    if "ranks" in words and "dp" not in words:
+        said["dp"] = None
+    if "dtype" in words:
+        said |= {word: words.get(word) for word in DTYPE_WORDS if word != "dtype"}
+    return said
 
 
 def connect(store: str | None = None) -> Stagedb:
     """Open a store: see `stagedb.connect`."""
     return Stagedb(open_store(store))
+
+
+def validate(directory: Path | str, *, replay: bool = True, progress: Progress | None = None) -> Report:
+    """Check a trace set, of stagedb or another tool, against every rule that simulators rely on. Needs no store.
+
+    replay: also run it as a simulator would, which finds what hangs. Raises UsageError where there are no traces.
+    """
+    return validate_traces(Path(directory), replayed=replay, progress=progress or _ignore)
+
+
+def _ignore(done: int, of: int) -> None:
+    """Progress that nobody watches."""
 
 
 def models() -> list[dict[str, Any]]:

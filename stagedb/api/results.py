@@ -67,13 +67,14 @@ class InstanceInfo:
 
 @dataclass(frozen=True)
 class Exported:
-    """A trace set on disk. `bytes` counts the trace files; `seconds` has the time of each stage of the work."""
+    """A trace set on disk. `bytes` counts the trace files, `replayed` says whether they were run; `seconds` has the time of each stage of the work."""
 
     instance: InstanceInfo
     directory: Path
     files: int
     nodes: int
     bytes: int
+    replayed: bool
     seconds: Mapping[str, float]
 
 

@@ -35,6 +35,9 @@ def export(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DIR if it exists.")] = False,
     format: Annotated[TraceFormat, typer.Option(help="Chakra's binary traces, or the same as JSON.")] = TraceFormat.ET,
+    compress: Annotated[
+        bool, typer.Option("--compress", help="gzip the traces; ASTRA-sim does not read that, Chakra's own tools do.")
+    ] = False,
     replay: Annotated[
         bool | None,
         typer.Option(
@@ -62,6 +65,7 @@ def export(
             only=only,
             force=force,
             format=format.value,
+            compress=compress,
             replay=replay,
             progress=report,
             **said,
@@ -71,7 +75,8 @@ def export(
         common.detail(f"{seconds:8.2f} s  {stage}")
     common.say(
         f"{done.directory}: {done.files:,} traces of {done.instance.name} ({done.instance.ranks:,} ranks, "
-        f"instance {done.instance.id[:12]}), {done.nodes:,} nodes, {size(done.bytes)}, "
+        f"instance {done.instance.id[:12]}), {done.nodes:,} nodes, {size(done.bytes)}"
+        f"{', replayed' if done.replayed else ''}, "
         f"in {sum(done.seconds.values()):.1f} s"
     )
 

@@ -1,37 +1,99 @@
-"""`validate`: is a trace set sound?"""
+"""`validate`: is a trace set sound? Are stagedb's counts those of a real framework?"""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stagedb.cli.options import Common, option_groups
 from stagedb.cli.output import Output
+from stagedb.cli.progress import progress
+from stagedb.errors import UsageError
+
+if TYPE_CHECKING:
+    from stagedb.reference import Checked
 
 
 @option_groups
 def validate(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of traces, of any tool.")],
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="A directory of traces, of any tool.")
+    ] = None,
     replay: Annotated[
         bool, typer.Option("--replay/--no-replay", help="Run the traces as a simulator would, to find what hangs.")
     ] = True,
+    records: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Instead of traces, check stagedb's counts against recorded training steps."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Check the records with such names only: 'llama3-8b*'.")
+    ] = None,
     *,
     output: Output,
     common: Common,
 ) -> None:
-    """Check a trace set against every rule that simulators rely on.
+    """Check a trace set, or stagedb itself.
 
-    Prints the first faults with rank, node and rule, and exits with status 1 if there is one.
+    With DIR, every rule that simulators rely on; prints the first faults with rank, node and rule. With --records, each
+    record's configuration is built, instantiated and exported, and counted beside the record: FLOPs by phase,
+    collectives and messages. Exits with status 1 where there is a fault or a difference.
     """
+    if (directory is None) == (records is None):
+        raise UsageError("validate checks one thing: a DIR of traces, or the recorded steps of --records FILE")
+    if directory is not None:
+        if only is not None:
+            raise UsageError("--only chooses among records: it needs --records FILE")
+        _check_traces(directory, replay, output, common)
+    elif records is not None:
+        _check_records(records, only, output, common)
+
+
+def _check_traces(directory: Path, replay: bool, output: Output, common: Common) -> None:
     from stagedb import api
 
-    report = api.validate(directory, replay=replay)
-    if report.faults:
-        output.write_records(
-            [{"rank": f.rank, "node": f.node, "rule": f.rule, "message": f.message} for f in report.faults]
-        )
+    with progress(common, "reading", "traces") as report:
+        found = api.validate(directory, replay=replay, progress=report)
+    if found.faults:
+        columns = ("rank", "node", "name", "rule", "message")
+        output.write(columns, [[getattr(fault, column) for column in columns] for fault in found.faults])
         raise typer.Exit(1)
-    common.say(f"{directory}: sound: {report.summary}")
+    common.say(f"{directory}: sound: {found.summary}")
+
+
+def _check_records(records: Path, only: str | None, output: Output, common: Common) -> None:
+    from stagedb import api, reference
+
+    chosen = reference.select(reference.read_records(records), only)
+    if not chosen:
+        raise UsageError(
+            f"no record of {records} has a name like {only!r}: --only takes a pattern such as 'llama3-8b*'"
+        )
+    with api.connect(common.store) as db, progress(common, "checking", "records") as report:
+        checked = list(reference.check_records(db, chosen, report or _ignore))
+    output.write(("record", "quantity", "theirs", "ours"), _rows(checked))
+    differ = [each.record for each in checked if each.unsupported is None and not each.agrees]
+    agree = sum(each.agrees for each in checked)
+    skipped = len(checked) - agree - len(differ)
+    left = f", {skipped} not compared: no plan says what they ask for yet" if skipped else ""
+    common.note(f"{agree} records agree, {len(differ)} differ{left}")
+    if differ:
+        common.note(f"different: {', '.join(differ)}")
+        raise typer.Exit(1)
+
+
+def _rows(checked: "Sequence[Checked]") -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    for each in checked:
+        rows += [(each.record, row.quantity, row.theirs, row.ours) for row in each.differences]
+        if each.unsupported is not None:
+            rows.append((each.record, f"not compared: {each.unsupported}", None, None))
+    return rows
+
+
+def _ignore(done: int, of: int) -> None:
+    """Progress that nobody watches."""
 
 
 def register(app: typer.Typer) -> None:
