@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.export.ranks import parse_ranks
 from stagedb.export.reading import TraceColumns, TraceError, read_trace
 from stagedb.export.replay import replay
 from stagedb.export.rules import Fault, Groups, check_groups, check_matching, check_messages, check_rank
@@ -45,10 +46,9 @@ def validate_traces(
     """
     files, prefix = _files(directory)
     faults: list[Fault] = []
-    world = _world(directory, files)
-    missing = sorted(set(range(world)) - set(files))
-    partial = bool(missing) and (directory / MANIFEST).exists()
-    if missing and not partial:
+    world, wanted = _wanted(directory, files)
+    missing = sorted(wanted - set(files))
+    if missing:
         faults.append(Fault(missing[0], None, "", "files", f"{prefix}.{missing[0]}.et is missing"))
     try:
         groups = _groups(directory / f"{prefix}.json")
@@ -63,7 +63,7 @@ def validate_traces(
         except TraceError as error:
             faults.append(Fault(rank, None, "", "framing", str(error)))
     progress(len(files), len(files))
-    runs = replayed and not missing and len(traces) == world
+    runs = replayed and len(traces) == world
     found = _all_faults(traces, groups, world, replayed=runs)
     faults += islice(found, MOST_FAULTS - len(faults))
     return Report(tuple(faults[:MOST_FAULTS]), len(files), sum(map(len, traces.values())), world, runs and not faults)
@@ -103,12 +103,15 @@ def _files(directory: Path) -> tuple[dict[int, Path], str]:
     return files, prefix
 
 
-def _world(directory: Path, files: Mapping[int, Path]) -> int:
+def _wanted(directory: Path, files: Mapping[int, Path]) -> tuple[int, set[int]]:
+    """The number of ranks, and those that should be there: all, unless the manifest calls the set a slice."""
     try:
-        world = json.loads((directory / MANIFEST).read_text())["world"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return max(files) + 1
-    return world if isinstance(world, int) and world > max(files) else max(files) + 1
+        said = json.loads((directory / MANIFEST).read_text())
+        world, only = said["world"], said.get("only")
+        chosen = set(range(world)) if only is None else set(parse_ranks(only, world).tolist())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, UsageError):
+        return max(files) + 1, set(range(max(files) + 1))
+    return (world, chosen) if world > max(files) else (max(files) + 1, chosen)
 
 
 def _groups(path: Path) -> dict[int, list[int]]:

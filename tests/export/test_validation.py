@@ -158,7 +158,7 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
 def test_a_slice_is_checked_as_far_as_it_goes(tmp_path: Path) -> None:
     nodes = sound()
     directory = write(tmp_path / "set", {0: nodes[0], 1: nodes[1]})
-    (directory / "manifest.json").write_text('{"world": 4}')
+    (directory / "manifest.json").write_text('{"world": 4, "only": "0-1"}')
     report = validate_traces(directory)
     assert report.faults == ()
     assert (report.files, report.world, report.replayed) == (2, 4, False)
@@ -169,3 +169,10 @@ def test_what_is_no_trace_set_is_refused(tmp_path: Path) -> None:
         validate_traces(tmp_path)
     with pytest.raises(UsageError, match="not a directory"):
         validate_traces(tmp_path / "absent")
+
+
+def test_a_whole_set_that_lacks_a_file_is_not_taken_for_a_slice(tmp_path: Path) -> None:
+    nodes = sound()
+    directory = write(tmp_path / "set", {0: nodes[0], 1: nodes[1]})
+    (directory / "manifest.json").write_text('{"world": 4, "only": null}')
+    assert [fault.rule for fault in validate_traces(directory).faults][:1] == ["files"]
