@@ -63,7 +63,7 @@ class Stagedb:
         name if not given. Several instances may have one name: it means the newest of them. Without `seq_len` it is
         the sequence length that the model was trained with.
         """
-        return self._made(self._wanted(target, typed_words(words), name))
+        return self._made(self._wanted(target, typed_words(words), name), _Clock())
 
     def export(
         self,
@@ -89,13 +89,13 @@ class Stagedb:
         does not read. replay: run the traces as a simulator would before they get their name; by default for small
         worlds.
         """
-        began = time.perf_counter()
+        clock = _Clock()
         wanted = self._to_export(target, model, typed_words(words))
         plan = wanted.plan
         directory = Path(out) if out is not None else Path(f"{wanted.model}-{plan.world}")
         check_request(directory, plan.world, only=only, force=force)
-        instance = self._made(wanted)
-        seconds = {"instance": time.perf_counter() - began}
+        clock.lap("look up")
+        instance = self._made(wanted, clock)
         done = export(
             self.store,
             instance.id,
@@ -114,7 +114,7 @@ class Stagedb:
             nodes=done.nodes,
             bytes=done.bytes,
             replayed=done.replayed,
-            seconds={**seconds, **done.seconds},
+            seconds={**clock.seconds, **done.seconds},
         )
 
     def query(
@@ -164,15 +164,17 @@ class Stagedb:
         source = library.find_source(self.store, target, words)
         return _Wanted(source, source.plan(words), name)
 
-    def _made(self, wanted: "_Wanted") -> InstanceInfo:
+    def _made(self, wanted: "_Wanted", clock: "_Clock") -> InstanceInfo:
         from stagedb.instance import instantiate
 
         if wanted.there is not None:
             return wanted.there
         graph = wanted.source.in_store(self.store)
+        clock.lap("build")
         before = {instance.id for instance in self.instances()}
         made = instantiate(self.store, graph.id, wanted.plan, name=wanted.name)
         found = next(instance for instance in self.instances() if instance.id == made)
+        clock.lap("instantiate")
         return dataclasses.replace(found, new=made not in before)
 
     def _to_export(self, target: str | None, model: str | Card | None, words: Mapping[str, Any]) -> "_Wanted":
@@ -185,6 +187,20 @@ class Stagedb:
         instance = catalog.the_instance(self.store, target)
         source = library.find_source(self.store, instance.graph, words)
         return _Wanted(source, source.plan(_changed(instance.plan, words)), None, None if words else instance)
+
+
+class _Clock:
+    """Seconds of one stage of work after another."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """The stage that ends now."""
+        now = time.perf_counter()
+        self.seconds[stage] = now - self._since
+        self._since = now
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def _check_records(records: Path, only: str | None, output: Output, common: Comm
     agree = sum(each.agrees for each in checked)
     skipped = len(checked) - agree - len(differ)
     left = f", {skipped} not compared: no plan says what they ask for yet" if skipped else ""
-    common.note(f"{agree} records agree, {len(differ)} differ{left}")
+    common.note(f"{agree} of {len(checked)} records agree, {len(differ)} differ{left}")
     if differ:
         common.note(f"different: {', '.join(differ)}")
         raise typer.Exit(1)

@@ -283,3 +283,48 @@ def test_no_rows_are_told(run: Run) -> None:
 def _no_warnings_on_standard_error(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
     yield
     assert "Warning" not in capsys.readouterr().err
+
+
+@pytest.fixture
+def one_record(tmp_path: Path) -> Path:
+    """A file with one recorded step of a tiny model under tp 2."""
+    records = json.loads((Path(__file__).parents[1] / "reference" / "records.json").read_text(encoding="utf-8"))
+    record = next(each for each in records if each["name"].startswith("tiny-llama") and each["config"]["tp"] == 2)
+    file = tmp_path / "records.json"
+    file.write_text(json.dumps([record]), encoding="utf-8")
+    return file
+
+
+def test_recorded_steps_are_checked(run: Run, one_record: Path) -> None:
+    ran = run("validate", "--records", str(one_record), "-f", "json")
+    assert ran.status == 0, ran.err
+    found = json.loads(ran.out)
+    assert found
+    assert all(row["theirs"] == row["ours"] for row in found)
+    assert any(row["quantity"].startswith("FLOPs") for row in found)
+    assert "1 of 1 records agree" in ran.err
+
+
+def test_a_difference_from_a_record_is_a_failure(run: Run, one_record: Path) -> None:
+    records = json.loads(one_record.read_text(encoding="utf-8"))
+    records[0]["flops"]["forward"]["matmul"] += 2
+    one_record.write_text(json.dumps(records), encoding="utf-8")
+    ran = run("validate", "--records", str(one_record), "-f", "json")
+    assert ran.status == 1
+    (off,) = [row for row in json.loads(ran.out) if row["theirs"] != row["ours"]]
+    assert off["quantity"] == "FLOPs forward matmul"
+    assert off["theirs"] - off["ours"] == 2
+
+
+def test_validate_checks_one_thing(run: Run, one_record: Path, tmp_path: Path) -> None:
+    for arguments, told in (
+        ((), "--records"),
+        ((str(tmp_path), "--records", str(one_record)), "--records"),
+        ((str(tmp_path), "--only", "tiny*"), "--only"),
+        (("--records", str(one_record), "--only", "nothing*"), "--only"),
+        (("--records", "missing.json"), "missing.json"),
+        ((str(tmp_path / "missing"),), "missing"),
+    ):
+        ran = run("validate", *arguments)
+        assert ran.status == 2, arguments
+        assert told in ran.err
