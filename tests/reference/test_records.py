@@ -1,0 +1,98 @@
+"""Recorded steps of PyTorch: stagedb's exported traces and its store hold the same counts, as integers."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.errors import UsageError
+from stagedb.reference import Counts, Message, Record, check_records, compare, read_records, select
+from stagedb.store import Store
+
+FILE = Path(__file__).with_name("records.json")
+RECORDS = {record.name: record for record in read_records(FILE)}
+
+PLANNED = [
+    record
+    for record in RECORDS.values()
+    if record.config["style"] != "moe"
+    and record.config["dp_kind"] in ("none", "ddp")
+    and record.config["cp"] == record.config["ep"] == 1
+]
+"""Records of what plans can say: single, tensor, sequence, data and pipeline parallel, with and without recompute."""
+
+TINY = [record.name for record in PLANNED if record.config["model"].startswith("tiny")]
+LARGE = [record.name for record in PLANNED if not record.config["model"].startswith("tiny")]
+
+
+def assert_agrees(store: Store, record: Record) -> None:
+    (checked,) = check_records(Stagedb(store), [record])
+    assert checked.unsupported is None
+    assert [row for row in checked.differences if row.theirs != row.ours] == []
+    assert checked.differences
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_step_is_counted_alike(store: Store, name: str) -> None:
+    assert_agrees(store, RECORDS[name])
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_step_is_counted_alike(embedded_store: Store, name: str) -> None:
+    assert_agrees(embedded_store, RECORDS[name])
+
+
+def test_a_difference_is_seen(embedded_store: Store) -> None:
+    """A record whose framework sent one message more, and computed one operation more, does not agree."""
+    record = RECORDS["tiny-llama/L2/b2/s32/tp2sp"]
+    message = next(iter(record.counts.messages))
+    wrong = Counts(
+        {**record.counts.flops, ("forward", "matmul"): record.counts.flops["forward", "matmul"] + 2},
+        record.counts.messages + Counter({message: 1}),
+    )
+    (checked,) = check_records(Stagedb(embedded_store), [Record(record.name, record.config, wrong)])
+    assert not checked.agrees
+    off = {row.quantity: row.theirs - row.ours for row in checked.differences if row.theirs != row.ours}
+    assert sorted(off.values()) == [1, 2]
+
+
+def test_what_no_plan_can_say_is_told_apart(embedded_store: Store) -> None:
+    (checked,) = check_records(Stagedb(embedded_store), [RECORDS["tiny-moe/L2/b2/s32/ep2"]])
+    assert checked.unsupported is not None
+    assert not checked.agrees
+
+
+def test_checking_leaves_the_store_as_it_was(embedded_store: Store) -> None:
+    db = Stagedb(embedded_store)
+    list(check_records(db, [RECORDS["tiny-gpt/L2/b2/s32/tp2"]]))
+    assert db.instances() == []
+
+
+def test_records_are_chosen_by_name() -> None:
+    chosen = select(list(RECORDS.values()), "tiny-llama/*/tp2*")
+    assert {record.name.rsplit("/", 1)[1] for record in chosen} >= {"tp2", "tp2sp"}
+    assert all(record.name.startswith("tiny-llama") for record in chosen)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '[{"name": "x"}]', '[{"name": "x", "config": {}, "flops": 3}]', "[3]"])
+def test_what_is_no_file_of_records_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "records.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=r"records\.json"):
+        read_records(path)
+
+
+def test_quantities_are_compared_from_both_sides() -> None:
+    sent = Message("forward", "all_reduce", "tp", "bf16", 8, 8)
+    rows = list(compare(Counts({("forward", "matmul"): 4}, Counter({sent: 2})), Counts({}, Counter())))
+    assert [(row.theirs, row.ours) for row in rows] == [(4, 0), (2, 0)]
+    rows = list(compare(Counts({}, Counter()), Counts({("forward", "matmul"): 4}, Counter({sent: 2}))))
+    assert [(row.theirs, row.ours) for row in rows] == [(0, 4), (0, 2)]
+
+
+def test_the_file_is_the_one_that_was_recorded() -> None:
+    rows: list[dict[str, Any]] = json.loads(FILE.read_text())
+    assert len(rows) == 103
