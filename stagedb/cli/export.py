@@ -51,8 +51,9 @@ def export(
 ) -> None:
     """Write Chakra execution traces, one a rank.
 
-    Beside them: communicator groups, inputs for a simulator and a script that runs it, a manifest. Without INSTANCE and --model it takes the newest instance, re-planned to --ranks; from an empty store it writes
-    llama3-70b with tp 8 and pp 16.
+    Beside them stand communicator groups, inputs for a simulator, a script that runs it, and a manifest. Without
+    INSTANCE and --model it takes the newest instance, re-planned to --ranks; from an empty store it writes llama3-70b
+    with tp 8 and pp 16.
     """
     from stagedb.api import connect
 

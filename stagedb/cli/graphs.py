@@ -44,7 +44,8 @@ def instantiate(
 ) -> None:
     """Copy a graph out under a plan, as an instance.
 
-    An instance has rank classes with their operators and tasks, ranks and communicator groups. Builds the model's graph if the store lacks it.
+    An instance has rank classes with their operators and tasks, ranks and communicator groups. Builds the model's
+    graph if the store lacks it.
     """
     from stagedb.api import connect
 
