@@ -22,9 +22,9 @@ FORMAT = 1
 
 LINK_BANDWIDTH = (450.0, 50.0)
 LINK_LATENCY = (500.0, 2000.0)
-"""GB/s and ns of the innermost network dimension and of the others: a node's own links and the network between nodes."""
+"""GB/s and ns of the innermost network dimension and of the others: links inside a node, the network between nodes."""
 MEMORY_BANDWIDTH, PEAK = 3350.0, 989.0
-"""GB/s and TFLOP/s of an accelerator. All four are those of an H100 SXM with one 400 Gb/s link each; they are an
+"""GB/s and TFLOP/s of an accelerator. All four are those of an H100 SXM (bf16) with a 400 Gb/s link of its own: an
 example to be edited, as a workload says nothing about the system that it runs on."""
 
 

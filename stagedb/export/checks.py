@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from stagedb.errors import StagedbError
-from stagedb.export.columns import COLLECTIVE, FORWARD, RECV, SEND, ClassColumns, Workload
+from stagedb.export.columns import COLLECTIVE, COMPUTE, FORWARD, RECV, SEND, ClassColumns, Workload
 from stagedb.export.rules import SMALLEST_ALL_GATHER
 from stagedb.export.sequence import Sequence
 from stagedb.export.wire import Ints
@@ -33,9 +33,9 @@ def _sizes(workload: Workload) -> Iterator[str]:
         ops = columns.ops
         if not len(ops) or not len(columns.tasks):
             yield f"class {columns.number} has nothing to run"
-        for row in np.flatnonzero((ops.type != 0) & (ops.size < 1)):
+        for row in np.flatnonzero((ops.type != COMPUTE) & (ops.size < 1)).tolist():
             yield f"{_op(columns, row)} moves {ops.size[row]} bytes"
-        for row in np.flatnonzero(ops.type == COLLECTIVE):
+        for row in np.flatnonzero(ops.type == COLLECTIVE).tolist():
             if ops.kind[row] not in SIMULATED:
                 yield f"{_op(columns, row)} is a {ops.kind[row]}: simulators run {', '.join(SIMULATED)} only"
             elif ops.kind[row] == "all_gather" and 1 <= ops.size[row] < SMALLEST_ALL_GATHER:

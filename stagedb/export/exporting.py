@@ -22,7 +22,7 @@ from stagedb.export.source import read_workload
 from stagedb.export.staging import check_absent, staged
 from stagedb.export.validation import validate_traces
 from stagedb.export.wire import Ints
-from stagedb.export.writing import Format, Job, Writers, explain, write_ranks, writers
+from stagedb.export.writing import Format, Job, explain, write_ranks, writers
 from stagedb.store import Store, fault_point
 
 Progress = Callable[[int, int], None]
@@ -180,7 +180,7 @@ def encode_classes(workload: Workload, fields: RankFields, ranks: Ints) -> list[
     """Lay out and check every class, and encode those of which ranks are wanted."""
     nodes = {columns.number: sequence(columns) for columns in workload.classes}
     check_workload(workload, nodes)
-    said = {"model": workload.model, "instance": workload.instance, "world": len(workload.ranks)}
+    said: dict[str, str | int] = {"model": workload.model, "instance": workload.instance, "world": len(workload.ranks)}
     made = []
     for columns in workload.classes:
         wanted = ranks[workload.ranks.number[ranks] == columns.number]
@@ -220,13 +220,9 @@ def _write(
         for each in classes:
             path = saved / f"{each.columns.number}.npz"
             save(path, each.encoded, rank_bytes(workload, fields, each.ranks))
-            _give(pool, Job(str(path), str(directory), name, format.kind, format.compress, 0, len(each.ranks)))
+            pool.give(Job(str(path), str(directory), name, format.kind, format.compress, 0, len(each.ranks)))
         pool.finish()
     shutil.rmtree(saved)
-
-
-def _give(pool: Writers, job: Job) -> None:
-    pool.give(job)
 
 
 def _processes(asked: int | None, files: int, total: int) -> int:

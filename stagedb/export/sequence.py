@@ -20,6 +20,7 @@ from stagedb.export.columns import (
     RECV,
     RUNS,
     STEP,
+    TASK_KINDS,
     ClassColumns,
 )
 from stagedb.export.wire import Ints
@@ -59,6 +60,33 @@ class Sequence:
 def sequence(columns: ClassColumns) -> Sequence:
     """Lay out every task of a class. Raises StagedbError where the store's order contradicts its edges."""
     return _Sequencer(columns).run()
+
+
+ITSELF, PREVIOUS_COMPUTE, PREVIOUS_COMMUNICATION = 0, 1, 2
+"""References that every task has: itself, and the latest tasks before it that compute and communicate."""
+
+THE_LAST = -1
+"""In place of an op: the last one of those that the reference is about."""
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """Possible dependencies of a variant: node `row` waits, in `field`, for `op` as it ran in reference `ref`."""
+
+    row: Ints
+    field: Ints
+    ref: Ints
+    op: Ints
+
+    @classmethod
+    def control(cls, row: Ints, ref: int, op: Ints) -> "_Slots":
+        """Control dependencies on one reference."""
+        return cls(row, np.full(len(row), CTRL_DEPS), np.full(len(row), ref), op)
+
+    @classmethod
+    def all(cls, parts: "list[_Slots]") -> "_Slots":
+        """One after the other."""
+        return cls(*(np.concatenate([getattr(each, name) for each in parts]) for name in ("row", "field", "ref", "op")))
 
 
 class _Sequencer:
@@ -121,18 +149,14 @@ class _Sequencer:
         at = np.searchsorted(tasks, chosen) - 1
         return np.where(at >= 0, tasks[at], -1) if len(tasks) else np.full(len(chosen), -1, np.int64)
 
-    def _slots(self, variant: int, chosen: Ints) -> tuple[Ints, tuple[Ints, Ints, Ints, Ints, Ints]]:
-        """References of the chosen tasks of a variant, and its possible dependencies.
-
-        The dependencies are columns: row; field; reference; op, or -1 for the last compute or communication; place.
-        """
+    def _slots(self, variant: int, chosen: Ints) -> tuple[Ints, "_Slots"]:
+        """References of the chosen tasks of a variant, and its possible dependencies."""
         edges, ops = self.columns.edges, self.columns.ops
         place = self.place[variant]
         rows = self.rows[variant]
         mine = place[edges.target] >= 0
-        mine &= ~(
-            (edges.kind == PROGRAM) & self.communicates[edges.source] & self.communicates[edges.target]
-        )  # the chain over all tasks says it
+        # The chain over all tasks says what these say of one.
+        mine &= ~((edges.kind == PROGRAM) & self.communicates[edges.source] & self.communicates[edges.target])
         source, target, kind = edges.source[mine], edges.target[mine], edges.kind[mine]
         inside = place[source] >= 0
         if (inside & (place[source] >= place[target])).any():
@@ -154,20 +178,20 @@ class _Sequencer:
         reference = np.zeros(len(source), np.int64)
         outside = np.flatnonzero(~inside)
         runs = np.stack([ops.chunk[source], ops.template[source], ops.when[source]], axis=1)
+        # Ops of one chunk, template and `when` run in the same tasks.
         found, which = np.unique(runs[outside], axis=0, return_inverse=True)
         for number, (_, template, _) in enumerate(found):
             one = outside[which.reshape(-1) == number]
             reference[one] = len(table)
             table.append(self._source_tasks(chosen, int(source[one[0]]), int(template)))
-        nothing = np.full(len(roots), -1, np.int64)
-        columns = [
-            (place[target], field, reference, source),
-            (roots, nothing * 0 + CTRL_DEPS, nothing * 0 + 1, nothing),
-            (chain[1:], np.full(len(chain[1:]), CTRL_DEPS), np.zeros(len(chain[1:]), np.int64), rows[chain[:-1]]),
-            (chain[:1], np.full(len(chain[:1]), CTRL_DEPS), np.full(len(chain[:1]), 2), np.full(len(chain[:1]), -2)),
+        before = rows[chain[:-1]]
+        parts = [
+            _Slots(place[target], field, reference, source),
+            _Slots.control(roots, PREVIOUS_COMPUTE, np.full(len(roots), THE_LAST)),
+            _Slots.control(chain[:1], PREVIOUS_COMMUNICATION, np.full(len(chain[:1]), THE_LAST)),
+            _Slots.control(chain[1:], ITSELF, before),
         ]
-        row, fields, refs, op = (np.concatenate(parts).astype(np.int64) for parts in zip(*columns, strict=True))
-        return np.stack(table, axis=1), (row, fields, refs, op, place)
+        return np.stack(table, axis=1), _Slots.all(parts)
 
     def _source_tasks(self, chosen: Ints, op: int, template: int) -> Ints:
         """For each chosen task the task in which an op of another task ran for it.
@@ -177,7 +201,7 @@ class _Sequencer:
         tasks = self.columns.tasks
         runs = self.place[self.variant, op] >= 0
         latest = self._before(chosen, runs)
-        if template == STEP or (tasks.kind[chosen] == len(RUNS) - 1).any():
+        if template == STEP or (tasks.kind[chosen] == TASK_KINDS.index("step")).any():
             return latest
         where = np.flatnonzero(runs)
         same = np.full(int(tasks.microbatch.max()) + 1, -1, np.int64)
@@ -185,14 +209,12 @@ class _Sequencer:
         wanted = same[tasks.microbatch[chosen]]
         return np.where((wanted >= 0) & (wanted < chosen), wanted, latest)
 
-    def _layout(self, variant: int, sources: Ints, same: Ints, slots: tuple[Ints, Ints, Ints, Ints, Ints]) -> Layout:
-        row, field, ref, op, _ = slots
-        there = sources[ref] >= 0
-        row, field, ref, op = row[there], field[there], ref[there], op[there]
+    def _layout(self, variant: int, sources: Ints, same: Ints, slots: "_Slots") -> Layout:
+        there = sources[slots.ref] >= 0
+        row, field, ref, op = slots.row[there], slots.field[there], slots.ref[there], slots.op[there]
         of = self.variant[sources[ref]]
-        offset = np.where(
-            op >= 0, self.place[of, op], np.where(op == -1, self.last_compute[of], self.last_communication[of])
-        )
+        last = np.where(ref == PREVIOUS_COMPUTE, self.last_compute[of], self.last_communication[of])
+        offset = np.where(op == THE_LAST, last, self.place[of, op])
         ref = same[ref]
         # One id once: of the same node in data and control dependencies, the data dependency stays.
         order = np.lexsort((-field, offset, ref, row))

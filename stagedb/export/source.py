@@ -68,10 +68,29 @@ def _ops(row: Mapping[str, Any]) -> Ops:
     # Sorted, so that the same instance gives the same bytes from every engine.
     template = _codes(row["template"], TEMPLATES)
     order = np.lexsort((_ints(row["order"]), template, _ints(row["chunk"])))
-    numbers = {name: _ints(row[name])[order] for name in ("chunk", "order", "flops", "bytes", "size", "peer")}
-    texts = {name: tuple(row[name][i] for i in order) for name in ("name", "kind", "phase", "axis", "dtype")}
-    codes = {"type": _codes(row["type"], TYPES)[order], "when": _codes(row["when"], WHENS)[order]}
-    return Ops(template=template[order], **numbers, **texts, **codes)
+
+    def numbers(name: str) -> Ints:
+        return _ints(row[name])[order]
+
+    def texts(name: str) -> tuple[str, ...]:
+        return tuple(row[name][at] for at in order)
+
+    return Ops(
+        name=texts("name"),
+        chunk=numbers("chunk"),
+        template=template[order],
+        order=numbers("order"),
+        type=_codes(row["type"], TYPES)[order],
+        when=_codes(row["when"], WHENS)[order],
+        kind=texts("kind"),
+        phase=texts("phase"),
+        axis=texts("axis"),
+        dtype=texts("dtype"),
+        flops=numbers("flops"),
+        bytes=numbers("bytes"),
+        size=numbers("size"),
+        peer=numbers("peer"),
+    )
 
 
 def _edges(row: Mapping[str, Any], ops: Ops, number: int) -> Edges:

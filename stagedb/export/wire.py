@@ -30,7 +30,8 @@ class Rows:
     @property
     def starts(self) -> Ints:
         """Where each row begins in `data`."""
-        return np.cumsum(self.lengths) - self.lengths
+        ends: Ints = np.cumsum(self.lengths)
+        return ends - self.lengths
 
     def take(self, index: npt.NDArray[np.integer]) -> "Rows":
         """The rows at these indexes, in that order."""
@@ -50,8 +51,9 @@ class Rows:
 def spread(starts: Ints, lengths: Ints) -> Ints:
     """The positions `start, start + 1, … start + length - 1` of every row, one after the other."""
     total = int(lengths.sum())
-    ends = np.cumsum(lengths)
-    return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+    ends: Ints = np.cumsum(lengths)
+    shifts: Ints = np.repeat(starts - (ends - lengths), lengths)
+    return np.arange(total, dtype=np.int64) + shifts
 
 
 def constant(value: bytes, count: int) -> Rows:
@@ -119,7 +121,7 @@ def bytes_fields(field: int, values: Rows) -> Rows:
 
 def join(*columns: Rows) -> tuple[Rows, list[Ints]]:
     """Each row's bytes of all columns, one after the other; and where in the result each column's rows begin."""
-    lengths = np.sum([column.lengths for column in columns], axis=0, dtype=np.int64)
+    lengths: Ints = np.stack([column.lengths for column in columns]).sum(axis=0)
     out = np.empty(int(lengths.sum()), np.uint8)
     at = np.cumsum(lengths) - lengths
     begins = []

@@ -77,7 +77,7 @@ def write_ranks(
     """Write the files of some ranks of a class. Raises OSError as the system says it."""
     buffer = encoded.expand()
     positions, sources = encoded.patched()
-    view = memoryview(buffer)
+    view = buffer.data
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         told, since = time.monotonic(), 0
