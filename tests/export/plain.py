@@ -1,0 +1,164 @@
+"""A slow, plain encoder: a rank's nodes one by one, with the protobuf library. What the fast one is compared with."""
+
+import io
+from dataclasses import dataclass, field
+
+from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
+
+from stagedb.export import chakra_pb2 as pb
+from stagedb.export.columns import (
+    COLLECTIVE,
+    COMPUTE,
+    DATA,
+    PROGRAM,
+    RECV,
+    RUNS,
+    SEND,
+    STEP,
+    TASK_KINDS,
+    WHENS,
+    ClassColumns,
+    Workload,
+)
+
+TYPES = (pb.COMP_NODE, pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)
+COLLECTIVES = {"all_reduce": 0, "all_gather": 2, "all_to_all": 6, "reduce_scatter": 7}
+
+
+@dataclass
+class _Run:
+    """A task while it is laid out: the id of each op that it runs."""
+
+    kind: str
+    microbatch: int
+    ids: dict[int, int] = field(default_factory=dict)
+
+
+def plain_dependencies(columns: ClassColumns) -> list[tuple[int, int, int, list[int], list[int]]]:
+    """For each node: op, id, task, control and data dependencies."""
+    ops, edges, tasks = columns.ops, columns.edges, columns.tasks
+    into: dict[int, list[tuple[int, int]]] = {}
+    for source, target, kind in zip(edges.source.tolist(), edges.target.tolist(), edges.kind.tolist(), strict=True):
+        into.setdefault(target, []).append((source, kind))
+
+    def talks(op: int) -> bool:
+        return int(ops.type[op]) in (COLLECTIVE, SEND)
+
+    runs: list[_Run] = []
+    nodes = []
+    ident = 0
+    last_compute, last_talk = 0, 0
+    for task in range(len(tasks)):
+        run = _Run(TASK_KINDS[int(tasks.kind[task])], int(tasks.microbatch[task]))
+        chosen = [
+            op
+            for op in range(len(ops))
+            if ops.chunk[op] == tasks.chunk[task]
+            and int(ops.template[op]) in RUNS[int(tasks.kind[task])]
+            and {"every": True, "first": tasks.first[task], "last": tasks.last[task]}[WHENS[int(ops.when[op])]]
+        ]
+        chosen.sort(key=lambda op: int(ops.order[op]))
+        for op in chosen:
+            ident += 1
+            run.ids[op] = ident
+        runs.append(run)
+        before_task = last_compute
+        for op in chosen:
+            data: set[int] = set()
+            ctrl: set[int] = set()
+            inside = False
+            for source, kind in into.get(op, ()):
+                if kind == PROGRAM and talks(source) and talks(op):
+                    continue
+                if source in run.ids:
+                    found = run.ids[source]
+                    inside = inside or ops.type[source] != RECV
+                else:
+                    found = _elsewhere(runs[:-1], run, source, ops.template[source] == STEP)
+                if found:
+                    (data if kind == DATA else ctrl).add(found)
+            if not inside and ops.type[op] != RECV and before_task:
+                ctrl.add(before_task)
+            if talks(op):
+                if last_talk:
+                    ctrl.add(last_talk)
+                last_talk = run.ids[op]
+            nodes.append((op, run.ids[op], task, sorted(ctrl - data), sorted(data)))
+        computes = [run.ids[op] for op in chosen if ops.type[op] == COMPUTE]
+        last_compute = max(computes, default=last_compute)
+    return nodes
+
+
+def _elsewhere(runs: list[_Run], run: _Run, source: int, of_step: bool) -> int:
+    """The id of an op as another task ran it: for the same microbatch, or else latest before."""
+    if run.kind != "step" and not of_step:
+        same = [each.ids[source] for each in runs if each.microbatch == run.microbatch and source in each.ids]
+        if same:
+            return same[-1]
+    return next((each.ids[source] for each in reversed(runs) if source in each.ids), 0)
+
+
+def plain_nodes(workload: Workload, rank: int) -> list[pb.Node]:
+    """The nodes of a rank."""
+    columns = next(each for each in workload.classes if each.number == workload.ranks.number[rank])
+    ops = columns.ops
+    nodes = []
+    for op, ident, task, ctrl, data in plain_dependencies(columns):
+        type_ = int(ops.type[op])
+        node_type = TYPES[type_]
+        name = ops.name[op].replace(",", ";").replace("=", ":")
+        node = pb.Node(id=ident, name=f"{name} {pb.NodeType.Name(node_type)}", type=node_type)
+        node.ctrl_deps.extend(ctrl)
+        node.data_deps.extend(data)
+        node.attr.add(name="is_cpu_op", bool_val=False)
+        if type_ == COMPUTE:
+            node.attr.add(name="num_ops", int64_val=max(1, int(ops.flops[op])))
+            node.attr.add(name="tensor_size", uint64_val=max(1, int(ops.bytes[op])))
+        if type_ == COLLECTIVE:
+            node.attr.add(name="comm_type", int64_val=COLLECTIVES[ops.kind[op]])
+        if type_ != COMPUTE:
+            node.attr.add(name="comm_size", int64_val=int(ops.size[op]))
+        node.attr.add(name="phase", string_val=ops.phase[op])
+        node.attr.add(name="kind", string_val=ops.kind[op])
+        if type_ != COMPUTE:
+            node.attr.add(name="axis", string_val=ops.axis[op])
+            node.attr.add(name="dtype", string_val=ops.dtype[op])
+        if type_ == COLLECTIVE:
+            node.attr.add(name="pg_name", string_val=str(_group(workload, ops.axis[op], rank)))
+        if type_ in (SEND, RECV):
+            neighbours = workload.ranks.next if ops.peer[op] > 0 else workload.ranks.previous
+            node.attr.add(name="comm_dst" if type_ == SEND else "comm_src", int32_val=int(neighbours[rank]))
+            backward = ops.template[op] != 0
+            node.attr.add(name="comm_tag", int32_val=2 * int(columns.tasks.microbatch[task]) + int(backward))
+        nodes.append(node)
+    return nodes
+
+
+def _group(workload: Workload, axis: str, rank: int) -> int:
+    at = 0
+    for gid, name, size in zip(
+        workload.groups.gid.tolist(), workload.groups.axis, workload.groups.sizes.tolist(), strict=True
+    ):
+        if name == axis and rank in workload.groups.ranks[at : at + size].tolist():
+            return int(gid)
+        at += size
+    raise AssertionError(f"rank {rank} has no group of axis {axis}")
+
+
+def parse(data: bytes) -> tuple[pb.GlobalMetadata, list[pb.Node]]:
+    """A trace by the protobuf library."""
+    stream = io.BytesIO(data)
+    metadata = parse_length_prefixed(pb.GlobalMetadata, stream)
+    assert metadata is not None
+    nodes = []
+    while (node := parse_length_prefixed(pb.Node, stream)) is not None:
+        nodes.append(node)
+    return metadata, nodes
+
+
+def serialize(metadata: pb.GlobalMetadata, nodes: list[pb.Node]) -> bytes:
+    """The trace as the protobuf library writes it."""
+    stream = io.BytesIO()
+    for message in (metadata, *nodes):
+        serialize_length_prefixed(message, stream)
+    return stream.getvalue()
