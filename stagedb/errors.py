@@ -8,6 +8,6 @@ class StagedbError(Exception):
 
 
 class UsageError(StagedbError):
-    """The request itself cannot be served (bad option, impossible plan, unknown name): exit status 2, nothing changed."""
+    """The request cannot be served (bad option, impossible plan, unknown name): exit status 2, nothing changed."""
 
     exit_status = 2

@@ -9,4 +9,5 @@
 // column blocks: string — its blocks in forward order, as JSON
 // column format: integer — version of the stored form
 MATCH (g:Graph {id: $id, state: 'ready'})
-RETURN g.name AS name, g.recipe AS recipe, g.options AS options, g.sizes AS sizes, g.blocks AS blocks, g.format AS format
+RETURN g.name AS name, g.recipe AS recipe, g.options AS options, g.sizes AS sizes, g.blocks AS blocks,
+  g.format AS format

@@ -67,7 +67,10 @@ class InstanceInfo:
 
 @dataclass(frozen=True)
 class Exported:
-    """A trace set on disk. `bytes` counts the trace files, `replayed` says whether they were run; `seconds` has the time of each stage of the work."""
+    """A trace set on disk. `bytes` counts the trace files, `replayed` says whether they were run as a simulator would.
+
+    `seconds` has the time of each stage of the work.
+    """
 
     instance: InstanceInfo
     directory: Path

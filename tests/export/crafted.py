@@ -1,5 +1,6 @@
 """A small trace set written with the protobuf library: two pipeline stages of two tensor-parallel ranks."""
 
+import io
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -81,10 +82,11 @@ def write(directory: Path, nodes: Set, groups: dict[int, list[int]] | None = Non
     """The set as files `crafted.<rank>.et` and its groups."""
     directory.mkdir(parents=True, exist_ok=True)
     for rank, row in nodes.items():
-        with (directory / f"crafted.{rank}.et").open("wb") as out:
-            serialize_length_prefixed(pb.GlobalMetadata(version="0.0.4"), out)
-            for node in row:
-                serialize_length_prefixed(node.message(), out)
+        out = io.BytesIO()
+        serialize_length_prefixed(pb.GlobalMetadata(version="0.0.4"), out)
+        for node in row:
+            serialize_length_prefixed(node.message(), out)
+        (directory / f"crafted.{rank}.et").write_bytes(out.getvalue())
     chosen = GROUPS if groups is None else groups
     (directory / "crafted.json").write_text(json.dumps({str(group): ranks for group, ranks in chosen.items()}))
     return directory
