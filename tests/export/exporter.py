@@ -1,0 +1,30 @@
+"""Export a made-up workload from a process of its own, which a test may kill or starve: see test_failures."""
+
+import argparse
+import resource
+from pathlib import Path
+
+from stagedb.errors import StagedbError
+from stagedb.export.exporting import export_workload
+from tests.export.synthetic import workload
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--file-size", type=int)
+    parser.add_argument("--force", action="store_true")
+    said = parser.parse_args()
+    if said.file_size is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (said.file_size, said.file_size))
+    try:
+        export_workload(workload(), said.out, processes=said.processes, force=said.force)
+    except StagedbError as error:
+        print(error)  # noqa: T201
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
