@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stagedb.cli.graphs import tell_bubble
+from stagedb.cli.graphs import count, tell_bubble
 from stagedb.cli.options import Common, option_groups
 from stagedb.cli.plan import PlanWords
 from stagedb.cli.progress import progress
@@ -75,8 +75,8 @@ def export(
     for stage, seconds in done.seconds.items():
         common.detail(f"{seconds:8.2f} s  {stage}")
     common.say(
-        f"{done.directory}: {done.files:,} traces of {done.instance.name} ({done.instance.ranks:,} ranks, "
-        f"instance {done.instance.id[:12]}), {done.nodes:,} nodes, {size(done.bytes)}"
+        f"{done.directory}: {count(done.files, 'trace')} of {done.instance.name} "
+        f"({count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}), {done.nodes:,} nodes, {size(done.bytes)}"
         f"{', replayed' if done.replayed else ''}, "
         f"in {sum(done.seconds.values()):.1f} s"
     )

@@ -57,8 +57,8 @@ def instantiate(
     tell_bubble(common, instance)
     what = "made" if instance.new else "already in the store:"
     common.say(
-        f"{what} instance {instance.id[:12]} {instance.name}: {instance.ranks:,} ranks in {instance.classes} classes, "
-        f"in {seconds:.1f} s"
+        f"{what} instance {instance.id[:12]} {instance.name}: {count(instance.ranks, 'rank')} in "
+        f"{count(instance.classes, 'class', 'classes')}, in {seconds:.1f} s"
     )
 
 
@@ -74,6 +74,11 @@ def tell_bubble(common: Common, instance: "InstanceInfo") -> None:
         f"one micro-batch a data-parallel rank: each of the {stages} stages idles {bubble(stages, 1):.0%} of the step; "
         f"with --global-batch-size {batch} it would be {bubble(stages, enough):.0%}"
     )
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """`1 rank`, `8 ranks`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def bubble(stages: int, microbatches: int) -> float:
