@@ -1,0 +1,79 @@
+"""Instances read from a store and exported: the same on both engines, sound, and as the plain encoder has them."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stagedb.errors import UsageError
+from stagedb.export import export, validate_traces
+from stagedb.export.source import read_workload
+from stagedb.instance import instantiate
+from stagedb.parallel import GraphOptions, Plan
+from stagedb.store import Store, write_graph
+from tests.export.plain import parse, plain_nodes
+from tests.instance.small_graph import small_graph
+from tests.instance.test_engines import OPTIONS, example
+
+EIGHT = Plan(tp=2, dp=2, pp=2, seq_len=512, global_batch_size=8)
+
+
+def made(store: Store, plan: Plan = EIGHT) -> str:
+    graph = small_graph(hidden=64)
+    write_graph(store, graph)
+    return instantiate(store, graph.key, plan)
+
+
+def test_an_exported_instance_runs(store: Store, tmp_path: Path) -> None:
+    instance = made(store)
+    done = export(store, instance, tmp_path / "traces", replay=True)
+    assert done.replayed
+    assert (done.world, done.files, done.classes) == (8, 8, 2)
+    assert list(done.seconds) == ["read", "encode", "write", "bundle", "replay"]
+    workload = read_workload(store, instance)
+    assert (workload.model, workload.degrees) == ("toy", (2, 1, 2, 2))
+    for rank in range(8):
+        _, nodes = parse((tmp_path / "traces" / f"toy.{rank}.et").read_bytes())
+        assert nodes == plain_nodes(workload, rank)
+
+
+@pytest.mark.parametrize("store", ["neo4j"], indirect=True)
+def test_engines_give_the_same_columns(store: Store, embedded_store: Store) -> None:
+    def flat(value: Any) -> Any:
+        if dataclasses.is_dataclass(value):
+            return {field.name: flat(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if isinstance(value, np.ndarray):
+            return value.tolist()
+        return [flat(each) for each in value] if isinstance(value, tuple) else value
+
+    both = [flat(read_workload(each, made(each))) for each in (store, embedded_store)]
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("style", ["llama", "gpt"])
+@pytest.mark.parametrize("options", OPTIONS, ids=["torch", "torch-sp", "megatron"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_models_run(embedded_store: Store, tmp_path: Path, style: str, options: GraphOptions, schedule: str) -> None:
+    graph, plan = example(style, options)
+    plan = dataclasses.replace(plan, schedule=schedule, seq_len=512)
+    if graph.sizes.get("P", 512) < 512:
+        graph = dataclasses.replace(graph, sizes={**graph.sizes, "P": 512})
+    write_graph(embedded_store, graph)
+    instance = instantiate(embedded_store, graph.key, plan)
+    out = tmp_path / "traces"
+    export(embedded_store, instance, out)
+    report = validate_traces(out)
+    assert report.faults == ()
+    assert report.replayed
+    workload = read_workload(embedded_store, instance)
+    rank = plan.world - 1
+    _, nodes = parse((out / f"{graph.name}.{rank}.et").read_bytes())
+    assert nodes == plain_nodes(workload, rank)
+
+
+def test_an_unknown_instance_is_refused(embedded_store: Store, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="stagedb ls"):
+        export(embedded_store, "nothing", tmp_path / "traces")
+    assert list(tmp_path.iterdir()) == []
