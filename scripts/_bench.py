@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -236,15 +237,15 @@ def neo4j() -> Engine:
     if given:
         return Engine("Neo4j", {"NEO4J_URI": given}, None, None, lambda: listener(given))
     script = str(ROOT / "scripts" / "neo4j")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
 
-    def command(verb: str) -> Callable[[], None]:
-        return lambda: void(subprocess.run([script, verb], check=True, stdout=sys.stderr))
+    def command(*words: str) -> Callable[[], None]:
+        return lambda: void(subprocess.run([script, *words], check=True, stdout=sys.stderr))
 
-    start, stop = command("start"), command("stop")
-    start()
-    line = subprocess.run([script, "env"], check=True, capture_output=True, text=True).stdout
-    uri = next(word.split("=", 1)[1].strip("'\"") for word in line.split() if word.startswith("STAGEDB_TEST_NEO4J="))
-    return Engine("Neo4j", {"NEO4J_URI": uri}, start, stop, lambda: listener(uri))
+    uri = f"bolt://127.0.0.1:{port}"
+    command("stop")()
+    return Engine("Neo4j", {"NEO4J_URI": uri}, command("start", "--port", port), command("stop"), lambda: listener(uri))
 
 
 def listener(uri: str) -> psutil.Process | None:

@@ -74,11 +74,11 @@ def export(
     tell_bubble(common, done.instance)
     for stage, seconds in done.seconds.items():
         common.detail(f"{seconds:8.2f} s  {stage}")
+    ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}"
+    replayed = ", replayed" if done.replayed else ""
     common.say(
-        f"{done.directory}: {count(done.files, 'trace')} of {done.instance.name} "
-        f"({count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}), {done.nodes:,} nodes, {size(done.bytes)}"
-        f"{', replayed' if done.replayed else ''}, "
-        f"in {sum(done.seconds.values()):.1f} s"
+        f"{done.directory}: {count(done.files, 'trace')} of {done.instance.name} ({ranks}), {done.nodes:,} nodes, "
+        f"{size(done.bytes)}{replayed}, in {sum(done.seconds.values()):.1f} s"
     )
 
 
