@@ -13,7 +13,7 @@ from stagedb.errors import UsageError
 from stagedb.store import LABELS, RELATIONSHIPS, Statement, load, names
 from stagedb.store.readonly import WRITES, check
 from stagedb.store.statements import HeaderError, directory
-from stagedb.store.tokens import Token, tokens
+from stagedb.store.tokens import CLOSING, OPENING, Token, returned, tokens
 
 WIDTH = 120
 UNLABELLED = {"schema/is_empty"}
@@ -36,7 +36,6 @@ CLAUSES = {
 CLAUSES |= {"DETACH", "FOREACH", "UNION"}
 KNOWN_LABELS = {name for label in LABELS for name in (label.name, *label.also)}
 KNOWN_TYPES = {edge.type for edge in RELATIONSHIPS}
-OPENING, CLOSING = "([{", ")]}"
 
 
 def main() -> int:
@@ -94,7 +93,7 @@ def _mode(statement: Statement, text: Sequence[Token]) -> Iterator[str]:
 
 def _columns(statement: Statement, text: Sequence[Token]) -> Iterator[str]:
     declared = [field.name for field in statement.columns]
-    returns = list(_returns(text))
+    returns = list(returned(text))
     if not returns and declared:
         yield "it declares columns and returns none"
     for items in returns:
@@ -109,28 +108,6 @@ def _columns(statement: Statement, text: Sequence[Token]) -> Iterator[str]:
                 yield f"column {last} has the name of a node variable, which one engine does not allow"
         if columns != declared:
             yield f"it returns {', '.join(columns)}, and declares {', '.join(declared) or 'nothing'}"
-
-
-def _returns(text: Sequence[Token]) -> Iterator[list[list[Token]]]:
-    """The items of every RETURN that is not inside brackets, one of each branch of a UNION."""
-    depth = 0
-    items: list[list[Token]] | None = None
-    for token in text:
-        word = token.text.upper() if token.kind == "word" else ""
-        if depth == 0 and word == "RETURN":
-            items = [[]]
-            continue
-        if items is not None and depth == 0 and word in ("ORDER", "SKIP", "LIMIT", "UNION"):
-            yield items
-            items = None
-        depth += (token.text in OPENING) - (token.text in CLOSING) if token.kind == "symbol" else 0
-        if items is not None:
-            if token.text == "," and depth == 0:
-                items.append([])
-            elif word != "DISTINCT" or items != [[]]:
-                items[-1].append(token)
-    if items is not None:
-        yield items
 
 
 def _names(text: Sequence[Token]) -> Iterator[str]:

@@ -22,7 +22,9 @@ BATCH = 5_000
 
 CONNECT_TIMEOUT = 10.0
 RETRY_TIME = 20.0
-"""Seconds for which a transaction that another one was in the way of is tried again."""
+EMBEDDED_RETRY_TIME = 8.0
+"""Seconds for which a transaction that another one was in the way of, or whose server went away, is tried again. The
+embedded engine, once gone, does not come back at the same address."""
 
 
 class Store:
@@ -179,25 +181,27 @@ def open_store(
     target = targets.choose(uri, env, targets.config_file(env))
     if target is None:
         endpoint = embedded.ensure(home or targets.home(env), env)
-        driver = _driver(endpoint.uri, (endpoint.username, endpoint.password), f"the engine in {home}")
+        driver = _driver(endpoint.uri, (endpoint.username, endpoint.password), "the embedded engine")
         return Store(
             driver,
             endpoint.database,
             "embedded",
             endpoint.uri,
-            lambda timeout: _driver(endpoint.uri, endpoint.reader_account(timeout), "the engine"),
+            lambda timeout: _driver(endpoint.uri, endpoint.reader_account(timeout), "the embedded engine"),
         )
     account = (target.username, target.password or "") if target.username else None
-    return Store(_driver(target.uri, account, target.source), target.database, "neo4j", target.uri)
+    return Store(_driver(target.uri, account, target.source, RETRY_TIME), target.database, "neo4j", target.uri)
 
 
-def _driver(uri: str, auth: tuple[str, str] | None, source: str) -> neo4j.Driver:
+def _driver(
+    uri: str, auth: tuple[str, str] | None, source: str, retry_time: float = EMBEDDED_RETRY_TIME
+) -> neo4j.Driver:
     """A driver that has spoken to its server. Raises UsageError if that fails."""
     driver = neo4j.GraphDatabase.driver(
         uri,
         auth=auth,
         connection_timeout=CONNECT_TIMEOUT,
-        max_transaction_retry_time=RETRY_TIME,
+        max_transaction_retry_time=retry_time,
         notifications_min_severity="OFF",
         keep_alive=True,
     )

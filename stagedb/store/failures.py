@@ -15,6 +15,10 @@ class OutOfMemory(StagedbError):
     """A transaction was too large for the server's memory: less of it at once may fit."""
 
 
+class ConnectionLost(StagedbError):
+    """The server went away while it was spoken to."""
+
+
 @contextmanager
 def translated(uri: str, doing: str) -> Iterator[None]:
     """Turn the driver's errors into stagedb's. `doing` says what failed, such as `statement build/ops`."""
@@ -43,7 +47,7 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
             "the configuration file"
         )
     if isinstance(error, driver.ServiceUnavailable | driver.SessionExpired | OSError):
-        return StagedbError(
+        return ConnectionLost(
             f"the connection to the store at {uri} was lost during {doing}: run the command again, it clears what is "
             "unfinished and completes"
         )

@@ -19,6 +19,7 @@ import psutil
 
 from stagedb.errors import StagedbError
 from stagedb.store.connection import Store
+from stagedb.store.failures import ConnectionLost
 
 Kind = Literal["Graph", "Instance"]
 
@@ -91,8 +92,9 @@ def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -
     try:
         yield lease
         lease._finish()
+    except ConnectionLost:
+        raise  # as after a kill: the next builder clears it
     except BaseException:
-        # Cleared if that is possible still; otherwise it is as after a kill.
         with suppress(StagedbError):
             _clear(store, kind, id, lease)
             _remove(store, kind, id, lease._owner)

@@ -11,6 +11,7 @@ import neo4j.exceptions
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store.failures import is_out_of_memory, translated
 from stagedb.store.readonly import check
+from stagedb.store.tokens import returned, tokens
 from stagedb.store.values import Table, plain
 
 __all__ = ["check", "run"]
@@ -47,12 +48,25 @@ def _answer(session: neo4j.Session, uri: str, text: str, params: Mapping[str, An
     try:
         with translated(uri, "the query"), session.begin_transaction(timeout=timeout) as transaction:
             result = transaction.run(text, dict(params))
-            columns = tuple(result.keys())
             rows = tuple(tuple(plain(value) for value in record.values()) for record in result)
+            # One engine does not name the columns of an answer without rows.
+            columns = tuple(result.keys()) or _columns(text)
             transaction.rollback()
             return Table(columns, rows)
     except StagedbError as error:
         raise _told(error, timeout) from error.__cause__
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    """Names of the columns that a text returns: after AS, or the expression itself."""
+    items = next(returned(list(tokens(text))), [])
+    return tuple(
+        item[-1].text.strip("`")
+        if len(item) == 1 or item[-2].text.upper() == "AS"
+        else "".join(token.text for token in item)
+        for item in items
+        if item
+    )
 
 
 def _told(error: StagedbError, timeout: float) -> StagedbError:

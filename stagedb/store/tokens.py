@@ -1,12 +1,13 @@
 """The words of a Cypher text, with what is inside strings, quoted names and comments told apart from them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 TokenKind = Literal["word", "name", "string", "number", "parameter", "symbol"]
 KINDS = get_args(TokenKind)
+OPENING, CLOSING = "([{", ")]}"
 
 _TOKEN = re.compile(
     r"""
@@ -48,3 +49,25 @@ def tokens(text: str) -> Iterator[Token]:
         if kind in KINDS:
             yield Token(cast(TokenKind, kind), piece, line)
         line += piece.count("\n")
+
+
+def returned(text: Sequence[Token]) -> Iterator[list[list[Token]]]:
+    """The items of every RETURN that is not inside brackets, one of each branch of a UNION."""
+    depth = 0
+    items: list[list[Token]] | None = None
+    for token in text:
+        word = token.text.upper() if token.kind == "word" else ""
+        if depth == 0 and word == "RETURN":
+            items = [[]]
+            continue
+        if items is not None and depth == 0 and word in ("ORDER", "SKIP", "LIMIT", "UNION"):
+            yield items
+            items = None
+        depth += (token.text in OPENING) - (token.text in CLOSING) if token.kind == "symbol" else 0
+        if items is not None:
+            if token.text == "," and depth == 0:
+                items.append([])
+            elif word != "DISTINCT" or items != [[]]:
+                items[-1].append(token)
+    if items is not None:
+        yield items
