@@ -12,7 +12,7 @@ from stagedb.export import export, validate_traces
 from stagedb.export.source import read_workload
 from stagedb.instance import instantiate
 from stagedb.parallel import GraphOptions, Plan
-from stagedb.store import Store, write_graph
+from stagedb.store import Store, load, names, write_graph
 from tests.export.plain import parse, plain_nodes
 from tests.instance.small_graph import small_graph
 from tests.instance.test_engines import OPTIONS, example
@@ -77,3 +77,22 @@ def test_an_unknown_instance_is_refused(embedded_store: Store, tmp_path: Path) -
     with pytest.raises(UsageError, match="stagedb ls"):
         export(embedded_store, "nothing", tmp_path / "traces")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("store", ["neo4j"], indirect=True)
+@pytest.mark.parametrize("statement", [name for name in names() if name.startswith("export/")])
+def test_statements_seek_by_an_index(store: Store, statement: str) -> None:
+    """None scans what belongs to other instances, or expands one node into all others."""
+    params = {"instance": made(store), "class": 0}
+    loaded = load(statement)
+    with store._session("READ") as session:
+        given = {field.name: params[field.name] for field in loaded.params}
+        plan = session.run(f"EXPLAIN {loaded.text}", given).consume().plan
+    assert plan is not None
+    found = operators(plan)
+    assert not {name for name in found if "Scan" in name or "CartesianProduct" in name}
+    assert any("IndexSeek" in name for name in found)
+
+
+def operators(plan: dict[str, Any]) -> set[str]:
+    return {plan["operatorType"].split("@")[0]}.union(*(operators(child) for child in plan.get("children", ())))
