@@ -231,7 +231,7 @@ def embedded(home: Path) -> Engine:
     return Engine("embedded", environment, command("up"), command("down"), process)
 
 
-def neo4j() -> Engine:
+def neo4j(home: Path) -> Engine:
     """The Neo4j that STAGEDB_TEST_NEO4J names, else one that scripts/neo4j runs."""
     given = os.environ.get("STAGEDB_TEST_NEO4J")
     if given:
@@ -241,10 +241,9 @@ def neo4j() -> Engine:
         port = str(free.getsockname()[1])
 
     def command(*words: str) -> Callable[[], None]:
-        return lambda: void(subprocess.run([script, *words], check=True, stdout=sys.stderr))
+        return lambda: void(subprocess.run([script, "--home", str(home), *words], check=True, stdout=sys.stderr))
 
     uri = f"bolt://127.0.0.1:{port}"
-    command("stop")()
     return Engine("Neo4j", {"NEO4J_URI": uri}, command("start", "--port", port), command("stop"), lambda: listener(uri))
 
 
@@ -319,7 +318,10 @@ def main() -> None:
     result: dict[str, Any] = {"machine": machine(), "runs": arguments.runs, "engines": {}}
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        makers: dict[str, Callable[[], Engine]] = {"embedded": lambda: embedded(scratch / "home"), "neo4j": neo4j}
+        makers: dict[str, Callable[[], Engine]] = {
+            "embedded": lambda: embedded(scratch / "home"),
+            "neo4j": lambda: neo4j(scratch / "neo4j"),
+        }
         for key, make in makers.items():
             if arguments.engine in (None, key):
                 engine = make()
