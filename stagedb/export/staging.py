@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import secrets
 import shutil
 import socket
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ def staged(out: Path, *, force: bool) -> Iterator[Path]:
     except OSError as error:
         raise StagedbError(f"cannot make {out.parent}: {error.strerror}; name another directory with --out") from error
     sweep(out)
-    partial = out.with_name(f".{out.name}.{socket.gethostname()}.{os.getpid()}.partial")
+    token = secrets.token_hex(4)
+    partial = out.with_name(f"{_beginning(out)}{os.getpid()}.{token}.partial")
     try:
         partial.mkdir()
     except OSError as error:
@@ -50,11 +52,17 @@ def staged(out: Path, *, force: bool) -> Iterator[Path]:
 
 def sweep(out: Path) -> None:
     """Remove what processes that died on this machine left beside a directory."""
-    beginning = f".{out.name}.{socket.gethostname()}."
-    for path in out.parent.glob(f"{beginning}*.partial"):
-        pid = path.name.removeprefix(beginning).removesuffix(".partial")
-        if pid.isdigit() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
-            shutil.rmtree(path, ignore_errors=True)
+    beginning = _beginning(out)
+    for path in out.parent.iterdir():
+        if path.name.startswith(beginning) and path.name.endswith(".partial"):
+            pid = path.name.removeprefix(beginning).split(".")[0]
+            if pid.isdigit() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _beginning(out: Path) -> str:
+    """How the names of a directory's unfinished versions begin, made on this machine."""
+    return f".{out.name}.{socket.gethostname()}."
 
 
 def _name(partial: Path, out: Path, force: bool) -> None:

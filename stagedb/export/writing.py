@@ -115,6 +115,7 @@ class Writers:
     def __init__(self, count: int, written: Progress) -> None:
         self._written = written
         self._failure: str | None = None
+        self._lock = threading.Lock()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._processes = [
             subprocess.Popen(
@@ -123,6 +124,8 @@ class Writers:
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment,
+                # An interrupt from the keyboard is for the process that exports: it ends these.
+                start_new_session=True,
             )
             for _ in range(count)
         ]
@@ -175,10 +178,11 @@ class Writers:
     def _listen(self, process: "subprocess.Popen[str]") -> None:
         for line in process.stdout or ():
             said = json.loads(line)
-            if "error" in said:
-                self._failure = self._failure or said["error"]
-            else:
-                self._written(said["written"])
+            with self._lock:
+                if "error" in said:
+                    self._failure = self._failure or said["error"]
+                else:
+                    self._written(said["written"])
 
 
 @contextmanager

@@ -53,6 +53,23 @@ def test_a_kill_while_replacing_leaves_the_old_set(tmp_path: Path, stage: str) -
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
+def test_an_interrupt_leaves_nothing(tmp_path: Path, processes: str) -> None:
+    out = tmp_path / "traces"
+    command = [sys.executable, "-m", "tests.export.exporter", str(out), "--processes", processes]
+    environment = {**os.environ, "STAGEDB_FAULT": "export.write:pause", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as exporting:
+        _, status = os.waitpid(exporting.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        assert len(left(out)) == 1
+        exporting.send_signal(signal.SIGINT)
+        exporting.send_signal(signal.SIGCONT)
+        exporting.communicate(timeout=30)
+        assert exporting.returncode != 0
+    assert not out.exists()
+    assert left(out) == []
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_limit_on_file_sizes_is_told(tmp_path: Path, processes: str) -> None:
     out = tmp_path / "traces"
     refused = run(out, "--processes", processes, "--file-size", "4000")
