@@ -1,6 +1,7 @@
 """A Neo4j Community server on this machine, for tests: jars from Maven Central, no docker, no account, loopback only.
 
-Standard library alone, so that it runs before anything is installed. Each start begins with an empty database.
+Standard library alone, so that it runs before anything is installed. Each start begins with an empty database, but one
+with `--keep`.
 """
 
 import argparse
@@ -19,8 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".cache" / "neo4j"
-STATE = HOME / "state.json"
-LOG = HOME / "console.log"
+STATE, LOG = "state.json", "console.log"
 
 VERSIONS = {"5.26": "5.26.30", "2026": "2026.08.1"}
 """What `--version` may say in short, and the release that is meant. Others are named in full."""
@@ -49,21 +49,24 @@ dbms.usage_report.enabled=false
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/neo4j", description=__doc__)
+    parser.add_argument("--home", type=Path, default=HOME, help="directory of its data; default: .cache/neo4j here")
     commands = parser.add_subparsers(dest="command", required=True)
     starting = commands.add_parser("start", help="start a server, unless one runs")
     starting.add_argument(
         "--version", help=f"{', '.join(VERSIONS)}, or a release in full; default: one that the Java found can run"
     )
     starting.add_argument("--port", type=int, default=0, help="port of 127.0.0.1; default: a free one")
+    starting.add_argument("--keep", action="store_true", help="go on with the data of the server before")
     commands.add_parser("stop", help="stop it")
     commands.add_parser("status", help="say whether it runs; exit status 1 if not")
     commands.add_parser("env", help="print the line that points the tests at it")
     options = parser.parse_args()
-    state = running()
+    home = options.home.absolute()
+    state = running(home)
     if options.command == "start":
-        start(state, options.version, options.port)
+        start(home, state, options.version, options.port, options.keep)
     elif options.command == "stop":
-        print(stop(state))
+        print(stop(home, state))
     elif state is None:
         sys.exit("scripts/neo4j: no server runs; `scripts/neo4j start` starts one")
     elif options.command == "env":
@@ -72,7 +75,7 @@ def main() -> None:
         print(described(state))
 
 
-def start(state: dict[str, object] | None, said: str | None, port: int) -> None:
+def start(home: Path, state: dict[str, object] | None, said: str | None, port: int, keep: bool) -> None:
     wanted = VERSIONS.get(said, said) if said else None
     if state is not None:
         if wanted not in (None, state["version"]) or port not in (0, state["port"]):
@@ -82,18 +85,19 @@ def start(state: dict[str, object] | None, said: str | None, port: int) -> None:
     java, version = choose(wanted)
     lib = jars(version)
     port = port or free_port()
-    if HOME.exists():
-        shutil.rmtree(HOME)
-    (HOME / "home" / "conf").mkdir(parents=True)
-    (HOME / "home" / "conf" / "neo4j.conf").write_text(CONFIGURATION.format(port=port), encoding="utf-8")
+    if home.exists() and not keep:
+        shutil.rmtree(home)
+    (home / "home" / "conf").mkdir(parents=True, exist_ok=True)
+    (home / "home" / "conf" / "neo4j.conf").write_text(CONFIGURATION.format(port=port), encoding="utf-8")
     entry = "CommunityEntryPoint" if version.startswith("5.") else "Neo4jCommunity"
-    with LOG.open("wb") as log:
+    console = home / LOG
+    with console.open("wb") as log:
         process = subprocess.Popen(
             [
                 *(java, "-Xms256m", "-Xmx1500m"),
                 *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED),
                 *("--enable-native-access=ALL-UNNAMED", "-cp", f"{lib}/*", f"org.neo4j.server.{entry}"),
-                *(f"--home-dir={HOME / 'home'}", f"--config-dir={HOME / 'home' / 'conf'}", "--console-mode"),
+                *(f"--home-dir={home / 'home'}", f"--config-dir={home / 'home' / 'conf'}", "--console-mode"),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -101,19 +105,19 @@ def start(state: dict[str, object] | None, said: str | None, port: int) -> None:
             start_new_session=True,
         )
     state = {"pid": process.pid, "started": start_of(process.pid), "version": version, "port": port}
-    STATE.write_text(json.dumps(state), encoding="utf-8")
+    (home / STATE).write_text(json.dumps(state), encoding="utf-8")
     deadline = time.monotonic() + START_TIMEOUT
-    while "Started." not in LOG.read_text(encoding="utf-8", errors="replace"):
+    while "Started." not in console.read_text(encoding="utf-8", errors="replace"):
         if process.poll() is not None or time.monotonic() > deadline:
-            stop(state)
-            tail = "\n".join(LOG.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
-            sys.exit(f"scripts/neo4j: Neo4j {version} did not start with {java}; the end of {LOG}:\n{tail}")
+            stop(home, state)
+            tail = "\n".join(console.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+            sys.exit(f"scripts/neo4j: Neo4j {version} did not start with {java}; the end of {console}:\n{tail}")
         time.sleep(0.2)
     process.returncode = 0  # it stays; nothing is to be waited for
     print(described(state), setting(state), sep="\n")
 
 
-def stop(state: dict[str, object] | None) -> str:
+def stop(home: Path, state: dict[str, object] | None) -> str:
     if state is None:
         return "no server runs"
     pid = int(str(state["pid"]))
@@ -127,14 +131,14 @@ def stop(state: dict[str, object] | None) -> str:
             time.sleep(0.1)
         if start_of(pid) != state["started"]:
             break
-    STATE.unlink(missing_ok=True)
+    (home / STATE).unlink(missing_ok=True)
     return f"stopped Neo4j {state['version']}"
 
 
-def running() -> dict[str, object] | None:
+def running(home: Path) -> dict[str, object] | None:
     """The server that was started, if it still is that process."""
     try:
-        state: dict[str, object] = json.loads(STATE.read_text(encoding="utf-8"))
+        state: dict[str, object] = json.loads((home / STATE).read_text(encoding="utf-8"))
         return state if state["started"] is not None and start_of(int(str(state["pid"]))) == state["started"] else None
     except (OSError, ValueError, KeyError):
         return None
