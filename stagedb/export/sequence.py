@@ -117,9 +117,11 @@ class _Sequencer:
         for variant in range(len(self.rows)):
             chosen = np.flatnonzero(self.variant == variant)
             table, slots = self._slots(variant, chosen)
-            # Offsets and duplicates depend on which variants the references are of, and on which of them are one task.
+            # Offsets depend on which variants the references are of, duplicates on which of them are one task, and the
+            # order of a node's dependencies on which task comes first.
             same = np.array([[(row == task).argmax() for task in row] for row in table], np.int64)
-            key = np.concatenate([np.where(table < 0, -1, self.variant[table]), same], axis=1)
+            ranks = np.argsort(np.argsort(table, axis=1, kind="stable"), axis=1, kind="stable")
+            key = np.concatenate([np.where(table < 0, -1, self.variant[table]), same, ranks], axis=1)
             _, first, group = np.unique(key, axis=0, return_index=True, return_inverse=True)
             for number, example in enumerate(first):
                 layout[chosen[group.reshape(-1) == number]] = len(layouts)

@@ -194,3 +194,20 @@ def test_an_edge_against_the_issue_order_is_refused() -> None:
     )
     with pytest.raises(StagedbError, match="issued later in the same task"):
         sequence(turned)
+
+
+def test_dependencies_ascend_also_where_tasks_change_places() -> None:
+    """In 1F1B's beginning and end the task that computed last and the one that communicated last change places."""
+    ops = [Op("compute", FORWARD), *(backward(f"reduce.{index}") for index in range(3))]
+    each = columns(ops, stage_tasks(Plan(GraphOptions(), pp=3, global_batch_size=5), 0))
+    base = workload(tp=2, dp=1, pp=3)
+    made = dataclasses.replace(
+        base, classes=(each,), ranks=dataclasses.replace(base.ranks, number=base.ranks.number * 0)
+    )
+    _, nodes = parse(file_of(made, 0))
+    assert nodes == plain_nodes(made, 0)
+    assert all(list(node.ctrl_deps) == sorted(node.ctrl_deps) for node in nodes)
+
+
+def backward(name: str) -> Op:
+    return Op(name, INPUT_GRADIENT, COLLECTIVE, "all_reduce", axis="tp", size=1)
