@@ -285,7 +285,7 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [
         "# Benchmark",
         "",
-        f"Medians of {result['runs']} run(s) by `scripts/bench`, in seconds, on {facts['processor']}, "
+        f"Medians of {result['runs']} runs by `scripts/bench`, in seconds, on {facts['processor']}, "
         f"{facts['cores']} cores, {facts['memory_bytes'] / 2**30:.0f} GiB, {facts['system']}, "
         f"Python {facts['python']}, {facts['date']}. "
         "Every row but `Cypher alone` is a whole command, Python's start included.",
