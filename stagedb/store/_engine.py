@@ -29,15 +29,19 @@ OPTIONS: dict[str, Any] = {
     "host": "127.0.0.1",
     # In production mode it would keep the text of errors to itself.
     "mode": "development",
-    "polyglotEngineEnabled": False,
-    "opencypher_loadCsv_allowFileUrls": False,
-    "opencypher_loadCsv_allowRemoteUrls": False,
-    # Batches and columns of large instances are messages beyond its defaults.
-    "bolt_maxMessageSize": 1 << 28,
-    "bolt_packstream_maxValueLength": 1 << 28,
-    "bolt_packstream_maxElements": 1 << 24,
-    "queryMaxHeapElementsAllowedPerOp": 10_000_000,
 }
+
+PROPERTIES = {
+    "polyglotEngineEnabled": "false",
+    "opencypher.loadCsv.allowFileUrls": "false",
+    "opencypher.loadCsv.allowRemoteUrls": "false",
+    # Batches and columns of large instances are messages beyond its defaults.
+    "bolt.maxMessageSize": str(1 << 28),
+    "bolt.packstream.maxValueLength": str(1 << 28),
+    "bolt.packstream.maxElements": str(1 << 24),
+    "queryMaxHeapElementsAllowedPerOp": "10000000",
+}
+"""Settings that the engine reads from the virtual machine's properties."""
 
 STRETCH = 1000
 """Rounds of password hashing: few, as the passwords are random and long."""
@@ -52,7 +56,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopping.ask)
     _write_accounts(root / "config", settings)
-    os.environ["ARCADEDB_JVM_ARGS"] = settings["jvm"]
+    properties = " ".join(f"-Darcadedb.{name}={value}" for name, value in PROPERTIES.items())
+    os.environ["ARCADEDB_JVM_ARGS"] = f"{settings['jvm']} {properties}"
 
     import arcadedb_embedded
 

@@ -1,6 +1,7 @@
 """A connection to a store: statements of `cypher/` read and written, free queries answered, through one door each."""
 
 import os
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ class Store:
         """
         statement = self._statement(name, "writes", params)
         with translated(self.uri, f"statement {name}"), self._session(neo4j.WRITE_ACCESS) as session:
-            rows = session.execute_write(_rows, statement.text, params)
+            rows = _write(session, statement.text, params)
         return rows[-1] if rows else {}
 
     def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]], /, **params: Any) -> None:
@@ -89,7 +90,7 @@ class Store:
                 batch = [dict(row) for row in rows[start : start + size]]
                 try:
                     with translated(self.uri, f"statement {name}"):
-                        session.execute_write(_rows, statement.text, {**params, "rows": batch})
+                        _write(session, statement.text, {**params, "rows": batch})
                 except OutOfMemory:
                     if len(batch) == 1:
                         raise
@@ -215,6 +216,21 @@ def _driver(
         driver.close()
         raise
     return driver
+
+
+def _write(session: neo4j.Session, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Run a statement in a managed transaction, again where another one merged the same node at the same time.
+
+    One engine lets both make it and tells the second one when it commits; run again, it finds the node.
+    """
+    for pause in (0.05, 0.2, None):
+        try:
+            return session.execute_write(_rows, text, params)
+        except neo4j.exceptions.ConstraintError:
+            if pause is None or "MERGE" not in text:
+                raise
+            time.sleep(pause * (1 + random.random()))
+    raise AssertionError("unreachable")
 
 
 def _rows(transaction: neo4j.ManagedTransaction, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:

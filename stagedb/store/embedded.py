@@ -21,7 +21,7 @@ from pathlib import Path
 import filelock
 import psutil
 
-from stagedb.errors import StagedbError
+from stagedb.errors import StagedbError, UsageError
 
 DATABASE = "stagedb"
 START_TIMEOUT = 120.0
@@ -145,7 +145,7 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
         "reader": "reader",
         "reader_password": secrets.token_urlsafe(24),
         "reader_seconds": READER_SECONDS,
-        "idle": float(environment.get("STAGEDB_IDLE", IDLE)),
+        "idle": _idle(environment),
         "jvm": _JVM.format(heap=shlex.quote(environment.get("STAGEDB_HEAP", HEAP))),
     }
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as output:
@@ -177,6 +177,17 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
         f"the embedded engine {why} while starting in {home}. The end of its log, {log}:\n{_tail(log)}\n"
         "`--store bolt://…` uses a Neo4j server instead"
     )
+
+
+def _idle(environment: Mapping[str, str]) -> float:
+    said = environment.get("STAGEDB_IDLE", str(IDLE))
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise UsageError(f"STAGEDB_IDLE is a number of seconds, not {said!r}")
+    return seconds
 
 
 def _tail(log: Path, lines: int = 15) -> str:

@@ -53,12 +53,13 @@ class Lease:
     def renew(self) -> None:
         """Say that the builder lives, if that was not said lately. Raises StagedbError if another took over."""
         with self._lock:
-            if time.monotonic() - self._renewed < LEASE / 4:
-                return
-            row = self._store.write(f"build/renew_{self._low}", id=self._id, owner=self._owner, lease=_milliseconds())
-            if not row:
-                raise self._lost()
-            self._renewed = time.monotonic()
+            if time.monotonic() - self._renewed >= LEASE / 4:
+                self._extend()
+
+    def _extend(self) -> None:
+        if not self._store.write(f"build/renew_{self._low}", id=self._id, owner=self._owner, lease=_milliseconds()):
+            raise self._lost()
+        self._renewed = time.monotonic()
 
     def _keep(self) -> None:
         while not self._ended.wait(LEASE / 4):
@@ -95,7 +96,9 @@ def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -
     except ConnectionLost:
         raise  # as after a kill: the next builder clears it
     except BaseException:
+        # Cleared if it is still this process's, and that is possible; otherwise it is as after a kill.
         with suppress(StagedbError):
+            lease._extend()
             _clear(store, kind, id, lease)
             _remove(store, kind, id, lease._owner)
         raise

@@ -1,0 +1,166 @@
+"""Opening a store, and the one door through which all is written."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import neo4j.exceptions
+import pytest
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.store import Store, connect, connection, failures, migrations, open_store
+from stagedb.store.failures import OutOfMemory
+
+
+@contextlib.contextmanager
+def unmarked(store: Store) -> Iterator[None]:
+    """The store without what says that it is one."""
+    with store._session("WRITE") as session:
+        session.run("MATCH (s:Store) DETACH DELETE s").consume()
+        try:
+            yield
+        finally:
+            session.run("MATCH (n:Foreign) DETACH DELETE n").consume()
+            store.write("schema/mark", version=migrations.NEWEST, now=0)
+
+
+def test_a_foreign_database_is_refused_and_left_alone(store: Store, store_environment: dict[str, str]) -> None:
+    with unmarked(store), store._session("WRITE") as session:
+        session.run("CREATE (:Foreign {id: 'x'})").consume()
+        with pytest.raises(UsageError, match="not stagedb's, and is left alone"):
+            connect(environment=store_environment)
+        assert store.read("schema/store") == []
+
+
+def test_a_newer_store_is_refused(store: Store, store_environment: dict[str, str]) -> None:
+    store.write("schema/mark", version=migrations.NEWEST + 1, now=0)
+    try:
+        with pytest.raises(UsageError, match="written by a newer stagedb"):
+            connect(environment=store_environment)
+    finally:
+        store.write("schema/mark", version=migrations.NEWEST, now=0)
+
+
+def test_a_store_that_waits_for_a_migration(
+    store: Store, store_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's is brought up to date when that is asked for; the embedded one, which is the user's own, at once."""
+    more = migrations.Migration(migrations.NEWEST + 1, "more", migrations.MIGRATIONS[0].statements)
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, more))
+    monkeypatch.setattr(migrations, "NEWEST", more.version)
+    try:
+        if store.engine == "neo4j":
+            with pytest.raises(UsageError, match=r"migration 2 \(more\): run `stagedb store migrate`"):
+                connect(environment=store_environment)
+            with open_store(environment=store_environment) as opened:
+                assert opened.migrate() == (more,)
+        with connect(environment=store_environment) as opened:
+            assert opened.version() == more.version
+            assert opened.migrate() == ()
+    finally:
+        store.write("schema/mark", version=1, now=0)
+
+
+def test_a_server_that_does_not_answer_is_told_without_the_password() -> None:
+    with pytest.raises(UsageError, match=r"no store answers at bolt://127\.0\.0\.1:1 ") as refused:
+        connect("bolt://me:hunter2@127.0.0.1:1", environment={})
+    assert "hunter2" not in str(refused.value)
+    assert "--store" in str(refused.value)
+
+
+def test_a_server_that_is_no_database_is_told() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        server.settimeout(10)
+        import threading
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    one, _ = server.accept()
+                    one.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    one.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(UsageError, match="no store answers"):
+            connect(f"bolt://127.0.0.1:{port}", environment={})
+
+
+def test_a_database_that_the_server_has_not_is_told(store: Store, store_environment: dict[str, str]) -> None:
+    if store.engine == "embedded":
+        return  # its name is not the user's to say
+    with pytest.raises(UsageError, match="NEO4J_DATABASE"):
+        connect(environment={**store_environment, "NEO4J_DATABASE": "nothere"})
+
+
+def test_rows_are_written_in_batches(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "BATCH", 7)
+    store.write_rows("build/tensors", [{"id": f"x/{n}", "graph": "x"} for n in range(50)])
+    store.write_rows("build/tensors", [])
+    assert store.query("MATCH (t:SymTensor {graph: 'x'}) RETURN count(t) AS n").rows == ((50,),)
+
+
+def test_a_batch_that_does_not_fit_is_halved(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    run = connection._rows
+
+    def small_memory(transaction: Any, text: str, params: dict[str, Any]) -> Any:
+        sizes.append(len(params["rows"]))
+        if sizes[-1] > 15:
+            raise OutOfMemory("too large")
+        return run(transaction, text, params)
+
+    monkeypatch.setattr(connection, "_rows", small_memory)
+    store.write_rows("build/tensors", [{"id": f"x/{n}", "graph": "x"} for n in range(50)])
+    assert sizes == [50, 25, 12, 12, 12, 12, 2]
+    monkeypatch.undo()
+    assert store.query("MATCH (t:SymTensor {graph: 'x'}) RETURN count(t) AS n").rows == ((50,),)
+
+
+def test_one_row_that_does_not_fit_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(transaction: Any, text: str, params: dict[str, Any]) -> Any:
+        raise OutOfMemory("too large")
+
+    monkeypatch.setattr(connection, "_rows", no_memory)
+    with pytest.raises(OutOfMemory):
+        store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}] * 3)
+
+
+def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
+    rows = [{"id": f"x/{n}"} for n in (1, 2, 1)]
+    with pytest.raises(StagedbError, match="statement instantiate/tasks"):
+        store.write_rows("instantiate/tasks", rows, instance="x")
+    assert store.query("MATCH (t:Task) RETURN count(t) AS n").rows == ((0,),)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind", "told"),
+    [
+        ("Neo.TransientError.General.MemoryPoolOutOfMemoryError", "pool", OutOfMemory, "more memory"),
+        ("Neo.ClientError.Security.Unauthorized", "no", UsageError, "NEO4J_PASSWORD"),
+        ("Neo.ClientError.Database.DatabaseNotFound", "db", UsageError, "NEO4J_DATABASE"),
+        (
+            "Neo.DatabaseError.Transaction.CommitFailed",
+            "No space left on device",
+            UsageError,
+            "disk is full",
+        ),
+        ("Neo.DatabaseError.General.UnknownError", "java.io.IOException: File too large", UsageError, "disk is full"),
+        ("Neo.ClientError.General.WriteOnReadOnlyAccessDatabase", "ro", UsageError, "read-only"),
+        ("Neo.ClientError.Schema.ConstraintValidationFailed", "exists", StagedbError, "statement x failed"),
+    ],
+)
+def test_what_servers_report_is_told_as_what_to_do(
+    code: str, message: str, kind: type[StagedbError], told: str
+) -> None:
+    error = neo4j.exceptions.Neo4jError._hydrate_neo4j(code=code, message=message)
+    with pytest.raises(kind, match=told), failures.translated("bolt://host", "statement x"):
+        raise error
+
+
+def test_a_lost_connection_is_told() -> None:
+    lost = pytest.raises(StagedbError, match="was lost during statement x")
+    with lost, failures.translated("bolt://host", "statement x"):
+        raise neo4j.exceptions.ServiceUnavailable("gone")

@@ -1,0 +1,140 @@
+"""The embedded engine's process: found again, private to its user, started when it is gone, ended when unused."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.store import Store, connect, embedded
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """Directory of an engine that a test may do anything to."""
+    yield tmp_path / "home"
+    embedded.stop(tmp_path / "home")
+
+
+def process_of(home: Path) -> psutil.Process:
+    endpoint = embedded.running(home)
+    assert endpoint is not None
+    return psutil.Process(endpoint.pid)
+
+
+def test_one_engine_serves_all_and_is_ended_and_started_again_with_what_it_held(home: Path) -> None:
+    assert embedded.running(home) is None
+    with connect(environment={}, home=home) as store:
+        store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}])
+        first = process_of(home)
+        with connect(environment={}, home=home) as other:
+            assert other.uri == store.uri
+            assert other.query("MATCH (t:SymTensor) RETURN t.id AS id").rows == (("x/1",),)
+    assert embedded.stop(home)
+    assert not first.is_running()
+    assert embedded.running(home) is None
+    assert not embedded.stop(home)
+    with connect(environment={}, home=home) as store:
+        assert store.query("MATCH (t:SymTensor) RETURN t.id AS id").rows == (("x/1",),)
+    process_of(home).kill()
+    with connect(environment={}, home=home) as store:
+        assert store.query("MATCH (t:SymTensor) RETURN t.id AS id").rows == (("x/1",),)
+
+
+def test_processes_that_start_it_at_once_get_the_same(home: Path) -> None:
+    code = "from stagedb.store import connect\nwith connect('embedded') as s: print(s.uri)"
+    environment = {**os.environ, "STAGEDB_HOME": str(home)}
+    line = [sys.executable, "-c", code]
+    starts = [subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    addresses = {start.communicate(timeout=120)[0].strip() for start in starts}
+    assert len(addresses) == 1
+    assert addresses.pop().startswith("bolt://127.0.0.1:")
+
+
+def test_only_the_user_can_reach_it(embedded_engine: Store, stagedb_home: Path) -> None:
+    endpoint = embedded.running(stagedb_home)
+    assert endpoint is not None
+    for path in (stagedb_home / "endpoint.json", stagedb_home / "engine.log", stagedb_home / "data" / "config"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    process = psutil.Process(endpoint.pid)
+    secrets = (endpoint.password, endpoint.reader_password)
+    shown = " ".join([*process.cmdline(), *process.environ().values(), repr(endpoint)])
+    shown += (stagedb_home / "engine.log").read_text(encoding="utf-8")
+    assert not any(secret in shown for secret in secrets)
+    listening = {one.laddr.ip for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+    assert listening <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    wrong = {"NEO4J_USERNAME": "root", "NEO4J_PASSWORD": "wrong-and-secret"}
+    with pytest.raises(UsageError, match="refused the account") as refused:
+        connect(endpoint.uri, environment=wrong)
+    assert "wrong-and-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("what", ["pid of another", "garbage", "old form", "no one listens"])
+def test_a_stale_endpoint_is_not_believed(home: Path, what: str) -> None:
+    home.mkdir()
+    me = psutil.Process()
+    row = {
+        "port": 1,
+        "pid": me.pid,
+        "started": me.create_time() - (100 if what == "pid of another" else 0),
+        **dict.fromkeys(("nonce", "username", "password", "reader", "reader_password", "database"), "x"),
+    }
+    texts = {"garbage": "{", "old form": "{}"}
+    (home / "endpoint.json").write_text(texts.get(what, json.dumps(row)), encoding="utf-8")
+    assert embedded.running(home) is None
+    assert not embedded.stop(home)
+    assert me.is_running()
+
+
+def test_it_ends_when_nobody_is_connected(home: Path) -> None:
+    with connect(environment={"STAGEDB_IDLE": "1"}, home=home):
+        process = process_of(home)
+        time.sleep(4)
+        assert process.is_running()
+    process.wait(60)
+    assert embedded.running(home) is None
+    assert not (home / "endpoint.json").exists()
+
+
+def test_a_query_that_nobody_waits_for_ends_with_it(home: Path) -> None:
+    with connect(environment={}, home=home) as store:
+        process = process_of(home)
+        endless = "UNWIND range(1, 9000) AS a UNWIND range(1, 9000) AS b UNWIND range(1, 9000) AS c WITH a WHERE a < 0 "
+        with pytest.raises(StagedbError, match="ended after"):
+            store.query(f"{endless} RETURN count(a) AS n", timeout=0.5)
+    process.wait(60)
+    with connect(environment={}, home=home) as store:
+        assert store.read("catalog/graphs") == []
+
+
+def test_an_engine_that_cannot_start_says_why(home: Path) -> None:
+    with pytest.raises(StagedbError, match="while starting") as failed:
+        connect(environment={"STAGEDB_HEAP": "1x"}, home=home)
+    assert "JVM" in str(failed.value)
+    assert str(home / "engine.log") in str(failed.value)
+    with connect(environment={}, home=home) as store:
+        assert store.version() > 0
+
+
+def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StagedbError, match="STAGEDB_HOME"):
+        connect(environment={}, home=tmp_path / "file" / "home")
+
+
+@pytest.mark.parametrize(("name", "value"), [("STAGEDB_IDLE", "soon"), ("STAGEDB_IDLE", "-1")])
+def test_settings_that_make_no_sense_are_refused(home: Path, name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        connect(environment={name: value}, home=home)
+
+
+def test_load_file_and_other_readers_of_the_machine_are_off(embedded_engine: Store) -> None:
+    with embedded_engine._session("WRITE") as session, pytest.raises(Exception, match=r"(?i)disabled|not allowed|csv"):
+        session.run("LOAD CSV FROM 'file:///etc/hostname' AS line RETURN line").data()
