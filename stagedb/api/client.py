@@ -13,6 +13,7 @@ from stagedb.api.results import Exported, GraphInfo, InstanceInfo, QueryInfo, Ro
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
 from stagedb.export import Report, check_request, export, validate_traces
+from stagedb.export.ranks import shard_ranks
 from stagedb.models import Card, card_names
 from stagedb.parallel import Plan, typed_words
 from stagedb.parallel.words import DTYPE_WORDS
@@ -73,6 +74,7 @@ class Stagedb:
         model: str | Card | None = None,
         out: Path | str | None = None,
         only: str | None = None,
+        shard: str | None = None,
         force: bool = False,
         format: str = "et",
         compress: bool = False,
@@ -85,6 +87,7 @@ class Stagedb:
         target: id or name of an instance; with words, that instance's plan changed by them. model: a model instead,
         under the plan that the words say. Neither: the newest instance, or in an empty store llama3-70b with tp 8
         and pp 16. out: the directory (`./NAME-RANKS` if not given). only: ranks to write, such as `0-63,128`.
+        shard: instead, one of N equal parts, such as `0/4`; it has a directory of its own (`./NAME-RANKS.0of4`).
         force: replace the directory if it exists. format: `et` or `json`. compress: gzip the traces, which ASTRA-sim
         does not read. replay: run the traces as a simulator would before they get their name; by default for small
         worlds.
@@ -92,7 +95,12 @@ class Stagedb:
         clock = _Clock()
         wanted = self._to_export(target, model, typed_words(words))
         plan = wanted.plan
-        directory = Path(out) if out is not None else Path(f"{wanted.model}-{plan.world}")
+        if shard is not None:
+            if only is not None:
+                raise UsageError("--only and --shard both say which ranks to write: leave one out")
+            only = shard_ranks(shard, plan.world)
+        part = "" if shard is None else f".{shard.replace('/', 'of')}"
+        directory = Path(out) if out is not None else Path(f"{wanted.model}-{plan.world}{part}")
         check_request(directory, plan.world, only=only, force=force)
         clock.lap("look up")
         instance = self._made(wanted, clock)

@@ -33,6 +33,10 @@ def export(
     only: Annotated[
         str | None, typer.Option(metavar="RANKS", help="Write these ranks only, such as 0-63 or 0,8,16-23.")
     ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Write part I (from 0) of N equal parts: one a machine of several."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace DIR if it exists.")] = False,
     format: Annotated[TraceFormat, typer.Option(help="Chakra's binary traces, or the same as JSON.")] = TraceFormat.ET,
     compress: Annotated[
@@ -64,6 +68,7 @@ def export(
             model=model,
             out=out,
             only=only,
+            shard=shard,
             force=force,
             format=format.value,
             compress=compress,

@@ -22,6 +22,20 @@ def parse_ranks(text: str, world: int) -> Ints:
     return np.unique(np.concatenate(chosen))
 
 
+def shard_ranks(text: str, world: int) -> str:
+    """The ranks, as `parse_ranks` reads them, of a text such as `0/4`: the first of four nearly equal parts.
+
+    Parts are numbered from 0 and stand next to each other. Raises UsageError for a part that is not one of as many.
+    """
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    part, parts = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not part < parts:
+        raise UsageError(f"--shard {text!r} is not I/N with I from 0 to N-1, such as 0/4")
+    if parts > world:
+        raise UsageError(f"--shard {text!r}: {world} ranks are not enough for {parts} parts")
+    return f"{part * world // parts}-{(part + 1) * world // parts - 1}"
+
+
 def say_ranks(ranks: Ints) -> str:
     """The text that `parse_ranks` reads."""
     if not len(ranks):
