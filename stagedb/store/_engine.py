@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import filelock
 import psutil
 
 POLL = 1.0
@@ -43,6 +44,8 @@ PROPERTIES = {
 }
 """Settings that the engine reads from the virtual machine's properties."""
 
+LOCK_TIMEOUT = 90.0
+
 STRETCH = 1000
 """Rounds of password hashing: few, as the passwords are random and long."""
 
@@ -55,6 +58,9 @@ def main() -> int:
     stopping = _Stopping()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopping.ask)
+    # One that is still ending holds the files until it has.
+    lock = filelock.FileLock(root / "engine.lock", timeout=LOCK_TIMEOUT)
+    lock.acquire()
     _write_accounts(root / "config", settings)
     properties = " ".join(f"-Darcadedb.{name}={value}" for name, value in PROPERTIES.items())
     os.environ["ARCADEDB_JVM_ARGS"] = f"{settings['jvm']} {properties}"
@@ -75,6 +81,7 @@ def main() -> int:
     finally:
         _withdraw(Path(settings["endpoint"]), settings["nonce"])
         server.stop()
+        lock.release()
     return 0
 
 

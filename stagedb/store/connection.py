@@ -23,6 +23,7 @@ BATCH = 5_000
 
 CONNECT_TIMEOUT = 10.0
 RETRY_TIME = 20.0
+EMBEDDED_ATTEMPTS = 5
 EMBEDDED_RETRY_TIME = 8.0
 """Seconds for which a transaction that another one was in the way of, or whose server went away, is tried again. The
 embedded engine, once gone, does not come back at the same address."""
@@ -181,17 +182,31 @@ def open_store(
     env = os.environ if environment is None else environment
     target = targets.choose(uri, env, targets.config_file(env))
     if target is None:
-        endpoint = embedded.ensure(home or targets.home(env), env)
-        driver = _driver(endpoint.uri, (endpoint.username, endpoint.password), "the embedded engine")
-        return Store(
-            driver,
-            endpoint.database,
-            "embedded",
-            endpoint.uri,
-            lambda timeout: _driver(endpoint.uri, endpoint.reader_account(timeout), "the embedded engine"),
-        )
+        return _open_embedded(home or targets.home(env), env)
     account = (target.username, target.password or "") if target.username else None
     return Store(_driver(target.uri, account, target.source, RETRY_TIME), target.database, "neo4j", target.uri)
+
+
+def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
+    source = f"the embedded engine of {home}"
+    for attempt in range(EMBEDDED_ATTEMPTS):
+        endpoint = embedded.ensure(home, environment)
+        try:
+            driver = _driver(endpoint.uri, (endpoint.username, endpoint.password), source)
+        except UsageError:
+            # It was just about to end, or was killed this moment: the next one is there soon.
+            if attempt == EMBEDDED_ATTEMPTS - 1:
+                raise
+            time.sleep(0.5)
+        else:
+            break
+    return Store(
+        driver,
+        endpoint.database,
+        "embedded",
+        endpoint.uri,
+        lambda timeout: _driver(endpoint.uri, endpoint.reader_account(timeout), source),
+    )
 
 
 def _driver(

@@ -48,6 +48,16 @@ def test_one_engine_serves_all_and_is_ended_and_started_again_with_what_it_held(
         assert store.query("MATCH (t:SymTensor) RETURN t.id AS id").rows == (("x/1",),)
 
 
+def test_one_that_is_just_ending_is_waited_for(home: Path) -> None:
+    for _ in range(2):
+        with connect(environment={}, home=home) as store:
+            store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}])
+            process = process_of(home)
+        process.terminate()
+    with connect(environment={}, home=home) as store:
+        assert store.query("MATCH (t:SymTensor) RETURN t.id AS id").rows == (("x/1",),)
+
+
 def test_processes_that_start_it_at_once_get_the_same(home: Path) -> None:
     code = "from stagedb.store import connect\nwith connect('embedded') as s: print(s.uri)"
     environment = {**os.environ, "STAGEDB_HOME": str(home)}
