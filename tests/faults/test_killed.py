@@ -30,7 +30,7 @@ class Engine:
 
     environment: dict[str, str]
     kill: Callable[[], None]
-    restart: Callable[[], None]
+    restart: Callable[[], object]
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def neo4j_of_its_own(tmp_path: Path, neo4j_environment: dict[str, str]) -> Itera
     def kill() -> None:
         os.kill(json.loads((home / "state.json").read_text())["pid"], signal.SIGKILL)
 
-    yield Engine(environment, kill, lambda: start("--keep", "--port", port) and None)
+    yield Engine(environment, kill, lambda: start("--keep", "--port", port))
     run([*script, "stop"], {})
 
 
