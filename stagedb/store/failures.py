@@ -41,6 +41,12 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
             f"the store at {uri} cannot write, its disk is full ({text}): make room and run the command again; "
             f"what was unfinished is cleared then"
         )
+    if text.startswith("Transaction error on commit"):
+        # All that the embedded engine tells of a write that its files did not take.
+        return UsageError(
+            f"the store at {uri} could not write what {doing} made, and has kept what it held before: see whether its "
+            "disk is full, and run the command again"
+        )
     if isinstance(error, driver.AuthError):
         return UsageError(
             f"the store at {uri} refused the account: check NEO4J_USERNAME and NEO4J_PASSWORD, or the store's entry in "

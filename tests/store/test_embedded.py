@@ -124,6 +124,29 @@ def test_a_query_that_nobody_waits_for_ends_with_it(home: Path) -> None:
         assert store.read("catalog/graphs") == []
 
 
+@pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="only Linux limits the files of a running process")
+def test_a_write_that_the_files_do_not_take_is_told_and_changes_nothing(home: Path) -> None:
+    with connect(environment={}, home=home) as store:
+        store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}])
+        process = process_of(home)
+        process.rlimit(psutil.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+        rows = [{"id": f"y/{n}", "graph": "y", "text": "y" * 1000} for n in range(4000)]
+        with pytest.raises(UsageError, match="disk is full"):
+            store.write_rows("build/tensors", rows)
+        assert store.query("MATCH (t:SymTensor) RETURN t.id AS id").rows == (("x/1",),)
+    assert embedded.stop(home)
+    with connect(environment={}, home=home) as store:
+        store.write_rows("build/tensors", rows)
+        assert store.query("MATCH (t:SymTensor) RETURN count(t) AS n").rows == ((4001,),)
+
+
+def test_messages_of_many_megabytes_pass(embedded_store: Store) -> None:
+    rows = [{"id": f"x/{n}", "graph": "x", "text": "x" * 6000} for n in range(4000)]
+    embedded_store.write_rows("build/tensors", rows)
+    table = embedded_store.query("MATCH (t:SymTensor) RETURN sum(size(t.text)) AS n")
+    assert table.rows == ((4000 * 6000,),)
+
+
 def test_an_engine_that_cannot_start_says_why(home: Path) -> None:
     with pytest.raises(StagedbError, match="while starting") as failed:
         connect(environment={"STAGEDB_HEAP": "1x"}, home=home)
