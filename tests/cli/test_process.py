@@ -92,6 +92,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\nimport stagedb.api\nfrom stagedb.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "def interrupted(*_, **__):\n    os.kill(os.getpid(), signal.SIGINT)\n    signal.pause()\n"
         "stagedb.api.connect = interrupted\nsys.argv = ['stagedb', 'ls']\nmain()\n"
     )
