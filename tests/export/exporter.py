@@ -2,6 +2,7 @@
 
 import argparse
 import resource
+import signal
 from pathlib import Path
 
 from stagedb.errors import StagedbError
@@ -16,6 +17,7 @@ def main() -> int:
     parser.add_argument("--file-size", type=int)
     parser.add_argument("--force", action="store_true")
     said = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     if said.file_size is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (said.file_size, said.file_size))
     try:
