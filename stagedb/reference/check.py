@@ -41,7 +41,19 @@ def select(records: Sequence[Record], pattern: str | None) -> list[Record]:
 def check_records(
     db: Stagedb, records: Sequence[Record], progress: Callable[[int, int], None] = lambda done, of: None
 ) -> Iterator[Checked]:
-    """Check records one after another; instances that were made for it are removed again."""
+    """Check records one after another; what was made in the store for it is removed again."""
+    known = {graph.id for graph in db.graphs()}
+    made: set[str] = set()
+    try:
+        yield from _check(db, records, progress, made)
+    finally:
+        for graph in made - known:
+            db.rm(graph)
+
+
+def _check(
+    db: Stagedb, records: Sequence[Record], progress: Callable[[int, int], None], made: set[str]
+) -> Iterator[Checked]:
     for done, record in enumerate(records):
         progress(done, len(records))
         try:
@@ -51,6 +63,7 @@ def check_records(
             yield Checked(record.name, unsupported=str(reason))
             continue
         instance = db.instantiate(card, **words)  # type: ignore[arg-type]
+        made.add(instance.graph)
         try:
             ours = counts_of(db, instance.id, record.rank)
         finally:

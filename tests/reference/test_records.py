@@ -69,6 +69,7 @@ def test_checking_leaves_the_store_as_it_was(embedded_store: Store) -> None:
     db = Stagedb(embedded_store)
     list(check_records(db, [RECORDS["tiny-gpt/L2/b2/s32/tp2"]]))
     assert db.instances() == []
+    assert db.graphs() == []
 
 
 def test_records_are_chosen_by_name() -> None:
