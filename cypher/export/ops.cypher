@@ -19,6 +19,7 @@
 // column size: integer[] [bytes] — this rank's operand of a message, 0 for a compute op
 // column peer: integer[] — stages from here to the other end of a message, 0 for others
 MATCH (o:Op {instance: $instance, class: $class})
+USING INDEX SEEK o:Op(instance, class)
 RETURN collect(o.name) AS name, collect(o.chunk) AS chunk, collect(o.template) AS template,
   collect(o.`order`) AS `order`, collect(o.type) AS type, collect(o.`when`) AS `when`, collect(o.kind) AS kind,
   collect(o.phase) AS phase, collect(coalesce(o.axis, '')) AS axis, collect(coalesce(o.dtype, '')) AS dtype,

@@ -10,5 +10,6 @@
 // column first: boolean[] — whether it is the first of its kind
 // column last: boolean[] — whether it is the last of its kind
 MATCH (t:Task {instance: $instance, class: $class})
+USING INDEX SEEK t:Task(instance, class)
 RETURN collect(t.index) AS index, collect(t.kind) AS kind, collect(coalesce(t.microbatch, 0)) AS microbatch,
   collect(t.chunk) AS chunk, collect(t.first) AS first, collect(t.last) AS last

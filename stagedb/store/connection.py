@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import neo4j
 import neo4j.exceptions
@@ -17,6 +17,9 @@ from stagedb.store.failures import OutOfMemory, is_out_of_memory, translated, un
 from stagedb.store.migrations import Migration, described, pending
 from stagedb.store.statements import Statement, load
 from stagedb.store.values import Table
+
+AWAIT_INDEXES: Final = "CALL db.awaitIndexes(60)"
+"""Of a server alone: the embedded engine has its indexes at once, and no such procedure."""
 
 BATCH = 5_000
 """Rows that one transaction writes, unless the server's memory is too small for them."""
@@ -133,6 +136,10 @@ class Store:
                     # A schema change is a transaction of its own; its text comes from the schema table alone.
                     self._driver.execute_query(text, database_=self._database)
             self.write("schema/mark", version=migration.version, now=time.time_ns() // 1_000_000)
+        if todo and self.engine == "neo4j":
+            # A server fills new indexes behind one's back, and plans without them until it is done.
+            with translated(self.uri, "waiting for its indexes"):
+                self._driver.execute_query(AWAIT_INDEXES, database_=self._database)
         return todo
 
     def _statement(self, name: str, mode: str, params: Mapping[str, Any]) -> Statement:
