@@ -7,6 +7,14 @@ class StagedbError(Exception):
     exit_status = 1
 
 
+class UnfinishedError(StagedbError):
+    """Work that something else ended: what is written so far is good and can be gone on with."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Work that Ctrl-C ended: what is left of it, and how to go on."""
+
+
 class UsageError(StagedbError):
     """The request cannot be served (bad option, impossible plan, unknown name): exit status 2, nothing changed."""
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1] / "stagedb"
 LAYERS = ("symbols", "graph", "models", "parallel", "store", "instance", "export", "api", "reference", "cli")
 """Each package may import those before it."""
 
-FREE = {"errors"}
+FREE = {"errors", "faults"}
 """Modules that every package may import."""
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2"))

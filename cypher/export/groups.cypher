@@ -1,10 +1,9 @@
-// The communicator groups of an instance, a row each: their members are a list already.
+// The communicator groups of an instance as columns.
 //
 // mode: reads
 // param instance: string — the instance's id
-// column gid: integer — its id in the traces
-// column axis: string — mesh axis
-// column members: integer[] — ranks in ring order
+// column gid: integer[] — ids in the traces
+// column axis: string[] — mesh axis of each
+// column members: integer[][] — of each its ranks, in ring order
 MATCH (g:Group {instance: $instance})
-RETURN g.gid AS gid, g.axis AS axis, g.ranks AS members
-ORDER BY gid
+RETURN collect(g.gid) AS gid, collect(g.axis) AS axis, collect(g.ranks) AS members

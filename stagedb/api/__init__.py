@@ -9,11 +9,16 @@ The command line is a thin skin over this package; it stands above all others bu
         print(db.query("bytes_by_axis").to_pandas())
 """
 
-from stagedb.api.client import Stagedb, connect, model, models, validate
-from stagedb.api.library import describe
-from stagedb.api.queries import named as queries
-from stagedb.api.results import Exported, GraphInfo, InstanceInfo, QueryInfo, Rows, properties
-from stagedb.api.words import GraphWords, PlanWords
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stagedb.api.client import Stagedb, connect, model, models
+    from stagedb.api.library import describe
+    from stagedb.api.querying import queries
+    from stagedb.api.results import Exported, GraphInfo, InstanceInfo, QueryInfo, Rows, Unpacked, properties
+    from stagedb.api.traces import unpack, validate
+    from stagedb.api.words import GraphWords, PlanWords
 
 __all__ = [
     "Exported",
@@ -24,11 +29,30 @@ __all__ = [
     "QueryInfo",
     "Rows",
     "Stagedb",
+    "Unpacked",
     "connect",
     "describe",
     "model",
     "models",
     "properties",
     "queries",
+    "unpack",
     "validate",
 ]
+
+_MODULES = {
+    "client": ("Stagedb", "connect", "model", "models"),
+    "library": ("describe",),
+    "querying": ("queries",),
+    "results": ("Exported", "GraphInfo", "InstanceInfo", "QueryInfo", "Rows", "Unpacked", "properties"),
+    "traces": ("unpack", "validate"),
+    "words": ("GraphWords", "PlanWords"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load on first use: what works on files needs neither models nor the database's driver, which take most time."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

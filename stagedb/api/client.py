@@ -2,17 +2,18 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from stagedb.api import catalog, library, queries
+from stagedb.api import catalog, library, querying
 from stagedb.api.results import Exported, GraphInfo, InstanceInfo, QueryInfo, Rows
+from stagedb.api.traces import WriteProgress
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
-from stagedb.export import Report, check_request, export, validate_traces
+from stagedb.export import Request, export
 from stagedb.export.ranks import shard_ranks
 from stagedb.models import Card, card_names
 from stagedb.parallel import Plan, typed_words
@@ -23,9 +24,6 @@ from stagedb.store import connect as open_store
 DEFAULT_MODEL = "llama3-70b"
 DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
 """What an export from an empty store is of, where nothing is said."""
-
-Progress = Callable[[int, int], None]
-"""Called with how much is done, and of how much."""
 
 
 class Stagedb:
@@ -75,22 +73,27 @@ class Stagedb:
         out: Path | str | None = None,
         only: str | None = None,
         shard: str | None = None,
+        granularity: str = "op",
+        packed: bool = False,
         force: bool = False,
+        resume: bool = False,
         format: str = "et",
         compress: bool = False,
         replay: bool | None = None,
-        progress: Progress | None = None,
+        progress: WriteProgress | None = None,
         **words: Unpack[PlanWords],
     ) -> Exported:
         """Write the traces of an instance, one a rank, and make what is missing for it.
 
         target: id or name of an instance; with words, that instance's plan changed by them. model: a model instead,
         under the plan that the words say. Neither: the newest instance, or in an empty store llama3-70b with tp 8
-        and pp 16. out: the directory (`./NAME-RANKS` if not given). only: ranks to write, such as `0-63,128`.
-        shard: instead, one of N equal parts, such as `0/4`; it has a directory of its own (`./NAME-RANKS.0of4`).
-        force: replace the directory if it exists. format: `et` or `json`. compress: gzip the traces, which ASTRA-sim
-        does not read. replay: run the traces as a simulator would before they get their name; by default for small
-        worlds.
+        and pp 16. out: the directory (`./NAME-RANKS` if not given). only: ranks to write, such as `0-63,128` or
+        `0-1023:8`. shard: instead, one of N equal parts, such as `0/4`; it has a directory of its own
+        (`./NAME-RANKS.0of4`). granularity: `op`, a node an operator, or `block`, which merges what is computed between
+        two communications into one node with the sums. packed: one small file (`./NAME-RANKS.packed`) that `unpack`
+        expands, instead of a directory. force: replace what exists under the name. resume: go on with what an export
+        that was interrupted has written. format: `et` or `json`. compress: gzip the traces, which ASTRA-sim does not
+        read. replay: run the traces as a simulator would before they get their name; by default for small worlds.
         """
         clock = _Clock()
         wanted = self._to_export(target, model, typed_words(words))
@@ -100,29 +103,32 @@ class Stagedb:
                 raise UsageError("--only and --shard both say which ranks to write: leave one out")
             only = shard_ranks(shard, plan.world)
         part = "" if shard is None else f".{shard.replace('/', 'of')}"
-        directory = Path(out) if out is not None else Path(f"{wanted.model}-{plan.world}{part}")
-        check_request(directory, plan.world, only=only, force=force)
-        clock.lap("look up")
-        instance = self._made(wanted, clock)
-        done = export(
-            self.store,
-            instance.id,
-            directory,
-            only=only,
+        name = f"{wanted.model}-{plan.world}{part}{'.packed' if packed else ''}"
+        path = Path(out) if out is not None else Path(name)
+        request = Request(
+            path,
             force=force,
+            resume=resume,
             format=format,
             compress=compress,
             replay=replay,
-            progress=progress,
+            granularity=granularity,
+            packed=packed,
         )
+        request.check(plan.world, only)
+        clock.lap("look up")
+        instance = self._made(wanted, clock)
+        done = export(self.store, instance.id, request, only=only, progress=progress)
         return Exported(
-            instance=instance,
-            directory=directory,
+            path=path,
+            world=done.world,
             files=done.files,
             nodes=done.nodes,
             bytes=done.bytes,
             replayed=done.replayed,
             seconds={**clock.seconds, **done.seconds},
+            instance=instance,
+            packed=done.packed,
         )
 
     def query(
@@ -139,11 +145,11 @@ class Stagedb:
         instance: id or name of the instance that `$instance` stands for; the newest if not given. timeout: seconds
         after which the query is ended. Raises UsageError for a text that could write, and for unknown names.
         """
-        return queries.run(self.store, query, dict(params or {}), instance, timeout)
+        return querying.run(self.store, query, dict(params or {}), instance, timeout)
 
     def queries(self) -> list[QueryInfo]:
         """The named queries."""
-        return queries.named()
+        return querying.queries()
 
     def graphs(self) -> list[GraphInfo]:
         """The graphs that the store holds, the newest first."""
@@ -238,18 +244,6 @@ def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any
 def connect(store: str | None = None) -> Stagedb:
     """Open a store: see `stagedb.connect`."""
     return Stagedb(open_store(store))
-
-
-def validate(directory: Path | str, *, replay: bool = True, progress: Progress | None = None) -> Report:
-    """Check a trace set, of stagedb or another tool, against every rule that simulators rely on. Needs no store.
-
-    replay: also run it as a simulator would, which finds what hangs. Raises UsageError where there are no traces.
-    """
-    return validate_traces(Path(directory), replayed=replay, progress=progress or _ignore)
-
-
-def _ignore(done: int, of: int) -> None:
-    """Progress that nobody watches."""
 
 
 def models() -> list[dict[str, Any]]:

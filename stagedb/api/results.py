@@ -66,19 +66,30 @@ class InstanceInfo:
 
 
 @dataclass(frozen=True)
-class Exported:
-    """A trace set on disk. `bytes` counts the trace files, `replayed` says whether they were run as a simulator would.
+class Unpacked:
+    """A trace set on disk, of a job of `world` ranks. `bytes` counts the trace files.
 
-    `seconds` has the time of each stage of the work.
+    `replayed` says whether they were run as a simulator would, `seconds` has the time of each stage of the work.
     """
 
-    instance: InstanceInfo
-    directory: Path
+    path: Path
+    world: int
     files: int
     nodes: int
     bytes: int
     replayed: bool
     seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Exported(Unpacked):
+    """A trace set on disk, and the instance that it is of.
+
+    `packed`: bytes of the one file that the set is packed in, None for a directory of plain traces.
+    """
+
+    instance: InstanceInfo
+    packed: int | None = None
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ def main() -> None:
     except StagedbError as error:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_status)
-    except KeyboardInterrupt:
-        typer.echo("Interrupted.", err=True)
+    except KeyboardInterrupt as interrupt:
+        typer.echo(f"Interrupted: {interrupt}" if str(interrupt) else "Interrupted.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # Whoever read the output has enough. Python would complain once more when it flushes at exit.

@@ -1,4 +1,4 @@
-"""`export`: an instance as one trace a rank."""
+"""`export`: an instance as one trace a rank, or packed; `unpack`: the traces of a packed file."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +19,34 @@ class TraceFormat(StrEnum):
     JSON = "json"
 
 
+class Granularity(StrEnum):
+    """What a node of a trace is."""
+
+    OP = "op"
+    BLOCK = "block"
+
+
+Force = Annotated[bool, typer.Option("--force", help="Replace what exists under the name.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with what an interrupted run of the same command has written.")
+]
+Format = Annotated[TraceFormat, typer.Option(help="Chakra's binary traces, or the same as JSON.")]
+Compress = Annotated[
+    bool, typer.Option("--compress", help="gzip the traces; ASTRA-sim does not read that, Chakra's own tools do.")
+]
+Replay = Annotated[
+    bool | None,
+    typer.Option(
+        "--replay/--no-replay",
+        help="Before DIR gets its name, run the traces as a simulator would.  [for small worlds]",
+    ),
+]
+Only = Annotated[
+    str | None,
+    typer.Option(metavar="RANKS", help="Write these ranks only, such as 0-63, 0,8,16-23 or 0-1023:8 (every eighth)."),
+]
+
+
 @option_groups
 def export(
     target: Annotated[
@@ -29,26 +57,27 @@ def export(
         str | None,
         typer.Option(metavar="MODEL", help="Export this model under the plan of the options; makes what is missing."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of the trace set.  [./NAME-RANKS]")] = None,
-    only: Annotated[
-        str | None, typer.Option(metavar="RANKS", help="Write these ranks only, such as 0-63 or 0,8,16-23.")
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory of the trace set, or name of the packed file.  [./NAME-RANKS]"),
     ] = None,
+    only: Only = None,
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Write part I (from 0) of N equal parts: one a machine of several."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace DIR if it exists.")] = False,
-    format: Annotated[TraceFormat, typer.Option(help="Chakra's binary traces, or the same as JSON.")] = TraceFormat.ET,
-    compress: Annotated[
-        bool, typer.Option("--compress", help="gzip the traces; ASTRA-sim does not read that, Chakra's own tools do.")
+    granularity: Annotated[
+        Granularity,
+        typer.Option(help="A node an operator, or one for all that is computed between two communications."),
+    ] = Granularity.OP,
+    packed: Annotated[
+        bool, typer.Option("--packed", help="Write one small file, from which `stagedb unpack` makes the directory.")
     ] = False,
-    replay: Annotated[
-        bool | None,
-        typer.Option(
-            "--replay/--no-replay",
-            help="Before DIR gets its name, run the traces as a simulator would.  [for small worlds]",
-        ),
-    ] = None,
+    force: Force = False,
+    resume: Resume = False,
+    format: Format = TraceFormat.ET,
+    compress: Compress = False,
+    replay: Replay = None,
     *,
     words: PlanWords,
     common: Common,
@@ -62,14 +91,17 @@ def export(
     from stagedb.api import connect
 
     said = words.words()
-    with connect(common.store) as db, progress(common, "writing", "ranks") as report:
+    with connect(common.store) as db, progress(common, "writing", "ranks", speed=True) as report:
         done = db.export(
             target,
             model=model,
             out=out,
             only=only,
             shard=shard,
+            granularity=granularity.value,
+            packed=packed,
             force=force,
+            resume=resume,
             format=format.value,
             compress=compress,
             replay=replay,
@@ -77,12 +109,53 @@ def export(
             **said,
         )
     tell_bubble(common, done.instance)
-    for stage, seconds in done.seconds.items():
-        common.detail(f"{seconds:8.2f} s  {stage}")
+    common.profile(done.seconds)
     ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}"
+    packed_in = "" if done.packed is None else f" packed in {size(done.packed)}"
     replayed = ", replayed" if done.replayed else ""
     common.say(
-        f"{done.directory}: {count(done.files, 'trace')} of {done.instance.name} ({ranks}), {done.nodes:,} nodes, "
+        f"{done.path}: {count(done.files, 'trace')} of {done.instance.name} ({ranks}), {done.nodes:,} nodes, "
+        f"{size(done.bytes)}{packed_in}{replayed}, in {sum(done.seconds.values()):.1f} s"
+    )
+
+
+@option_groups
+def unpack(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `export --packed` wrote.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory of the trace set.  [FILE without its ending]")
+    ] = None,
+    only: Only = None,
+    force: Force = False,
+    resume: Resume = False,
+    format: Format = TraceFormat.ET,
+    compress: Compress = False,
+    replay: Replay = None,
+    *,
+    common: Common,
+) -> None:
+    """Write the traces of a packed file, all or some ranks.
+
+    Needs no store. The directory is the one that `export` would have written, byte for byte.
+    """
+    from stagedb.api import unpack as run
+
+    with progress(common, "writing", "ranks", speed=True) as report:
+        done = run(
+            file,
+            out=out,
+            only=only,
+            force=force,
+            resume=resume,
+            format=format.value,
+            compress=compress,
+            replay=replay,
+            progress=report,
+        )
+    common.profile(done.seconds)
+    replayed = ", replayed" if done.replayed else ""
+    common.say(
+        f"{done.path}: {count(done.files, 'trace')} ({count(done.world, 'rank')}), {done.nodes:,} nodes, "
         f"{size(done.bytes)}{replayed}, in {sum(done.seconds.values()):.1f} s"
     )
 
@@ -99,3 +172,4 @@ def size(count: float) -> str:
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command()(export)
+    app.command()(unpack)

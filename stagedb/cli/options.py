@@ -7,10 +7,12 @@ replaced by one option a field, and collects their values into it again.
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
+import psutil
 import typer
 
 
@@ -43,6 +45,24 @@ class Common:
         """What only `--verbose` tells."""
         if self.verbose:
             typer.echo(line, err=True)
+
+    def profile(self, stages: Mapping[str, float]) -> None:
+        """Where the time of the command went: its start (of the interpreter, and what it imports), then each stage."""
+        if not self.verbose:
+            return
+        whole = _age()
+        rows = {"start": whole - sum(stages.values()), **stages, "in all": whole}
+        for stage, seconds in rows.items():
+            self.detail(f"{seconds:8.2f} s {seconds / whole:4.0%}  {stage}")
+
+
+def _age() -> float:
+    """Seconds since this process began."""
+    began = psutil.Process().create_time()
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        # The system's clock is known to whole seconds at boot only, which both of these have in them.
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - (began - psutil.boot_time())
+    return time.time() - began
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:

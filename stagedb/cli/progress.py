@@ -2,39 +2,48 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from stagedb.cli.options import Common
-
-Report = Callable[[int, int], None]
-"""Called with how much is done, and of how much."""
 
 PATIENCE = 1.0
 """Seconds that work may take before a bar appears."""
 
 
+class Report(Protocol):
+    """Called with how much is done, of how much, and how many bytes that is."""
+
+    def __call__(self, done: int, of: int, size: int = 0, /) -> None: ...
+
+
 @contextmanager
-def progress(common: Common, what: str, unit: str) -> Iterator[Report | None]:
-    """Yield a function to report to, or None where nobody would see the bar."""
+def progress(common: Common, what: str, unit: str, *, speed: bool = False) -> Iterator[Report | None]:
+    """Yield a function to report to, or None where nobody would see the bar. speed: show bytes a second."""
     if common.quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
+    from rich.filesize import decimal
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=None)
-    began = time.monotonic()
+    columns = [TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(unit)]
+    rate = [TextColumn("{task.fields[speed]}")] if speed else []
+    bar = Progress(*columns, *rate, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=None, speed="")
+    began: float | None = None
     shown = False
 
-    def report(done: int, total: int) -> None:
-        nonlocal shown
-        if not shown and time.monotonic() - began > PATIENCE:
+    def report(done: int, of: int, size: int = 0, /) -> None:
+        nonlocal shown, began
+        now = time.monotonic()
+        began = began or now
+        if not shown and now - began > PATIENCE:
             shown = True
             bar.start()
-        bar.update(task, completed=done, total=total)
+        passed = now - began
+        bar.update(task, completed=done, total=of, speed=f"{decimal(int(size / passed))}/s" if passed > 0 else "")
 
     try:
         yield report

@@ -1,32 +1,39 @@
 """Traces: an instance of a store as one Chakra execution trace a rank, and the checks that a trace set runs.
 
 `export` reads rank classes from the store as columns, encodes each class once and writes every rank as that buffer
-with its own communicators and peers patched in. `validate_traces` holds any trace set, of stagedb or another tool,
-against the rules that simulators rely on; `read_trace` reads one file back.
+with its own communicators and peers patched in. Or it packs
+both into one file, from which `unpack_traces` writes the same.
+`validate_traces` holds any trace set, of stagedb or another tool, against the rules that simulators rely on;
+`read_trace` reads one file back.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stagedb.export.exporting import Summary, check_request, export
+    from stagedb.export.exporting import export
+    from stagedb.export.output import Request, Summary
     from stagedb.export.reading import TraceColumns, TraceError, read_trace
+    from stagedb.export.unpacking import unpack_traces
     from stagedb.export.validation import Report, validate_traces
 
 __all__ = [
     "Report",
+    "Request",
     "Summary",
     "TraceColumns",
     "TraceError",
-    "check_request",
     "export",
     "read_trace",
+    "unpack_traces",
     "validate_traces",
 ]
 
 _MODULES = {
-    "exporting": ("Summary", "check_request", "export"),
+    "exporting": ("export",),
+    "output": ("Request", "Summary"),
     "reading": ("TraceColumns", "TraceError", "read_trace"),
+    "unpacking": ("unpack_traces",),
     "validation": ("Report", "validate_traces"),
 }
 

@@ -14,7 +14,7 @@ from stagedb.export.encode import VERSION
 from stagedb.export.encoded import EncodedClass
 from stagedb.export.ranks import say_ranks
 from stagedb.export.sequence import Sequence as Nodes
-from stagedb.export.wire import Ints
+from stagedb.export.traceset import TraceSet
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -97,41 +97,44 @@ test "$finished" -eq {world}
 """
 
 
-def manifest(
-    name: str,
-    workload: Workload,
-    ranks: Ints | None,
-    classes: Sequence[tuple[ClassColumns, Nodes, EncodedClass]],
-    files: Mapping[str, str],
-    format: str,
-) -> str:
-    """What the files are, where they come from, and which rank is what. `ranks` is None where all were written."""
-    said: dict[str, Any] = {
-        "format": FORMAT,
-        "what": f"Chakra execution traces of one training step, one a rank: {name}.<rank>.{format}",
+def set_facts(name: str, workload: Workload, granularity: str) -> dict[str, Any]:
+    """What the traces of an instance are and where they come from."""
+    return {
         "name": name,
         "instance": workload.instance,
         "graph": workload.graph,
         "model": workload.model,
         "plan": dict(workload.plan),
         "world": len(workload.ranks),
-        "only": None if ranks is None else say_ranks(ranks),
-        "traces": format,
+        "granularity": granularity,
         "versions": {"stagedb": importlib.metadata.version("stagedb"), "chakra": VERSION},
-        "classes": [
-            {
-                "class": columns.number,
-                "digest": columns.digest,
-                "stages": list(columns.stages),
-                "ranks": say_ranks(np.flatnonzero(workload.ranks.number == columns.number)),
-                "nodes": nodes.nodes,
-                "bytes": encoded.size,
-                "encoding": encoded.digest,
-                "tasks": _tasks(columns, nodes),
-            }
-            for columns, nodes, encoded in classes
-        ],
-        "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()},
+    }
+
+
+def class_facts(workload: Workload, columns: ClassColumns, nodes: Nodes, encoded: EncodedClass) -> dict[str, Any]:
+    """What the traces of a rank class are."""
+    return {
+        "class": columns.number,
+        "digest": columns.digest,
+        "stages": list(columns.stages),
+        "ranks": say_ranks(np.flatnonzero(workload.ranks.number == columns.number)),
+        "nodes": nodes.nodes,
+        "bytes": encoded.size,
+        "encoding": encoded.digest,
+        "tasks": _tasks(columns, nodes),
+    }
+
+
+def manifest(traces: TraceSet, format: str) -> str:
+    """What the files of a set are, where they come from, and which rank is what."""
+    said: dict[str, Any] = {
+        "format": FORMAT,
+        "what": f"Chakra execution traces of one training step, one a rank: {traces.name}.<rank>.{format}",
+        **traces.facts,
+        "only": None if traces.count == traces.world else say_ranks(traces.ranks),
+        "traces": format,
+        "classes": [dict(each.facts) for each in traces.classes],
+        "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in traces.files.items()},
     }
     return json.dumps(said, indent=1) + "\n"
 

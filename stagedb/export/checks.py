@@ -65,13 +65,13 @@ def _order(workload: Workload, nodes: Mapping[int, Sequence]) -> Iterator[str]:
         first = np.repeat(workload.ranks.number[members[np.cumsum(sizes) - sizes]], sizes)
         pairs = np.unique(np.stack([first, workload.ranks.number[members]], axis=1), axis=0)
         for one, other in pairs[pairs[:, 0] != pairs[:, 1]].tolist():
-            theirs, ours = (_collectives(workload.classes[number], nodes[number], axis) for number in (one, other))
+            theirs, ours = (_collectives(nodes[number], axis) for number in (one, other))
             if theirs != ours:
                 yield f"classes {one} and {other} share groups of axis {axis} and issue different collectives there"
 
 
-def _collectives(columns: ClassColumns, nodes: Sequence, axis: str) -> list[tuple[str, int]]:
-    ops = columns.ops
+def _collectives(nodes: Sequence, axis: str) -> list[tuple[str, int]]:
+    ops = nodes.ops
     chosen = (ops.type == COLLECTIVE) & np.array([each == axis for each in ops.axis], bool)
     rows = _rows(nodes, chosen)
     return [(ops.kind[row], int(ops.size[row])) for row in rows.tolist()]
@@ -104,7 +104,7 @@ def _pairs(workload: Workload, nodes: Mapping[int, Sequence]) -> Iterator[str]:
 
 def _messages(columns: ClassColumns, nodes: Sequence, type_: int, hop: int) -> list[tuple[int, int]]:
     """Tag and size of the messages with the stage `hop` further, by tag and then in issue order."""
-    ops = columns.ops
+    ops = nodes.ops
     chosen = (ops.type == type_) & (np.sign(ops.peer) == hop)
     by_layout = [layout.ops[chosen[layout.ops]] for layout in nodes.layouts]
     found = [

@@ -89,9 +89,9 @@ def encode(columns: ClassColumns, nodes: Sequence, fields: RankFields, said: Map
     """Encode a class. `said` goes into the metadata at the beginning of each file, beside the rank."""
     tags = 2 * columns.tasks.microbatch
     width = wire.varint_size(max(nodes.nodes, int(tags.max(initial=0)) + 1))
-    attributes = _Attributes.of(columns.ops, fields, width)
+    attributes = _Attributes.of(nodes.ops, fields, width)
     beginning = _metadata(fields, said)
-    templates = [beginning, *(_template(columns.ops, layout, attributes, width, fields) for layout in nodes.layouts)]
+    templates = [beginning, *(_template(nodes.ops, layout, attributes, width, fields) for layout in nodes.layouts)]
     # A reference is the first id of a task; the last one is the tag of the task's messages.
     bases = np.where(nodes.sources >= 0, nodes.base[nodes.sources], 0)
     references = np.concatenate([bases, tags[:, None]], axis=1)

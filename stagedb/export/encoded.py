@@ -1,13 +1,12 @@
 """A rank class as bytes, compact: each template once, where its ids go, and what differs between ranks.
 
 The same object is what processes hand to each other and what a packed export holds. `expand` makes it one buffer,
-the file of a rank but for some bytes; `patches` says which, and `rank_bytes` what they are for each rank.
+the file of a rank but for some bytes; `patched` says which of them are which of a rank's own bytes.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -96,22 +95,24 @@ class RankBytes:
     ranks: Ints
     values: Bytes
 
-
-def save(path: Path, encoded: EncodedClass, ranks: RankBytes) -> None:
-    """Write a class and its ranks to one file: numpy's own archive of plain arrays, with checksums."""
-    arrays: Mapping[str, npt.NDArray[np.generic]] = {**encoded.arrays(), "ranks": ranks.ranks, "values": ranks.values}
-    with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    def only(self, ranks: Ints) -> "RankBytes":
+        """Those of them that are among `ranks`."""
+        chosen = np.isin(self.ranks, ranks)
+        return RankBytes(self.ranks[chosen], self.values[chosen])
 
 
-def load(path: Path) -> tuple[EncodedClass, RankBytes]:
-    """Read what `save` wrote."""
-    with np.load(path, allow_pickle=False) as arrays:
-        columns = {field.name: arrays[field.name] for field in fields(EncodedClass)}
-        return EncodedClass(**columns), RankBytes(arrays["ranks"], arrays["values"])
+def rank_files(encoded: EncodedClass, ranks: RankBytes) -> Iterator[tuple[int, Bytes]]:
+    """Each rank with the bytes of its file, in one buffer that the next rank's overwrite.
 
-
-def rank_file(buffer: Bytes, positions: Ints, sources: Small, values: Bytes) -> Bytes:
-    """Patch the buffer, in place, to the file of the rank that has these values."""
-    buffer[positions] = values[sources]
-    return buffer
+    From one rank to the next few of its own bytes change: only those are put in their places.
+    """
+    buffer = encoded.expand()
+    positions, sources = encoded.patched()
+    order = np.argsort(sources, kind="stable")
+    places = np.split(positions[order], np.searchsorted(sources[order], np.arange(1, ranks.values.shape[1])))
+    changed = np.ones(ranks.values.shape, bool)
+    changed[1:] = ranks.values[1:] != ranks.values[:-1]
+    for rank, values, row in zip(ranks.ranks.tolist(), ranks.values, changed, strict=True):
+        for source in row.nonzero()[0].tolist():
+            buffer[places[source]] = values[source]
+        yield rank, buffer

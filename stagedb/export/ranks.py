@@ -9,16 +9,21 @@ from stagedb.export.wire import Ints
 
 
 def parse_ranks(text: str, world: int) -> Ints:
-    """Ranks of a text such as `0-7,16`, sorted. Raises UsageError where it says something else, or ranks beyond."""
+    """Ranks of a text such as `0-7,16` or `0-1023:8` (every eighth), sorted.
+
+    Raises UsageError where it says something else, or ranks beyond the world.
+    """
     chosen: list[Ints] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,12})(?:-([0-9]{1,12}))?\s*", part)
+        match = re.fullmatch(r"\s*([0-9]{1,12})(?:-([0-9]{1,12})(?::([0-9]{1,12}))?)?\s*", part)
         if match is None:
-            raise UsageError(f"--only {text!r}: {part!r} is neither a rank nor a range such as 0-7")
-        first, last = int(match[1]), int(match[2] or match[1])
+            raise UsageError(f"--only {text!r}: {part!r} is neither a rank nor a range such as 0-7 or 0-1023:8")
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if first > last or last >= world:
             raise UsageError(f"--only {text!r}: {part.strip()} is not within the ranks 0-{world - 1}")
-        chosen.append(np.arange(first, last + 1, dtype=np.int64))
+        if step < 1:
+            raise UsageError(f"--only {text!r}: {part.strip()} takes every 0th rank")
+        chosen.append(np.arange(first, last + 1, step, dtype=np.int64))
     return np.unique(np.concatenate(chosen))
 
 
@@ -43,4 +48,7 @@ def say_ranks(ranks: Ints) -> str:
     ends = np.flatnonzero(np.diff(ranks) != 1)
     firsts, lasts = ranks[np.concatenate([[0], ends + 1])], ranks[np.concatenate([ends, [len(ranks) - 1]])]
     runs = zip(firsts.tolist(), lasts.tolist(), strict=True)
+    steps = set(np.diff(ranks).tolist())
+    if len(steps) == 1 and len(ranks) > 2:
+        return f"{ranks[0]}-{ranks[-1]}" + (f":{step}" if (step := steps.pop()) > 1 else "")
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

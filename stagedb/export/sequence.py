@@ -3,6 +3,9 @@
 Tasks of one kind mostly repeat each other with shifted ids. A `Layout` is a task's nodes and dependencies with every id
 told as (reference, offset): the first id of the task itself, of the task before, of the forward of the same
 microbatch … So a step of many microbatches is some ten layouts, and a row of references a task.
+
+A node is an op, or with granularity `block` all that a task computes between two communications, as far as it is of
+one phase: an op of its own, with the sums of what it stands for.
 """
 
 from dataclasses import dataclass
@@ -12,6 +15,7 @@ import numpy.typing as npt
 
 from stagedb.errors import StagedbError
 from stagedb.export.columns import (
+    COLLECTIVE,
     COMPUTE,
     DATA,
     FIRST,
@@ -19,18 +23,22 @@ from stagedb.export.columns import (
     PROGRAM,
     RECV,
     RUNS,
+    SEND,
     STEP,
     TASK_KINDS,
     ClassColumns,
+    Ops,
 )
 from stagedb.export.wire import Ints
 
 CTRL_DEPS, DATA_DEPS = 0, 1
 
+GRANULARITIES = ("op", "block")
+
 
 @dataclass(frozen=True)
 class Layout:
-    """The nodes of some tasks, in issue order: `ops` are rows of the class's Ops.
+    """The nodes of some tasks, in issue order: `ops` are rows of the sequence's Ops.
 
     Dependencies are sorted by node: `row` waits for the node `offset` after the first one of task reference `ref`
     (column of `Sequence.sources`), in `data_deps` or `ctrl_deps` as `field` says.
@@ -47,9 +55,11 @@ class Layout:
 class Sequence:
     """All nodes of a class. `base` is the id of each task's first node, `layout` its layout.
 
+    `ops` are the class's, and after them those that stand for several.
     `sources` has a row a task: the tasks that its layout's references mean, itself first; -1 for none.
     """
 
+    ops: Ops
     layouts: tuple[Layout, ...]
     layout: Ints
     base: Ints
@@ -57,9 +67,9 @@ class Sequence:
     nodes: int
 
 
-def sequence(columns: ClassColumns) -> Sequence:
+def sequence(columns: ClassColumns, granularity: str = "op") -> Sequence:
     """Lay out every task of a class. Raises StagedbError where the store's order contradicts its edges."""
-    return _Sequencer(columns).run()
+    return _Sequencer(columns, granularity == "block").run()
 
 
 ITSELF, PREVIOUS_COMPUTE, PREVIOUS_COMMUNICATION = 0, 1, 2
@@ -90,23 +100,30 @@ class _Slots:
 
 
 class _Sequencer:
-    """The tables that laying out tasks looks things up in."""
+    """The tables that laying out tasks looks things up in.
 
-    def __init__(self, columns: ClassColumns) -> None:
+    By variant: `run_ops` are the ops that its tasks run, `rows` the nodes of its tasks as rows of `ops`, and `place` is
+    which of these nodes each op of the class is.
+    """
+
+    def __init__(self, columns: ClassColumns, merge: bool) -> None:
         self.columns = columns
         ops, tasks = columns.ops, columns.tasks
-        self.communicates = (ops.type != COMPUTE) & (ops.type != RECV)
+        self.communicates = _communicate(ops.type)
         keys = np.stack([tasks.kind, tasks.chunk, tasks.first, tasks.last], axis=1).astype(np.int64)
         found, variant = np.unique(keys, axis=0, return_inverse=True)
         self.variant: Ints = variant.reshape(-1).astype(np.int64)
-        self.rows = [self._rows_of(*(int(part) for part in key)) for key in found]
+        self.run_ops = [self._rows_of(*(int(part) for part in key)) for key in found]
+        nodes = [_blocks(ops, rows) if merge else np.arange(len(rows)) for rows in self.run_ops]
         self.place = np.full((len(found), len(ops)), -1, np.int64)
-        for index, rows in enumerate(self.rows):
-            self.place[index, rows] = np.arange(len(rows))
+        for index, rows in enumerate(self.run_ops):
+            self.place[index, rows] = nodes[index]
+        self.ops, self.rows = _merged(ops, self.run_ops, nodes) if merge else (ops, self.run_ops)
         counts = np.array([len(rows) for rows in self.rows], np.int64)[self.variant]
         self.base: Ints = 1 + np.cumsum(counts) - counts
-        self.last_compute = np.array([self._last(rows, ops.type == COMPUTE) for rows in self.rows], np.int64)
-        self.last_communication = np.array([self._last(rows, self.communicates) for rows in self.rows], np.int64)
+        types = self.ops.type
+        self.last_compute = np.array([_last(types[rows] == COMPUTE) for rows in self.rows], np.int64)
+        self.last_communication = np.array([_last(_communicate(types[rows])) for rows in self.rows], np.int64)
         self.nodes = int(counts.sum())
 
     def run(self) -> Sequence:
@@ -131,7 +148,7 @@ class _Sequencer:
         all_sources = np.full((tasks, width), -1, np.int64)
         for chosen, table in sources:
             all_sources[chosen, : table.shape[1]] = table
-        return Sequence(tuple(layouts), layout, self.base, all_sources, self.nodes)
+        return Sequence(self.ops, tuple(layouts), layout, self.base, all_sources, self.nodes)
 
     def _rows_of(self, kind: int, chunk: int, first: int, last: int) -> Ints:
         """The ops that a task of this variant runs, in issue order."""
@@ -140,10 +157,6 @@ class _Sequencer:
         runs &= ((ops.when != FIRST) | bool(first)) & ((ops.when != LAST) | bool(last))
         rows = np.flatnonzero(runs)
         return rows[np.argsort(ops.order[rows], kind="stable")].astype(np.int64)
-
-    def _last(self, rows: Ints, chosen: npt.NDArray[np.bool_]) -> int:
-        places = np.flatnonzero(chosen[rows])
-        return int(places[-1]) if len(places) else -1
 
     def _before(self, chosen: Ints, has: npt.NDArray[np.bool_]) -> Ints:
         """For each task the latest one before it that has something; -1 for none."""
@@ -161,6 +174,12 @@ class _Sequencer:
         mine &= ~((edges.kind == PROGRAM) & self.communicates[edges.source] & self.communicates[edges.target])
         source, target, kind = edges.source[mine], edges.target[mine], edges.kind[mine]
         inside = place[source] >= 0
+        waits = np.zeros(len(ops), bool)
+        waits[target[inside & (ops.type[source] != RECV)]] = True
+        run = self.run_ops[variant]
+        roots = np.unique(place[run[~waits[run] & (ops.type[run] != RECV)]])
+        apart = ~inside | (place[source] != place[target]) | (source == target)
+        source, target, kind, inside = source[apart], target[apart], kind[apart], inside[apart]
         if (inside & (place[source] >= place[target])).any():
             at = int(np.flatnonzero(inside & (place[source] >= place[target]))[0])
             raise StagedbError(
@@ -168,10 +187,7 @@ class _Sequencer:
                 "issued later in the same task: the instance is broken; remove it with `stagedb rm` and make it again"
             )
         field = np.where(kind == DATA, DATA_DEPS, CTRL_DEPS)
-        waits = np.zeros(len(rows), bool)
-        waits[place[target[inside & (ops.type[source] != RECV)]]] = True
-        roots = np.flatnonzero(~waits & (ops.type[rows] != RECV))
-        chain = np.flatnonzero(self.communicates[rows])
+        chain = np.flatnonzero(_communicate(self.ops.type[rows]))
         table = [
             chosen,
             self._before(chosen, self.last_compute[self.variant] >= 0),
@@ -226,3 +242,69 @@ class _Sequencer:
         row, field, ref, offset = row[fresh], field[fresh], ref[fresh], offset[fresh]
         order = np.lexsort((self.base[sources[ref]] + offset, field, row))
         return Layout(self.rows[variant], row[order], field[order], ref[order], offset[order])
+
+
+def _communicate(types: Ints) -> npt.NDArray[np.bool_]:
+    """Which of these are in the chain of what a rank sends: collectives and sends."""
+    return np.isin(types, (COLLECTIVE, SEND))
+
+
+def _last(chosen: npt.NDArray[np.bool_]) -> int:
+    places = np.flatnonzero(chosen)
+    return int(places[-1]) if len(places) else -1
+
+
+def _blocks(ops: Ops, rows: Ints) -> Ints:
+    """For each op of a task, in issue order, which node it is: those computed in a row in one phase are one."""
+    if not len(rows):
+        return rows
+    phases = np.array([ops.phase[row] for row in rows])
+    computes = ops.type[rows] == COMPUTE
+    same = computes[1:] & computes[:-1] & (phases[1:] == phases[:-1])
+    return np.concatenate([[0], np.cumsum(~same)]).astype(np.int64)
+
+
+def _merged(ops: Ops, run: list[Ints], nodes: list[Ints]) -> tuple[Ops, list[Ints]]:
+    """Ops with one more for each node that stands for several, and the nodes of each variant as rows of them."""
+    numbers: dict[tuple[int, ...], int] = {}
+    rows_of = []
+    for rows, node in zip(run, nodes, strict=True):
+        firsts = np.flatnonzero(np.diff(node, prepend=-1))
+        ends = np.append(firsts[1:], len(rows))
+        chosen = rows[firsts].copy()
+        for at in np.flatnonzero(ends - firsts > 1).tolist():
+            one = tuple(rows[firsts[at] : ends[at]].tolist())
+            chosen[at] = len(ops) + numbers.setdefault(one, len(numbers))
+        rows_of.append(chosen)
+    return _with_sums(ops, list(numbers)), rows_of
+
+
+def _with_sums(ops: Ops, sets: list[tuple[int, ...]]) -> Ops:
+    """The ops, and after them one a set of rows, which computes what all of the set do."""
+    first = np.array([rows[0] for rows in sets], np.int64)
+
+    def sums(column: Ints) -> Ints:
+        return np.concatenate([column, np.array([int(column[list(rows)].sum()) for rows in sets], np.int64)])
+
+    def numbers(column: Ints) -> Ints:
+        return np.concatenate([column, column[first]])
+
+    def texts(column: tuple[str, ...]) -> tuple[str, ...]:
+        return (*column, *(column[row] for row in first))
+
+    return Ops(
+        name=(*ops.name, *(f"{ops.name[rows[0]]} .. {ops.name[rows[-1]]}" for rows in sets)),
+        chunk=numbers(ops.chunk),
+        template=numbers(ops.template),
+        order=numbers(ops.order),
+        type=numbers(ops.type),
+        when=numbers(ops.when),
+        kind=(*ops.kind, *("block" for _ in sets)),
+        phase=texts(ops.phase),
+        axis=texts(ops.axis),
+        dtype=texts(ops.dtype),
+        flops=sums(ops.flops),
+        bytes=sums(ops.bytes),
+        size=numbers(ops.size),
+        peer=numbers(ops.peer),
+    )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,17 @@ PART = 1 << 40
 """What the statement of the edges multiplies an op's chunk and part by."""
 
 
-def read_workload(store: Store, instance: str) -> Workload:
-    """Everything that an export of an instance needs. Raises UsageError where the store has no such instance."""
+def find(store: Store, instance: str) -> Mapping[str, Any]:
+    """The row of an instance. Raises UsageError where the store has none of this id."""
     rows = store.read("export/instance", instance=instance)
     if not rows:
         raise UsageError(f"no instance {instance!r} in the store; `stagedb ls` lists them")
-    row = rows[0]
+    return rows[0]
+
+
+def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = None) -> Workload:
+    """Everything that an export of an instance needs. `row` is what `find` gave for it."""
+    row = row or find(store, instance)
     plan: dict[str, Any] = json.loads(row["plan"])
     classes = store.read("export/classes", instance=instance)
     return Workload(
@@ -46,7 +52,7 @@ def read_workload(store: Store, instance: str) -> Workload:
         degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
         classes=tuple(_class(store, instance, each) for each in classes),
         ranks=_ranks(store, instance, int(row["world"])),
-        groups=_groups(store.read("export/groups", instance=instance)),
+        groups=_groups(store.read("export/groups", instance=instance)[0]),
     )
 
 
@@ -133,12 +139,14 @@ def _ranks(store: Store, instance: str, world: int) -> RankTable:
     return RankTable.of(coordinates, _ints(row["class"])[order])
 
 
-def _groups(rows: Sequence[Mapping[str, Any]]) -> Groups:
+def _groups(row: Mapping[str, Any]) -> Groups:
+    order = np.argsort(_ints(row["gid"]))
+    members = [row["members"][at] for at in order]
     return Groups(
-        gid=_ints([row["gid"] for row in rows]),
-        axis=tuple(row["axis"] for row in rows),
-        sizes=_ints([len(row["members"]) for row in rows]),
-        ranks=_ints([rank for row in rows for rank in row["members"]]),
+        gid=_ints(row["gid"])[order],
+        axis=tuple(row["axis"][at] for at in order),
+        sizes=np.fromiter(map(len, members), np.int64, len(members)),
+        ranks=np.fromiter(chain.from_iterable(members), np.int64),
     )
 
 

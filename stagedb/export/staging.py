@@ -1,20 +1,30 @@
-"""A directory that is complete or absent: filled beside its place under another name, renamed when it is whole."""
+"""A directory or file that is complete or absent: filled beside its place under another name, renamed when whole."""
 
 import ctypes
 import os
 import secrets
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
-from stagedb.errors import StagedbError, UsageError
+from stagedb.errors import Interrupted, StagedbError, UnfinishedError, UsageError
 
 _EXCHANGE = 2
 _HERE = -100
+
+SEPARATOR = "~"
+"""Between the parts of an unfinished one's name: neither hosts' names nor numbers have it."""
+
+SAME = 5.0
+"""Seconds by which two readings of when a process began may differ: the system's clock is adjusted meanwhile."""
+
+QUIET = 60.0
+"""Seconds without a new file after which another machine's unfinished directory is taken to be abandoned."""
 
 
 def check_absent(out: Path, force: bool) -> None:
@@ -27,42 +37,116 @@ def check_absent(out: Path, force: bool) -> None:
         raise UsageError(f"{out} exists: name another directory with --out, or replace it with --force")
 
 
+def check_no_file(out: Path, force: bool) -> None:
+    """`check_absent` for a file."""
+    if os.path.lexists(out) and not (force and out.is_file()):
+        replace = "" if force else ", or replace it with --force"
+        raise UsageError(f"{out} exists: name another file with --out{replace}")
+
+
 @contextmanager
-def staged(out: Path, *, force: bool) -> Iterator[Path]:
-    """A directory to fill. It gets its name when the block ends well, and goes away when it does not."""
+def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
+    """A directory to fill. It gets its name when the block ends well, and goes away when it fails.
+
+    An interrupt leaves it, under its other name, for a later one with `resume` to go on with what it holds. So does
+    UnfinishedError.
+    """
     check_absent(out, force)
     out = out.absolute()
+    partial = _beside(out)
+    left = abandoned(out)
+    try:
+        if not (resume and left and _adopt(left.pop(), partial)):
+            partial.mkdir()
+    except OSError as error:
+        raise StagedbError(f"cannot write to {out.parent}: {error.strerror}; name another with --out") from error
+    for path in left:
+        _remove(path)
+    try:
+        yield partial
+        _name(partial, out, force)
+    except (KeyboardInterrupt, UnfinishedError) as error:
+        if not any(partial.iterdir()):
+            partial.rmdir()
+            raise
+        kept = (
+            f"what is written so far is kept in {partial}: the same command with --resume goes on with it, and without "
+            "it starts again"
+        )
+        if isinstance(error, UnfinishedError):
+            raise UnfinishedError(f"{error}; {kept}") from None
+        raise Interrupted(kept) from None
+    except BaseException:
+        _remove(partial)
+        raise
+    _remove(partial)
+
+
+@contextmanager
+def staged_file(out: Path, *, force: bool) -> Iterator[Path]:
+    """A file to make. It gets its name when the block ends well, and goes away when it does not."""
+    check_no_file(out, force)
+    out = out.absolute()
+    partial = _beside(out)
+    for path in abandoned(out):
+        _remove(path)
+    try:
+        yield partial
+        partial.replace(out)
+    finally:
+        _remove(partial)
+
+
+def _beside(out: Path) -> Path:
+    """The name under which a process makes it. Makes the directory that both stand in."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StagedbError(f"cannot make {out.parent}: {error.strerror}; name another directory with --out") from error
-    sweep(out)
-    token = secrets.token_hex(4)
-    partial = out.with_name(f"{_beginning(out)}{os.getpid()}.{token}.partial")
+    me = psutil.Process()
+    owner = SEPARATOR.join((socket.gethostname(), str(me.pid), str(int(me.create_time())), secrets.token_hex(4)))
+    return out.with_name(f".{out.name}{SEPARATOR}{owner}.partial")
+
+
+def _adopt(left: Path, partial: Path) -> bool:
+    """Whoever renames it has it: of two that resume at once the other begins anew."""
     try:
-        partial.mkdir()
-    except OSError as error:
-        raise StagedbError(f"cannot write to {out.parent}: {error.strerror}; name another with --out") from error
+        left.rename(partial)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def abandoned(out: Path) -> list[Path]:
+    """What processes that died left beside a name, the one that was touched last at the end."""
+    if not out.absolute().parent.is_dir():
+        return []
+    beginning = f".{out.name}{SEPARATOR}"
+    found = [
+        path
+        for path in out.absolute().parent.iterdir()
+        if path.name.startswith(beginning) and path.name.endswith(".partial") and _is_abandoned(path, beginning)
+    ]
+    return sorted(found, key=lambda path: path.lstat().st_mtime)
+
+
+def _is_abandoned(path: Path, beginning: str) -> bool:
+    parts = path.name.removeprefix(beginning).split(SEPARATOR)
+    if len(parts) != 4 or not (parts[1].isdigit() and parts[2].isdigit()):
+        return False
+    if parts[0] != socket.gethostname():
+        return time.time() - path.lstat().st_mtime > QUIET
     try:
-        yield partial
-        _name(partial, out, force)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        return abs(psutil.Process(int(parts[1])).create_time() - int(parts[2])) > SAME
+    except psutil.NoSuchProcess:
+        return True
 
 
-def sweep(out: Path) -> None:
-    """Remove what processes that died on this machine left beside a directory."""
-    beginning = _beginning(out)
-    for path in out.parent.iterdir():
-        if path.name.startswith(beginning) and path.name.endswith(".partial"):
-            pid = path.name.removeprefix(beginning).split(".")[0]
-            if pid.isdigit() and not psutil.pid_exists(int(pid)):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _beginning(out: Path) -> str:
-    """How the names of a directory's unfinished versions begin, made on this machine."""
-    return f".{out.name}.{socket.gethostname()}."
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _name(partial: Path, out: Path, force: bool) -> None:

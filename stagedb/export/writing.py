@@ -1,8 +1,8 @@
 """Writing the files of ranks, alone or shared among processes.
 
-A writer is `python -m stagedb.export.writing`: it reads one job a line from its standard input and tells its progress
-on its standard output. Nothing but the path of a saved class and numbers passes between the processes, so neither
-threads nor the memory of the process that exports matter.
+A writer is `python -m stagedb.export.writing`: it reads from its standard input where files go, then one job a line,
+and tells its progress on its standard output. The classes themselves it finds in a packed file, so neither threads nor
+the memory of the process that exports matter.
 """
 
 import errno
@@ -20,8 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from stagedb.errors import StagedbError
-from stagedb.export.encoded import EncodedClass, RankBytes, load
+from stagedb.errors import StagedbError, UnfinishedError
+from stagedb.export.encoded import EncodedClass, RankBytes, rank_files
+from stagedb.export.packed import Packed
+from stagedb.faults import fault_point
 
 Progress = Callable[[int], None]
 """Told how many more files are written."""
@@ -53,38 +55,26 @@ class Format:
 
 
 @dataclass(frozen=True)
-class Job:
-    """Write ranks `first` to `end - 1` (rows, not numbers) of a saved class as `<directory>/<prefix>.<rank>.<kind>`."""
+class Target:
+    """Where traces go: `<directory>/<prefix>.<rank>.<kind>`. `keep` leaves files alone that hold the right bytes."""
 
-    saved: str
-    directory: str
+    directory: Path
     prefix: str
-    kind: str
-    compress: bool
-    first: int
-    end: int
+    format: Format = Format()
+    keep: bool = False
 
 
-def write_ranks(
-    encoded: EncodedClass,
-    ranks: RankBytes,
-    rows: range,
-    directory: Path,
-    prefix: str,
-    format: Format,
-    written: Progress,
-) -> None:
+def write_ranks(encoded: EncodedClass, ranks: RankBytes, target: Target, written: Progress) -> None:
     """Write the files of some ranks of a class. Raises OSError as the system says it."""
-    buffer = encoded.expand()
-    positions, sources = encoded.patched()
-    view = buffer.data
-    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    folder = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         told, since = time.monotonic(), 0
-        for row in rows:
-            buffer[positions] = ranks.values[row][sources]
-            data = view if format.plain else memoryview(format.convert(view.tobytes()))
-            _write_whole(folder, f"{prefix}.{ranks.ranks[row]}.{format.kind}", data)
+        for rank, buffer in rank_files(encoded, ranks):
+            data = buffer.data if target.format.plain else memoryview(target.format.convert(buffer.tobytes()))
+            name = f"{target.prefix}.{rank}.{target.format.kind}"
+            if not (target.keep and _holds(folder, name, data)):
+                _write_whole(folder, name, data)
+            fault_point("export.file")
             since += 1
             if time.monotonic() - told > REPORT_EVERY:
                 written(since)
@@ -94,8 +84,18 @@ def write_ranks(
         os.close(folder)
 
 
+def _holds(folder: int, name: str, data: memoryview) -> bool:
+    """Whether a file is there and has these bytes."""
+    try:
+        file = os.open(name, os.O_RDONLY, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    with os.fdopen(file, "rb") as there:
+        return os.fstat(file).st_size == len(data) and there.read() == data
+
+
 def _write_whole(folder: int, name: str, view: memoryview) -> None:
-    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=folder)
     try:
         done = os.write(file, view)
         while done < len(view):
@@ -109,8 +109,18 @@ def _write_whole(folder: int, name: str, view: memoryview) -> None:
         os.close(file)
 
 
+@dataclass(frozen=True)
+class Job:
+    """Write rows `first` to `end - 1` of the ranks of class `number` in a packed file."""
+
+    packed: str
+    number: int
+    first: int
+    end: int
+
+
 class Writers:
-    """Processes that share the writing."""
+    """Processes that share the writing. They start at once, and wait for jobs."""
 
     def __init__(self, count: int, written: Progress) -> None:
         self._written = written
@@ -133,18 +143,27 @@ class Writers:
         for reader in self._readers:
             reader.start()
 
+    def aim(self, target: Target) -> None:
+        """Say where the files of all jobs go."""
+        for process in self._processes:
+            self._tell(process, {**asdict(target), "directory": str(target.directory)})
+
     def give(self, job: Job) -> None:
         """Share a job among the processes."""
         count = len(self._processes)
         bounds = np.linspace(job.first, job.end, count + 1).astype(int).tolist()
         for process, first, end in zip(self._processes, bounds, bounds[1:], strict=False):
-            if first < end and process.stdin is not None:
-                line = json.dumps({**asdict(job), "first": first, "end": end})
-                try:
-                    process.stdin.write(line + "\n")
-                    process.stdin.flush()
-                except BrokenPipeError:
-                    self.finish()
+            if first < end:
+                self._tell(process, {**asdict(job), "first": first, "end": end})
+
+    def _tell(self, process: "subprocess.Popen[str]", said: dict[str, object]) -> None:
+        if process.stdin is None:
+            return
+        try:
+            process.stdin.write(json.dumps(said) + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            self.finish()
 
     def finish(self) -> None:
         """Wait until all is written. Raises StagedbError with what the first process that failed said."""
@@ -157,8 +176,10 @@ class Writers:
         statuses = [process.wait() for process in self._processes]
         for reader in self._readers:
             reader.join()
-        if self._failure or any(statuses):
-            raise StagedbError(self._failure or f"a process that wrote traces ended with status {max(statuses)}")
+        if self._failure:
+            raise StagedbError(self._failure)
+        if any(statuses):
+            raise UnfinishedError(f"a process that wrote traces ended with status {min(statuses)}")
 
     def stop(self) -> None:
         """End the processes, whatever they do."""
@@ -212,18 +233,27 @@ def main(lines: Sequence[str] | None = None) -> int:
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
 
-    for line in sys.stdin if lines is None else lines:
+    said = iter(sys.stdin if lines is None else lines)
+    first = next(said, None)
+    if first is None:
+        return 0
+    aim = json.loads(first)
+    target = Target(Path(aim["directory"]), aim["prefix"], Format(**aim["format"]), aim["keep"])
+    for line in said:
         job = Job(**json.loads(line))
-        directory = Path(job.directory)
         try:
-            encoded, ranks = load(Path(job.saved))
-            rows = range(job.first, job.end)
-            format = Format(job.kind, job.compress)
-            write_ranks(encoded, ranks, rows, directory, job.prefix, format, lambda count: tell(written=count))
+            with Packed(Path(job.packed)) as packed:
+                traces = packed.class_(job.number)
+            rows = slice(job.first, job.end)
+            ranks = RankBytes(traces.ranks.ranks[rows], traces.ranks.values[rows])
+            write_ranks(traces.encoded, ranks, target, lambda count: tell(written=count))
         except BrokenPipeError:
             return 1
+        except StagedbError as error:
+            tell(error=str(error))
+            return 1
         except OSError as error:
-            tell(error=explain(error, directory))
+            tell(error=explain(error, target.directory))
             return 1
     return 0
 

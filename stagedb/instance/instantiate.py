@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.faults import fault_point
 from stagedb.instance.buckets import fill
 from stagedb.instance.classes import RankClass, StageWork, classify
 from stagedb.instance.layout import lay_out
@@ -37,7 +38,7 @@ from stagedb.instance.rows import (
     task_rows,
 )
 from stagedb.parallel import AxisGroups, Plan, groups, option, stage_orders
-from stagedb.store import Lease, Store, building, fault_point
+from stagedb.store import Lease, Store, building
 
 FORMAT = 1
 """Version of what an instance holds; part of its id."""

@@ -77,7 +77,7 @@ def counts_of(db: Stagedb, instance: str, rank: int) -> Counts:
     """What a rank of an instance computes and sends, from its exported trace; the store must say the same."""
     with tempfile.TemporaryDirectory(prefix="stagedb-check-") as scratch:
         exported = db.export(instance, out=Path(scratch) / "traces", only=str(rank))
-        trace = trace_counts(read_trace(next(exported.directory.glob(f"*.{rank}.et"))))
+        trace = trace_counts(read_trace(next(exported.path.glob(f"*.{rank}.et"))))
     stored = store_counts(db, exported.instance, rank)
     if trace != _as_traced(stored):
         raise StagedbError(

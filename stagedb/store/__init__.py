@@ -8,7 +8,6 @@ into being whole, `delete` and `sweep` remove. Nothing else in stagedb imports t
 
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports
 from stagedb.store.connection import Store, connect, open_store
-from stagedb.store.faults import fault_point
 from stagedb.store.graphs import read_graph, write_graph
 from stagedb.store.leases import Lease, building, delete, sweep
 from stagedb.store.schema import LABELS, RELATIONSHIPS, Label, Property, Relationship
@@ -29,7 +28,6 @@ __all__ = [
     "building",
     "connect",
     "delete",
-    "fault_point",
     "load",
     "names",
     "open_store",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.faults import fault_point
 from stagedb.graph.symbolic import (
     FORMAT,
     BlockSpec,
@@ -20,7 +21,6 @@ from stagedb.graph.symbolic import (
     When,
 )
 from stagedb.store.connection import Store
-from stagedb.store.faults import fault_point
 from stagedb.store.leases import building
 
 

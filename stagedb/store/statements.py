@@ -7,7 +7,8 @@
     // column flops: integer [flop] — of one rank
     MATCH …
 
-Types are `string integer float boolean map`, with `[]` for a list and `?` for what may be null.
+Types are `string integer float boolean map`, with `[]` for a list, `[][]` for a list of lists, and `?` for what may be
+null.
 """
 
 import functools
@@ -21,10 +22,10 @@ from stagedb.errors import StagedbError
 Mode = Literal["reads", "writes"]
 
 _FIELD = re.compile(
-    r"^(?P<what>param|column) (?P<name>[A-Za-z_]\w*): (?P<type>[a-z]+(?:\[\])?\??)(?: \[(?P<unit>[^\]]+)\])?"
+    r"^(?P<what>param|column) (?P<name>[A-Za-z_]\w*): (?P<type>[a-z]+(?:\[\]){0,2}\??)(?: \[(?P<unit>[^\]]+)\])?"
     r" — (?P<description>\S.*)$"
 )
-_TYPE = re.compile(r"^(string|integer|float|boolean|map)(\[\])?\??$")
+_TYPE = re.compile(r"^(string|integer|float|boolean|map)(\[\]){0,2}\??$")
 _NAME = re.compile(r"^[a-z]\w*(/[a-z_]\w*)+$")
 
 

@@ -46,9 +46,9 @@ def test_connect_opens_the_store_that_the_environment_names(
 def test_a_card_goes_all_the_way_to_traces(db: Stagedb, tmp_path: Path) -> None:
     done = db.export(model=CARD, tp=2, pp=2, ranks=4, out=tmp_path / "traces")
     assert (done.files, done.instance.ranks, done.instance.classes, done.replayed) == (4, 4, 2, True)
-    assert done.bytes == sum(file.stat().st_size for file in done.directory.glob("*.et"))
+    assert done.bytes == sum(file.stat().st_size for file in done.path.glob("*.et"))
     assert {"build", "instantiate", "encode", "write"} <= done.seconds.keys()
-    report = validate(done.directory)
+    report = validate(done.path)
     assert report.faults == ()
     assert report.nodes == done.nodes
 

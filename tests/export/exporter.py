@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 from stagedb.errors import StagedbError
-from stagedb.export.exporting import export_workload
 from tests.export.synthetic import workload
+from tests.export.written import export_workload
 
 
 def main() -> int:

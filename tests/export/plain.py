@@ -18,6 +18,7 @@ from stagedb.export.columns import (
     TASK_KINDS,
     WHENS,
     ClassColumns,
+    Ops,
     Workload,
 )
 
@@ -98,8 +99,62 @@ def _elsewhere(runs: list[_Run], run: _Run, source: int, of_step: bool) -> int:
     return next((each.ids[source] for each in reversed(runs) if source in each.ids), 0)
 
 
-def plain_nodes(workload: Workload, rank: int) -> list[pb.Node]:
+def plain_nodes(workload: Workload, rank: int, granularity: str = "op") -> list[pb.Node]:
     """The nodes of a rank."""
+    nodes = plain_op_nodes(workload, rank)
+    columns = next(each for each in workload.classes if each.number == workload.ranks.number[rank])
+    if granularity == "op":
+        return nodes
+    parts = [
+        _Part(node, op, task) for node, (op, _, task, _, _) in zip(nodes, plain_dependencies(columns), strict=True)
+    ]
+    return merged(parts, columns.ops)
+
+
+@dataclass
+class _Part:
+    """A node with its op and task."""
+
+    node: pb.Node
+    op: int
+    task: int
+
+
+def merged(parts: list[_Part], ops: Ops) -> list[pb.Node]:
+    """What is computed in a row in one task and phase, as one node that waits for all that its parts wait for."""
+    blocks: list[list[_Part]] = []
+    last: tuple[int, str] | None = None
+    for part in parts:
+        mine = (part.task, ops.phase[part.op]) if part.node.type == pb.COMP_NODE else None
+        if mine is None or mine != last:
+            blocks.append([])
+        blocks[-1].append(part)
+        last = mine
+    number = {part.node.id: index + 1 for index, block in enumerate(blocks) for part in block}
+    out = []
+    for index, block in enumerate(blocks):
+        one = pb.Node()
+        one.CopyFrom(block[0].node)
+        one.id = index + 1
+        data = {number[each] for part in block for each in part.node.data_deps} - {index + 1}
+        ctrl = {number[each] for part in block for each in part.node.ctrl_deps} - {index + 1} - data
+        one.ctrl_deps[:], one.data_deps[:] = sorted(ctrl), sorted(data)
+        if len(block) > 1:
+            first, end = (part.node.name.removesuffix(" COMP_NODE") for part in (block[0], block[-1]))
+            one.name = f"{first} .. {end} COMP_NODE"
+            for attribute in one.attr:
+                if attribute.name == "num_ops":
+                    attribute.int64_val = max(1, sum(int(ops.flops[part.op]) for part in block))
+                if attribute.name == "tensor_size":
+                    attribute.uint64_val = max(1, sum(int(ops.bytes[part.op]) for part in block))
+                if attribute.name == "kind":
+                    attribute.string_val = "block"
+        out.append(one)
+    return out
+
+
+def plain_op_nodes(workload: Workload, rank: int) -> list[pb.Node]:
+    """The nodes of a rank, one an operator."""
     columns = next(each for each in workload.classes if each.number == workload.ranks.number[rank])
     ops = columns.ops
     nodes = []

@@ -29,6 +29,7 @@ from stagedb.export.columns import (
     Workload,
 )
 from stagedb.export.encode import RankFields, encode, rank_bytes
+from stagedb.export.encoded import rank_files
 from stagedb.export.sequence import sequence
 from stagedb.parallel import GraphOptions, Plan
 from tests.export.plain import parse, plain_dependencies, plain_nodes, serialize
@@ -67,21 +68,19 @@ def test_columns_are_joined_row_by_row(rows: list[tuple[str, str, bool]]) -> Non
     assert joined.take(backwards).row(0) == joined.row(len(rows) - 1)
 
 
-def file_of(made: Workload, rank: int) -> bytes:
+def file_of(made: Workload, rank: int, granularity: str = "op") -> bytes:
     """The bytes of a rank's file."""
     fields = RankFields.of(made)
     each = next(each for each in made.classes if each.number == made.ranks.number[rank])
-    encoded = encode(each, sequence(each), fields, {"model": made.model, "world": len(made.ranks)})
-    buffer = encoded.expand()
-    assert len(buffer) == encoded.size
-    positions, sources = encoded.patched()
-    buffer[positions] = rank_bytes(made, fields, np.array([rank])).values[0][sources]
+    encoded = encode(each, sequence(each, granularity), fields, {"model": made.model, "world": len(made.ranks)})
+    ((number, buffer),) = rank_files(encoded, rank_bytes(made, fields, np.array([rank])))
+    assert (number, len(buffer)) == (rank, encoded.size)
     return buffer.tobytes()
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_a_rank_is_what_the_plain_encoder_writes(data: st.DataObject) -> None:
+@given(st.data(), st.sampled_from(["op", "block"]))
+def test_a_rank_is_what_the_plain_encoder_writes(data: st.DataObject, granularity: str) -> None:
     said = {
         "tp": data.draw(st.sampled_from([1, 2, 4])),
         "dp": data.draw(st.sampled_from([1, 2, 3])),
@@ -91,11 +90,11 @@ def test_a_rank_is_what_the_plain_encoder_writes(data: st.DataObject) -> None:
     }
     made = workload(**said, schedule=data.draw(st.sampled_from(["gpipe", "1f1b"])))
     rank = data.draw(st.integers(0, len(made.ranks) - 1))
-    raw = file_of(made, rank)
+    raw = file_of(made, rank, granularity)
     metadata, nodes = parse(raw)
     assert metadata.version == "0.0.4"
     assert {each.name: each.int32_val for each in metadata.attr}["rank"] == rank
-    expected = plain_nodes(made, rank)
+    expected = plain_nodes(made, rank, granularity)
     for ours, plain in zip(nodes, expected, strict=True):
         assert ours == plain
     again = serialize(metadata, expected)
@@ -123,8 +122,8 @@ def templates(draw: st.DrawFn) -> list[Op]:
                 axis={COMPUTE: "", COLLECTIVE: "tp", SEND: "pp", RECV: "pp"}[type_],
                 size=0 if type_ == COMPUTE else draw(st.integers(1, 2**40)),
                 peer=draw(st.sampled_from([-1, 1])) if type_ in (SEND, RECV) else 0,
-                flops=draw(st.integers(0, 2**60)),
-                bytes=draw(st.integers(0, 2**60)),
+                flops=draw(st.integers(0, 2**55)),
+                bytes=draw(st.integers(0, 2**55)),
                 after=tuple(sorted(after)),
                 reason=draw(st.sampled_from([DATA, DATA, LIMIT, PROGRAM])),
             )
@@ -147,8 +146,9 @@ def test_any_templates_are_laid_out_as_the_plain_encoder_does(
     rank = data.draw(st.integers(0, len(made.ranks) - 1))
     if not sequence(each).nodes:
         return
-    _, nodes = parse(file_of(made, rank))
-    assert nodes == plain_nodes(made, rank)
+    granularity = data.draw(st.sampled_from(["op", "block"]))
+    _, nodes = parse(file_of(made, rank, granularity))
+    assert nodes == plain_nodes(made, rank, granularity)
     for node in nodes:
         deps = [*node.ctrl_deps, *node.data_deps]
         assert len(set(deps)) == len(deps)

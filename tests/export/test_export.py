@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from stagedb.errors import StagedbError, UsageError
 from stagedb.export import validate_traces
 from stagedb.export.columns import Groups, Workload
-from stagedb.export.exporting import check_request, export_workload
+from stagedb.export.output import Request
 from stagedb.export.ranks import parse_ranks, say_ranks
 from tests.export.plain import parse, plain_nodes
 from tests.export.synthetic import workload
-
-
-def traces(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.glob("*.et")}
+from tests.export.written import export_workload
+from tests.export.written import traces_of as traces
 
 
 @settings(max_examples=25, deadline=None)
@@ -49,10 +47,10 @@ def test_what_is_exported_is_sound_and_runs(tp: int, dp: int, pp: int, microbatc
 def test_processes_and_slices_write_the_same_bytes(tmp_path: Path) -> None:
     made = workload(tp=2, dp=3, pp=2, microbatches=3)
     export_workload(made, tmp_path / "alone", processes=1)
-    progress: list[tuple[int, int]] = []
-    export_workload(made, tmp_path / "shared", processes=2, progress=lambda done, of: progress.append((done, of)))
+    progress: list[tuple[int, int, int]] = []
+    done = export_workload(made, tmp_path / "shared", processes=2, progress=lambda *said: progress.append(said))
     assert traces(tmp_path / "alone") == traces(tmp_path / "shared")
-    assert progress[-1] == (12, 12)
+    assert progress[-1] == (12, 12, done.bytes)
     assert not (tmp_path / "shared" / ".classes").exists()
     for index, only in enumerate(["0-4,7", "5-6", "8-11"]):
         export_workload(made, tmp_path / f"slice{index}", only=only)
@@ -121,10 +119,10 @@ def test_ranks_are_read_as_they_are_said(ranks: set[int]) -> None:
     assert parse_ranks(say_ranks(np.array(sorted(ranks))), 41).tolist() == sorted(ranks)
 
 
-@pytest.mark.parametrize("only", ["", "a", "3-1", "8", "0-8", "-1", "1,,2", "1-2-3", "٣"])
+@pytest.mark.parametrize("only", ["", "a", "3-1", "8", "0-8", "-1", "1,,2", "1-2-3", "٣", "0-7:0", "0:2"])
 def test_ranks_that_are_none_are_refused(tmp_path: Path, only: str) -> None:
     with pytest.raises(UsageError, match="--only"):
-        check_request(tmp_path / "traces", 8, only=only)
+        Request(tmp_path / "traces").check(8, only)
 
 
 def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.export import validate_traces
-from stagedb.export.exporting import export_workload
+from stagedb.export.exporting import smaller, trace_set
+from stagedb.export.packed import write_packed
 from stagedb.export.writing import explain
 from tests.export.synthetic import workload
+from tests.export.written import export_workload, files_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,20 +56,99 @@ def test_a_kill_while_replacing_leaves_the_old_set(tmp_path: Path, stage: str) -
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_an_interrupt_leaves_nothing(tmp_path: Path, processes: str) -> None:
+def test_an_interrupt_keeps_what_is_written_and_says_how_to_go_on(tmp_path: Path, processes: str) -> None:
     out = tmp_path / "traces"
     command = [sys.executable, "-m", "tests.export.exporter", str(out), "--processes", processes]
     environment = {**os.environ, "STAGEDB_FAULT": "export.write:pause", "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as exporting:
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as exporting:
         _, status = os.waitpid(exporting.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         assert len(left(out)) == 1
         exporting.send_signal(signal.SIGINT)
         exporting.send_signal(signal.SIGCONT)
-        exporting.communicate(timeout=30)
+        _, said = exporting.communicate(timeout=30)
         assert exporting.returncode != 0
+        assert "--resume" in said
     assert not out.exists()
+    (kept,) = left(out)
+    assert kept in said
+    inodes = {path.name: path.stat().st_ino for path in (tmp_path / kept).glob("*.et")}
+    assert len(inodes) == 8
+    export_workload(workload(), out, resume=True)
+    assert {path.name: path.stat().st_ino for path in out.glob("*.et")} == inodes
+    assert validate_traces(out).faults == ()
     assert left(out) == []
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("stage", ["encode", "file", "write", "bundle", "rename"])
+def test_a_killed_export_is_resumed_to_the_same_bytes(tmp_path: Path, stage: str, processes: str) -> None:
+    out, plain = tmp_path / "traces", tmp_path / "plain"
+    export_workload(workload(), plain)
+    killed = run(out, "--processes", processes, fault=f"export.{stage}:kill")
+    # With several processes it is one that writes that is killed: the export says so.
+    assert killed.returncode == (1 if (stage, processes) == ("file", "2") else -signal.SIGKILL), killed.stderr
+    assert not out.exists()
+    export_workload(workload(), out, resume=True, processes=int(processes))
+    assert files_of(out) == files_of(plain)
+    assert left(out) == ["plain"]
+
+
+def test_resuming_mends_what_is_not_as_it_should_be(tmp_path: Path) -> None:
+    out, plain = tmp_path / "traces", tmp_path / "plain"
+    export_workload(workload(), plain)
+    assert run(out, fault="export.bundle:kill").returncode == -signal.SIGKILL
+    (half,) = [tmp_path / name for name in left(out) if name != "plain"]
+    whole = (half / "tiny.2.et").read_bytes()
+    (half / "tiny.2.et").write_bytes(whole[:-7])
+    (half / "tiny.3.et").write_bytes(bytes(len(whole)))
+    (half / "tiny.4.et").unlink()
+    (half / "tiny.99.et").write_bytes(b"of another export")
+    (half / ".classes").write_bytes(b"half")
+    kept = (half / "tiny.5.et").stat().st_ino
+    export_workload(workload(), out, resume=True)
+    assert files_of(out) == files_of(plain)
+    assert (out / "tiny.5.et").stat().st_ino == kept
+
+
+def test_what_a_living_process_writes_is_not_taken(tmp_path: Path) -> None:
+    out = tmp_path / "traces"
+    command = [sys.executable, "-m", "tests.export.exporter", str(out)]
+    environment = {**os.environ, "STAGEDB_FAULT": "export.bundle:pause", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as exporting:
+        os.waitpid(exporting.pid, os.WUNTRACED)
+        export_workload(workload(), out, resume=True)
+        assert validate_traces(out).faults == ()
+        assert len(left(out)) == 1
+        exporting.send_signal(signal.SIGCONT)
+        said, _ = exporting.communicate(timeout=30)
+        assert exporting.returncode == 2
+        assert "exists" in said
+    assert left(out) == []
+
+
+def test_what_another_machine_left_is_taken_once_it_is_quiet(tmp_path: Path) -> None:
+    out = tmp_path / "traces"
+    theirs = tmp_path / ".traces~elsewhere~12~1700000000~00000000.partial"
+    theirs.mkdir()
+    export_workload(workload(), out, resume=True)
+    assert theirs.exists()
+    shutil.rmtree(out)
+    os.utime(theirs, (1700000000, 1700000000))
+    export_workload(workload(), out, resume=True)
+    assert not theirs.exists()
+
+
+def test_resuming_what_is_whole_says_so_and_another_export_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "traces"
+    done = export_workload(workload(), out)
+    inode = out.stat().st_ino
+    again = export_workload(workload(), out, resume=True)
+    assert (again.files, again.bytes) == (done.files, done.bytes)
+    assert out.stat().st_ino == inode
+    with pytest.raises(UsageError, match="is another export"):
+        export_workload(workload(microbatches=5), out, resume=True)
+    assert out.stat().st_ino == inode
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -87,9 +169,30 @@ class Usage(NamedTuple):
 
 def test_too_little_space_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 12345, 12345))
-    with pytest.raises(UsageError, match=r"take [0-9,]+ bytes and .* has 12,345 free"):
+    with pytest.raises(UsageError, match=r"take [0-9,]+ bytes and .* has 12,345 free.*--only 0(?!-)"):
         export_workload(workload(), tmp_path / "traces")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_would_fit_is_said_and_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = workload(microbatches=6)
+    traces = trace_set(made)
+    fits = " ".join(smaller(made, traces, 10**9))
+    blocks = int(re.search(r"block \(([0-9,]+) bytes", fits)[1].replace(",", ""))  # type: ignore[index]
+    packed = int(re.search(r"at most ([0-9,]+) bytes", fits)[1].replace(",", ""))  # type: ignore[index]
+    assert export_workload(made, tmp_path / "blocks", granularity="block").bytes == blocks < traces.bytes
+    write_packed(tmp_path / "packed", traces)
+    assert (tmp_path / "packed").stat().st_size <= packed
+    assert smaller(made, traces, min(blocks, packed) - 1) == []
+
+
+def test_what_is_written_already_is_not_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "traces"
+    assert run(out, fault="export.bundle:kill").returncode == -signal.SIGKILL
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 30_000, 30_000))
+    with pytest.raises(UsageError, match="free"):
+        export_workload(workload(), tmp_path / "other")
+    export_workload(workload(), out, resume=True)
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:

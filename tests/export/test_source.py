@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.export import export, validate_traces
+from stagedb.export import Request, export, validate_traces
 from stagedb.export.source import read_workload
 from stagedb.instance import instantiate
 from stagedb.parallel import GraphOptions, Plan
@@ -28,9 +28,9 @@ def made(store: Store, plan: Plan = EIGHT) -> str:
 
 def test_an_exported_instance_runs(store: Store, tmp_path: Path) -> None:
     instance = made(store)
-    done = export(store, instance, tmp_path / "traces", replay=True)
+    done = export(store, instance, Request(tmp_path / "traces", replay=True))
     assert done.replayed
-    assert (done.world, done.files, done.classes) == (8, 8, 2)
+    assert (done.world, done.files) == (8, 8)
     assert list(done.seconds) == ["read", "encode", "write", "bundle", "replay"]
     workload = read_workload(store, instance)
     assert (workload.model, workload.degrees) == ("toy", (2, 1, 2, 2))
@@ -63,7 +63,7 @@ def test_models_run(embedded_store: Store, tmp_path: Path, style: str, options: 
     write_graph(embedded_store, graph)
     instance = instantiate(embedded_store, graph.key, plan)
     out = tmp_path / "traces"
-    export(embedded_store, instance, out)
+    export(embedded_store, instance, Request(out))
     report = validate_traces(out)
     assert report.faults == ()
     assert report.replayed
@@ -75,7 +75,7 @@ def test_models_run(embedded_store: Store, tmp_path: Path, style: str, options: 
 
 def test_an_unknown_instance_is_refused(embedded_store: Store, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="stagedb ls"):
-        export(embedded_store, "nothing", tmp_path / "traces")
+        export(embedded_store, "nothing", Request(tmp_path / "traces"))
     assert list(tmp_path.iterdir()) == []
 
 

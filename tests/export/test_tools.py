@@ -15,9 +15,9 @@ from pathlib import Path
 import filelock
 import pytest
 
-from stagedb.export.exporting import export_workload
 from tests.export.plain import parse, serialize
 from tests.export.synthetic import workload
+from tests.export.written import export_workload
 
 ROOT = Path(__file__).parents[2]
 

@@ -36,7 +36,7 @@ def elements(directory: Path, rank: int) -> Counter[str]:
 def exported(store: Store, tmp_path: Path, card: Card, rank: int, **words: object) -> Counter[str]:
     db = Stagedb(store)
     instance = db.instantiate(card, recipe="megatron", **words)  # type: ignore[arg-type]
-    return elements(db.export(instance.id, out=tmp_path / "traces", only=str(rank)).directory, rank)
+    return elements(db.export(instance.id, out=tmp_path / "traces", only=str(rank)).path, rank)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ INSTANCE = re.compile(r"\$(`?)instance\1(?!\w)")
 WORD = re.compile(r"^[A-Za-z][\w/-]*$")
 
 
-def named() -> list[QueryInfo]:
+def queries() -> list[QueryInfo]:
     """The named queries, sorted. Those whose last part starts with `_` are internal."""
     return [
         QueryInfo(
@@ -47,7 +47,7 @@ def _text(query: str) -> tuple[str, Statement | None]:
     word = query.strip()
     if not WORD.match(word):
         return query, None
-    known = [info.name for info in named()]
+    known = [info.name for info in queries()]
     name = word.removeprefix(FOLDER).replace("-", "_")
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)

@@ -1,0 +1,249 @@
+"""A trace set to a directory on disk, complete or absent: what `export` and `unpack` have in common."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.export.bundle import MANIFEST, manifest, write_texts
+from stagedb.export.encoded import rank_files
+from stagedb.export.packed import write_packed
+from stagedb.export.ranks import parse_ranks, say_ranks
+from stagedb.export.sequence import GRANULARITIES
+from stagedb.export.staging import abandoned, check_absent, check_no_file, staged
+from stagedb.export.traceset import ClassTraces, TraceSet
+from stagedb.export.writing import Format, Job, Target, Writers, explain, write_ranks, writers
+from stagedb.faults import fault_point
+
+Progress = Callable[[int, int, int], None]
+"""Called with how many ranks are written, of how many, and how many bytes that is."""
+
+REPLAYED_NODES = 100_000
+"""Up to so many nodes in all ranks, a set is replayed without being asked."""
+
+SHARED_FILES, SHARED_BYTES = 1000, 100_000_000
+"""From so many files or bytes on, processes share the writing: starting one takes as long as some hundred files."""
+
+BLOCK = 4096
+"""What a file's size is rounded up to on disk."""
+
+_CLASSES = ".classes"
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a set is to be written: see `export`."""
+
+    out: Path
+    force: bool = False
+    format: str = "et"
+    compress: bool = False
+    replay: bool | None = None
+    processes: int | None = None
+    resume: bool = False
+    granularity: str = "op"
+    packed: bool = False
+
+    def check(self, world: int, only: str | None) -> None:
+        """Raise UsageError for what cannot be, before anything is made for it."""
+        if self.packed:
+            check_no_file(self.out, self.force)
+            if self.resume or self.compress or self.replay or self.format != "et":
+                raise UsageError(
+                    "--packed writes one file of plain traces, in one go: leave out --resume, --compress, --replay and "
+                    "--format, or give them to `stagedb unpack`"
+                )
+        elif not (self.resume and self.out.is_dir()):
+            check_absent(self.out, self.force)
+        if only is not None:
+            parse_ranks(only, world)
+        if self.format not in ("et", "json"):
+            raise UsageError(f"unknown format {self.format!r}: --format is et or json")
+        if self.granularity not in GRANULARITIES:
+            raise UsageError(f"unknown granularity {self.granularity!r}: --granularity is {' or '.join(GRANULARITIES)}")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A trace set on disk. `bytes` counts the traces as plain files, `packed` the one file that they are packed in.
+
+    `seconds` has the time of each stage of the work.
+    """
+
+    directory: Path
+    world: int
+    files: int
+    nodes: int
+    bytes: int
+    replayed: bool
+    seconds: Mapping[str, float]
+    packed: int | None = None
+
+
+@dataclass
+class Clock:
+    """Seconds of each stage of work."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+        fault_point(f"export.{name}")
+
+
+class Counter:
+    """Adds up what is written, and tells it."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress = progress
+        self.done, self.of, self.each = 0, 0, 0.0
+
+    def begin(self, traces: TraceSet) -> None:
+        self.of, self.each = traces.count, traces.bytes / traces.count
+
+    def more(self, count: int) -> None:
+        self.done += count
+        if self.progress is not None:
+            self.progress(self.done, self.of, round(self.done * self.each))
+
+
+@contextmanager
+def writers_for(files: int, total: int, processes: int | None, counter: Counter) -> Iterator[Writers | None]:
+    """Processes that share the writing of so many files and bytes, where that is worth it.
+
+    Begun before the bytes are known (total 0), they start while the set is made.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if processes is None:
+        processes = min(cores, files) if files >= SHARED_FILES or total >= SHARED_BYTES else 1
+    if processes < 2:
+        yield None
+        return
+    with writers(processes, counter.more) as pool:
+        yield pool
+
+
+def write_set(
+    traces: TraceSet,
+    request: Request,
+    *,
+    counter: Counter,
+    clock: Clock,
+    pool: Writers | None = None,
+    smaller: Callable[[int], list[str]] = lambda free: [],
+) -> Summary:
+    """Write a set to its directory.
+
+    pool: the processes that write, where they have been started. smaller: what to do instead, where only so many bytes
+    are free.
+    """
+    format = Format(request.format, request.compress)
+    whole = traces.count == traces.world and request.format == "et"
+    if request.replay and not whole:
+        raise UsageError("a replay needs all ranks as .et: leave out --replay, or --only and --format json")
+    replayed = request.replay if request.replay is not None else whole and traces.nodes <= REPLAYED_NODES
+    files = {**traces.files, MANIFEST: manifest(traces, request.format)}
+    summary = Summary(request.out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, clock.seconds)
+    if request.resume and request.out.is_dir():
+        if _text(request.out / MANIFEST) == files[MANIFEST]:
+            return summary
+        raise UsageError(f"{request.out} is another export: name another directory with --out, or leave out --resume")
+    _check_space(request, traces, format, sum(map(len, files.values())), smaller)
+    counter.begin(traces)
+    try:
+        with staged(request.out, force=request.force, resume=request.resume) as partial:
+            with clock.stage("write"):
+                _clear(partial, traces, format)
+                target = Target(partial, traces.name, format, request.resume)
+                own = writers_for(traces.count, traces.bytes, request.processes, counter)
+                with nullcontext(pool) if pool is not None else own as sharing:
+                    _write(traces, target, sharing, counter)
+            with clock.stage("bundle"):
+                write_texts(partial, files)
+            if replayed:
+                with clock.stage("replay"):
+                    _validate(partial, request.out)
+            fault_point("export.rename")
+    except OSError as error:
+        raise StagedbError(explain(error, request.out)) from error
+    return summary
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _clear(partial: Path, traces: TraceSet, format: Format) -> None:
+    """Remove what an interrupted export left that is no trace of this one."""
+    left = {path.name: path for path in partial.iterdir()}
+    if left:
+        wanted = {f"{traces.name}.{rank}.{format.kind}" for rank in traces.ranks.tolist()}
+        for name in left.keys() - wanted:
+            left[name].unlink()
+
+
+def _write(traces: TraceSet, target: Target, pool: Writers | None, counter: Counter) -> None:
+    if pool is None:
+        for each in traces.classes:
+            write_ranks(each.encoded, each.ranks, target, counter.more)
+        return
+    packed = target.directory / _CLASSES
+    write_packed(packed, traces, compress=False)
+    pool.aim(target)
+    for each in traces.classes:
+        pool.give(Job(str(packed), each.number, 0, len(each.ranks.ranks)))
+    pool.finish()
+    packed.unlink()
+
+
+def _check_space(
+    request: Request, traces: TraceSet, format: Format, beside: int, smaller: Callable[[int], list[str]]
+) -> None:
+    """Compare what the files will take with what is free, before the first of them.
+
+    Compressed traces and JSON are taken to be as large as that of the first rank of their class.
+    """
+    sizes = [each.encoded.size if format.plain else _first_size(each, format) for each in traces.classes]
+    on_disk = [-(-size // BLOCK) * BLOCK for size in sizes]
+    need = beside + sum(size * len(each.ranks.ranks) for size, each in zip(on_disk, traces.classes, strict=True))
+    existing = next(parent for parent in request.out.absolute().parents if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if request.resume:
+        free += sum(file.stat().st_size for left in abandoned(request.out)[-1:] for file in left.iterdir())
+    if need <= free:
+        return
+    fit = int((free - beside) // max(on_disk))
+    ranks = [f"--only {say_ranks(traces.ranks[:fit])}"] if fit > 0 else []
+    fits = " or ".join([*smaller(free), *ranks]) or "nothing less"
+    raise UsageError(
+        f"the traces take {need:,} bytes and {existing} has {free:,} free: name another directory with --out, or free "
+        f"some; what would fit is {fits}"
+    )
+
+
+def _first_size(each: ClassTraces, format: Format) -> int:
+    (_, first), *_ = islice(rank_files(each.encoded, each.ranks), 1)
+    return len(format.convert(first.tobytes()))
+
+
+def _validate(partial: Path, out: Path) -> None:
+    # Reading traces needs protobuf, which writing them does not.
+    from stagedb.export.validation import validate_traces
+
+    report = validate_traces(partial)
+    if report.faults:
+        faults = "; ".join(
+            f"rank {each.rank}, node {each.node}: {each.rule}: {each.message}" for each in report.faults[:5]
+        )
+        raise StagedbError(f"the traces do not run, so {out} was not made: {faults}")

@@ -1,0 +1,263 @@
+"""A packed trace set: encoded classes and what differs between their ranks, in one file. See docs/packed.md.
+
+A ZIP archive, so that any tool can list and check it. Its index, `packed.json`, says what the other members are; these
+are plain columns of little-endian integers. Nothing in it is trusted before it is checked.
+"""
+
+import hashlib
+import json
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.export.encoded import EncodedClass, RankBytes
+from stagedb.export.ranks import parse_ranks
+from stagedb.export.traceset import ClassTraces, TraceSet
+from stagedb.export.wire import Ints
+
+FORMAT = 1
+"""Version of the file's layout."""
+
+INDEX = "packed.json"
+DTYPES: Mapping[str, str] = {
+    "width": "<i8",
+    "data": "|u1",
+    "data_starts": "<i8",
+    "slots": "<i4",
+    "slot_refs": "<i4",
+    "slot_offsets": "<i4",
+    "slot_starts": "<i8",
+    "patches": "<i4",
+    "patch_sources": "<i4",
+    "patch_starts": "<i8",
+    "tasks": "<i4",
+    "references": "<i8",
+    "ranks": "<i8",
+    "values": "|u1",
+}
+"""Columns of a class, and the integers that they are made of. `references` and `values` are matrices."""
+
+LARGEST_MEMBER = 1 << 31
+"""Bytes; a file that says of a member that it is larger is refused before it is unpacked."""
+
+LARGEST_WORLD = 1 << 27
+"""Ranks, as many as fit into memory on any machine."""
+
+WIDEST = 9
+"""Bytes of a varint that holds what 63 bits do."""
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+
+
+def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None:
+    """Write a set to a file that is not there yet. The same set gives the same bytes. OSError as the system says it."""
+    members: dict[str, dict[str, Any]] = {}
+    with path.open("xb") as file, zipfile.ZipFile(file, "w") as archive:
+        for each in traces.classes:
+            for name, column in _columns(each).items():
+                data = np.ascontiguousarray(column).astype(DTYPES[name], copy=False).tobytes()
+                member = _member(each.number, name)
+                _put(archive, member, data, compress)
+                rows = column.shape[1] if column.ndim == 2 else None
+                members[member] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "columns": rows}
+        index = {
+            "format": FORMAT,
+            "what": "a packed set of Chakra execution traces: `stagedb unpack` writes them",
+            "set": dict(traces.facts),
+            "classes": [dict(each.facts) for each in traces.classes],
+            "files": dict(traces.files),
+            "members": members,
+        }
+        _put(archive, INDEX, json.dumps(index).encode(), compress)
+
+
+def packed_size(traces: TraceSet) -> int:
+    """Bytes that a set takes at most as a packed file: those of its columns before they are compressed, about."""
+    columns = [column.nbytes for each in traces.classes for column in _columns(each).values()]
+    index = [*traces.files.values(), *(json.dumps(dict(each.facts)) for each in traces.classes)]
+    return sum(columns) + sum(map(len, index)) + 1000 * (len(columns) + 1)
+
+
+def _columns(traces: ClassTraces) -> dict[str, npt.NDArray[np.generic]]:
+    return {**traces.encoded.arrays(), "ranks": traces.ranks.ranks, "values": traces.ranks.values}
+
+
+def _member(number: int, column: str) -> str:
+    return f"classes/{number}/{column}"
+
+
+def _put(archive: zipfile.ZipFile, name: str, data: bytes, compress: bool) -> None:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.compress_type = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+    archive.writestr(entry, data)
+
+
+class _NewerFormatError(UsageError):
+    """A file of a later version than this one reads."""
+
+
+class Packed:
+    """A packed file, open for reading. A context manager.
+
+    Raises UsageError for a file that is none, or of a newer version, and StagedbError for one that is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+        except zipfile.BadZipFile:
+            raise UsageError(
+                f"{path} is not a packed trace set, or its end is missing: `stagedb export --packed` writes one"
+            ) from None
+        try:
+            self.index = self._index()
+        except BaseException:
+            self._archive.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._archive.close()
+
+    @property
+    def world(self) -> int:
+        """Ranks of the job."""
+        return int(self.index["set"]["world"])
+
+    def classes_of(self, ranks: Ints) -> list[int]:
+        """The classes, of those that it holds, of some ranks."""
+        rows = self.index["classes"]
+        return [row["class"] for row in rows if np.isin(ranks, parse_ranks(row["ranks"], self.world)).any()]
+
+    def traces(self, numbers: list[int] | None = None) -> TraceSet:
+        """All of it, or some classes."""
+        if numbers is None:
+            numbers = [row["class"] for row in self.index["classes"]]
+        return TraceSet(self.index["set"], self.index["files"], tuple(self.class_(number) for number in numbers))
+
+    def class_(self, number: int) -> ClassTraces:
+        """One class, checked: whatever a file says, what is made of it stays inside its own bytes."""
+        facts = next(row for row in self.index["classes"] if row["class"] == number)
+        columns = {name: self._column(number, name) for name in DTYPES}
+        ranks = RankBytes(columns.pop("ranks"), columns.pop("values"))
+        encoded = EncodedClass(**columns)
+        reason = _wrong(encoded, ranks, self.world, int(facts["bytes"]))
+        if reason is not None:
+            raise self._damaged(f"class {number}: {reason}")
+        return ClassTraces(facts, encoded, ranks)
+
+    def _index(self) -> dict[str, Any]:
+        try:
+            index: dict[str, Any] = json.loads(self._read(INDEX))
+            if index["format"] > FORMAT:
+                raise _NewerFormatError(
+                    f"{self.path} is of format {index['format']}, and this stagedb reads {FORMAT}: use a newer one"
+                )
+            described, world = index["set"], index["set"]["world"]
+            names = [described["name"], *index["files"]]
+            sound = (
+                isinstance(world, int)
+                and 0 < world <= LARGEST_WORLD
+                and all(
+                    isinstance(row["ranks"], str) and len(parse_ranks(row["ranks"], world)) for row in index["classes"]
+                )
+                and all(isinstance(text, str) for text in index["files"].values())
+                and all(isinstance(row[word], int) for row in index["classes"] for word in ("class", "nodes", "bytes"))
+                and isinstance(index["members"], dict)
+            )
+        except _NewerFormatError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+            raise self._damaged(f"{INDEX}: {error!r}") from None
+        if not sound:
+            raise self._damaged(f"{INDEX} has values of wrong types")
+        for name in names:
+            # They become names of files.
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise self._damaged(f"{name!r} is no name for a file")
+        return index
+
+    def _column(self, number: int, name: str) -> npt.NDArray[Any]:
+        member = _member(number, name)
+        data = self._read(member)
+        try:
+            said = self.index["members"][member]
+            if hashlib.sha256(data).hexdigest() != said["sha256"]:
+                raise self._damaged(f"{member} is not what was written")
+            column = np.frombuffer(data, DTYPES[name])
+            if said["columns"] is not None:
+                column = column.reshape(-1, said["columns"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(f"{member}: {error}") from None
+        return column
+
+    def _read(self, member: str) -> bytes:
+        try:
+            entry = self._archive.getinfo(member)
+            if entry.file_size > LARGEST_MEMBER:
+                raise self._damaged(f"{member} says that it has {entry.file_size:,} bytes")
+            return self._archive.read(entry)
+        except KeyError:
+            raise self._damaged(f"it has no {member}") from None
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            raise self._damaged(f"{member}: {error}") from None
+        except OSError as error:
+            raise StagedbError(f"cannot read {self.path}: {error.strerror or error}") from error
+
+    def _damaged(self, what: str) -> StagedbError:
+        return StagedbError(f"{self.path} is damaged: {what}; copy it again from where it came")
+
+
+def _wrong(encoded: EncodedClass, ranks: RankBytes, world: int, size: int) -> str | None:
+    """What would make a class reach outside of its own bytes, or None."""
+    if encoded.width.shape != (1,) or not 1 <= encoded.width[0] <= WIDEST:
+        return "its ids have no width"
+    width = int(encoded.width[0])
+    for name in ("data", "slot", "patch"):
+        ends = getattr(encoded, f"{name}_starts")
+        held = encoded.data if name == "data" else encoded.slots if name == "slot" else encoded.patches
+        if len(ends) != len(encoded.data_starts) or len(ends) < 2 or ends[0] != 0 or ends[-1] != len(held):
+            return f"its templates do not divide their {name}"
+        if (np.diff(ends) < 0).any():
+            return f"its templates' {name} goes backwards"
+    sizes = np.diff(encoded.data_starts)
+    lengths = {len(encoded.slots), len(encoded.slot_refs), len(encoded.slot_offsets)}
+    if len(lengths) != 1 or len(encoded.patches) != len(encoded.patch_sources):
+        return "columns that belong together have different lengths"
+    if encoded.references.ndim != 2 or ranks.values.ndim != 2:
+        return "a matrix is none"
+    if len(encoded.references) != len(encoded.tasks) or len(ranks.values) != len(ranks.ranks):
+        return "rows that belong together are different in number"
+    room = np.repeat(sizes, np.diff(encoded.slot_starts)) - width
+    if _outside(encoded.slots, room + 1) or _outside(encoded.slot_refs, encoded.references.shape[1]):
+        return "an id is outside of its template"
+    room = np.repeat(sizes, np.diff(encoded.patch_starts))
+    if _outside(encoded.patches, room) or _outside(encoded.patch_sources, ranks.values.shape[1]):
+        return "a byte of a rank is outside of its template"
+    if _outside(encoded.tasks, len(sizes)):
+        return "a task has no template"
+    if _outside(ranks.ranks, world) or len(np.unique(ranks.ranks)) != len(ranks.ranks):
+        return "a rank is none, or there twice"
+    if encoded.size != size:
+        return f"its files have {encoded.size:,} bytes, not {size:,}"
+    return None
+
+
+def _outside(values: npt.NDArray[np.integer], end: "Ints | int") -> bool:
+    return bool(((values < 0) | (values >= end)).any())
