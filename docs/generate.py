@@ -1,6 +1,8 @@
 """What the documentation takes from the program: cog calls these functions (`cog -r docs/*.md README.md`)."""
 
 import inspect
+import json
+from pathlib import Path
 
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -51,6 +53,23 @@ def queries() -> str:
         asks = inspect.cleandoc(info.description).replace("\n", " ").replace("|", "\\|")
         rows.append(f"| `{info.name}` | {asks} | {_list(info.parameters)} | {_list(info.columns)} |")
     return "\n".join(rows) + "\n"
+
+
+def packed_columns() -> str:
+    """The columns of a packed file's classes as a table."""
+    from stagedb.export.packed import COLUMNS
+
+    names = {"<i8": "int64", "<i4": "int32", "|u1": "uint8"}
+    rows = ["| column | integers | what |", "|---|---|---|"]
+    rows += [f"| `{name}` | {names[column.dtype]} | {column.what} |" for name, column in COLUMNS.items()]
+    return "\n".join(rows) + "\n"
+
+
+def scale_table() -> str:
+    """The table of large exports, from the figures that `scripts/bench scale` wrote."""
+    from scripts._bench_scale import table
+
+    return table(json.loads(Path("docs/bench-scale.json").read_text(encoding="utf-8")))
 
 
 def _list(names: tuple[str, ...]) -> str:

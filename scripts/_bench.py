@@ -73,11 +73,14 @@ class Memory:
         self.largest: dict[str, int] = defaultdict(int)
 
     @contextmanager
-    def watched(self, command: psutil.Process, engine: psutil.Process | None) -> Iterator[None]:
+    def watched(self, command: psutil.Process, find_engine: Callable[[], psutil.Process | None]) -> Iterator[None]:
         done = threading.Event()
 
         def watch() -> None:
+            # An engine that the command starts is found once it runs.
+            engine = find_engine()
             while not done.wait(SAMPLE):
+                engine = engine or find_engine()
                 self._look("command", [command, *self._children(command)])
                 self._look("engine", [engine] if engine else [])
 
@@ -113,7 +116,7 @@ def run(engine: Engine, memory: Memory, *arguments: str) -> float:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    with memory.watched(psutil.Process(process.pid), engine.process()):
+    with memory.watched(psutil.Process(process.pid), engine.process):
         output, _ = process.communicate()
     seconds = time.perf_counter() - began
     if process.returncode:

@@ -114,11 +114,13 @@ install_environment() {
     (
         unset VIRTUAL_ENV
         cd "$root" && UV_PROJECT_ENVIRONMENT="$venv" UV_PYTHON_DOWNLOADS=never "$venv/bin/uv" sync \
-            --frozen --inexact --quiet --python "$venv/bin/python" "$groups"
+            --frozen --inexact --quiet --compile-bytecode --python "$venv/bin/python" "$groups"
     ) || {
         say "stagedb: the installation failed (see above). Run the same command again to continue it."
         return 1
     }
+    # Where Python is told to write no bytecode (PYTHONDONTWRITEBYTECODE), every start would compile all of it again.
+    "$venv/bin/python" -m compileall -q "$root/stagedb"
     printf '%s\n' "$stamp" >"$venv/.stagedb-$1.new" && mv "$venv/.stagedb-$1.new" "$venv/.stagedb-$1" || return 1
     say "stagedb: ready."
 }

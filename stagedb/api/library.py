@@ -11,6 +11,8 @@ from stagedb.api.results import GraphInfo
 from stagedb.errors import UsageError
 from stagedb.models import Card, card_names, load_card
 from stagedb.parallel import GraphOptions, Plan
+from stagedb.parallel.identity import graph_key, model_sizes
+from stagedb.parallel.recipes import RECIPES
 from stagedb.parallel.words import OPTION_WORDS
 from stagedb.store import Store, write_graph
 
@@ -97,9 +99,6 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
 
 
 def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
-    from stagedb.parallel.build import graph_key, model_sizes
-    from stagedb.parallel.recipes import RECIPES
-
     key = graph_key(card, options)
     known = next((graph for graph in catalog.graphs(store) if graph.id == key), None)
     if known is not None:

@@ -20,7 +20,6 @@ Model, plan and traces are one chain: `build` writes a model's symbolic graph in
 out under a plan, `export` writes one trace a rank; each makes what is missing before it. `query` asks in Cypher.
 """
 
-EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 app = typer.Typer(
@@ -63,9 +62,6 @@ def main() -> None:
     except StagedbError as error:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_status)
-    except KeyboardInterrupt as interrupt:
-        typer.echo(f"Interrupted: {interrupt}" if str(interrupt) else "Interrupted.", err=True)
-        sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         # Whoever read the output has enough. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

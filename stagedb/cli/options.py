@@ -15,6 +15,8 @@ from typing import Annotated, Any, get_type_hints
 import psutil
 import typer
 
+EXIT_INTERRUPTED = 130
+
 
 @dataclass(frozen=True)
 class Common:
@@ -85,7 +87,12 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
             name: group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
             for name, group in groups.items()
         }
-        command(**values, **collected)
+        try:
+            command(**values, **collected)
+        except KeyboardInterrupt as interrupt:
+            # What calls the command would end in silence.
+            typer.echo(f"Interrupted: {interrupt}" if str(interrupt) else "Interrupted.", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
 
     parameters = [*plain, *shared]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,23 +28,33 @@ FORMAT = 1
 """Version of the file's layout."""
 
 INDEX = "packed.json"
-DTYPES: Mapping[str, str] = {
-    "width": "<i8",
-    "data": "|u1",
-    "data_starts": "<i8",
-    "slots": "<i4",
-    "slot_refs": "<i4",
-    "slot_offsets": "<i4",
-    "slot_starts": "<i8",
-    "patches": "<i4",
-    "patch_sources": "<i4",
-    "patch_starts": "<i8",
-    "tasks": "<i4",
-    "references": "<i8",
-    "ranks": "<i8",
-    "values": "|u1",
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a class: the integers that it is made of, and what they say."""
+
+    dtype: str
+    what: str
+
+
+COLUMNS: Mapping[str, Column] = {
+    "width": Column("<i8", "one number: bytes of the varints in the slots"),
+    "data": Column("|u1", "the templates' bytes"),
+    "data_starts": Column("<i8", "where in `data` each template begins, and where the last ends"),
+    "slots": Column("<i4", "positions of varints, from the template's beginning"),
+    "slot_refs": Column("<i4", "of each slot the column of `references`"),
+    "slot_offsets": Column("<i4", "of each slot what is added"),
+    "slot_starts": Column("<i8", "where in the columns of slots each template's begin, and where the last end"),
+    "patches": Column("<i4", "positions of bytes that differ between ranks, from the template's beginning"),
+    "patch_sources": Column("<i4", "of each patch the column of `values`"),
+    "patch_starts": Column("<i8", "where in the columns of patches each template's begin, and where the last end"),
+    "tasks": Column("<i4", "the templates of a file, in order"),
+    "references": Column("<i8", "a row a task: the first node ids of the tasks that it refers to, and its message tag"),
+    "ranks": Column("<i8", "the ranks of the class that the file holds"),
+    "values": Column("|u1", "a row a rank: its own bytes"),
 }
-"""Columns of a class, and the integers that they are made of. `references` and `values` are matrices."""
+"""`references` and `values` are matrices, the others lists."""
 
 LARGEST_MEMBER = 1 << 31
 """Bytes; a file that says of a member that it is larger is refused before it is unpacked."""
@@ -64,7 +75,7 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
     with path.open("xb") as file, zipfile.ZipFile(file, "w") as archive:
         for each in traces.classes:
             for name, column in _columns(each).items():
-                data = np.ascontiguousarray(column).astype(DTYPES[name], copy=False).tobytes()
+                data = np.ascontiguousarray(column).astype(COLUMNS[name].dtype, copy=False).tobytes()
                 member = _member(each.number, name)
                 _put(archive, member, data, compress)
                 rows = column.shape[1] if column.ndim == 2 else None
@@ -154,7 +165,7 @@ class Packed:
     def class_(self, number: int) -> ClassTraces:
         """One class, checked: whatever a file says, what is made of it stays inside its own bytes."""
         facts = next(row for row in self.index["classes"] if row["class"] == number)
-        columns = {name: self._column(number, name) for name in DTYPES}
+        columns = {name: self._column(number, name) for name in COLUMNS}
         ranks = RankBytes(columns.pop("ranks"), columns.pop("values"))
         encoded = EncodedClass(**columns)
         reason = _wrong(encoded, ranks, self.world, int(facts["bytes"]))
@@ -200,7 +211,7 @@ class Packed:
             said = self.index["members"][member]
             if hashlib.sha256(data).hexdigest() != said["sha256"]:
                 raise self._damaged(f"{member} is not what was written")
-            column = np.frombuffer(data, DTYPES[name])
+            column = np.frombuffer(data, COLUMNS[name].dtype)
             if said["columns"] is not None:
                 column = column.reshape(-1, said["columns"])
         except (KeyError, TypeError, ValueError) as error:

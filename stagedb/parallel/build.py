@@ -1,7 +1,5 @@
 """A model under one strategy and one recipe as a symbolic graph."""
 
-import hashlib
-import json
 from functools import lru_cache
 
 import sympy
@@ -11,20 +9,15 @@ from stagedb.graph.block import BlockPlan, LaidOut, lay_out
 from stagedb.graph.costs import Sizes
 from stagedb.graph.matcher import Matching
 from stagedb.graph.recompute import Part
-from stagedb.graph.symbolic import FORMAT, SymGraph
+from stagedb.graph.symbolic import SymGraph
 from stagedb.graph.tensors import Operation
 from stagedb.models import blocks
 from stagedb.models.card import Card
+from stagedb.parallel.identity import graph_key, model_sizes
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import RECIPES, Recipe
 from stagedb.parallel.strategies import rules
 from stagedb.symbols import symbol
-
-
-def graph_key(card: Card, options: GraphOptions) -> str:
-    """The graph's identity, known without building it: a digest of the card, the options, the recipe, the format."""
-    content = {"card": card.digest, "options": options.to_dict(), "format": FORMAT}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
@@ -63,27 +56,6 @@ def _sizes(recipe: Recipe) -> Sizes:
         },
         frozenset({"kv_heads"}),
     )
-
-
-def model_sizes(card: Card, recipe: Recipe) -> dict[str, int]:
-    """The model's symbols. A recipe that pads the vocabulary itself starts from the published one.
-
-    `S` is the sequence that the model was trained with, for plans that say no other; `P` the rows of the table of
-    learned positions, where there is one.
-    """
-    vocabulary = card.padded_vocab if recipe.vocabulary_multiple is None else card.vocab
-    learned = {"P": card.max_positions} if card.positions == "learned" else {}
-    return {
-        **learned,
-        "L": card.layers,
-        "H": card.hidden,
-        "A": card.heads,
-        "KV": card.kv_heads,
-        "D": card.head_dim,
-        "F": card.ffn,
-        "V": vocabulary,
-        "S": card.max_positions,
-    }
 
 
 def _core(op: Operation) -> bool:

@@ -35,7 +35,7 @@ class _Run:
     ids: dict[int, int] = field(default_factory=dict)
 
 
-def plain_dependencies(columns: ClassColumns) -> list[tuple[int, int, int, list[int], list[int]]]:
+def plain_dependencies(columns: ClassColumns) -> "Dependencies":
     """For each node: op, id, task, control and data dependencies."""
     ops, edges, tasks = columns.ops, columns.edges, columns.tasks
     into: dict[int, list[tuple[int, int]]] = {}
@@ -99,15 +99,26 @@ def _elsewhere(runs: list[_Run], run: _Run, source: int, of_step: bool) -> int:
     return next((each.ids[source] for each in reversed(runs) if source in each.ids), 0)
 
 
-def plain_nodes(workload: Workload, rank: int, granularity: str = "op") -> list[pb.Node]:
-    """The nodes of a rank."""
-    nodes = plain_op_nodes(workload, rank)
-    columns = next(each for each in workload.classes if each.number == workload.ranks.number[rank])
+Dependencies = list[tuple[int, int, int, list[int], list[int]]]
+
+
+def class_of(workload: Workload, rank: int) -> ClassColumns:
+    return next(each for each in workload.classes if each.number == workload.ranks.number[rank])
+
+
+def plain_nodes(
+    workload: Workload, rank: int, granularity: str = "op", known: dict[int, Dependencies] | None = None
+) -> list[pb.Node]:
+    """The nodes of a rank. `known` keeps what the ranks of a class have in common from one call to the next."""
+    columns = class_of(workload, rank)
+    known = {} if known is None else known
+    if columns.number not in known:
+        known[columns.number] = plain_dependencies(columns)
+    nodes = plain_op_nodes(workload, rank, known[columns.number])
     if granularity == "op":
         return nodes
-    parts = [
-        _Part(node, op, task) for node, (op, _, task, _, _) in zip(nodes, plain_dependencies(columns), strict=True)
-    ]
+    places = [(op, task) for op, _, task, _, _ in known[columns.number]]
+    parts = [_Part(node, *place) for node, place in zip(nodes, places, strict=True)]
     return merged(parts, columns.ops)
 
 
@@ -153,12 +164,13 @@ def merged(parts: list[_Part], ops: Ops) -> list[pb.Node]:
     return out
 
 
-def plain_op_nodes(workload: Workload, rank: int) -> list[pb.Node]:
+def plain_op_nodes(workload: Workload, rank: int, dependencies: Dependencies) -> list[pb.Node]:
     """The nodes of a rank, one an operator."""
-    columns = next(each for each in workload.classes if each.number == workload.ranks.number[rank])
+    columns = class_of(workload, rank)
     ops = columns.ops
+    groups = {axis: _group(workload, axis, rank) for axis in set(ops.axis) & set(workload.groups.axis)}
     nodes = []
-    for op, ident, task, ctrl, data in plain_dependencies(columns):
+    for op, ident, task, ctrl, data in dependencies:
         type_ = int(ops.type[op])
         node_type = TYPES[type_]
         name = ops.name[op].replace(",", ";").replace("=", ":")
@@ -179,7 +191,7 @@ def plain_op_nodes(workload: Workload, rank: int) -> list[pb.Node]:
             node.attr.add(name="axis", string_val=ops.axis[op])
             node.attr.add(name="dtype", string_val=ops.dtype[op])
         if type_ == COLLECTIVE:
-            node.attr.add(name="pg_name", string_val=str(_group(workload, ops.axis[op], rank)))
+            node.attr.add(name="pg_name", string_val=str(groups[ops.axis[op]]))
         if type_ in (SEND, RECV):
             neighbours = workload.ranks.next if ops.peer[op] > 0 else workload.ranks.previous
             node.attr.add(name="comm_dst" if type_ == SEND else "comm_src", int32_val=int(neighbours[rank]))
@@ -197,7 +209,7 @@ def _group(workload: Workload, axis: str, rank: int) -> int:
         if name == axis and rank in workload.groups.ranks[at : at + size].tolist():
             return int(gid)
         at += size
-    raise AssertionError(f"rank {rank} has no group of axis {axis}")
+    return 0
 
 
 def parse(data: bytes) -> tuple[pb.GlobalMetadata, list[pb.Node]]:

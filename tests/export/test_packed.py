@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from stagedb.errors import StagedbError, UsageError
 from stagedb.export import Request, unpack_traces, validate_traces
 from stagedb.export.exporting import trace_set
-from stagedb.export.packed import DTYPES, INDEX, Packed, write_packed
+from stagedb.export.packed import COLUMNS, INDEX, Packed, write_packed
 from tests.export.synthetic import workload
 from tests.export.written import export_workload, files_of
 
@@ -101,7 +101,7 @@ def repacked(file: Path, to: Path, change: Callable[[dict[str, bytes]], None], *
 
 def column(name: str, at: int, value: int) -> Callable[[dict[str, bytes]], None]:
     def change(members: dict[str, bytes]) -> None:
-        values = np.frombuffer(members[f"classes/0/{name}"], DTYPES[name]).copy()
+        values = np.frombuffer(members[f"classes/0/{name}"], COLUMNS[name].dtype).copy()
         values[at] = value
         members[f"classes/0/{name}"] = values.tobytes()
 
@@ -110,7 +110,7 @@ def column(name: str, at: int, value: int) -> Callable[[dict[str, bytes]], None]
 
 def shorter(name: str) -> Callable[[dict[str, bytes]], None]:
     def change(members: dict[str, bytes]) -> None:
-        size = np.dtype(DTYPES[name]).itemsize
+        size = np.dtype(COLUMNS[name].dtype).itemsize
         members[f"classes/0/{name}"] = members[f"classes/0/{name}"][:-size]
 
     return change

@@ -20,8 +20,8 @@ from tests.instance.test_engines import OPTIONS, example
 EIGHT = Plan(tp=2, dp=2, pp=2, seq_len=512, global_batch_size=8)
 
 
-def made(store: Store, plan: Plan = EIGHT) -> str:
-    graph = small_graph(hidden=64)
+def made(store: Store, plan: Plan = EIGHT, layers: int = 2) -> str:
+    graph = small_graph(hidden=64, layers=layers, key=f"small-{layers}")
     write_graph(store, graph)
     return instantiate(store, graph.key, plan)
 
@@ -92,6 +92,33 @@ def test_statements_seek_by_an_index(store: Store, statement: str) -> None:
     found = operators(plan)
     assert not {name for name in found if "Scan" in name or "CartesianProduct" in name}
     assert any("IndexSeek" in name for name in found)
+
+
+@pytest.mark.parametrize("store", ["neo4j"], indirect=True)
+@pytest.mark.parametrize("statement", [name for name in names() if name.startswith("export/")])
+@pytest.mark.parametrize("grows", [{"dp": 16}, {"global_batch_size": 512}, {"layers": 32}])
+def test_statements_grow_linearly(store: Store, statement: str, grows: dict[str, int]) -> None:
+    """Eight times the ranks, micro-batches or layers are at most eight times the work in the database."""
+    dp, layers = grows.get("dp", 2), grows.get("layers", 4)
+    small, large = (
+        work(store, statement, made(store, dataclasses.replace(EIGHT, dp=dp_, global_batch_size=batch), layers=layers_))
+        for dp_, batch, layers_ in ((2, 64, 4), (dp, grows.get("global_batch_size", 64), layers))
+    )
+    assert large <= 8 * small + 50
+
+
+def work(store: Store, statement: str, instance: str) -> int:
+    """What Neo4j counts as touched in the store."""
+    loaded = load(statement)
+    given = {field.name: {"instance": instance, "class": 0}[field.name] for field in loaded.params}
+    with store._session("READ") as session:
+        profile = session.run(f"PROFILE {loaded.text}", given).consume().profile
+    assert profile is not None
+    return hits(profile)
+
+
+def hits(profile: dict[str, Any]) -> int:
+    return int(profile["args"].get("DbHits", 0)) + sum(map(hits, profile.get("children", ())))
 
 
 def operators(plan: dict[str, Any]) -> set[str]:
