@@ -1,5 +1,6 @@
 """A model under one strategy and one recipe as a symbolic graph."""
 
+import json
 from functools import lru_cache
 
 import sympy
