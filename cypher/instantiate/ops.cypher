@@ -6,6 +6,7 @@
 // column block: string — the block that it is part of
 // column template: string — which kind of task runs it
 // column type: string — compute, collective, send, recv
+// column kind: string — matmul, all_gather, …
 // column order: integer — issue order inside block and template
 // column axis: string? — of a collective or message
 // column flops: string? — an expression
@@ -18,7 +19,8 @@
 // column times: string? — how often it is unrolled
 // column bucket: string? — bucketing rule
 MATCH (s:SymOp {graph: $graph})
-RETURN s.name AS name, s.block AS block, s.template AS template, s.type AS type, s.`order` AS `order`, s.axis AS axis,
-  s.flops AS flops, s.bytes_read AS bytes_read, s.bytes_written AS bytes_written, s.comm_bytes AS comm_bytes,
-  s.comm_out_bytes AS comm_out_bytes, s.dims AS dims, s.present AS present, s.times AS times, s.bucket AS bucket
+RETURN s.name AS name, s.block AS block, s.template AS template, s.type AS type, s.kind AS kind, s.`order` AS `order`,
+  s.axis AS axis, s.flops AS flops, s.bytes_read AS bytes_read, s.bytes_written AS bytes_written,
+  s.comm_bytes AS comm_bytes, s.comm_out_bytes AS comm_out_bytes, s.dims AS dims, s.present AS present,
+  s.times AS times, s.bucket AS bucket
 ORDER BY name

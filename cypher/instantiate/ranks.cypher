@@ -16,6 +16,8 @@ CREATE (:Rank {
   group_tp: $groups.tp.first + r / $groups.tp.span * $groups.tp.stride + r % $groups.tp.stride,
   group_kv: $groups.kv.first + r / $groups.kv.span * $groups.kv.stride + r % $groups.kv.stride,
   group_dp: $groups.dp.first + r / $groups.dp.span * $groups.dp.stride + r % $groups.dp.stride,
+  group_dp_replicate: $groups.dp_replicate.first
+    + r / $groups.dp_replicate.span * $groups.dp_replicate.stride + r % $groups.dp_replicate.stride,
   group_embedding: CASE
     WHEN pp = 0 OR pp = $axes.pp.size - 1
       THEN $groups.embedding.first + r / $groups.embedding.span * $groups.embedding.stride

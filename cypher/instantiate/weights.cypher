@@ -5,12 +5,15 @@
 // column name: string — unique in the graph
 // column block: string — the block that it is part of
 // column order: integer? — order of registration in the block
-// column grad_bytes: string? — expression of its gradient's bytes
+// column elements: string? — expression of this rank's number of elements
+// column shard: string? — expression of the elements of one rank's part, where something is sharded
 // column present: string? — the weight exists where this is above 0
 // column buckets: string[]? — bucket ops that its gradient passes, in that order
 // column grads: string[]? — ops that make its gradient
+// column gathers: string[]? — bucket ops that put its parts together
+// column readers: string[]? — ops that read it
 MATCH (t:SymTensor {graph: $graph})
 WHERE t.role = 'weight'
-RETURN t.name AS name, t.block AS block, t.`order` AS `order`, t.grad_bytes AS grad_bytes, t.present AS present,
-  t.buckets AS buckets, t.grads AS grads
+RETURN t.name AS name, t.block AS block, t.`order` AS `order`, t.elements AS elements, t.shard AS shard,
+  t.present AS present, t.buckets AS buckets, t.grads AS grads, t.gathers AS gathers, t.readers AS readers
 ORDER BY name

@@ -16,6 +16,9 @@ class GraphWords(TypedDict, total=False):
     loss_parallel: bool
     recompute: Literal["none", "full", "core", "pointwise"]
     early_stop: bool
+    zero: Literal[0, 1, 2, 3]
+    reshard: bool
+    grad_sync: bool
 
 
 class PlanWords(GraphWords, total=False):
@@ -25,6 +28,7 @@ class PlanWords(GraphWords, total=False):
     tp: int
     pp: int
     dp: int
+    hsdp: int
     micro_batch_size: int
     global_batch_size: int
     seq_len: int

@@ -57,6 +57,26 @@ class GraphWords:
             help="Recompute only what the backward reads, or all.  [torch: early-stop; megatron: all]",
         ),
     ] = None
+    zero: Annotated[
+        int | None,
+        typer.Option(
+            metavar="0|1|2|3",
+            help="Sharded over dp: nothing, the optimizer's state, gradients, parameters.  [0]",
+        ),
+    ] = None
+    reshard: Annotated[
+        bool | None,
+        typer.Option(
+            "--reshard/--no-reshard", help="With --zero 3, give parameters back after the forward.  [reshard]"
+        ),
+    ] = None
+    grad_sync: Annotated[
+        bool | None,
+        typer.Option(
+            "--grad-sync/--no-grad-sync",
+            help="Reduce gradients over dp after each micro-batch, or after the last.  [as the framework does]",
+        ),
+    ] = None
     plan: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Read these words from a YAML, JSON or TOML file; options given here win."),
@@ -86,6 +106,10 @@ class PlanWords(GraphWords):
     tp: Annotated[int | None, typer.Option(metavar="N", help="Tensor parallelism.  [1]")] = None
     pp: Annotated[int | None, typer.Option(metavar="N", help="Pipeline stages.  [1]")] = None
     dp: Annotated[int | None, typer.Option(metavar="N", help="Data parallelism.  [from --ranks, else 1]")] = None
+    hsdp: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Copies of what is sharded, each on dp / N neighbouring ranks.  [1]"),
+    ] = None
     micro_batch_size: Annotated[
         int | None, typer.Option(metavar="N", help="Sequences of one micro-batch on a data-parallel rank.  [1]")
     ] = None

@@ -78,6 +78,8 @@ def _check_records(records: Path, only: str | None, output: Output, common: Comm
     skipped = len(checked) - agree - len(differ)
     left = f", {skipped} not compared: no plan says what they ask for yet" if skipped else ""
     common.note(f"{agree} of {len(checked)} records agree, {len(differ)} differ{left}")
+    ordered = [each.exact for each in checked if each.exact is not None]
+    common.note(f"{sum(ordered)} of {len(ordered)} records with an order have their matmuls in it, one by one")
     if differ:
         common.note(f"different: {', '.join(differ)}")
         raise typer.Exit(1)

@@ -1,7 +1,8 @@
 """From laid-out blocks to the stored form: costs, step operators, gradient buckets, messages between stages, edges."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import sympy
 
@@ -30,30 +31,53 @@ class Tie:
     second: str
 
 
+SHARDS = symbol("dp") / symbol("hsdp")
+"""Members of a group over which something is sharded: those of dp, but for replicas (hybrid sharding)."""
+
+
 @dataclass(frozen=True)
 class Bucket:
-    """A collective over the gradients of many weights: its rule, mesh axis, and when it runs."""
+    """A collective over many weights, or their gradients: its rule, mesh axis, and when it runs.
+
+    `only` is a condition beside that its group has more than one member. `dtype` is the class on the wire. `parts`: an
+    all-reduce is over one rank's parts of the gradients, not whole ones; gathers and scatters always are of parts.
+    """
 
     name: str
+    kind: str
     rule: str
     axis: str
     template: Template
+    when: When = When.EVERY
+    dtype: str = "reduce"
+    only: sympy.Expr | None = None
+    parts: bool = False
+
+    def bytes(self) -> tuple[sympy.Expr, sympy.Expr]:
+        """What one weight adds to the operand and to the result: it has `elements`, or `shard` of them on a rank."""
+        if self.kind == "all_reduce":
+            whole = (symbol("shard") if self.parts else symbol("elements")) * WIDTHS[self.dtype]
+            return whole, whole
+        part = symbol("shard") * WIDTHS[self.dtype]
+        return (part, part * SHARDS) if self.kind == "all_gather" else (part * SHARDS, part)
 
 
 @dataclass(frozen=True)
-class GradientHabits:
-    """How gradients are reduced before the optimizer reads them.
+class Habits:
+    """How gradients are reduced before the optimizer reads them, and parameters gathered before they are read.
 
-    data_parallel: rule of the buckets over dp (`ddp` or `one`). partial: gradients that are partial over tp, `each` on
-    its own or all of a stage in `one` message. weight_first: see `Recipe.weight_gradient_first`.
+    gradients: the buckets that gradients pass over dp, in that order. parameters: those that put sharded parameters
+    together. partial: the bucket for gradients that are partial over tp, or None where each is reduced on its own once
+    a step. sharded: whether each rank keeps a part of the parameters alone. optimizer: whether it updates a part alone.
     """
 
-    data_parallel: str
-    partial: str
+    gradients: tuple[Bucket, ...]
+    parameters: tuple[Bucket, ...] = ()
+    partial: Bucket | None = None
+    sharded: bool = False
+    optimizer: bool = False
 
 
-DATA_PARALLEL = "bucket.gradients.dp"
-SEQUENCE_PARALLEL = "bucket.gradients.tp"
 REPLICATED_HEADS = "bucket.gradients.kv"
 
 
@@ -73,10 +97,14 @@ def present_if_shared(axis: str) -> sympy.Expr:
         return sympy.Max(symbol("tp") - symbol("KV"), 0)
     if axis == "embedding":
         return symbol("pp") - 1
+    if axis == "dp":
+        return SHARDS - 1
+    if axis == "dp_replicate":
+        return symbol("hsdp") - 1
     return symbol(axis) - 1
 
 
-def assemble(blocks: tuple[LaidOut, ...], sizes: Sizes, habits: GradientHabits, tie: Tie | None) -> Assembled:
+def assemble(blocks: tuple[LaidOut, ...], sizes: Sizes, habits: Habits, tie: Tie | None) -> Assembled:
     """All rows of the graph whose blocks stand in this order."""
     ops: list[SymOp] = []
     tensors: dict[str, SymTensor] = {}
@@ -84,16 +112,16 @@ def assemble(blocks: tuple[LaidOut, ...], sizes: Sizes, habits: GradientHabits, 
     for block in blocks:
         step, step_tensors, layouts, buckets = _step(block, habits, tie)
         rows = [*block.operations, *step]
-        ops += [_sym_op(block.plan.name, op, i, sizes, layouts, tie) for i, op in enumerate(rows)]
-        weight_rows = _weights(block, sizes, layouts, buckets, tie)
+        ops += [_sym_op(block, op, i, sizes, layouts, habits, tie) for i, op in enumerate(rows)]
+        weight_rows = _weights(block, rows, sizes, layouts, buckets, habits, tie)
         others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
         for tensor in others:
             if tensor.role != "weight":
                 tensors[tensor.name] = _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name])
         tensors |= weight_rows
-        used |= {name for names in buckets.values() for name in names}
+        used |= {name for row in weight_rows.values() for name in (*row.buckets, *row.gathers)}
     tensors = _share_tied_gradients(tensors, tie)
-    ops += _bucket_ops([b for b in _buckets(habits) if b.name in used])
+    ops += _bucket_ops([bucket for bucket in _buckets(habits) if bucket.name in used])
     cut_ops, cut_tensors = _cut(blocks, sizes)
     ops += cut_ops
     tensors |= {tensor.name: tensor for tensor in cut_tensors}
@@ -111,16 +139,15 @@ def _spec(block: LaidOut) -> BlockSpec:
     return BlockSpec(block.plan.name, block.plan.repeat, *ports)
 
 
-def _buckets(habits: GradientHabits) -> tuple[Bucket, ...]:
-    return (
-        Bucket(DATA_PARALLEL, habits.data_parallel, "dp", Template.WEIGHT_GRADIENT),
-        Bucket(SEQUENCE_PARALLEL, "one", "tp", Template.STEP),
-        Bucket(REPLICATED_HEADS, "one", "kv", Template.STEP),
-    )
+def _buckets(habits: Habits) -> tuple[Bucket, ...]:
+    """All buckets, in the order in which they are issued where they are due at the same time."""
+    partial = () if habits.partial is None else (habits.partial,)
+    heads = Bucket(REPLICATED_HEADS, "all_reduce", "one", "kv", Template.STEP, parts=habits.sharded)
+    return (*habits.parameters, *partial, *habits.gradients, heads)
 
 
 def _step(
-    block: LaidOut, habits: GradientHabits, tie: Tie | None
+    block: LaidOut, habits: Habits, tie: Tie | None
 ) -> tuple[list[Operation], list[Tensor], dict[str, Layout], dict[str, list[str]]]:
     """The once-a-step operations of a block: reductions of gradients one by one, then the optimizer.
 
@@ -135,13 +162,16 @@ def _step(
         grad = block.gradients[weight.name]
         partial = layouts[grad.name].partials()
         names = buckets.setdefault(weight.name, [])
+        early = habits.partial is not None and habits.partial.template is not Template.STEP
+        if "tp" in partial and habits.partial is not None and early:
+            names.append(habits.partial.name)
         if "dp" in partial:
-            names.append(DATA_PARALLEL)
+            names += [bucket.name for bucket in habits.gradients]
         if "kv_heads" in weight.axes and "packed" not in weight.axes:
             names.append(REPLICATED_HEADS)
-        if "tp" in partial:
-            if habits.partial == "one":
-                names.append(SEQUENCE_PARALLEL)
+        if "tp" in partial and not early:
+            if habits.partial is not None:
+                names.append(habits.partial.name)
             else:
                 grad = _reduce(step, layouts, block, grad, "tp")
         if tie is not None and weight.name in (tie.first, tie.second):
@@ -175,16 +205,25 @@ def _reduce(step: list[Operation], layouts: dict[str, Layout], block: LaidOut, g
 
 
 def _sym_op(
-    block: str, op: Operation, order: int, sizes: Sizes, layouts: Mapping[str, Layout], tie: Tie | None
+    block: LaidOut,
+    op: Operation,
+    order: int,
+    sizes: Sizes,
+    layouts: Mapping[str, Layout],
+    habits: Habits,
+    tie: Tie | None,
 ) -> SymOp:
     reads, writes = tuple(t.name for t in op.inputs), tuple(t.name for t in op.outputs)
     common = {
-        "block": block,
+        "block": block.plan.name,
         "template": op.template,
         "phase": "recompute" if op.recomputed else PHASES[op.template],
         "when": When.EVERY,
     }
     move = op.operator
+    if habits.optimizer and (habits.sharded or isinstance(move, AdamW)) and op.template is Template.STEP:
+        rows = {**block.rows, **{block.gradients[name].name: rows for name, rows in block.rows.items()}}
+        sizes = _OfShards(sizes.axes, sizes.replicable, rows)
     if isinstance(move, Redistribution) and move.move != "slice":
         tensor, result = op.inputs[0], op.outputs[0]
         return SymOp(
@@ -220,6 +259,25 @@ def _sym_op(
         semantics=dump(move),
         **common,  # type: ignore[arg-type]
     )
+
+
+@dataclass(frozen=True)
+class _OfShards(Sizes):
+    """Sizes of the parts of weights, and what has their shape, that a rank holds where dp shards them.
+
+    `rows` is by weight and by gradient; moments and reduced gradients have names that begin with theirs.
+    """
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+    def elements(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
+        origin = next(name for name in self.rows if tensor.name == name or tensor.name.startswith(f"{name}."))
+        return shard_elements(self.local_shape(tensor, layout), self.rows[origin])
+
+
+def shard_elements(shape: tuple[sympy.Expr, ...], rows: int) -> sympy.Expr:
+    """Elements of one rank's part of a parameter that is cut into equal parts of whole rows, the last ones padded."""
+    return sympy.ceiling(sympy.Mul(*shape[:rows]) / SHARDS) * sympy.Mul(*shape[rows:])
 
 
 def _absent_bytes(
@@ -259,21 +317,35 @@ def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> Sym
 
 
 def _weights(
-    block: LaidOut, sizes: Sizes, layouts: Mapping[str, Layout], buckets: Mapping[str, list[str]], tie: Tie | None
+    block: LaidOut,
+    operations: list[Operation],
+    sizes: Sizes,
+    layouts: Mapping[str, Layout],
+    buckets: Mapping[str, list[str]],
+    habits: Habits,
+    tie: Tie | None,
 ) -> dict[str, SymTensor]:
     rows = {}
     for order, weight in enumerate(block.weights):
         layout = layouts[weight.name]
         copy = tie is not None and weight.name == tie.second
+        shard = shard_elements(sizes.local_shape(weight, layout), block.rows[weight.name])
+        sharded: dict[str, Any] = {
+            "rows": block.rows[weight.name],
+            "shard": canonical(shard),
+            "gathers": tuple(bucket.name for bucket in habits.parameters),
+            "readers": tuple(op.name for op in operations if weight.name in {t.name for t in op.inputs}),
+        }
         rows[weight.name] = SymTensor(
             **{
                 **vars(_sym_tensor(block.plan.name, weight, sizes, layout)),
                 "order": order,
-                "grad_bytes": canonical(sizes.elements(weight, layout) * WIDTHS["reduce"]),
+                "elements": canonical(sizes.elements(weight, layout)),
                 "buckets": tuple(buckets[weight.name]),
                 "grads": _made_with(block, block.gradients[weight.name]),
                 "tied": tie.first if tie is not None and copy else None,
                 "present": canonical(symbol("pp") - 1) if copy else None,
+                **(sharded if habits.optimizer else {}),
             }
         )
     return rows
@@ -295,7 +367,8 @@ def _share_tied_gradients(tensors: dict[str, SymTensor], tie: Tie | None) -> dic
     if tie is None:
         return tensors
     first, second = tensors[tie.first], tensors[tie.second]
-    shared = SymTensor(**{**vars(first), "grads": (*first.grads, second.grads[0])})
+    grads, readers = (*first.grads, second.grads[0]), (*first.readers, *second.readers)
+    shared = SymTensor(**{**vars(first), "grads": grads, "readers": readers})
     return {**tensors, tie.first: shared}
 
 
@@ -306,22 +379,26 @@ def _bucket_ops(buckets: list[Bucket]) -> list[SymOp]:
             block="bucket",
             template=bucket.template,
             type=OpType.COLLECTIVE,
-            kind="all_reduce",
+            kind=bucket.kind,
             phase=PHASES[bucket.template],
-            when=When.EVERY if bucket.template is Template.STEP else When.LAST,
+            when=bucket.when,
             order=order,
             reads=(),
             writes=(),
             axis=bucket.axis,
-            comm_bytes="0",
-            comm_out_bytes="0",
-            dtype="reduce",
-            present=canonical(present_if_shared(bucket.axis)),
+            comm_bytes=canonical(bucket.bytes()[0]),
+            comm_out_bytes=canonical(bucket.bytes()[1]),
+            dtype=bucket.dtype,
+            present=canonical(_present(bucket)),
             bucket=bucket.rule,
-            semantics=dump(Redistribution("all_reduce", bucket.axis)),
         )
         for order, bucket in enumerate(buckets)
     ]
+
+
+def _present(bucket: Bucket) -> sympy.Expr:
+    shared = present_if_shared(bucket.axis)
+    return shared if bucket.only is None else sympy.Min(shared, bucket.only)
 
 
 def _cut(blocks: tuple[LaidOut, ...], sizes: Sizes) -> tuple[list[SymOp], list[SymTensor]]:

@@ -38,6 +38,7 @@ class LaidOut:
     operations: tuple[Operation, ...]
     layouts: Mapping[str, Layout]
     weights: tuple[Tensor, ...]
+    rows: Mapping[str, int]  # by weight: how many of its first axes sharding takes as one dimension
     gradients: Mapping[str, Tensor]  # by weight
     given: tuple[Tensor, ...]  # tensors that no operation of the block makes, weights apart
     input: Tensor | None
@@ -88,6 +89,7 @@ def lay_out(
         operations=operations,
         layouts={**matched.layouts, **{name: matched.layouts[of] for name, of in repeats.items()}},
         weights=tuple(tracer.weights),
+        rows=tracer.rows,
         gradients={weight.name: grads[weight.name] for weight in tracer.weights},
         given=tuple(given.values()),
         input=x,

@@ -65,8 +65,17 @@ class _Step:
             for t in graph.tensors
             for axis, expr in zip(t.axes, t.shape, strict=True)
         }
-        self.operators = {op.name: load(op.semantics) for op in graph.ops if op.block != "cut"}
+        self.operators = {op.name: load(op.semantics) for op in graph.ops if op.block not in ("cut", "bucket")}
         self.values: dict[Key, list[Array]] = {}
+        self.shards = env["dp"] // env["hsdp"]
+        self.templates = {op.name: op.template for op in graph.ops}
+        self.buckets = {
+            op.name: op
+            for op in graph.ops
+            if op.block == "bucket" and (op.present is None or evaluate(op.present, env) > 0)
+        }
+        # Parts of sharded weights, by rank: all that there is of them where nothing has gathered them.
+        self.parts: dict[Key, list[Array]] = {}
 
     def run(self, weights: Mapping[Key, Array], tokens: Array, labels: Array) -> Run:
         places = list(enumerate(positions(self.graph, self.env)))
@@ -75,13 +84,16 @@ class _Step:
             self.bring_in(place, block, weights, tokens, labels)
         for place, block in places:
             self.link(specs[block].input, place, place and specs[places[place - 1][1]].output, place - 1)
+            self.gather_parameters(place, block, Template.FORWARD)
             self.block(place, block, (Template.FORWARD,))
+            self.give_back(place, block)
         last = len(places) - 1
         result = f"{places[last][1]}.loss"
         self.values[f"{result}.gradient", last] = [np.asarray(1.0) for _ in self.ranks]
         for place, block in reversed(places):
             if place < last:
                 self.link(specs[block].output_gradient, place, specs[places[place + 1][1]].input_gradient, place + 1)
+            self.gather_parameters(place, block, Template.INPUT_GRADIENT)
             self.block(place, block, (Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT))
         loss = sum(float(v) for v in self.distinct(self.values[result, last], result))
         return Run(loss, self.reduced_gradients(places))
@@ -93,9 +105,54 @@ class _Step:
             if row.role == "weight":
                 source = row.tied or row.name
                 at = 0 if row.tied else place
-                self.values[row.name, place] = self.scatter(weights[source, at], row)
+                value = self.scatter(weights[source, at], row)
+                if self.shards > 1 and any(self.templates[name] is not Template.STEP for name in row.gathers):
+                    self.parts[row.name, place] = self.split(value, row)
+                else:
+                    self.values[row.name, place] = value
             elif row.role == "input":
                 self.values[row.name, place] = self.scatter(tokens if "tokens" in row.name else labels, row)
+
+    def gather_parameters(self, place: int, block: str, template: Template) -> None:
+        """Put the parts of a block's weights together, where a bucket of this template does; what stands outside layers
+        keeps them from the forward."""
+        repeated = self.repeated(block)
+        for row in self.graph.tensors:
+            if row.block != block or (row.name, place) not in self.parts:
+                continue
+            for name in row.gathers:
+                bucket = self.buckets.get(name)
+                if bucket is not None and bucket.template is template and (repeated or bucket.bucket != "layers"):
+                    self.values[row.name, place] = self.join(self.parts[row.name, place], row)
+
+    def give_back(self, place: int, block: str) -> None:
+        """After the forward a layer's weights are parts again, where its backward gathers them once more."""
+        for row in self.graph.tensors:
+            again = any(self.templates[name] is Template.INPUT_GRADIENT for name in row.gathers)
+            if again and row.block == block and (row.name, place) in self.parts and self.repeated(block):
+                self.values.pop((row.name, place), None)
+
+    def repeated(self, block: str) -> bool:
+        return next(spec.repeat != "1" for spec in self.graph.blocks if spec.name == block)
+
+    def split(self, value: list[Array], row: SymTensor) -> list[Array]:
+        """Each rank's part of a weight that a dp group shares: rows in equal parts, the last ones padded."""
+        out = []
+        for rank, array in zip(self.ranks, value, strict=True):
+            rows = array.reshape(int(np.prod(array.shape[: row.rows])), -1)
+            each = -(-len(rows) // self.shards)
+            padded = np.pad(rows, ((0, each * self.shards - len(rows)), (0, 0)))
+            out.append(np.split(padded, self.shards)[rank["dp"] % self.shards])
+        return out
+
+    def join(self, value: list[Array], row: SymTensor) -> list[Array]:
+        """The weight that the parts of a group make."""
+        out = []
+        for rank in self.ranks:
+            rows = np.concatenate([value[member] for member in self.group("dp", rank)])
+            shape = [length for _, length in (self.part(a, self.layouts[row.name].cuts(a), rank) for a in row.axes)]
+            out.append(rows[: int(np.prod(shape[: row.rows]))].reshape(shape))
+        return out
 
     def link(self, target: str | None, place: int, source: str | int | None, source_place: int) -> None:
         if target is not None and isinstance(source, str):
@@ -160,6 +217,10 @@ class _Step:
             size = max(self.env["tp"] // self.env["KV"], 1)
             peers = range(rank["tp"] // size * size, (rank["tp"] // size + 1) * size)
             same = [{**rank, "tp": tp} for tp in peers]
+        elif axis in ("dp", "dp_replicate"):
+            first, own = rank["dp"] // self.shards * self.shards, rank["dp"] % self.shards
+            near, apart = range(first, first + self.shards), range(own, self.degrees["dp"], self.shards)
+            same = [{**rank, "dp": dp} for dp in (near if axis == "dp" else apart)]
         else:
             same = [{**rank, axis: i} for i in range(self.degrees[axis])]
         return [self.ranks.index(member) for member in same]
@@ -195,7 +256,6 @@ class _Step:
 
     def reduced_gradients(self, places: list[tuple[int, str]]) -> dict[Key, Array]:
         """The gradients that the optimizers read, after buckets and once-a-step reductions, put together."""
-        buckets = {op.name: op for op in self.graph.ops if op.block == "bucket"}
         found: dict[Key, Array] = {}
         for place, block in places:
             step = [op for op in self.graph.ops if op.block == block and op.template is Template.STEP]
@@ -211,16 +271,25 @@ class _Step:
                     while base in writers:
                         chain.insert(0, writers[base])
                         base = writers[base].reads[0]
-                    for bucket in (buckets[name] for name in row.buckets):
-                        if bucket.present is None or evaluate(bucket.present, self.env) > 0:
-                            move = Redistribution("all_reduce", bucket.axis or "")
-                            self.values[base, place] = self.redistribute(move, self.values[base, place], row)
+                    sharded = self.reduce(base, place, row)
                     for reduction in chain:
                         self.issue(reduction, place)
-                    whole = self.gather(self.values[final, place], row)
+                    value = self.values[final, place]
+                    whole = self.gather(self.join(value, row) if sharded else value, row)
                     key = (row.tied, 0) if row.tied else (row.name, place)
                     found[key] = found[key] + whole if key in found else whole
         return found
+
+    def reduce(self, gradient: str, place: int, row: SymTensor) -> bool:
+        """Lead a gradient through its weight's buckets. True where a part of it is left on each rank."""
+        sharded = False
+        for bucket in (self.buckets[name] for name in row.buckets if name in self.buckets):
+            move = Redistribution("all_reduce", bucket.axis or "")
+            value = self.redistribute(move, self.values[gradient, place], row)
+            if bucket.kind == "reduce_scatter":
+                value, sharded = self.split(value, row), True
+            self.values[gradient, place] = value
+        return sharded
 
     def gather(self, value: list[Array], row: SymTensor) -> Array:
         """A weight-shaped value put together; every rank's part must agree with its replicas."""

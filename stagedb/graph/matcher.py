@@ -24,10 +24,13 @@ class Matching:
     share: one redistribution of a tensor serves all its consumers, and partial gradients are added before they are
         reduced; False: each forward operation has its own (and so has each of its gradients).
     regather: the backward does not keep what the forward gathered; it gathers again.
+    whole_backward: a partial input gradient is reduced when its operator's weight gradient has been issued, too; False:
+        at once.
     """
 
     share: bool = True
     regather: bool = False
+    whole_backward: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,11 @@ class _Matcher:
 
     def passes(self, op: Operation) -> tuple[str, ...]:
         """Mesh axes on which a linear operation takes partial sums and leaves one."""
-        if not (op.operator.linear and self.choices.share):
+        if not op.operator.linear:
             return ()
-        return tuple(m for m in MESH_AXES if all(m in self.layouts[t.name].partials() for t in op.inputs))
+        # What is not shared is what a tensor-parallel plan redistributes; sums over data wait in any case.
+        axes = MESH_AXES if self.choices.share else tuple(m for m in MESH_AXES if m != "tp")
+        return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
 
     def issue(self, op: Operation) -> None:
         rules, passed = self.rules[op.region], self.passes(op)
@@ -120,8 +125,17 @@ class _Matcher:
         """The place behind the operation that makes a tensor (the end, where it comes from outside the block)."""
         for place in range(len(self.issued) - 1, -1, -1):
             if any(output.name == name for output in self.issued[place].outputs):
-                return place + 1
+                return place + 1 + (self.twins(place) if self.choices.whole_backward else 0)
         raise ValueError(f"{name} is partial and no operation of the block makes it")
+
+    def twins(self, place: int) -> int:
+        """How many operations right behind an operation are weight gradients of the same origin."""
+        origin, count = self.issued[place].origin, 0
+        for op in self.issued[place + 1 :]:
+            if op.origin != origin or op.template is not Template.WEIGHT_GRADIENT:
+                break
+            count += 1
+        return count
 
     def unique(self, name: str) -> str:
         candidate, count = name, 2

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stagedb.graph.operators import Redistribution
 from stagedb.graph.symbolic import Template
 from stagedb.graph.tensors import Operation, Tensor
 
@@ -30,6 +31,7 @@ class Part:
 def recompute(operations: tuple[Operation, ...], part: Part) -> tuple[tuple[Operation, ...], dict[str, str]]:
     """Run a part of the forward once more, before the first backward operation that needs it.
 
+    The backward of an operator takes all that it has saved when it begins, so both its gradients count as one.
     Returns the operations with the copies among them, and for each new tensor the one that it repeats.
     """
     forward = [op for op in operations if op.template is Template.FORWARD]
@@ -40,6 +42,9 @@ def recompute(operations: tuple[Operation, ...], part: Part) -> tuple[tuple[Oper
     first = next((i for i, op in enumerate(operations) if _reads(op, makers)), None)
     if first is None:
         return operations, {}
+    origin = operations[first].origin
+    begins = (i for i, op in enumerate(operations[:first]) if op.origin == origin and _computes_backward(op))
+    first = next(begins, first)
     needed = _needed(operations, makers) if part.early_stop else {op.name for op in chosen}
     copies = [_copy(op, makers, needed) for op in chosen if op.name in needed]
     repeats = {
@@ -50,6 +55,10 @@ def recompute(operations: tuple[Operation, ...], part: Part) -> tuple[tuple[Oper
     rest = [_reading(op, {name: copy for name, copy in repeats.items() if name in makers}) for op in operations]
     rest[first:first] = copies
     return tuple(rest), {copy.name: name for name, copy in repeats.items()}
+
+
+def _computes_backward(op: Operation) -> bool:
+    return op.template is not Template.FORWARD and not isinstance(op.operator, Redistribution)
 
 
 def _reads(op: Operation, makers: dict[str, Operation]) -> bool:

@@ -13,7 +13,7 @@ one op a bucket of parameters.
 from dataclasses import dataclass
 from enum import StrEnum
 
-FORMAT = 1
+FORMAT = 2
 """Version of the stored form; part of every digest."""
 
 
@@ -66,9 +66,12 @@ class SymTensor:
 
     `layout` is one text a mesh axis: `"tp:partitioned(hidden)"`, `"dp:partial(sum)"`; replicated axes are left out.
     `bytes` is this rank's size; `dtype` is a dtype class of the plan (see `dtypes.py`).
-    Weights only: `order` is the order of registration in the block, `grad_bytes` the gradient's local bytes in the
-    dtype it is reduced in, `buckets` the names of the bucket ops that its gradient passes, in that order, and
+    Weights only: `order` is the order of registration in the block, `elements` this rank's number of elements,
+    `buckets` the names of the bucket ops that its gradient passes, in that order, and
     `grads` the ops whose result is (a share of) its gradient. `tied` names the weight that it shares values with.
+    Where parameters or what belongs to them are sharded over dp: the first `rows` axes are, as one, the dimension that
+    is dealt in equal parts, the last ones padded; `shard` is the number of elements of one rank's part, `gathers` are
+    the bucket ops that put the parts together, and `readers` the ops that read the weight.
     """
 
     name: str
@@ -81,10 +84,14 @@ class SymTensor:
     layout: tuple[str, ...]
     bytes: str
     order: int | None = None
-    grad_bytes: str | None = None
+    elements: str | None = None
     buckets: tuple[str, ...] = ()
     grads: tuple[str, ...] = ()
     tied: str | None = None
+    rows: int | None = None
+    shard: str | None = None
+    gathers: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
     present: str | None = None  # exists where this evaluates above 0; None: always
 
 
@@ -98,8 +105,8 @@ class SymOp:
     Collective: `axis`, `comm_bytes` (all-gather: this rank's input shard; others: this rank's whole input; send and
     recv: the message), `comm_out_bytes`, `dtype` (class of the elements on the wire).
     `present`: the op exists where the expression evaluates above 0 (`tp - 1`). `times`: how often it is unrolled.
-    `bucket`: the bucketing rule (only in block `bucket`): `ddp` = torch's caps, `one` = one bucket a stage;
-    such an op's comm_bytes is the text of one member's share and is replaced by the sum over its bucket.
+    `bucket`: the bucketing rule (only in block `bucket`): see `stagedb.instance.buckets.deal`; such an op's
+    comm_bytes and comm_out_bytes say what one weight adds to them, of its `elements` or of its `shard`.
     `semantics` is JSON that the numpy interpreter runs; nothing else reads it.
     """
 

@@ -51,15 +51,20 @@ class Tracer:
     weight_gradient_first: Callable[[bool], bool] = lambda has_bias: not has_bias
     operations: list[Operation] = field(default_factory=list)
     weights: list[Tensor] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
 
     def tensor(self, name: str, axes: tuple[str, ...], dtype: str, role: str) -> Tensor:
         """A tensor of this block that no operation makes: an input, a weight, a block's port."""
         return Tensor(f"{self.block}.{name}", axes, dtype, role)
 
-    def weight(self, name: str, axes: tuple[str, ...]) -> Tensor:
-        """A parameter; the order of calls is the order of registration."""
+    def weight(self, name: str, axes: tuple[str, ...], rows: int = 1) -> Tensor:
+        """A parameter; the order of calls is the order of registration.
+
+        Its first `rows` axes are one dimension of the framework's parameter: that which sharding cuts.
+        """
         weight = self.tensor(name, axes, "param", "weight")
         self.weights.append(weight)
+        self.rows[weight.name] = rows
         return weight
 
     def emit(

@@ -1,6 +1,7 @@
-"""Buckets of gradients: the parameters of a stage dealt to collectives, as the graph's bucketing rules say."""
+"""Buckets: the parameters of a stage, or their gradients, dealt to collectives as the graph's bucketing rules say."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -11,76 +12,127 @@ MIB = 1 << 20
 DDP_FIRST, DDP_LATER = 1 * MIB, 25 * MIB
 """Bytes from which torch's DistributedDataParallel closes its first and its later buckets."""
 
+ALIGNED, BLOCK = 64, 128
+"""Elements on which Megatron's buffers begin each parameter, and to a multiple of which they share themselves out."""
+
 
 @dataclass(frozen=True)
-class Gradient:
-    """An op whose result is a weight's gradient or a share of it: where in its template it is issued."""
+class OpPlace:
+    """An op of a block: where in its template it is issued."""
 
     op: str
     block: str
     order: int
+    template: str
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight under a plan: its gradient's bytes on one rank, the ops that make it, the buckets that it passes."""
+    """A weight under a plan: this rank's elements, and those of one rank's part of it where dp shards something.
+
+    `gradients` are the ops that make its gradient, `buckets` those that this passes; `gathers` put its parts together
+    for its `readers`.
+    """
 
     name: str
     block: str
     order: int
-    bytes: int
-    gradients: tuple[Gradient, ...]
+    elements: int
+    shard: int
+    gradients: tuple[OpPlace, ...]
     buckets: tuple[str, ...]
+    gathers: tuple[str, ...] = ()
+    readers: tuple[OpPlace, ...] = ()
 
 
 @dataclass(frozen=True)
 class BucketOp:
-    """The symbolic op that is multiplied to one collective a bucket."""
+    """The symbolic op that is multiplied to one collective a bucket.
+
+    `bytes` gives operand and result for (elements, elements of a part); `parts` is over how many ranks it shards.
+    """
 
     name: str
     rule: str
     order: int
-    in_step: bool
+    template: str
+    gathers: bool
+    parts: int
+    bytes: Callable[[int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Member:
-    """A weight at a position, with the position and name of each op that makes its gradient.
+    """A weight at a position, with the position and name of each op that its bucket waits for.
 
-    `turn` counts the buckets that the gradient has passed before.
+    `turn` counts the buckets that the gradient has passed before. `readers` wait for the bucket.
     """
 
     position: int
     weight: str
     turn: int
     gradients: tuple[tuple[int, str], ...]
+    readers: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """One collective of a stage. `base` is the issue number of the op after which it comes, `slot` its place there."""
+    """One collective of a stage. `base` is the issue number of the op after which it comes, `slot` its place there.
+
+    `gathers`: it puts parameters together, instead of reducing gradients. `after`: ops that it waits for without
+    reading what they make.
+    """
 
     op: str
+    gathers: bool
     index: int
-    bytes: int
+    bytes_in: int
+    bytes_out: int
     position: int
     base: int
     members: tuple[Member, ...]
+    after: tuple[tuple[int, str], ...] = ()
     slot: int = 0
 
 
-def deal(rule: str, sizes: Sequence[int]) -> list[range]:
-    """Deal weights, in order of registration, to buckets; each is a range of indexes, walked from the last weight back.
+@dataclass(frozen=True)
+class Registered:
+    """A weight where it stands on a stage. `unit` is its layer's position, None outside layers."""
 
-    `ddp`: a bucket is closed once it holds 1 MiB (the first) or 25 MiB (the others). `one`: a single bucket.
+    position: int
+    unit: int | None
+    weight: Weight
+
+
+def deal(rule: str, sizes: Sequence[int], units: Sequence[int | None] | None = None) -> list[Sequence[int]]:
+    """Deal weights, given in order of registration, to buckets of indexes.
+
+    sizes: bytes of each. units: of each the position of its layer, None outside layers.
+    `ddp`: walked from the last weight back, a bucket is closed once it holds 1 MiB (the first) or 25 MiB (the others).
+    `one`, `buffer`: a single bucket. `unit`: one a layer, and one for what stands outside (FSDP's root). `layers`: the
+    same without the latter. `each`: one a weight. The last three are in the order in which a backward comes to them.
     """
+    back = range(len(sizes) - 1, -1, -1)
     if not sizes:
         return []
-    if rule == "one":
-        return [range(len(sizes) - 1, -1, -1)]
-    if rule != "ddp":
-        raise StagedbError(f"the graph buckets gradients by rule {rule!r}, which this version of stagedb does not know")
-    buckets: list[range] = []
+    if rule in ("one", "buffer"):
+        return [back]
+    if rule == "ddp":
+        return _deal_by_size(sizes)
+    if rule not in ("unit", "layers", "each"):
+        raise StagedbError(f"the graph buckets weights by rule {rule!r}, which this version of stagedb does not know")
+    by_unit: dict[int | None, list[int]] = {}
+    for index, unit in enumerate(units or [None] * len(sizes)):
+        by_unit.setdefault(unit, []).append(index)
+    order = sorted((unit for unit in by_unit if unit is not None), reverse=True)
+    dealt: list[Sequence[int]] = [by_unit[unit] for unit in order]
+    if None in by_unit and rule != "layers":
+        dealt.append(by_unit[None])
+    return [[index] for indexes in dealt for index in indexes] if rule == "each" else dealt
+
+
+def _deal_by_size(sizes: Sequence[int]) -> list[Sequence[int]]:
+    buckets: list[Sequence[int]] = []
     first, held = len(sizes) - 1, 0
     for index in range(len(sizes) - 1, -1, -1):
         held += sizes[index]
@@ -93,63 +145,149 @@ def deal(rule: str, sizes: Sequence[int]) -> list[range]:
 
 
 def fill(
-    stage: Stage, weights: Mapping[str, Sequence[Weight]], ops: Sequence[BucketOp], orders: int
+    stage: Stage,
+    weights: Mapping[str, Sequence[Weight]],
+    ops: Sequence[BucketOp],
+    orders: int,
+    last: Mapping[tuple[str, str], str] | None = None,
 ) -> tuple[tuple[Bucket, ...], IssueOrder]:
     """The buckets of a stage, and the issue order that has room for them.
 
-    weights: by block, in order of registration. orders: one more than the largest `SymOp.order`.
-    A bucket of a backward is issued right after the last op that makes one of its gradients, never before the bucket
-    that was closed before it; a bucket of a step comes before everything else.
+    weights: by block, in order of registration. orders: one more than the largest `SymOp.order`. last: by block and
+    task (`forward` or `backward`) the op that computes last.
+    A bucket of gradients is issued right after the last op that makes one of them, never before the bucket that was
+    closed before it; those of a unit where its backward ends; a bucket of a step comes before everything else. A unit's
+    parameters are gathered before its forward, and again before the backward of the unit that is due before it (FSDP2
+    prefetches one unit); what a step has updated, at its end.
     """
-    registered = [(place.position, weight) for place in stage.places for weight in weights.get(place.block, ())]
+    layers = {place.position for place in stage.places if place.layer is not None}
+    registered = [
+        Registered(place.position, place.position if place.position in layers else None, weight)
+        for place in stage.places
+        for weight in weights.get(place.block, ())
+    ]
     order = IssueOrder(len(stage.places), orders, 1)
-    buckets = [bucket for op in ops for bucket in _fill_one(stage, registered, op, order)]
-    depths = {op: depth for _, weight in registered for depth, op in enumerate(weight.buckets)}
-    rank = {op.name: (depths.get(op.name, 0), op.order, op.name) for op in ops}
-    buckets.sort(key=lambda bucket: (bucket.base, rank[bucket.op], bucket.index))
-    ties = [list(tied) for _, tied in groupby(buckets, key=lambda bucket: bucket.base)]
+    filling = _Filling(stage, order, last or {})
+    buckets = [bucket for op in ops for bucket in filling.fill(registered, op)]
+    depths = {op: depth for each in registered for depth, op in enumerate(each.weight.buckets)}
+    # Where a unit's backward ends and the next one's begins, gradients go before parameters come.
+    rank = {op.name: (op.gathers, depths.get(op.name, 0), op.order, op.name) for op in ops}
+    # A forward, a backward and a step each have numbers of their own.
+    task = {op.name: {"forward": 0, "step": 2}.get(op.template, 1) for op in ops}
+    buckets.sort(key=lambda bucket: (task[bucket.op], bucket.base, rank[bucket.op], bucket.index))
+    ties = [list(tied) for _, tied in groupby(buckets, key=lambda bucket: (task[bucket.op], bucket.base))]
     slots = max([2, *(1 + len(tied) for tied in ties)])
     placed = tuple(
-        Bucket(each.op, each.index, each.bytes, each.position, each.base * slots, each.members, slot)
+        Bucket(
+            op=each.op,
+            gathers=each.gathers,
+            index=each.index,
+            bytes_in=each.bytes_in,
+            bytes_out=each.bytes_out,
+            position=each.position,
+            base=each.base * slots,
+            members=each.members,
+            after=each.after,
+            slot=slot,
+        )
         for tied in ties
         for slot, each in enumerate(tied, start=1)
     )
     return placed, IssueOrder(len(stage.places), orders, slots)
 
 
-def _fill_one(stage: Stage, registered: Sequence[tuple[int, Weight]], op: BucketOp, order: IssueOrder) -> list[Bucket]:
-    standing = stage.standing()
-    own = [(position, weight) for position, weight in registered if op.name in weight.buckets]
-    buckets: list[Bucket] = []
-    after = (0, 0)
-    for index, chosen in enumerate(deal(op.rule, [weight.bytes for _, weight in own])):
-        members = tuple(_member(op, *own[at], standing) for at in chosen)
-        if op.in_step:
-            after = (op.order, 0)
-        else:
-            issued = [
-                (order.downward(place) + gradient.order, place)
-                for at in chosen
-                for gradient in own[at][1].gradients
-                for place in _places_of(gradient, *own[at], standing)
-            ]
-            after = max([after, *issued], key=lambda each: each[0])
-        total = sum(own[at][1].bytes for at in chosen)
-        buckets.append(Bucket(op.name, index, total, after[1], after[0], members))
-    return buckets
+@dataclass(frozen=True)
+class _Filling:
+    """What deciding the buckets of a stage looks things up in."""
+
+    stage: Stage
+    order: IssueOrder
+    last: Mapping[tuple[str, str], str]
+
+    def fill(self, registered: Sequence[Registered], op: BucketOp) -> list[Bucket]:
+        passed = [
+            each for each in registered if op.name in (each.weight.gathers if op.gathers else each.weight.buckets)
+        ]
+        sizes = [op.bytes(each.weight.elements, each.weight.shard)[0] for each in passed]
+        buckets: list[Bucket] = []
+        due = (0, 0)
+        for index, chosen in enumerate(deal(op.rule, sizes, [each.unit for each in passed])):
+            own = [passed[at] for at in chosen]
+            after: tuple[tuple[int, str], ...] = ()
+            if op.gathers:
+                due = self.gathered(op, own)
+                after = self.limits(op, own[0].unit)
+            elif op.template == "step":
+                due = (op.order, 0)
+            elif op.rule in ("unit", "each"):
+                unit = -1 if own[0].unit is None else own[0].unit
+                due = (self.order.downward(unit) + self.order.orders - 1, max(unit, 0))
+            else:
+                due = max([due, *self.issued(own)], key=lambda each: each[0])
+            members = tuple(self.member(op, each) for each in own)
+            bytes_in, bytes_out = _bytes(op, [each.weight for each in own])
+            buckets.append(Bucket(op.name, op.gathers, index, bytes_in, bytes_out, due[1], due[0], members, after))
+        return buckets
+
+    def gathered(self, op: BucketOp, own: Sequence[Registered]) -> tuple[int, int]:
+        """After which number parameters are gathered, and at which position."""
+        if op.template == "step":
+            return self.order.upward(self.order.positions) + self.order.orders - 1, self.order.positions - 1
+        unit = own[0].unit
+        if op.template == "forward":
+            return self.order.upward(-1 if unit is None else unit) - 1, unit or 0
+        following = 0 if unit is None else unit
+        return self.order.downward(following + 1) - 1, following
+
+    def limits(self, op: BucketOp, unit: int | None) -> tuple[tuple[int, str], ...]:
+        """A gather waits until the unit two before it has computed: two units at most are whole at a time."""
+        if unit is None or op.template == "step":
+            return ()
+        forward = op.template == "forward"
+        position = unit - 2 if forward else unit + 2
+        name = next((place.block for place in self.stage.places if place.position == position), None)
+        found = self.last.get((name or "", "forward" if forward else "backward"))
+        return () if found is None else ((position, found),)
+
+    def issued(self, own: Sequence[Registered]) -> list[tuple[int, int]]:
+        """Number and position of every op that makes one of their gradients."""
+        return [
+            (self.order.downward(place) + gradient.order, place)
+            for each in own
+            for gradient in each.weight.gradients
+            for place in self.places(gradient, each)
+        ]
+
+    def member(self, op: BucketOp, each: Registered) -> Member:
+        weight = each.weight
+        if not op.gathers:
+            return Member(
+                each.position, weight.name, weight.buckets.index(op.name), self.all_places(weight.gradients, each)
+            )
+        backward = ("input_gradient", "weight_gradient")
+        mine = (op.template,) if op.template != "input_gradient" else backward
+        readers = self.all_places([reader for reader in weight.readers if reader.template in mine], each)
+        if op.template == "step":
+            # It hands out what the optimizer, which reads the weight too, has made.
+            return Member(each.position, weight.name, 0, readers)
+        return Member(each.position, weight.name, 0, (), readers)
+
+    def all_places(self, ops: Sequence[OpPlace], each: Registered) -> tuple[tuple[int, str], ...]:
+        return tuple((place, op.op) for op in ops for place in self.places(op, each))
+
+    def places(self, op: OpPlace, each: Registered) -> tuple[int, ...]:
+        """Where an op stands: beside its weight, or in a block of its own (a tied weight's head)."""
+        if op.block == each.weight.block:
+            return (each.position,)
+        standing = self.stage.standing()
+        return (standing[op.block],) if op.block in standing else ()
 
 
-def _member(op: BucketOp, position: int, weight: Weight, standing: Mapping[str, int]) -> Member:
-    places = tuple(
-        (place, gradient.op)
-        for gradient in weight.gradients
-        for place in _places_of(gradient, position, weight, standing)
-    )
-    return Member(position, weight.name, weight.buckets.index(op.name), places)
-
-
-def _places_of(gradient: Gradient, position: int, weight: Weight, standing: Mapping[str, int]) -> tuple[int, ...]:
-    """Where the op that makes a gradient stands: beside its weight, or in a block of its own (a tied weight's head)."""
-    if gradient.block == weight.block:
-        return (position,)
-    return (standing[gradient.block],) if gradient.block in standing else ()
+def _bytes(op: BucketOp, weights: Sequence[Weight]) -> tuple[int, int]:
+    if op.rule == "buffer":
+        begun = sum(-(-weight.elements // ALIGNED) * ALIGNED for weight in weights)
+        unit = math.lcm(op.parts, BLOCK)
+        whole = -(-begun // unit) * unit
+        return op.bytes(whole, whole // op.parts)
+    sizes = [op.bytes(weight.elements, weight.shard) for weight in weights]
+    return sum(size for size, _ in sizes), sum(size for _, size in sizes)

@@ -55,7 +55,13 @@ def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
         "ends": [work.stage.has_previous, work.stage.has_next],
         "tasks": [[task.kind, task.microbatch, task.chunk] for task in work.tasks],
         "buckets": [
-            [bucket.op, bucket.bytes, bucket.base + bucket.slot, [[m.position, m.weight] for m in bucket.members]]
+            [
+                bucket.op,
+                bucket.bytes_in,
+                bucket.bytes_out,
+                bucket.base + bucket.slot,
+                [[m.position, m.weight] for m in bucket.members],
+            ]
             for bucket in work.buckets
         ],
     }

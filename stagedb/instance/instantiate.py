@@ -40,7 +40,7 @@ from stagedb.instance.rows import (
 from stagedb.parallel import AxisGroups, Plan, groups, option, stage_orders
 from stagedb.store import Lease, Store, building
 
-FORMAT = 1
+FORMAT = 2
 """Version of what an instance holds; part of its id."""
 
 Progress = Callable[[str], None]
@@ -113,7 +113,7 @@ def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Ran
     orders = stage_orders(plan.schedule, plan.pp, plan.microbatches)
     works = []
     for stage, tasks in zip(stages, orders, strict=True):
-        buckets, order = fill(stage, evaluated.weights, evaluated.buckets, evaluated.orders)
+        buckets, order = fill(stage, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last)
         works.append(StageWork(stage, order, buckets, tasks))
     common = {"format": FORMAT, "graph": stored.id, "values": [evaluated.values], "dtypes": plan.dtypes.names()}
     return classify(works, common)

@@ -59,7 +59,7 @@ class IssueOrder:
     """The issue order of a stage's ops as integers: by position, then by the op's own order, then by bucket.
 
     A forward and a step walk the positions up, a backward walks them down. Each op has `slots` numbers: its own and
-    those of the bucket collectives that are issued right after it.
+    those of the bucket collectives that are issued right after it. Before the first position there is room for as many.
     """
 
     positions: int
@@ -73,11 +73,11 @@ class IssueOrder:
 
     def upward(self, position: int) -> int:
         """First number of a position in a forward or a step; the bucket collectives of a step come before all."""
-        return (position + 1) * self.stride
+        return (position + 2) * self.stride
 
     def downward(self, position: int) -> int:
         """First number of a position in a backward."""
-        return (self.positions - position) * self.stride
+        return (self.positions - position + 1) * self.stride
 
 
 def lay_out(blocks: Sequence[Block], stage_layers: Sequence[int]) -> tuple[Stage, ...]:

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.instance.buckets import BucketOp, Gradient, Weight
+from stagedb.instance.buckets import BucketOp, OpPlace, Weight
 from stagedb.instance.layout import BUCKET, Block
 from stagedb.parallel import GROUP_AXES, Plan
 from stagedb.store import Store
@@ -40,6 +41,7 @@ class Evaluated:
     buckets: tuple[BucketOp, ...]
     axes: Mapping[str, str]  # on which present collectives run, and one of them
     orders: int
+    last: Mapping[tuple[str, str], str]  # by block and task (forward or backward) the op that computes last
 
 
 def read_graph(store: Store, graph: str) -> StoredGraph:
@@ -85,14 +87,32 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
         values=values.known,
         blocks=blocks,
         weights=_weights(graph, by_name, values),
-        buckets=tuple(
-            BucketOp(op["name"], op["bucket"], op["order"], op["template"] == "step")
-            for op in ops
-            if op["block"] == BUCKET
-        ),
+        buckets=tuple(_bucket(op, plan, plan.env(graph.sizes)) for op in ops if op["block"] == BUCKET),
         axes=_axes(ops),
         orders=1 + max((op["order"] for op in graph.ops), default=0),
+        last=_last(ops),
     )
+
+
+def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> BucketOp:
+    @cache
+    def sizes(elements: int, shard: int) -> tuple[int, int]:
+        known = {**env, "elements": elements, "shard": shard}
+        return (
+            evaluate(op["comm_bytes"], known, what=f"comm_bytes of {op['name']}"),
+            evaluate(op["comm_out_bytes"], known, what=f"comm_out_bytes of {op['name']}"),
+        )
+
+    gathers = op["kind"] == "all_gather"
+    return BucketOp(op["name"], op["bucket"], op["order"], op["template"], gathers, plan.dp // plan.hsdp, sizes)
+
+
+def _last(ops: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    for op in sorted(ops, key=lambda op: int(op["order"])):
+        if op["type"] == "compute" and op["template"] != "step":
+            found[op["block"], "forward" if op["template"] == "forward" else "backward"] = op["name"]
+    return found
 
 
 class _Values:
@@ -116,15 +136,31 @@ def _weights(
 ) -> dict[str, tuple[Weight, ...]]:
     weights: dict[str, list[Weight]] = {}
     for row in sorted(graph.weights, key=lambda row: (row["block"], row["order"])):
-        buckets = tuple(name for name in row["buckets"] or () if name in ops)
-        if not buckets or not values.present(row, row["name"]):
-            continue
-        gradients = tuple(
-            Gradient(name, ops[name]["block"], ops[name]["order"]) for name in row["grads"] or () if name in ops
+        buckets, gathers = (
+            tuple(name for name in row[column] or () if name in ops) for column in ("buckets", "gathers")
         )
-        size = values.of(row["grad_bytes"], f"gradient bytes of {row['name']}")
+        if not (buckets or gathers) or not values.present(row, row["name"]):
+            continue
+        gradients, readers = (
+            tuple(
+                OpPlace(name, ops[name]["block"], ops[name]["order"], ops[name]["template"])
+                for name in row[column] or ()
+                if name in ops
+            )
+            for column in ("grads", "readers")
+        )
         weights.setdefault(row["block"], []).append(
-            Weight(row["name"], row["block"], row["order"], size, gradients, buckets)
+            Weight(
+                name=row["name"],
+                block=row["block"],
+                order=row["order"],
+                elements=values.of(row["elements"], f"elements of {row['name']}"),
+                shard=0 if row["shard"] is None else values.of(row["shard"], f"a part of {row['name']}"),
+                gradients=gradients,
+                buckets=buckets,
+                gathers=gathers,
+                readers=readers,
+            )
         )
     return {block: tuple(rows) for block, rows in weights.items()}
 

@@ -68,7 +68,8 @@ def bucket_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
             "index": bucket.index,
             "position": bucket.position,
             "order": bucket.base + bucket.slot,
-            "bytes": bucket.bytes,
+            "bytes_in": bucket.bytes_in,
+            "bytes_out": bucket.bytes_out,
         }
         for each in classes
         for bucket in each.work.buckets
@@ -78,27 +79,35 @@ def bucket_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
 def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row], list[Row]]:
     """What the first bucket of each weight waits for, and what waits for its last one.
 
-    The first list has (source, target) of edges: gradient to bucket, bucket to the next bucket of the same weight.
+    The first list has edges (source, target, kind): gradient to bucket, bucket to the next bucket of the same weight;
+    gathered parameters to what reads them, and what must be done before they are gathered.
     The second has (bucket, gradient): whatever of the step reads that gradient waits for that bucket.
     """
-    edges: dict[tuple[str, str], None] = {}
+    edges: dict[tuple[str, str, str], None] = {}
     readers: dict[tuple[str, str], None] = {}
     for each in classes:
         passed: dict[tuple[int, str], dict[int, str]] = {}
         gradients: dict[tuple[int, str], list[str]] = {}
         for bucket in each.work.buckets:
             own = _bucket(instance, each, bucket.position, bucket.op, bucket.index)
+            edges |= dict.fromkeys((_at(instance, each, position) + op, own, "limit") for position, op in bucket.after)
             for member in bucket.members:
                 key = (member.position, member.weight)
-                passed.setdefault(key, {})[member.turn] = own
-                gradients[key] = [_at(instance, each, position) + op for position, op in member.gradients]
+                sources = [_at(instance, each, position) + op for position, op in member.gradients]
+                if bucket.gathers:
+                    reading = [_at(instance, each, position) + op for position, op in member.readers]
+                    edges |= dict.fromkeys((source, own, "data") for source in sources)
+                    edges |= dict.fromkeys((own, reader, "data") for reader in reading)
+                else:
+                    passed.setdefault(key, {})[member.turn] = own
+                    gradients[key] = sources
         for key, turns in passed.items():
             buckets = [turns[turn] for turn in sorted(turns)]
-            edges |= dict.fromkeys((gradient, buckets[0]) for gradient in gradients[key])
-            edges |= dict.fromkeys(pairwise(buckets))
+            edges |= dict.fromkeys((gradient, buckets[0], "data") for gradient in gradients[key])
+            edges |= dict.fromkeys((source, target, "data") for source, target in pairwise(buckets))
             readers |= dict.fromkeys((buckets[-1], gradient) for gradient in gradients[key])
     return (
-        [{"source": source, "target": target} for source, target in edges],
+        [{"source": source, "target": target, "kind": kind} for source, target, kind in edges],
         [{"bucket": bucket, "gradient": gradient} for bucket, gradient in readers],
     )
 

@@ -83,12 +83,12 @@ class Style:
 
 def _linear(t: Tracer, name: str, x: Tensor, weight_axes: tuple[str, ...], out: tuple[str, ...], bias: bool) -> Tensor:
     """A linear layer over named axes; the weight has the output's features first, as torch registers it."""
-    weight = t.weight(f"{name}.weight", weight_axes)
+    features = tuple(axis for axis in weight_axes if axis in out)
+    weight = t.weight(f"{name}.weight", weight_axes, rows=len(features))
     y = t.activation(name, out)
     inputs: tuple[Tensor, ...] = (x, weight)
     if bias:
-        features = tuple(axis for axis in weight_axes if axis in out)
-        inputs = (*inputs, t.weight(f"{name}.bias", features))
+        inputs = (*inputs, t.weight(f"{name}.bias", features, rows=len(features)))
     t.emit(name, Einsum(x.axes, weight_axes, out, bias), inputs, y)
     return y
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import sympy
 
-from stagedb.graph.assemble import GradientHabits, Tie, assemble
+from stagedb.graph.assemble import Tie, assemble
 from stagedb.graph.block import BlockPlan, LaidOut, lay_out
 from stagedb.graph.costs import Sizes
 from stagedb.graph.matcher import Matching
@@ -17,6 +17,7 @@ from stagedb.models.card import Card
 from stagedb.parallel.identity import graph_key, model_sizes
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import RECIPES, Recipe
+from stagedb.parallel.sharding import habits
 from stagedb.parallel.strategies import rules
 from stagedb.symbols import symbol
 
@@ -94,7 +95,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[
         ),
         BlockPlan("head", "1", lambda t, x: blocks.head(t, card, style, x), input=True, loss=True),
     )
-    matching = Matching(share=options.shared_input, regather=recipe.regather)
+    matching = Matching(options.shared_input, recipe.regather, recipe.whole_backward)
 
     def weight_first(has_bias: bool) -> bool:
         return recipe.weight_gradient_first and not has_bias
@@ -108,8 +109,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     recipe = RECIPES[options.recipe]
     laid_out = _lay_out_blocks(card, options, recipe)
     tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
-    habits = GradientHabits(recipe.data_parallel_bucket, recipe.sequence_parallel_gradients)
-    rows = assemble(laid_out, _sizes(recipe), habits, tie)
+    rows = assemble(laid_out, _sizes(recipe), habits(options, recipe), tie)
     return SymGraph(
         key=graph_key(card, options),
         name=card.name,

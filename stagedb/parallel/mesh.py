@@ -13,9 +13,11 @@ from stagedb.parallel.plan import Plan
 MESH_AXES = ("tp", "cp", "dp", "pp")
 """Axes along which coordinates differ."""
 
-GROUP_AXES = ("tp", "kv", "cp", "ep", "dp", "pp", "embedding")
-"""Axes that have groups. `kv`: the tensor-parallel ranks that hold the same key/value head, where tp exceeds their
-number. `embedding`: the first and the last stage, which hold the two copies of a tied embedding."""
+GROUP_AXES = ("tp", "kv", "cp", "ep", "dp", "dp_replicate", "pp", "embedding")
+"""Axes that have groups. With hybrid sharding `dp` are the ranks that share one copy of what is sharded, next to each
+other, and `dp_replicate` those with the same part of each copy. `kv`: the tensor-parallel ranks that hold the same
+key/value head, where tp exceeds their number. `embedding`: the first and the last stage, which hold the two copies of a
+tied embedding."""
 
 
 @dataclass(frozen=True)
@@ -116,15 +118,16 @@ def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
     """Groups of every axis before they have ids; an axis along which each rank is alone has none."""
     mesh = Mesh.of(plan)
     shared = max(plan.tp // kv_heads, 1)
-    along = {"tp": ("tp", plan.tp), "kv": ("tp", shared), "cp": ("cp", plan.cp), "dp": ("dp", plan.dp)}
-    along |= {"pp": ("pp", plan.pp), "embedding": ("pp", plan.pp)}
+    copy = plan.dp // plan.hsdp
+    along = {"tp": ("tp", 1, plan.tp), "kv": ("tp", 1, shared), "cp": ("cp", 1, plan.cp), "dp": ("dp", 1, copy)}
+    along |= {"dp_replicate": ("dp", copy, plan.hsdp), "pp": ("pp", 1, plan.pp), "embedding": ("pp", 1, plan.pp)}
     for axis in GROUP_AXES:
         if axis not in along:
             continue
-        mesh_axis, size = along[axis]
+        mesh_axis, apart, size = along[axis]
         if size < 2:
             continue
-        stride = mesh.stride(mesh_axis)
+        stride = mesh.stride(mesh_axis) * apart
         ends = axis == "embedding"
         members, step = (2, stride * (size - 1)) if ends else (size, stride)
         yield AxisGroups(axis, 0, mesh.world // size, size, stride, members, step)

@@ -25,6 +25,11 @@ class GraphOptions:
         softmax, context; Korthikanti et al. 2022, section 5), or all `pointwise` operators (matmuls and fused attention
         are kept: torch's selective checkpointing).
     early_stop: recompute only what the backward reads; None is the recipe's habit (torch stops, Megatron does not).
+    zero: what data-parallel ranks share among them instead of keeping copies (Rajbhandari et al. 2020): nothing (0),
+        the optimizer's state (1), gradients too (2), parameters too (3). In torch 2 and 3 are FSDP2.
+    reshard: with zero 3, give gathered parameters back after the forward and gather them again in the backward; None:
+        yes. Without it they stay together until the backward is through, as with zero 2.
+    grad_sync: reduce gradients over dp after each micro-batch, or only after the last; None is the recipe's habit.
     """
 
     recipe: RecipeName = "torch"
@@ -36,6 +41,9 @@ class GraphOptions:
     loss_parallel: bool = True
     recompute: Literal["none", "full", "core", "pointwise"] = "none"
     early_stop: bool | None = None
+    zero: int = 0
+    reshard: bool | None = None
+    grad_sync: bool | None = None
 
     def __post_init__(self) -> None:
         if self.recipe not in ("torch", "megatron"):
@@ -50,11 +58,34 @@ class GraphOptions:
             raise UsageError(
                 "the fused attention kernel recomputes its core already: --recompute core needs --attention math"
             )
+        self._check_sharding()
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout {self.dropout} is not a probability: --dropout takes a number from 0 to below 1")
         if self.recipe == "megatron" and not self.shared_input:
             raise UsageError(
                 "the megatron recipe has one fused matmul for q, k, v: --no-shared-input needs --recipe torch"
+            )
+
+    @property
+    def resharded(self) -> bool:
+        """Whether parameters are given back after the forward."""
+        return self.zero == 3 and self.reshard is not False
+
+    def _check_sharding(self) -> None:
+        if self.zero not in (0, 1, 2, 3):
+            raise UsageError(f"unknown ZeRO stage {self.zero}: --zero is 0, 1, 2 or 3")
+        if self.recipe == "megatron" and self.zero == 2:
+            raise UsageError(
+                "Megatron shards the optimizer (--zero 1) or everything (--zero 3): --zero 2 needs --recipe torch"
+            )
+        if self.reshard is not None and self.zero != 3:
+            raise UsageError(
+                f"only zero 3 gives parameters back after the forward: --{'' if self.reshard else 'no-'}reshard needs "
+                f"--zero 3, not {self.zero}"
+            )
+        if self.grad_sync and self.zero == 1:
+            raise UsageError(
+                "with zero 1 gradients are reduced once a step: --grad-sync needs --zero 0, 2 or 3, or leave it out"
             )
 
     def to_dict(self) -> dict[str, object]:

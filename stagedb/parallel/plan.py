@@ -22,7 +22,8 @@ class Plan:
     """Degrees, batches, schedule and formats of one training step.
 
     dp, tp, pp, cp, ep: degrees of data, tensor, pipeline, context and expert parallelism; the world has
-    `dp * tp * pp * cp` ranks. micro_batch_size: sequences a data-parallel rank and micro-batch. global_batch_size:
+    `dp * tp * pp * cp` ranks. hsdp: copies that are kept of what is sharded over dp, each on dp / hsdp neighbouring
+    ranks (hybrid sharding). micro_batch_size: sequences a data-parallel rank and micro-batch. global_batch_size:
     sequences a step; None is one micro-batch a data-parallel rank. seq_len: tokens a sequence.
     layers_per_stage: layers of each pipeline stage; None deals them evenly, the remainder to the early stages.
     dtypes: None takes the recipe's. rank_order: mesh axes, innermost first.
@@ -35,6 +36,7 @@ class Plan:
     pp: int = 1
     cp: int = 1
     ep: int = 1
+    hsdp: int = 1
     micro_batch_size: int = 1
     global_batch_size: int | None = None
     seq_len: int = 2048
@@ -47,12 +49,13 @@ class Plan:
     def __post_init__(self) -> None:
         if self.dtypes is None:
             object.__setattr__(self, "dtypes", Dtypes.of(self.options.recipe))
-        for word in (*DEGREES, "micro_batch_size", "seq_len"):
+        for word in (*DEGREES, "hsdp", "micro_batch_size", "seq_len"):
             if getattr(self, word) < 1:
                 raise UsageError(f"{word} is {getattr(self, word)}: {option(word)} takes a number from 1 up")
         for word, name in (("cp", "context"), ("ep", "expert")):
             if getattr(self, word) > 1:
                 raise UsageError(f"{name} parallelism is not supported yet: --{word} must be 1")
+        self._check_sharding()
         if self.schedule not in SCHEDULES:
             raise UsageError(f"unknown schedule {self.schedule!r}: --schedule is one of {', '.join(SCHEDULES)}")
         if sorted(self.rank_order) != sorted(RANK_ORDER):
@@ -101,7 +104,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as flat words: `Plan.from_mapping(plan.to_dict()) == plan`."""
-        words = {name: getattr(self, name) for name in (*DEGREES, "micro_batch_size", "global_batch_size", "seq_len")}
+        numbers = (*DEGREES, "hsdp", "micro_batch_size", "global_batch_size", "seq_len")
+        words = {name: getattr(self, name) for name in numbers}
         words["schedule"] = self.schedule
         words["layers_per_stage"] = None if self.layers_per_stage is None else list(self.layers_per_stage)
         words["rank_order"] = list(self.rank_order)
@@ -166,8 +170,29 @@ class Plan:
             "B": self.micro_batch_size * self.dp,
             "S": self.seq_len,
             **degrees,
+            "hsdp": self.hsdp,
             **self.dtypes.widths(),
         }
+
+    def _check_sharding(self) -> None:
+        zero, recipe = self.options.zero, self.options.recipe
+        if zero and self.dp == 1:
+            raise UsageError(f"zero {zero} with dp 1 has nothing to share: take --dp 2 or more, or leave --zero out")
+        if self.hsdp == 1:
+            return
+        least = 1 if recipe == "megatron" else 2
+        if zero < least:
+            raise UsageError(
+                f"hsdp {self.hsdp} keeps copies of what is sharded, and zero {zero} "
+                f"{'shards nothing' if zero == 0 else 'has no such copies in the torch recipe'}: "
+                f"take --zero {max(least, 3 if recipe == 'torch' else 1)}, or leave --hsdp out"
+            )
+        if self.dp % self.hsdp:
+            valid = _nearest(self.hsdp, self.dp, lambda copies: self.dp % copies == 0)
+            raise UsageError(
+                f"hsdp {self.hsdp} does not divide dp {self.dp} into equal copies: the nearest is "
+                f"{_either('hsdp', valid)}"
+            )
 
     def _check_batch(self) -> None:
         if self.global_batch_size is None:

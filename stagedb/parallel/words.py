@@ -23,6 +23,7 @@ OPTION_WORDS: Mapping[str, type] = {
 WORDS: Mapping[str, type] = {
     "ranks": int,
     **dict.fromkeys(DEGREES, int),
+    "hsdp": int,
     "micro_batch_size": int,
     "global_batch_size": int,
     "seq_len": int,

@@ -16,16 +16,22 @@ from stagedb.export import chakra_pb2 as pb
 from stagedb.export.reading import TraceColumns, read_trace
 from stagedb.parallel import Plan
 from stagedb.reference.counts import Counts, Difference, Message, compare
+from stagedb.reference.order import Event, compare_order, traced, work
 from stagedb.reference.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
 
 
 @dataclass(frozen=True)
 class Checked:
-    """One record's outcome. `unsupported` says what no plan can ask for yet; then nothing was compared."""
+    """One record's outcome. `unsupported` says what no plan can ask for yet; then nothing was compared.
+
+    exact: matmuls and attentions come in the recorded order too, not only between the same messages; None where the
+    record has no order.
+    """
 
     record: str
     differences: tuple[Difference, ...] = ()
     unsupported: str | None = None
+    exact: bool | None = None
 
     @property
     def agrees(self) -> bool:
@@ -65,26 +71,37 @@ def _check(
         instance = db.instantiate(card, **words)  # type: ignore[arg-type]
         made.add(instance.graph)
         try:
-            ours = counts_of(db, instance.id, record.rank)
+            ours, events = counts_of(db, instance.id, record.rank)
         finally:
             if instance.new:
                 db.rm(instance.id)
-        yield Checked(record.name, tuple(compare(record.counts, ours)))
+        counted = tuple(compare(record.counts, ours))
+        if record.events is None:
+            yield Checked(record.name, counted)
+        else:
+            order = compare_order(record.events, events)
+            yield Checked(record.name, (*counted, *order.differences), exact=order.exact)
     progress(len(records), len(records))
 
 
-def counts_of(db: Stagedb, instance: str, rank: int) -> Counts:
-    """What a rank of an instance computes and sends, from its exported trace; the store must say the same."""
+def counts_of(db: Stagedb, instance: str, rank: int) -> tuple[Counts, list[Event]]:
+    """What a rank of an instance computes and sends, and in which order, from its exported trace.
+
+    The store must say the same of the counts; what a matmul's dimensions are it alone says.
+    """
     with tempfile.TemporaryDirectory(prefix="stagedb-check-") as scratch:
         exported = db.export(instance, out=Path(scratch) / "traces", only=str(rank))
-        trace = trace_counts(read_trace(next(exported.path.glob(f"*.{rank}.et"))))
+        read = read_trace(next(exported.path.glob(f"*.{rank}.et")))
+    trace = trace_counts(read)
+    found = db.store.read("reference/work", instance=instance, rank=rank)
+    events = traced(read, {row["name"]: work(row["kind"], row["dims"]) for row in found})
     stored = store_counts(db, exported.instance, rank)
     if trace != _as_traced(stored):
         raise StagedbError(
             f"the trace of rank {rank} of instance {instance} does not hold what the store says: "
             f"{list(compare(_as_traced(stored), trace))}"
         )
-    return stored
+    return stored, events
 
 
 def _as_traced(counts: Counts) -> Counts:

@@ -1,7 +1,8 @@
 """Recorded steps of a real framework: what one rank computed and sent, and the plan that asks stagedb for the same.
 
-The format is that of `tests/reference/records.json`: a list of records with `name`, `config`, `flops` (by phase) and
-`collectives` (rows of phase, op, axis, dtype, bytes, count). Sizes in `config` win over the model's label.
+The format is that of `tests/reference/records.json`: a list of records with `name`, `config`, `flops` (by phase),
+`collectives` (rows of phase, op, axis, dtype, bytes, count), and `timeline` with `matmuls_and_attention` where the
+order was recorded. Sizes in `config` win over the model's label.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.models import Card
 from stagedb.reference.counts import Counts, Message
+from stagedb.reference.order import Event, recorded
 
 DTYPES: Mapping[str, str] = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 """A record's element types in stagedb's words."""
@@ -30,11 +32,12 @@ class Unsupported(UsageError):
 
 @dataclass(frozen=True)
 class Record:
-    """One record: its label, its configuration, and the counts of its rank."""
+    """One record: its label, its configuration, the counts of its rank, and its program order where it was recorded."""
 
     name: str
     config: Mapping[str, Any]
     counts: Counts
+    events: tuple[Event, ...] | None = None
 
     @property
     def rank(self) -> int:
@@ -69,8 +72,9 @@ def _record(path: Path, place: int, row: Any) -> Record:
             size, result = sent["bytes_in"] or sent["bytes_out"], sent["bytes_out"] or sent["bytes_in"]
             dtype = DTYPES.get(sent["dtype"], sent["dtype"])
             messages[Message(sent["phase"], sent["op"], sent["axis"], dtype, size, result)] += sent["count"]
-        return Record(str(row["name"]), dict(row["config"]), Counts(flops, messages))
-    except (KeyError, TypeError, AttributeError) as error:
+        events = tuple(recorded(row, DTYPES)) if row.get("timeline") is not None else None
+        return Record(str(row["name"]), dict(row["config"]), Counts(flops, messages), events)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(f"{path}: record {place} lacks or misuses a field: {error}") from None
 
 
@@ -105,9 +109,8 @@ def card_of(config: Mapping[str, Any]) -> Card:
 
 
 _UNSUPPORTED: tuple[tuple[str, Any, str], ...] = (
-    ("dp_kind", ("none", "ddp"), "sharded data parallelism (fsdp)"),
-    ("dp_replicate", (1,), "hybrid sharding (hsdp)"),
-    ("mixed", ("none",), "fp32 master weights (mixed precision)"),
+    ("dp_kind", ("none", "ddp", "fsdp"), "an unknown kind of data parallelism"),
+    ("mixed", ("none", "fp32master"), "an unknown kind of mixed precision"),
     ("cp", (1,), "context parallelism"),
     ("ep", (1,), "expert parallelism"),
     ("optimizer", ("adamw",), "an optimizer other than AdamW"),
@@ -120,10 +123,17 @@ def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
     for field, known, what in _UNSUPPORTED:
         if config[field] not in known:
             raise Unsupported(what)
+    copies = config["dp_replicate"]
+    dp = config["dp"] * copies
+    sharded = config["dp_kind"] == "fsdp"
+    master = {"param_dtype": "fp32", "grad_dtype": "bf16", "reduce_dtype": "fp32", "opt_dtype": "fp32"}
     return {
+        **(master if config["mixed"] == "fp32master" else {}),
+        "zero": (3 if config["reshard"] else 2) if sharded else 0,
+        "hsdp": copies,
         "recipe": "torch",
         "tp": config["tp"],
-        "dp": config["dp"],
+        "dp": dp,
         "pp": config["pp"],
         "sp": config["sp"],
         "shared_input": config["tp_plan"] == "shared",
@@ -135,7 +145,7 @@ def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
         "early_stop": config["early_stop"],
         "dtype": config["dtype"],
         "micro_batch_size": config["batch"],
-        "global_batch_size": config["batch"] * config["dp"] * config["microbatches"],
+        "global_batch_size": config["batch"] * dp * config["microbatches"],
         "seq_len": config["seq"],
         "schedule": config["pp_schedule"],
     }

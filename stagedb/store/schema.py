@@ -99,7 +99,11 @@ LABELS = (
             Property("layout", "string[]", "how it lies on each mesh axis, such as `tp:partitioned(hidden)`"),
             Property("bytes", "string", "size on one rank, an expression", "B"),
             Property("order", "integer?", "weights: order of registration in the block"),
-            Property("grad_bytes", "string?", "weights: size of the gradient as it is reduced, an expression", "B"),
+            Property("elements", "string?", "weights: number of elements on one rank, an expression"),
+            Property("rows", "integer?", "weights that dp shards: how many of the first axes are cut as one"),
+            Property("shard", "string?", "weights that dp shards: elements of one rank's part, an expression"),
+            Property("gathers", "string[]?", "weights that dp shards: bucket ops that put the parts together"),
+            Property("readers", "string[]?", "weights that dp shards: ops that read it"),
             Property("buckets", "string[]", "weights: ops whose bucket its gradient joins, in order"),
             Property("grads", "string[]", "weights: ops that produce its gradient"),
             Property("tied", "string?", "the weight that it shares its values with"),
@@ -226,7 +230,7 @@ LABELS = (
             Property("class", "integer", "number of its rank class"),
             *(
                 Property(f"group_{axis}", "integer?", f"its group on the {axis} axis, if it has one")
-                for axis in ("tp", "cp", "dp", "ep", "pp")
+                for axis in ("tp", "kv", "cp", "dp", "dp_replicate", "ep", "pp", "embedding")
             ),
         ),
         indexes=(("instance",), ("instance", "rank")),

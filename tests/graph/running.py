@@ -12,10 +12,10 @@ from stagedb.graph.operators import Array
 BATCH, SEQ = 4, 8
 
 
-def environment(graph: SymGraph, dp: int = 1, tp: int = 1) -> dict[str, int]:
+def environment(graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1) -> dict[str, int]:
     """What a plan binds: degrees, the global micro-batch, the sequence, dtype widths."""
     widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt")}
-    return {**graph.sizes, **widths, "B": BATCH, "S": SEQ, "dp": dp, "tp": tp, "cp": 1, "ep": 1, "pp": 1}
+    return {**graph.sizes, **widths, "B": BATCH, "S": SEQ, "dp": dp, "tp": tp, "cp": 1, "ep": 1, "pp": 1, "hsdp": hsdp}
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Example:
     tokens: Array
     labels: Array
 
-    def run(self, dp: int = 1, tp: int = 1, weights: Mapping[Key, Array] | None = None) -> Run:
+    def run(self, dp: int = 1, tp: int = 1, weights: Mapping[Key, Array] | None = None, hsdp: int = 1) -> Run:
         """One step on dp·tp simulated ranks."""
-        env = environment(self.graph, dp, tp)
+        env = environment(self.graph, dp, tp, hsdp)
         return run(self.graph, env, weights or self.weights, self.tokens, self.labels)
 
 

@@ -1,5 +1,6 @@
 """A partitioned graph on a simulated mesh computes what the whole graph computes: layouts and matcher are right."""
 
+import dataclasses
 import functools
 from typing import Literal
 
@@ -9,23 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.graph.interpreter import Run
+from stagedb.graph.symbolic import SymOp
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
 from stagedb.parallel.options import RecipeName
-from tests.graph.running import Example, example
+from stagedb.symbols import evaluate
+from tests.graph.running import Example, environment, example
 from tests.graph.tiny import card
 
 
 @functools.lru_cache(maxsize=64)
 def case(style: str, kv_heads: int, tied: bool, options: GraphOptions) -> tuple[Example, Run]:
-    made = example(build_graph(card(style, kv_heads=kv_heads, tied=tied), options))
-    return made, made.run()
+    """The graph, and what one with nothing sharded computes whole."""
+    model = card(style, kv_heads=kv_heads, tied=tied)
+    plain = dataclasses.replace(options, zero=0, reshard=None, grad_sync=None)
+    return example(build_graph(model, options)), example(build_graph(model, plain)).run()
 
 
 @st.composite
 def options(draw: st.DrawFn) -> GraphOptions:
     recipe: RecipeName = draw(st.sampled_from(RECIPE_NAMES))
     attention: Literal["fused", "math"] = draw(st.sampled_from(ATTENTIONS))
+    zero = draw(st.sampled_from([0, 1, 2, 3] if recipe == "torch" else [0, 1, 3]))
     return GraphOptions(
         recipe=recipe,
         recompute=draw(st.sampled_from(["none", "full", "pointwise", *(["core"] if attention == "math" else [])])),
@@ -36,6 +42,9 @@ def options(draw: st.DrawFn) -> GraphOptions:
         kernels=draw(st.sampled_from(["fused", "eager"])),
         shared_input=recipe == "megatron" or draw(st.booleans()),
         loss_parallel=draw(st.booleans()),
+        zero=zero,
+        reshard=draw(st.sampled_from([None, True, False])) if zero == 3 else None,
+        grad_sync=None if zero == 1 else draw(st.sampled_from([None, True, False])),
     )
 
 
@@ -58,14 +67,31 @@ def agree(part: Run, whole: Run) -> None:
     chosen=options(),
     dp=st.sampled_from([1, 2, 4]),
     tp=st.sampled_from([1, 2, 4]),
+    hsdp=st.sampled_from([1, 2, 4]),
 )
 def test_loss_and_gradients_do_not_depend_on_the_mesh(
-    style: str, kv_heads: int, tied: bool, chosen: GraphOptions, dp: int, tp: int
+    style: str, kv_heads: int, tied: bool, chosen: GraphOptions, dp: int, tp: int, hsdp: int
 ) -> None:
     if style == "gpt" or chosen.recipe == "megatron":
         kv_heads = 4  # a packed projection cannot repeat its K/V heads
     made, whole = case(style, kv_heads, tied, chosen)
-    agree(made.run(dp, tp), whole)
+    hsdp = min(hsdp, dp) if chosen.zero > (chosen.recipe == "torch") else 1
+    agree(made.run(dp, tp, hsdp=hsdp), whole)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_a_missing_gather_or_scatter_is_seen(zero: int) -> None:
+    graph = build_graph(card("llama", kv_heads=4), GraphOptions(zero=zero))
+    made = example(graph)
+    whole = made.run()
+    agree(made.run(4, hsdp=2), whole)
+    for broken in [op for op in graph.ops if op.block == "bucket" and op.axis in ("dp", "dp_replicate")]:
+        ops = tuple(_local(op) if op is broken else op for op in graph.ops)
+        changed = dataclasses.replace(graph, ops=ops)
+        if evaluate(broken.present or "1", environment(graph, 4, hsdp=2)) <= 0:
+            continue
+        with pytest.raises((AssertionError, KeyError)):
+            agree(Example(changed, made.weights, made.tokens, made.labels).run(4, hsdp=2), whole)
 
 
 @pytest.mark.parametrize("sp", [False, True])
@@ -84,5 +110,5 @@ def test_a_missing_collective_is_seen(style: str, recipe: str, sp: bool) -> None
             agree(Example(changed, made.weights, made.tokens, made.labels).run(1, 2), whole)
 
 
-def _local(op: object) -> object:
-    return type(op)(**{**vars(op), "present": "0"})
+def _local(op: SymOp) -> SymOp:
+    return dataclasses.replace(op, present="0")

@@ -18,6 +18,7 @@ from stagedb.graph.symbolic import (
 from stagedb.parallel import GraphOptions
 
 F, I, W, S = Template.FORWARD, Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT, Template.STEP  # noqa: E741
+SHARE = {"dtype": "reduce", "comm_bytes": "e_reduce*elements", "comm_out_bytes": "e_reduce*elements"}
 HIDDEN = "B*S*H*e_act/dp"
 PHASES = {F: "forward", I: "backward", W: "backward", S: "optimizer"}
 
@@ -56,7 +57,7 @@ def weight(name: str, order: int, elements: str, grads: tuple[str, ...], *bucket
         layout=(),
         bytes=f"e_param*{elements}",
         order=order,
-        grad_bytes=f"e_reduce*{elements}",
+        elements=elements,
         buckets=tuple(f"bucket.{name}" for name in buckets),
         grads=grads,
         **more,
@@ -83,8 +84,8 @@ OPS = (
     comm("cut.send_forward", F, 1, "pp", "send"),
     comm("cut.recv_backward", I, 2, "pp", "recv"),
     comm("cut.send_backward", I, 3, "pp", "send"),
-    comm("bucket.dp", W, 0, "dp", "all_reduce", present="dp - 1", dtype="reduce", bucket="ddp", when=When.LAST),
-    comm("bucket.tp", S, 1, "tp", "all_reduce", present="tp - 1", dtype="reduce", bucket="one"),
+    comm("bucket.dp", W, 0, "dp", "all_reduce", present="dp - 1", bucket="ddp", when=When.LAST, **SHARE),
+    comm("bucket.tp", S, 1, "tp", "all_reduce", present="tp - 1", bucket="one", **SHARE),
     # Exists only where key/value heads are shared; elsewhere its size would not even be whole.
     comm("layer.kv", W, 1, "kv", "all_reduce", present="max(tp - KV, 0)", comm_bytes="tp/KV", comm_out_bytes="tp/KV"),
 )

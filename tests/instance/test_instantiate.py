@@ -63,34 +63,34 @@ EIGHT = Plan(tp=2, dp=2, pp=2, seq_len=16)
 
 # template, position, order, name, layer, cost; cost is flops/read/written of a kernel and axis:bytes of the others.
 FIRST_STAGE = """
-forward          0 12 embedding.look_up                       - 0/256/256
-forward          1 24 layer.0.project                         0 1024/256/0
-forward          1 26 layer.0.project.all_reduce              0 tp:256
-forward          2 38 cut.send_forward                        - pp:256
-input_gradient   2  4 cut.recv_backward                       - pp:256
-input_gradient   1 18 layer.0.project.input_gradient          0 1024/256/0
-input_gradient   1 20 layer.0.project.input_gradient.all_reduce 0 tp:256
+forward          0 24 embedding.look_up                       - 0/256/256
+forward          1 36 layer.0.project                         0 1024/256/0
+forward          1 38 layer.0.project.all_reduce              0 tp:256
+forward          2 50 cut.send_forward                        - pp:256
+input_gradient   2 16 cut.recv_backward                       - pp:256
+input_gradient   1 30 layer.0.project.input_gradient          0 1024/256/0
+input_gradient   1 32 layer.0.project.input_gradient.all_reduce 0 tp:256
 step             0  3 bucket.tp.0                             - tp:16
-step             0 16 embedding.optimizer                     - 0/512/0
-step             1 34 layer.0.optimizer                       0 0/0/0
-weight_gradient  1 16 layer.0.project.weight_gradient         0 1024/256/0
-weight_gradient  0 26 embedding.look_up.gradient              - 0/256/0
-weight_gradient  0 27 bucket.dp.0                             - dp:336
+step             0 28 embedding.optimizer                     - 0/512/0
+step             1 46 layer.0.optimizer                       0 0/0/0
+weight_gradient  1 28 layer.0.project.weight_gradient         0 1024/256/0
+weight_gradient  0 38 embedding.look_up.gradient              - 0/256/0
+weight_gradient  0 39 bucket.dp.0                             - dp:336
 """
 LAST_STAGE = """
-forward         -1  0 cut.recv_forward                        - pp:256
-forward          0 12 layer.0.project                         0 1024/256/0
-forward          0 14 layer.0.project.all_reduce              0 tp:256
-forward          1 24 head.loss                               - 4096/0/0
-input_gradient   1 14 head.loss.gradient                      - 0/0/0
-input_gradient   0 30 layer.0.project.input_gradient          0 1024/256/0
-input_gradient   0 32 layer.0.project.input_gradient.all_reduce 0 tp:256
-input_gradient  -1 42 cut.send_backward                       - pp:256
+forward         -1 12 cut.recv_forward                        - pp:256
+forward          0 24 layer.0.project                         0 1024/256/0
+forward          0 26 layer.0.project.all_reduce              0 tp:256
+forward          1 36 head.loss                               - 4096/0/0
+input_gradient   1 26 head.loss.gradient                      - 0/0/0
+input_gradient   0 42 layer.0.project.input_gradient          0 1024/256/0
+input_gradient   0 44 layer.0.project.input_gradient.all_reduce 0 tp:256
+input_gradient  -1 54 cut.send_backward                       - pp:256
 step             0  3 bucket.tp.0                             - tp:16
-step             0 22 layer.0.optimizer                       0 0/0/0
-step             1 28 head.optimizer                          - 0/0/0
-weight_gradient  0 28 layer.0.project.weight_gradient         0 1024/256/0
-weight_gradient  0 31 bucket.dp.0                             - dp:336
+step             0 34 layer.0.optimizer                       0 0/0/0
+step             1 40 head.optimizer                          - 0/0/0
+weight_gradient  0 40 layer.0.project.weight_gradient         0 1024/256/0
+weight_gradient  0 43 bucket.dp.0                             - dp:336
 """
 
 
@@ -116,7 +116,7 @@ def test_columns_of_each_type(store: Store) -> None:
     assert rows["layer.0.project"] == {
         **same,
         "template": "forward",
-        "at": 24,
+        "at": 36,
         "name": "layer.0.project",
         "type": "compute",
         "kind": "matmul",
@@ -137,7 +137,7 @@ def test_columns_of_each_type(store: Store) -> None:
     assert rows["bucket.dp.0"] == {
         **same,
         "template": "weight_gradient",
-        "at": 27,
+        "at": 39,
         "name": "bucket.dp.0",
         "type": "collective",
         "kind": "all_reduce",

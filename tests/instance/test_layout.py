@@ -55,4 +55,4 @@ def test_issue_numbers_follow_the_dataflow(positions: int, orders: int, slots: i
     downs = [
         order.downward(position) + index * slots for position in range(positions, -2, -1) for index in range(orders)
     ]
-    assert ups == downs == list(range(0, (positions + 2) * order.stride, slots))
+    assert ups == downs == list(range(order.stride, (positions + 3) * order.stride, slots))

@@ -85,14 +85,29 @@ class Job:
             {"all_reduce": 1075.1, "all_gather": 19730.0, "reduce_scatter": 104153.0},
         ),
         ({"pp": 8, "global_batch_size": 128}, {"all_reduce": 206.0, "send": 1073.7, "recv": 1073.7}),
+        ({"dp": 8, "zero": 3, "global_batch_size": 128}, {"all_gather": 19761.3, "reduce_scatter": 80760.9}),
     ],
-    ids=["tp 8 + sp", "pp 8, first stage"],
+    ids=["tp 8 + sp", "pp 8, first stage", "FSDP 8"],
 )
 def test_the_measured_rows_of_gpt3_5b_come_out_to_every_digit(
     embedded_store: Store, tmp_path: Path, words: dict[str, object], millions: dict[str, float]
 ) -> None:
     found = exported(embedded_store, tmp_path, load_card("gpt3-5b"), 0, **words)
     assert {kind: round(count / 1e6, 1) for kind, count in found.items()} == millions
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_a_distributed_optimizer_scatters_gradients_and_gathers_parameters_once_a_step(
+    embedded_store: Store, tmp_path: Path, microbatches: int
+) -> None:
+    """One buffer a stage, each parameter at a multiple of 64 elements, the whole at one of lcm(dp, 128)."""
+    card = tiny_card("gpt", kv_heads=4)
+    shapes = card.count_parameters()
+    found = exported(embedded_store, tmp_path, card, 0, dp=3, zero=1, seq_len=8, global_batch_size=3 * microbatches)
+    assert set(found) == {"reduce_scatter", "all_gather"}
+    assert found["reduce_scatter"] == 3 * found["all_gather"]
+    assert found["reduce_scatter"] % 384 == 0
+    assert shapes <= found["reduce_scatter"] < shapes + 64 * 40 + 384
 
 
 def job_of(card: Card, stage: int, tp: int, pp: int, microbatches: int, seq: int) -> Job:

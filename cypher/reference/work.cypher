@@ -1,0 +1,13 @@
+// The matmuls and attentions of a rank with their dimensions, each op of its class once.
+//
+// mode: reads
+// param instance: string — the instance's id
+// param rank: integer — the global rank
+// column name: string — the op
+// column kind: string — matmul or attention
+// column dims: integer[] — `[batch,] m, n, k`, or batch, heads, kv_heads, q_len, kv_len, head_dim
+MATCH (r:Rank {instance: $instance, rank: $rank})
+MATCH (o:Op {instance: $instance, class: r.class})
+WHERE o.kind = 'matmul' OR o.kind = 'attention'
+RETURN o.name AS name, o.kind AS kind, o.dims AS dims
+ORDER BY name

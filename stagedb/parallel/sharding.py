@@ -1,0 +1,87 @@
+"""What data-parallel ranks share among them, by ZeRO stage and recipe, as buckets of gradients and parameters.
+
+Stages: Rajbhandari et al. 2020. torch: DistributedDataParallel, ZeroRedundancyOptimizer behind it (1), and FSDP2
+(`fully_shard` on each layer and on the whole model: 2 keeps parameters gathered between forward and backward, 3 does
+not). megatron: DistributedDataParallel with one buffer, the distributed optimizer (1), and its FSDP (3).
+"""
+
+from stagedb.graph.assemble import Bucket, Habits
+from stagedb.graph.symbolic import Template, When
+from stagedb.parallel.options import GraphOptions
+from stagedb.parallel.recipes import Recipe
+from stagedb.symbols import symbol
+
+ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
+"""Above 0 with one stage, and with several."""
+
+
+def habits(options: GraphOptions, recipe: Recipe) -> Habits:
+    """The buckets of a graph."""
+    partial = None
+    if recipe.sequence_parallel_gradients == "one":
+        partial = Bucket("bucket.gradients.tp", "all_reduce", "one", "tp", Template.STEP, parts=options.zero == 3)
+    if options.zero == 0:
+        return Habits((_reduced(options, recipe),), partial=partial)
+    update = Bucket("bucket.parameters.update", "all_gather", "buffer", "dp", Template.STEP, dtype="param")
+    if options.zero == 1:
+        return Habits(_sharded_optimizer(options, recipe), (update,), partial, optimizer=True)
+    if recipe.partial_in_backward:
+        partial = Bucket("bucket.gradients.tp", "all_reduce", "each", "tp", Template.WEIGHT_GRADIENT)
+    return Habits(_sharded_gradients(options, recipe), _gathered(options), partial, sharded=True, optimizer=True)
+
+
+def _when(options: GraphOptions) -> When:
+    return When.EVERY if options.grad_sync else When.LAST
+
+
+def _reduced(options: GraphOptions, recipe: Recipe) -> Bucket:
+    rule = recipe.data_parallel_bucket
+    return Bucket("bucket.gradients.dp", "all_reduce", rule, "dp", Template.WEIGHT_GRADIENT, _when(options))
+
+
+def _sharded_optimizer(options: GraphOptions, recipe: Recipe) -> tuple[Bucket, ...]:
+    if recipe.optimizer_sharding == "all_reduce":
+        return (_reduced(options, recipe),)
+    backward = Template.WEIGHT_GRADIENT
+    return (
+        Bucket("bucket.gradients.scatter", "reduce_scatter", "buffer", "dp", backward, When.LAST),
+        Bucket("bucket.gradients.replicas", "all_reduce", "buffer", "dp_replicate", backward, When.LAST, parts=True),
+    )
+
+
+def _sharded_gradients(options: GraphOptions, recipe: Recipe) -> tuple[Bucket, ...]:
+    """Units are reduced where their backward ends; over replicas, the parts that are left."""
+    backward = Template.WEIGHT_GRADIENT
+
+    def pair(suffix: str, when: When, only: object) -> tuple[Bucket, ...]:
+        return (
+            Bucket(f"bucket.gradients.scatter{suffix}", "reduce_scatter", "unit", "dp", backward, when, only=only),
+            Bucket(
+                f"bucket.gradients.replicas{suffix}",
+                "all_reduce",
+                "unit",
+                "dp_replicate",
+                backward,
+                when,
+                only=only,
+                parts=True,
+            ),
+        )
+
+    if options.grad_sync is not None or recipe.pipelined_sync == "every":
+        return pair("", When.LAST if options.grad_sync is False else When.EVERY, None)
+    return (*pair("", When.EVERY, ALONE), *pair(".last", When.LAST, PIPELINED))
+
+
+def _gathered(options: GraphOptions) -> tuple[Bucket, ...]:
+    """Units are gathered before their forward. Those of layers, where they were given back, before their backward."""
+
+    def forward(suffix: str, when: When, only: object = None) -> Bucket:
+        name = f"bucket.parameters.gather{suffix}"
+        return Bucket(name, "all_gather", "unit", "dp", Template.FORWARD, when, "act", only)
+
+    if options.resharded:
+        again = Bucket("bucket.parameters.regather", "all_gather", "layers", "dp", Template.INPUT_GRADIENT, dtype="act")
+        return (forward("", When.EVERY), again)
+    # A pipeline gives parameters back after the last backward only, so that the first forward gathers them for all.
+    return (forward("", When.EVERY, ALONE), forward(".first", When.FIRST, PIPELINED))
