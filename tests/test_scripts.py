@@ -23,6 +23,7 @@ case "$*" in
 "--version") echo "Python 3.99" ;;
 "-m venv --clear "*) echo venv >>"$LOG"; mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
 "-m pip --version") ;;
+"-m compileall -q "*/stagedb) ;;
 "-m pip install"*) echo pip >>"$LOG"; cp "$TEMPLATES/uv" "$(dirname "$0")/uv" ;;
 "-m stagedb"*) shift 2; echo "ran: $*" ;;
 "-m pytest"*) shift 2; echo "tests: $*" ;;
@@ -30,7 +31,7 @@ case "$*" in
 esac
 """
 UV = """#!/bin/sh
-echo "uv $1 ${{7##--}}" >>"$LOG"
+echo "uv $1 ${{8##--}}" >>"$LOG"
 sleep {seconds}
 exit {status}
 """
