@@ -1,0 +1,33 @@
+"""Plans of the table: exported, and run as a simulator would."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from stagedb.api import Stagedb, validate
+from stagedb.export import Report
+
+Plans = list[Mapping[str, Any]]
+
+
+def plans() -> Plans:
+    """The rows of the table."""
+    found: Plans = yaml.safe_load(Path(__file__).with_name("plans.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def title(plan: Mapping[str, Any]) -> str:
+    """A row in short: `gpt2 tp 2 seq_len 256`."""
+    return " ".join([plan["model"], *(f"{word} {value}" for word, value in plan.items() if word != "model")])
+
+
+def check(db: Stagedb, plan: Mapping[str, Any]) -> Report:
+    """Export a plan and hold its traces against every rule and a replay. What was made in the store is removed."""
+    with TemporaryDirectory(prefix="stagedb-plan-") as scratch:
+        done = db.export(**plan, out=Path(scratch) / "traces", replay=False)
+        report = validate(done.path)
+    db.rm(done.instance.id)
+    return report
