@@ -27,6 +27,10 @@ def validate(
         Path | None,
         typer.Option(metavar="FILE", help="Instead of traces, check stagedb's counts against recorded training steps."),
     ] = None,
+    reference: Annotated[
+        bool,
+        typer.Option("--reference", help="Instead of traces, compute the published numbers that stagedb knows again."),
+    ] = False,
     only: Annotated[
         str | None, typer.Option(metavar="PATTERN", help="Check the records with such names only: 'llama3-8b*'.")
     ] = None,
@@ -38,13 +42,19 @@ def validate(
 
     With DIR, every rule that simulators rely on; prints the first faults with rank, node and rule. With --records, each
     record's configuration is built, instantiated and exported, and counted beside the record: FLOPs by phase,
-    collectives and messages. Exits with status 1 where there is a fault or a difference.
+    collectives and messages, and their order. With --reference, volumes, FLOPs and parameters that papers print, with
+    their sources. Exits with status 1 where there is a fault or a difference.
     """
-    if (directory is None) == (records is None):
-        raise UsageError("validate checks one thing: a DIR of traces, or the recorded steps of --records FILE")
+    if (directory is not None) + (records is not None) + reference != 1:
+        raise UsageError(
+            "validate checks one thing: a DIR of traces, the recorded steps of --records FILE, or with --reference "
+            "the published numbers"
+        )
+    if reference:
+        _check_published(output, common)
+    if only is not None and records is None:
+        raise UsageError("--only chooses among records: it needs --records FILE")
     if directory is not None:
-        if only is not None:
-            raise UsageError("--only chooses among records: it needs --records FILE")
         _check_traces(directory, replay, output, common)
     elif records is not None:
         _check_records(records, only, output, common)
@@ -82,6 +92,21 @@ def _check_records(records: Path, only: str | None, output: Output, common: Comm
     common.note(f"{sum(ordered)} of {len(ordered)} records with an order have their matmuls in it, one by one")
     if differ:
         common.note(f"different: {', '.join(differ)}")
+        raise typer.Exit(1)
+
+
+def _check_published(output: Output, common: Common) -> None:
+    from stagedb import api
+    from stagedb import reference as references
+
+    with api.connect(common.store) as db, progress(common, "computing", "plans") as report:
+        found = list(references.check_published(db, report or _ignore))
+    rows = [(each.source, each.quantity, each.reference, each.ours, f"{each.ratio:.4f}") for each in found]
+    output.write(("source", "quantity", "reference", "ours", "ratio"), rows)
+    off = [each.quantity for each in found if not each.agrees]
+    common.note(f"{len(found) - len(off)} of {len(found)} published numbers come out to every printed digit")
+    if off:
+        common.note(f"different: {', '.join(off)}")
         raise typer.Exit(1)
 
 

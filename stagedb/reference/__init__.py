@@ -1,11 +1,13 @@
-"""stagedb held against what real frameworks did: records of single steps, counted on one rank.
+"""stagedb held against what real frameworks did, and what papers print.
 
-`read_records` reads a file of them, `check_records` runs each configuration through build, instantiate and export and
-compares the counts. It uses the API and stands above it.
+`check_published` recomputes the numbers that the project ships (`published.yaml`, the parameter counts of its model
+cards). `read_records` reads a file of recorded steps of a rank, `check_records` runs each configuration through build,
+instantiate and export and compares the counts. It uses the API and stands above it.
 """
 
 from stagedb.reference.check import Checked, check_records, counts_of, select, trace_counts
 from stagedb.reference.counts import Counts, Difference, Message, compare
+from stagedb.reference.published import Published, check_published
 from stagedb.reference.records import Record, read_records
 
 __all__ = [
@@ -13,7 +15,9 @@ __all__ = [
     "Counts",
     "Difference",
     "Message",
+    "Published",
     "Record",
+    "check_published",
     "check_records",
     "compare",
     "counts_of",

@@ -1,0 +1,17 @@
+// FLOPs of the ops of an instance, by rank class and how often they run in a step.
+//
+// mode: reads
+// param instance: string — the instance's id
+// column class: integer — the rank class
+// column ranks: integer — its ranks
+// column runs: integer — how often each of these ops runs on a rank
+// column flops: integer[] [flop] — of one run of each
+MATCH (c:RankClass {instance: $instance})
+MATCH (t:Task {instance: $instance, class: c.class, kind: 'forward'})
+WITH c, count(t) AS forwards
+MATCH (o:Op {instance: $instance, class: c.class})
+WHERE o.flops > 0
+WITH c.class AS class, c.ranks AS ranks, forwards,
+  CASE WHEN o.template = 'step' OR o.`when` <> 'every' THEN 1 ELSE forwards END AS runs, o.flops AS flops
+RETURN class, ranks, runs, collect(flops) AS flops
+ORDER BY class, runs
