@@ -238,6 +238,8 @@ def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any
         said["dp"] = None
     if "dtype" in words:
         said |= {word: words.get(word) for word in DTYPE_WORDS if word != "dtype"}
+    elif "param_dtype" in words:
+        said |= {word: words.get(word) for word in ("grad_dtype", "reduce_dtype", "opt_dtype", "master_dtype")}
     return said
 
 

@@ -10,6 +10,7 @@ class GraphWords(TypedDict, total=False):
     recipe: Literal["torch", "megatron"]
     sp: bool
     attention: Literal["fused", "math"]
+    matmul_dtype: Literal["same", "fp8"]
     dropout: float
     kernels: Literal["fused", "eager"]
     shared_input: bool
@@ -40,6 +41,8 @@ class PlanWords(GraphWords, total=False):
     grad_dtype: str
     reduce_dtype: str
     opt_dtype: str
+    master_dtype: str
+    logits_dtype: str
 
 
 Words = Mapping[str, object]

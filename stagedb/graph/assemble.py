@@ -10,7 +10,7 @@ from stagedb.graph.block import LaidOut
 from stagedb.graph.costs import WIDTHS, Sizes, cost
 from stagedb.graph.edges import data_edges, with_bypasses
 from stagedb.graph.layout import Layout
-from stagedb.graph.operators import AdamW, Redistribution, dump
+from stagedb.graph.operators import AdamW, Cast, Redistribution, dump
 from stagedb.graph.symbolic import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
 from stagedb.graph.tensors import Operation, Tensor
 from stagedb.symbols import canonical, symbol
@@ -30,6 +30,9 @@ class Tie:
     first: str
     second: str
 
+
+MASTER = symbol("copies") - 1
+"""1 where the optimizer keeps an fp32 copy of the parameters beside them, else 0."""
 
 SHARDS = symbol("dp") / symbol("hsdp")
 """Members of a group over which something is sharded: those of dp, but for replicas (hybrid sharding)."""
@@ -117,7 +120,8 @@ def assemble(blocks: tuple[LaidOut, ...], sizes: Sizes, habits: Habits, tie: Tie
         others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
         for tensor in others:
             if tensor.role != "weight":
-                tensors[tensor.name] = _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name])
+                present = _present_state(tensor, tie)
+                tensors[tensor.name] = _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name], present)
         tensors |= weight_rows
         used |= {name for row in weight_rows.values() for name in (*row.buckets, *row.gathers)}
     tensors = _share_tied_gradients(tensors, tie)
@@ -177,8 +181,8 @@ def _step(
         if tie is not None and weight.name in (tie.first, tie.second):
             grad = _reduce(step, layouts, block, grad, "embedding")
         ready.append(grad)
-        for moment in ("exp_avg", "exp_avg_sq"):
-            state = Tensor(f"{weight.name}.{moment}", weight.axes, "opt", "optimizer_state")
+        for word, dtype in (("exp_avg", "opt"), ("exp_avg_sq", "opt"), ("master", "fp32")):
+            state = Tensor(f"{weight.name}.{word}", weight.axes, dtype, "optimizer_state")
             layouts[state.name] = layouts[weight.name]
             states.append(state)
     if block.weights:
@@ -244,6 +248,9 @@ def _sym_op(
     costs = cost(op, sizes, layouts)
     absent = _absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (sympy.Integer(0),) * 2
     sliced = isinstance(move, Redistribution)
+    present = present_if_shared(move.mesh_axis) if isinstance(move, Redistribution) else None
+    if isinstance(move, Cast):
+        present = _present_if_wider(op.inputs[0].dtype, op.outputs[0].dtype)
     return SymOp(
         name=op.name,
         type=OpType.COMPUTE,
@@ -255,7 +262,7 @@ def _sym_op(
         bytes_read=canonical(costs.bytes_read - absent[0]),
         bytes_written=canonical(costs.bytes_written - absent[1]),
         dims=tuple(map(canonical, costs.dims)),
-        present=canonical(present_if_shared(move.mesh_axis)) if isinstance(move, Redistribution) else None,
+        present=None if present is None else canonical(present),
         semantics=dump(move),
         **common,  # type: ignore[arg-type]
     )
@@ -283,15 +290,46 @@ def shard_elements(shape: tuple[sympy.Expr, ...], rows: int) -> sympy.Expr:
 def _absent_bytes(
     op: Operation, sizes: Sizes, layouts: Mapping[str, Layout], tie: Tie | None
 ) -> tuple[sympy.Expr, sympy.Expr]:
-    """What the optimizer does not touch of a tied copy where one stage holds both ends: everything of it."""
-    if tie is None:
-        return sympy.Integer(0), sympy.Integer(0)
-    together = 1 - sympy.Min(symbol("pp") - 1, 1)
-    mine = [t for t in op.inputs if t.name.startswith(tie.second)]
-    gradient = [t for t, w in zip(_gradients(op), _weights_of(op), strict=True) if w.name == tie.second]
-    read = sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in {t.name: t for t in (*mine, *gradient)}.values()))
-    written = sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in op.outputs if t.name.startswith(tie.second)))
-    return together * read, together * written
+    """What the optimizer does not touch of all that it names.
+
+    A tied copy where one stage holds both ends: everything of it. Else, without master copies those; with them it does
+    not read the parameters, which it makes from them.
+    """
+    together = 0 if tie is None else 1 - sympy.Min(symbol("pp") - 1, 1)
+    owners = dict(zip((t.name for t in _gradients(op)), (w.name for w in _weights_of(op)), strict=True))
+
+    def share(tensor: Tensor, unused: sympy.Expr) -> sympy.Expr:
+        copy = tie is not None and owners.get(tensor.name, tensor.name).startswith(tie.second)
+        left_out = 1 - (1 - together) * (1 - unused) if copy else unused
+        return left_out * sizes.bytes(tensor, layouts[tensor.name])
+
+    def read_in_vain(tensor: Tensor) -> sympy.Expr:
+        return MASTER if tensor.role == "weight" else written_in_vain(tensor)
+
+    def written_in_vain(tensor: Tensor) -> sympy.Expr:
+        return 1 - MASTER if _is_master(tensor) else sympy.Integer(0)
+
+    return (
+        sympy.Add(*(share(t, read_in_vain(t)) for t in op.inputs)),
+        sympy.Add(*(share(t, written_in_vain(t)) for t in op.outputs)),
+    )
+
+
+def _is_master(tensor: Tensor) -> bool:
+    return tensor.role == "optimizer_state" and tensor.name.endswith(".master")
+
+
+def _present_state(tensor: Tensor, tie: Tie | None) -> sympy.Expr | None:
+    """Under which condition a master copy is there; None for all else. A tied copy has one where stages part it."""
+    if not _is_master(tensor):
+        return None
+    parted = tie is not None and tensor.name.startswith(f"{tie.second}.")
+    return sympy.Min(MASTER, symbol("pp") - 1) if parted else MASTER
+
+
+def _present_if_wider(source: str, target: str) -> sympy.Expr:
+    """Above 0 where two dtype classes differ in width: a cast to the format that a tensor has already is left out."""
+    return sympy.Max(WIDTHS[source] - WIDTHS[target], WIDTHS[target] - WIDTHS[source])
 
 
 def _weights_of(op: Operation) -> list[Tensor]:
@@ -302,7 +340,9 @@ def _gradients(op: Operation) -> list[Tensor]:
     return [t for t in op.inputs if t.role == "gradient"]
 
 
-def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> SymTensor:
+def _sym_tensor(
+    block: str, tensor: Tensor, sizes: Sizes, layout: Layout, present: sympy.Expr | None = None
+) -> SymTensor:
     return SymTensor(
         name=tensor.name,
         block=block,
@@ -313,6 +353,7 @@ def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> Sym
         local=tuple(map(canonical, sizes.local_shape(tensor, layout))),
         layout=layout.texts(),
         bytes=canonical(sizes.bytes(tensor, layout)),
+        present=None if present is None else canonical(present),
     )
 
 

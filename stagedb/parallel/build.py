@@ -28,6 +28,7 @@ def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
         pack_qkv=always or card.positions == "learned",
         pack_gate=always,
         row_bias=recipe.row_bias,
+        fp8=options.matmul_dtype == "fp8",
         embedding_dropout=recipe.embedding_dropout,
         attention=options.attention,
         eager=options.kernels == "eager",

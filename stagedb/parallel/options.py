@@ -16,6 +16,8 @@ class GraphOptions:
     recipe: whose habits the graph follows (`stagedb.parallel.recipes`).
     sp: sequence parallelism between the tensor-parallel regions (Korthikanti et al. 2022, section 4.2.2).
     attention: `fused` (one flash-like kernel, the backward recomputes the scores) or `math` (matmuls and a softmax).
+    matmul_dtype: what the matmuls of linear layers inside layers read: operands in the `same` format as everything, or
+        cast to `fp8` (Micikevicius et al. 2022: e4m3 in the forward, gradients in e5m2).
     dropout: probability; above 0 the graph has dropout operators.
     kernels: `fused` element-wise kernels, or `eager` (one kernel a primitive, as plain autograd runs them).
     shared_input: one gather of a tensor-parallel region's input feeds q, k, v (and gate, up); False redistributes each
@@ -35,6 +37,7 @@ class GraphOptions:
     recipe: RecipeName = "torch"
     sp: bool = False
     attention: Literal["fused", "math"] = "fused"
+    matmul_dtype: Literal["same", "fp8"] = "same"
     dropout: float = 0.0
     kernels: Literal["fused", "eager"] = "fused"
     shared_input: bool = True
@@ -52,6 +55,10 @@ class GraphOptions:
             raise UsageError(f"unknown attention {self.attention!r}: --attention is fused or math")
         if self.kernels not in ("fused", "eager"):
             raise UsageError(f"unknown kernels {self.kernels!r}: --kernels is fused or eager")
+        if self.matmul_dtype not in ("same", "fp8"):
+            raise UsageError(
+                f"unknown format of matmuls {self.matmul_dtype!r}: --matmul-dtype is same (as --dtype) or fp8"
+            )
         if self.recompute not in ("none", "full", "core", "pointwise"):
             raise UsageError(f"unknown recompute {self.recompute!r}: --recompute is none, full, core or pointwise")
         if self.recompute == "core" and self.attention == "fused":

@@ -49,6 +49,7 @@ class Plan:
     def __post_init__(self) -> None:
         if self.dtypes is None:
             object.__setattr__(self, "dtypes", Dtypes.of(self.options.recipe))
+        self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
         for word in (*DEGREES, "hsdp", "micro_batch_size", "seq_len"):
             if getattr(self, word) < 1:
                 raise UsageError(f"{word} is {getattr(self, word)}: {option(word)} takes a number from 1 up")
@@ -110,7 +111,7 @@ class Plan:
         words["layers_per_stage"] = None if self.layers_per_stage is None else list(self.layers_per_stage)
         words["rank_order"] = list(self.rank_order)
         words["dtype"] = self.dtypes.act
-        words |= {f"{name}_dtype": getattr(self.dtypes, name) for name in ("param", "grad", "reduce", "opt")}
+        words |= {word: getattr(self.dtypes, word.removesuffix("_dtype")) for word in DTYPE_WORDS if word != "dtype"}
         return words | self.options.to_dict()
 
     def to_json(self) -> str:
@@ -162,7 +163,8 @@ class Plan:
     def env(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """What the symbols of expressions stand for: the model's sizes, degrees, B, S, and bytes of each dtype class.
 
-        B is the global micro-batch: the sequences that all data-parallel ranks together run at once.
+        B is the global micro-batch: the sequences that all data-parallel ranks together run at once. copies: how many
+        there are of the parameters, a master copy counted.
         """
         degrees = {name: getattr(self, name) for name in DEGREES}
         return {
@@ -172,6 +174,7 @@ class Plan:
             **degrees,
             "hsdp": self.hsdp,
             **self.dtypes.widths(),
+            "copies": 1 if self.dtypes.master == "none" else 2,
         }
 
     def _check_sharding(self) -> None:

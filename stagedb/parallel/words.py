@@ -14,7 +14,15 @@ from stagedb.errors import UsageError
 from stagedb.parallel.options import GraphOptions
 
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
-DTYPE_WORDS = ("dtype", "param_dtype", "grad_dtype", "reduce_dtype", "opt_dtype")
+DTYPE_WORDS = (
+    "dtype",
+    "param_dtype",
+    "grad_dtype",
+    "reduce_dtype",
+    "opt_dtype",
+    "master_dtype",
+    "logits_dtype",
+)
 OPTION_WORDS: Mapping[str, type] = {
     # What is not said (None) is the habit of the recipe, and is a switch.
     field.name: bool if field.default is None else type(field.default)

@@ -182,6 +182,14 @@ def test_an_instance_is_exported_under_a_changed_plan(run: Run, tiny: str) -> No
     assert (shown["tp"], shown["dtype"], shown["param_dtype"], shown["dp"]) == (2, "fp32", "fp32", 2)
 
 
+def test_other_parameters_bring_the_formats_that_follow_from_them(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, "--recipe", "megatron", "--name", "first").status == 0
+    ran = run("export", "first", "--param-dtype", "fp32", "--out", "fp32")
+    assert ran.status == 0, ran.err
+    shown = {row["property"]: row["value"] for row in rows(run, "show", rows(run, "ls", "instances")[0]["id"])}
+    assert (shown["dtype"], shown["param_dtype"], shown["master_dtype"]) == ("bf16", "fp32", "none")
+
+
 def test_queries_answer_about_the_newest_instance_or_the_named_one(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, "--tp", "2", "--name", "two").status == 0
     assert run("instantiate", tiny, "--tp", "4", "--dp", "2", "--name", "eight").status == 0

@@ -14,8 +14,20 @@ BATCH, SEQ = 4, 8
 
 def environment(graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1) -> dict[str, int]:
     """What a plan binds: degrees, the global micro-batch, the sequence, dtype widths."""
-    widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt")}
-    return {**graph.sizes, **widths, "B": BATCH, "S": SEQ, "dp": dp, "tp": tp, "cp": 1, "ep": 1, "pp": 1, "hsdp": hsdp}
+    widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
+    return {
+        **graph.sizes,
+        **widths,
+        "copies": 1,
+        "B": BATCH,
+        "S": SEQ,
+        "dp": dp,
+        "tp": tp,
+        "cp": 1,
+        "ep": 1,
+        "pp": 1,
+        "hsdp": hsdp,
+    }
 
 
 @dataclass(frozen=True)

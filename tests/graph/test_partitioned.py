@@ -38,6 +38,7 @@ def options(draw: st.DrawFn) -> GraphOptions:
         early_stop=draw(st.sampled_from([None, False, True])),
         sp=draw(st.booleans()),
         attention=attention,
+        matmul_dtype=draw(st.sampled_from(["same", "fp8"])),
         dropout=draw(st.sampled_from([0.0, 0.2])),
         kernels=draw(st.sampled_from(["fused", "eager"])),
         shared_input=recipe == "megatron" or draw(st.booleans()),
