@@ -15,7 +15,8 @@ class GraphWords(TypedDict, total=False):
     kernels: Literal["fused", "eager"]
     shared_input: bool
     loss_parallel: bool
-    recompute: Literal["none", "full", "core", "pointwise"]
+    recompute: Literal["none", "full", "core", "pointwise", "operators"]
+    recompute_operators: Sequence[str] | str
     early_stop: bool
     zero: Literal[0, 1, 2, 3]
     reshard: bool
@@ -34,6 +35,7 @@ class PlanWords(GraphWords, total=False):
     global_batch_size: int
     seq_len: int
     schedule: str
+    recompute_every: int
     layers_per_stage: Sequence[int] | str
     rank_order: Sequence[str] | str
     dtype: str

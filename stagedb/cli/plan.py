@@ -50,8 +50,16 @@ class GraphWords:
     recompute: Annotated[
         str | None,
         typer.Option(
-            metavar="none|full|core|pointwise",
-            help="What a layer's backward computes again: all, the attention core, all but matmuls.  [none]",
+            metavar="none|full|core|pointwise|operators",
+            help="What a layer's backward computes again: all, the attention core, all but matmuls, or what "
+            "--recompute-operators names.  [none]",
+        ),
+    ] = None
+    recompute_operators: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="Operators of a layer, each with all under its name, such as attn_norm,ffn.gate.",
         ),
     ] = None
     early_stop: Annotated[
@@ -126,6 +134,9 @@ class PlanWords(GraphWords):
     ] = None
     schedule: Annotated[
         str | None, typer.Option(metavar="1f1b|gpipe", help="Order of micro-batches on the stages.  [1f1b]")
+    ] = None
+    recompute_every: Annotated[
+        int | None, typer.Option(metavar="K", help="Recompute in every K-th layer of a stage alone.  [1]")
     ] = None
     layers_per_stage: Annotated[
         str | None,

@@ -1,5 +1,6 @@
 """From laid-out blocks to the stored form: costs, step operators, gradient buckets, messages between stages, edges."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,12 +9,12 @@ import sympy
 
 from stagedb.graph.block import LaidOut
 from stagedb.graph.costs import WIDTHS, Sizes, cost
-from stagedb.graph.edges import data_edges, with_bypasses
+from stagedb.graph.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.graph.layout import Layout
 from stagedb.graph.operators import AdamW, Cast, Redistribution, dump
 from stagedb.graph.symbolic import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
 from stagedb.graph.tensors import Operation, Tensor
-from stagedb.symbols import canonical, symbol
+from stagedb.symbols import canonical, parse, symbol
 
 PHASES = {
     Template.FORWARD: "forward",
@@ -33,6 +34,9 @@ class Tie:
 
 MASTER = symbol("copies") - 1
 """1 where the optimizer keeps an fp32 copy of the parameters beside them, else 0."""
+
+AGAIN = symbol("runs") - 1
+"""1 in a layer that recomputes what the graph's options say, else 0."""
 
 SHARDS = symbol("dp") / symbol("hsdp")
 """Members of a group over which something is sharded: those of dp, but for replicas (hybrid sharding)."""
@@ -120,8 +124,11 @@ def assemble(blocks: tuple[LaidOut, ...], sizes: Sizes, habits: Habits, tie: Tie
         others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
         for tensor in others:
             if tensor.role != "weight":
-                present = _present_state(tensor, tie)
-                tensors[tensor.name] = _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name], present)
+                tensors[tensor.name] = dataclasses.replace(
+                    _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name]),
+                    present=_present_tensor(block, tensor, tie),
+                    repeats=block.repeats.get(tensor.name),
+                )
         tensors |= weight_rows
         used |= {name for row in weight_rows.values() for name in (*row.buckets, *row.gathers)}
     tensors = _share_tied_gradients(tensors, tie)
@@ -131,8 +138,18 @@ def assemble(blocks: tuple[LaidOut, ...], sizes: Sizes, habits: Habits, tie: Tie
     tensors |= {tensor.name: tensor for tensor in cut_tensors}
     specs = tuple(_spec(block) for block in blocks)
     tied = None if tie is None else (tensors[tie.first].grads[-1], f"{blocks[0].plan.name}.optimizer")
-    edges = data_edges(specs, ops, tied)
-    return Assembled(specs, tuple(tensors.values()), tuple(ops), with_bypasses(ops, edges))
+    edges = with_bypasses(ops, data_edges(specs, ops, tied))
+    repeats = {name: of for block in blocks for name, of in block.repeats.items()}
+    if repeats:
+        once = without_repeats(ops, repeats)
+        edges = either(edges, with_bypasses(once, data_edges(specs, once, tied)), AGAIN)
+        ops = [_if_again(op) if op.phase == "recompute" else op for op in ops]
+    return Assembled(specs, tuple(tensors.values()), tuple(ops), edges)
+
+
+def _if_again(op: SymOp) -> SymOp:
+    present = AGAIN if op.present is None else sympy.Min(parse(op.present), AGAIN)
+    return dataclasses.replace(op, present=canonical(present))
 
 
 def _spec(block: LaidOut) -> BlockSpec:
@@ -319,12 +336,17 @@ def _is_master(tensor: Tensor) -> bool:
     return tensor.role == "optimizer_state" and tensor.name.endswith(".master")
 
 
-def _present_state(tensor: Tensor, tie: Tie | None) -> sympy.Expr | None:
-    """Under which condition a master copy is there; None for all else. A tied copy has one where stages part it."""
+def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | None:
+    """Under which condition a master copy, or what is computed again, is there; None for all else.
+
+    A tied copy has a master copy where stages part it.
+    """
+    if tensor.name in block.repeats:
+        return canonical(AGAIN)
     if not _is_master(tensor):
         return None
     parted = tie is not None and tensor.name.startswith(f"{tie.second}.")
-    return sympy.Min(MASTER, symbol("pp") - 1) if parted else MASTER
+    return canonical(sympy.Min(MASTER, symbol("pp") - 1) if parted else MASTER)
 
 
 def _present_if_wider(source: str, target: str) -> sympy.Expr:
@@ -340,9 +362,7 @@ def _gradients(op: Operation) -> list[Tensor]:
     return [t for t in op.inputs if t.role == "gradient"]
 
 
-def _sym_tensor(
-    block: str, tensor: Tensor, sizes: Sizes, layout: Layout, present: sympy.Expr | None = None
-) -> SymTensor:
+def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> SymTensor:
     return SymTensor(
         name=tensor.name,
         block=block,
@@ -353,7 +373,6 @@ def _sym_tensor(
         local=tuple(map(canonical, sizes.local_shape(tensor, layout))),
         layout=layout.texts(),
         bytes=canonical(sizes.bytes(tensor, layout)),
-        present=None if present is None else canonical(present),
     )
 
 

@@ -40,6 +40,7 @@ class LaidOut:
     weights: tuple[Tensor, ...]
     rows: Mapping[str, int]  # by weight: how many of its first axes sharding takes as one dimension
     gradients: Mapping[str, Tensor]  # by weight
+    repeats: Mapping[str, str]  # by tensor that the backward computes again: that which it repeats
     given: tuple[Tensor, ...]  # tensors that no operation of the block makes, weights apart
     input: Tensor | None
     output: Tensor | None
@@ -91,6 +92,7 @@ def lay_out(
         weights=tuple(tracer.weights),
         rows=tracer.rows,
         gradients={weight.name: grads[weight.name] for weight in tracer.weights},
+        repeats=repeats,
         given=tuple(given.values()),
         input=x,
         output=None if plan.loss else handed[result.name],

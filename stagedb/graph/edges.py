@@ -1,7 +1,8 @@
 """Dataflow between operators of a block, across blocks, and around collectives that groups of one member leave out."""
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import sympy
 
@@ -107,3 +108,23 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
         if edge.target in optional and edge.source not in optional:
             walk(edge, edge.hop, (edge.target,))
     return tuple(found)
+
+
+def either(edges: Iterable[SymEdge], others: Iterable[SymEdge], condition: sympy.Expr) -> tuple[SymEdge, ...]:
+    """The edges where a condition is 1, and the others where it is 0; those of both always."""
+    first, second = dict.fromkeys(edges), dict.fromkeys(others)
+    return (
+        *(edge if edge in second else _where(edge, condition) for edge in first),
+        *(_where(edge, 1 - condition) for edge in second if edge not in first),
+    )
+
+
+def _where(edge: SymEdge, condition: sympy.Expr) -> SymEdge:
+    both = condition if edge.present is None else sympy.Min(parse(edge.present), condition)
+    return dataclasses.replace(edge, present=canonical(both))
+
+
+def without_repeats(ops: list[SymOp], repeats: Mapping[str, str]) -> list[SymOp]:
+    """The operators of a graph that recomputes nothing: its backward reads what the forward has made."""
+    kept = [op for op in ops if not any(name in repeats for name in op.writes)]
+    return [dataclasses.replace(op, reads=tuple(repeats.get(name, name) for name in op.reads)) for op in kept]

@@ -45,15 +45,25 @@ def weight_shapes(graph: SymGraph, env: Mapping[str, int]) -> dict[Key, tuple[in
     }
 
 
-def run(graph: SymGraph, env: Mapping[str, int], weights: Mapping[Key, Array], tokens: Array, labels: Array) -> Run:
-    """One training step of the whole global micro-batch on dp·cp·tp simulated ranks."""
-    return _Step(graph, env).run(weights, tokens, labels)
+def run(
+    graph: SymGraph,
+    env: Mapping[str, int],
+    weights: Mapping[Key, Array],
+    tokens: Array,
+    labels: Array,
+    recompute_every: int = 1,
+) -> Run:
+    """One training step of the whole global micro-batch on dp·cp·tp simulated ranks.
+
+    recompute_every: in which layers, counted from 1, what the graph recomputes is recomputed.
+    """
+    return _Step(graph, env, recompute_every).run(weights, tokens, labels)
 
 
 class _Step:
     """One step's state: each value is a list of arrays, one a rank."""
 
-    def __init__(self, graph: SymGraph, env: Mapping[str, int]) -> None:
+    def __init__(self, graph: SymGraph, env: Mapping[str, int], recompute_every: int) -> None:
         self.graph, self.env = graph, env
         self.tensors = {t.name: t for t in graph.tensors}
         self.layouts = {t.name: parse_layout(t.layout) for t in graph.tensors}
@@ -67,6 +77,8 @@ class _Step:
         }
         self.operators = {op.name: load(op.semantics) for op in graph.ops if op.block not in ("cut", "bucket")}
         self.values: dict[Key, list[Array]] = {}
+        layers = [place for place, block in enumerate(positions(graph, env)) if self.repeated(block)]
+        self.recomputing = frozenset(layers[recompute_every - 1 :: recompute_every])
         self.shards = env["dp"] // env["hsdp"]
         self.templates = {op.name: op.template for op in graph.ops}
         self.buckets = {
@@ -164,8 +176,10 @@ class _Step:
             self.issue(op, place)
 
     def issue(self, op: SymOp, place: int) -> None:
+        if op.phase == "recompute" and place not in self.recomputing:
+            return
         operator = self.operators[op.name]
-        inputs = [self.values[name, place] for name in op.reads]
+        inputs = [self.values[self.there(name, place), place] for name in op.reads]
         if isinstance(operator, Redistribution):
             if op.present is not None and evaluate(op.present, self.env) <= 0:
                 outputs = inputs
@@ -178,6 +192,11 @@ class _Step:
             outputs = [list(column) for column in zip(*rank_results, strict=True)]
         for name, value in zip(op.writes, outputs, strict=True):
             self.values[name, place] = value
+
+    def there(self, name: str, place: int) -> str:
+        """The tensor, or that which it repeats where it is not computed again."""
+        origin = self.tensors[name].repeats
+        return name if origin is None or place in self.recomputing else origin
 
     def place(self, op: SymOp, rank: Mapping[str, int]) -> Place:
         starts, lengths = {}, {}

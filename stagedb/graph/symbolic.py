@@ -66,6 +66,7 @@ class SymTensor:
 
     `layout` is one text a mesh axis: `"tp:partitioned(hidden)"`, `"dp:partial(sum)"`; replicated axes are left out.
     `bytes` is this rank's size; `dtype` is a dtype class of the plan (see `dtypes.py`).
+    `repeats` names the tensor that this one is computed again of: where it is absent, its readers read that.
     Weights only: `order` is the order of registration in the block, `elements` this rank's number of elements,
     `buckets` the names of the bucket ops that its gradient passes, in that order, and
     `grads` the ops whose result is (a share of) its gradient. `tied` names the weight that it shares values with.
@@ -93,6 +94,7 @@ class SymTensor:
     gathers: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
     present: str | None = None  # exists where this evaluates above 0; None: always
+    repeats: str | None = None
 
 
 @dataclass(frozen=True)

@@ -109,13 +109,18 @@ def _groups(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Axis
 
 
 def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[RankClass, ...]:
-    stages = lay_out(evaluated.blocks, plan.stage_layers(stored.sizes["L"]))
+    recomputing = len(evaluated.values) - 1
+    stages = lay_out(
+        evaluated.blocks,
+        plan.stage_layers(stored.sizes["L"]),
+        lambda layer: recomputing if plan.recomputes(layer) else 0,
+    )
     orders = stage_orders(plan.schedule, plan.pp, plan.microbatches)
     works = []
     for stage, tasks in zip(stages, orders, strict=True):
         buckets, order = fill(stage, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last)
         works.append(StageWork(stage, order, buckets, tasks))
-    common = {"format": FORMAT, "graph": stored.id, "values": [evaluated.values], "dtypes": plan.dtypes.names()}
+    common = {"format": FORMAT, "graph": stored.id, "values": evaluated.values, "dtypes": plan.dtypes.names()}
     return classify(works, common)
 
 
@@ -151,7 +156,7 @@ class _Copy:
 
     def _copy_ops(self) -> None:
         common = {"graph": self.graph.id, "instance": self.instance}
-        values, dtypes = [self.evaluated.values], self.plan.dtypes.names()
+        values, dtypes = list(self.evaluated.values), self.plan.dtypes.names()
         for places in self._places():
             self._rows("compute", places, **common, values=values)
             for label in ("collectives", "sends", "recvs"):
@@ -161,7 +166,7 @@ class _Copy:
 
     def _copy_edges(self) -> None:
         for places in self._places():
-            self._rows("edges", places, graph=self.graph.id, values=[self.evaluated.values])
+            self._rows("edges", places, graph=self.graph.id, values=list(self.evaluated.values))
         edges, readers = bucket_links(self.instance, self.classes)
         self._rows("links", edges)
         self._rows("bucket_readers", readers)

@@ -19,6 +19,7 @@ def environment(graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1) -> dic
         **graph.sizes,
         **widths,
         "copies": 1,
+        "runs": 2,
         "B": BATCH,
         "S": SEQ,
         "dp": dp,
@@ -39,10 +40,12 @@ class Example:
     tokens: Array
     labels: Array
 
-    def run(self, dp: int = 1, tp: int = 1, weights: Mapping[Key, Array] | None = None, hsdp: int = 1) -> Run:
+    def run(
+        self, dp: int = 1, tp: int = 1, weights: Mapping[Key, Array] | None = None, hsdp: int = 1, every: int = 1
+    ) -> Run:
         """One step on dp·tp simulated ranks."""
         env = environment(self.graph, dp, tp, hsdp)
-        return run(self.graph, env, weights or self.weights, self.tokens, self.labels)
+        return run(self.graph, env, weights or self.weights, self.tokens, self.labels, every)
 
 
 def example(graph: SymGraph, seed: int = 0) -> Example:

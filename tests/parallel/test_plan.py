@@ -115,7 +115,21 @@ def test_environment() -> None:
         "e_opt": 4,
         "e_logits": 4,
         "copies": 2,
+        "runs": 2,
     }
+
+
+def test_every_kth_layer_is_counted_from_one() -> None:
+    plan = Plan(options=GraphOptions(recompute="full"), recompute_every=3)
+    assert [layer for layer in range(8) if plan.recomputes(layer)] == [2, 5]
+    assert Plan.from_mapping(plan.to_dict()) == plan
+
+
+def test_operators_are_a_set() -> None:
+    words = {"recompute": "operators", "recompute-operators": "ffn.gate, attn,ffn.gate"}
+    plan = Plan.from_mapping(words)
+    assert plan.options.recompute_operators == ("attn", "ffn.gate")
+    assert Plan.from_mapping(json.loads(plan.to_json())) == plan
 
 
 def test_layers_are_dealt_evenly_and_the_rest_goes_first() -> None:
@@ -239,6 +253,13 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"matmul_dtype": "fp8", "dtype": "fp32"}, "not in fp32: take --dtype bf16, or --matmul-dtype same"),
         ({"matmul_dtype": "fp8", "dtype": "fp16"}, "not in fp16: take --dtype bf16, or --matmul-dtype same"),
         ({"matmul_dtype": "bf16"}, "unknown format of matmuls 'bf16': --matmul-dtype is same (as --dtype) or fp8"),
+        ({"recompute": "operators"}, "--recompute operators needs --recompute-operators, such as attn_norm,ffn.gate"),
+        ({"recompute": "full", "recompute_operators": "attn"}, "--recompute-operators needs --recompute operators"),
+        ({"recompute": "some"}, "--recompute is none, full, core, pointwise or operators"),
+        ({"recompute_every": 2}, "say what with --recompute, or leave it out"),
+        ({"recompute_every": 0}, "recompute_every is 0: --recompute-every takes a number from 1 up"),
+        ({"recompute": "full", "recompute_every": 33}, "--recompute-every takes at most 32"),
+        ({"recompute": "full", "recompute_every": 9, "pp": 4}, "--recompute-every takes at most 8"),
         ({"zero-stage": 1}, "unknown word 'zero-stage' in the plan"),
         ({"tp": 2, "t-p": 2}, "unknown word 't-p'"),
         ({"seq-len": 2, "seq_len": 2}, "the plan says 'seq_len' twice"),
