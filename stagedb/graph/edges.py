@@ -94,6 +94,8 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
     def walk(start: SymEdge, hop: Hop, missing: tuple[str, ...]) -> None:
         """`start` leads to an optional operator: connect its source to what follows."""
         name = missing[-1]
+        if optional[name] == optional.get(start.source):
+            return  # the two are left out together
         for edge in leaving[name]:
             if hop is not Hop.SAME and edge.hop is not Hop.SAME:
                 raise ValueError(f"a path over {name} leaves its block twice")
@@ -105,7 +107,7 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
                 walk(start, onward, (*missing, edge.target))
 
     for edge in edges:
-        if edge.target in optional and edge.source not in optional:
+        if edge.target in optional:
             walk(edge, edge.hop, (edge.target,))
     return tuple(found)
 

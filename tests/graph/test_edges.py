@@ -36,11 +36,16 @@ def reachable(names: list[str], pairs: set[tuple[str, str]]) -> set[tuple[str, s
     sp=st.booleans(),
     tp=st.sampled_from([1, 2, 4]),
     pp=st.sampled_from([1, 2]),
+    loss_parallel=st.booleans(),
+    kernels=st.sampled_from(["fused", "eager"]),
+    wide=st.booleans(),
 )
-def test_bypasses_keep_what_waits_for_what(style: str, tied: bool, recipe: str, sp: bool, tp: int, pp: int) -> None:
-    options = GraphOptions(recipe=recipe, sp=sp)  # type: ignore[arg-type]
+def test_bypasses_keep_what_waits_for_what(
+    style: str, tied: bool, recipe: str, sp: bool, tp: int, pp: int, loss_parallel: bool, kernels: str, wide: bool
+) -> None:
+    options = GraphOptions(recipe=recipe, sp=sp, loss_parallel=loss_parallel, kernels=kernels)  # type: ignore[arg-type]
     graph = graph_of(style, tied, options)
-    env = {**environment(graph, tp=tp), "pp": pp}
+    env = {**environment(graph, tp=tp), "pp": pp, "e_logits": 4, "e_act": 4 if wide else 2}
 
     def exists(condition: str | None) -> bool:
         return condition is None or evaluate(condition, env) > 0
