@@ -2,7 +2,7 @@
 
 A model's author writes the forward of a block with a `Tracer`; `lay_out` derives the backward and puts a collective
 wherever a producer's layout is not its consumer's; `assemble` makes the rows that are stored (`SymGraph`), and
-`interpreter.run` gives them their meaning in numpy, whole or on a simulated mesh.
+`interpreter.run` gives them their meaning in numpy, whole or on simulated ranks and stages.
 """
 
 from stagedb.graph.layout import Layout, Partial, Partitioned, parse_layout

@@ -1,4 +1,4 @@
-"""Runs of a tiny model's stored graph, whole or on a simulated mesh, from the same random weights and tokens."""
+"""Runs of a tiny model's stored graph, whole or on simulated ranks and stages, from the same random values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,16 +6,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.graph import SymGraph
-from stagedb.graph.interpreter import Key, Run, run, weight_shapes
+from stagedb.graph.interpreter import Pipeline, Run, run, weight_shapes
 from stagedb.graph.operators import Array
+from stagedb.graph.simulated_stage import Key
+from stagedb.instance.layout import Block, lay_out
+from stagedb.parallel.schedule import stage_orders
 
 BATCH, SEQ = 4, 8
 
 
-def environment(graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1) -> dict[str, int]:
+def environment(graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: int = 1) -> dict[str, int]:
     """What a plan binds: degrees, the global micro-batch, the sequence, dtype widths."""
     widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt")}
-    return {**graph.sizes, **widths, "B": BATCH, "S": SEQ, "dp": dp, "tp": tp, "cp": 1, "ep": 1, "pp": 1, "hsdp": hsdp}
+    degrees = {"dp": dp, "tp": tp, "cp": 1, "ep": 1, "pp": pp, "hsdp": hsdp}
+    return {**graph.sizes, **widths, "B": BATCH, "S": SEQ, **degrees}
+
+
+def pipeline(graph: SymGraph, schedule: str, stage_layers: tuple[int, ...], microbatches: int) -> Pipeline:
+    """The stages of so many layers, with the orders of a schedule."""
+    blocks = [Block(spec.name, None if spec.repeat == "1" else graph.sizes["L"]) for spec in graph.blocks]
+    stages = lay_out(blocks, stage_layers)
+    orders = stage_orders(schedule, len(stages), microbatches)
+    return Pipeline(
+        [len(stage.places) for stage in stages],
+        [[(str(task.kind), task.microbatch) for task in order] for order in orders],
+    )
 
 
 @dataclass(frozen=True)
@@ -32,11 +47,27 @@ class Example:
         env = environment(self.graph, dp, tp, hsdp)
         return run(self.graph, env, weights or self.weights, self.tokens, self.labels)
 
+    def run_pipelined(self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1) -> Run:
+        """One step on stages of dp·tp simulated ranks."""
+        env = environment(self.graph, dp, tp, hsdp, len(plan.orders))
+        return run(self.graph, env, self.weights, self.tokens, self.labels, plan)
 
-def example(graph: SymGraph, seed: int = 0) -> Example:
+    def run_whole(self) -> Run:
+        """The mean of steps that run each micro-batch by itself, with nothing partitioned."""
+        starts = range(0, len(self.tokens), BATCH)
+        env = environment(self.graph)
+        runs = [
+            run(self.graph, env, self.weights, self.tokens[at : at + BATCH], self.labels[at : at + BATCH])
+            for at in starts
+        ]
+        gradients = {key: np.mean([each.gradients[key] for each in runs], axis=0) for key in runs[0].gradients}
+        return Run(float(np.mean([each.loss for each in runs])), gradients)
+
+
+def example(graph: SymGraph, seed: int = 0, microbatches: int = 1) -> Example:
     """Random weights, tokens and labels."""
     rng = np.random.default_rng(seed)
     env = environment(graph)
     weights = {key: rng.normal(size=shape) * 0.3 for key, shape in weight_shapes(graph, env).items()}
-    tokens, labels = rng.integers(0, graph.sizes["V"], (2, BATCH, SEQ))
+    tokens, labels = rng.integers(0, graph.sizes["V"], (2, microbatches * BATCH, SEQ))
     return Example(graph, weights, tokens, labels)

@@ -1,0 +1,275 @@
+"""What the operators and collectives of a stored graph mean on the ranks of one pipeline stage, in numpy.
+
+Nothing here has state: a value is a list of arrays, one a rank, and every function makes a new one of it.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stagedb.graph.layout import MESH_AXES, Layout, parse_layout
+from stagedb.graph.operators import AdamW, Array, Operator, Place, Redistribution, load
+from stagedb.graph.symbolic import BlockSpec, SymGraph, SymOp, SymTensor, Template
+from stagedb.symbols import evaluate
+
+Value = list[Array]
+"""What each rank of a stage holds of a tensor, in the order of `SimulatedMesh.ranks`."""
+
+REPLICABLE = ("kv_heads",)
+PSEUDO_BLOCKS = ("cut", "bucket")
+
+
+@dataclass(frozen=True)
+class Update:
+    """The way of a weight's gradient to its optimizer.
+
+    `gradient` is the tensor that the backward makes, `buckets` are the collectives that it passes as one of many (those
+    that the degrees leave), `reductions` the operators of the step that reduce it on its own, after those.
+    """
+
+    weight: SymTensor
+    gradient: str
+    buckets: tuple[SymOp, ...]
+    reductions: tuple[SymOp, ...]
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the buckets leave a part of the gradient on each rank."""
+        return any(bucket.kind == "reduce_scatter" for bucket in self.buckets)
+
+
+@dataclass(frozen=True)
+class SimulatedMesh:
+    """The dp·cp·tp ranks of one stage. `env` binds every symbol of the graph: degrees, sizes, B, S, dtype widths."""
+
+    graph: SymGraph
+    env: Mapping[str, int]
+
+    @cached_property
+    def tensors(self) -> Mapping[str, SymTensor]:
+        """The graph's tensors by name."""
+        return {t.name: t for t in self.graph.tensors}
+
+    @cached_property
+    def specs(self) -> Mapping[str, BlockSpec]:
+        """The graph's blocks by name."""
+        return {block.name: block for block in self.graph.blocks}
+
+    @cached_property
+    def layouts(self) -> Mapping[str, Layout]:
+        """How each tensor lies on the mesh."""
+        return {t.name: parse_layout(t.layout) for t in self.graph.tensors}
+
+    @cached_property
+    def ranks(self) -> Sequence[Mapping[str, int]]:
+        """The coordinates of each rank, tp innermost."""
+        ranges = [range(self.env[axis]) for axis in MESH_AXES]
+        return [dict(zip(MESH_AXES, c, strict=True)) for c in itertools.product(*ranges)]
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The whole size of each tensor axis."""
+        return {
+            axis: evaluate(expr, self.env, what=t.name)
+            for t in self.graph.tensors
+            for axis, expr in zip(t.axes, t.shape, strict=True)
+        }
+
+    @cached_property
+    def operators(self) -> Mapping[str, Operator]:
+        """What each op of a block of the model computes."""
+        return {op.name: load(op.semantics) for op in self.graph.ops if op.block not in PSEUDO_BLOCKS}
+
+    @cached_property
+    def present(self) -> frozenset[str]:
+        """The ops that the degrees leave."""
+        ops = self.graph.ops
+        return frozenset(op.name for op in ops if op.present is None or evaluate(op.present, self.env) > 0)
+
+    @cached_property
+    def templates(self) -> Mapping[str, Template]:
+        """Which kind of task runs each op."""
+        return {op.name: op.template for op in self.graph.ops}
+
+    @cached_property
+    def buckets(self) -> Mapping[str, SymOp]:
+        """The bucketed collectives that the degrees leave."""
+        return {op.name: op for op in self.graph.ops if op.block == "bucket" and op.name in self.present}
+
+    @cached_property
+    def updates(self) -> Mapping[str, Sequence[Update]]:
+        """How the gradient of each weight of a block reaches the optimizer."""
+        return {block.name: self._updates(block.name) for block in self.graph.blocks}
+
+    @property
+    def shards(self) -> int:
+        """Ranks that share something which dp shards: all of dp, but for replicas."""
+        return self.env["dp"] // self.env["hsdp"]
+
+    def weights(self, block: str) -> list[SymTensor]:
+        """The weights of a block."""
+        return [row for row in self.graph.tensors if row.block == block and row.role == "weight"]
+
+    def ops(self, block: str, templates: Sequence[Template]) -> list[SymOp]:
+        """The ops of a block that a task runs, in the order in which it issues them."""
+        chosen = [op for op in self.graph.ops if op.block == block and op.template in templates]
+        return sorted(chosen, key=lambda op: op.order)
+
+    def execute(self, op: SymOp, inputs: list[Value]) -> list[Value]:
+        """Run one op of a block on all ranks; a collective that the degrees leave out passes its input on."""
+        operator = self.operators[op.name]
+        if isinstance(operator, Redistribution):
+            if op.name not in self.present:
+                return inputs
+            return [self._redistribute(operator, inputs[0], self.tensors[op.reads[0]])]
+        results = [
+            operator.run(self._place(op, rank), [value[i] for value in inputs]) for i, rank in enumerate(self.ranks)
+        ]
+        return [list(column) for column in zip(*results, strict=True)]
+
+    def reduce(self, bucket: SymOp, value: Value, weight: SymTensor) -> Value:
+        """What a bucket leaves of a weight's gradient: its sum, or each rank's part of it."""
+        value = self._redistribute(Redistribution("all_reduce", bucket.axis or ""), value, weight)
+        return self.split(value, weight) if bucket.kind == "reduce_scatter" else value
+
+    def scatter(self, whole: Array, row: SymTensor) -> Value:
+        """The parts of a whole value, as its tensor lies."""
+        return [whole[self._window(row, self.layouts[row.name], rank)] for rank in self.ranks]
+
+    def gather(self, value: Value, row: SymTensor) -> Array:
+        """A weight-shaped value put together; AssertionError where replicas of a part differ."""
+        layout = self.layouts[row.name]
+        whole = np.full([self.sizes[axis] for axis in row.axes], np.nan)
+        for rank, array in zip(self.ranks, value, strict=True):
+            window = self._window(row, layout, rank)
+            known = whole[window]
+            if not np.isnan(known).all():
+                np.testing.assert_allclose(array, known, rtol=1e-9, atol=1e-12, err_msg=f"{row.name}: replicas differ")
+            whole[window] = array
+        return whole
+
+    def split(self, value: Value, row: SymTensor) -> Value:
+        """Each rank's part of a weight that a dp group shares: rows in equal parts, the last ones padded."""
+        out = []
+        for rank, array in zip(self.ranks, value, strict=True):
+            rows = array.reshape(int(np.prod(array.shape[: row.rows])), -1)
+            each = -(-len(rows) // self.shards)
+            padded = np.pad(rows, ((0, each * self.shards - len(rows)), (0, 0)))
+            out.append(np.split(padded, self.shards)[rank["dp"] % self.shards])
+        return out
+
+    def join(self, value: Value, row: SymTensor) -> Value:
+        """The weight that the parts of a group make."""
+        out = []
+        for rank in self.ranks:
+            rows = np.concatenate([value[member] for member in self._group("dp", rank)])
+            shape = [length for _, length in (self._part(a, self.layouts[row.name].cuts(a), rank) for a in row.axes)]
+            out.append(rows[: int(np.prod(shape[: row.rows]))].reshape(shape))
+        return out
+
+    def total(self, value: Value, name: str) -> float:
+        """A scalar that may be partial: the sum of its different shares. AssertionError where replicas differ."""
+        partial = self.layouts[name].partials()
+        chosen: dict[tuple[int, ...], Array] = {}
+        for rank, array in zip(self.ranks, value, strict=True):
+            share = tuple(rank[m] for m in partial)
+            if share in chosen:
+                np.testing.assert_allclose(array, chosen[share], err_msg=f"replicas of {name} differ")
+            chosen[share] = array
+        return sum(float(array) for array in chosen.values())
+
+    def check_same(self, source: str, target: str) -> None:
+        """ValueError where a value cannot be handed from one tensor to another: they lie in different ways."""
+        if self.layouts[source] != self.layouts[target]:
+            lies = [", ".join(self.layouts[name].texts()) or "whole" for name in (source, target)]
+            raise ValueError(f"{source} lies {lies[0]}, {target} {lies[1]}: nothing between them moves it")
+
+    def check_local(self, value: Value, name: str) -> None:
+        """ValueError where what a rank holds is not of the stored local shape."""
+        local = tuple(evaluate(expr, self.env, what=name) for expr in self.tensors[name].local)
+        for array in value:
+            if array.shape != local:
+                raise ValueError(f"{name} is {array.shape} on a rank, and stored as {local}")
+
+    def _updates(self, block: str) -> list[Update]:
+        step = self.ops(block, (Template.STEP,))
+        writers = {name: op for op in step for name in op.writes if op.type == "collective"}
+        found = []
+        for op in step:
+            if not isinstance(self.operators[op.name], AdamW):
+                continue
+            rows = [self.tensors[name] for name in op.reads]
+            weights, finals = ([row for row in rows if row.role == role] for role in ("weight", "gradient"))
+            for weight, final in zip(weights, finals, strict=True):
+                reductions: list[SymOp] = []
+                name = final.name
+                while name in writers:
+                    reductions.insert(0, writers[name])
+                    name = writers[name].reads[0]
+                buckets = tuple(self.buckets[each] for each in weight.buckets if each in self.buckets)
+                found.append(Update(weight, name, buckets, tuple(reductions)))
+        return found
+
+    def _place(self, op: SymOp, rank: Mapping[str, int]) -> Place:
+        starts, lengths = {}, {}
+        leader = True
+        for name in (*op.reads, *op.writes):
+            layout = self.layouts[name]
+            for axis in self.tensors[name].axes:
+                cut = layout.cuts(axis)
+                if axis not in lengths or cut:
+                    starts[axis], lengths[axis] = self._part(axis, cut, rank)
+        for name in op.writes:
+            leader = leader and all(rank[m] == 0 for m in self.layouts[name].partials())
+        return Place(self.sizes, starts, lengths, leader)
+
+    def _part(self, axis: str, cuts: tuple[str, ...], rank: Mapping[str, int]) -> tuple[int, int]:
+        """The first index and the length of a rank's part of an axis."""
+        index, parts = 0, 1
+        for mesh_axis in cuts:
+            index, parts = index * self.env[mesh_axis] + rank[mesh_axis], parts * self.env[mesh_axis]
+        size = self.sizes[axis]
+        if axis in REPLICABLE and parts > size:
+            return index * size // parts, 1
+        if size % parts:
+            raise ValueError(f"axis {axis} of size {size} does not divide by {'·'.join(cuts)} = {parts}")
+        return index * (size // parts), size // parts
+
+    def _window(self, row: SymTensor, layout: Layout, rank: Mapping[str, int]) -> tuple[slice, ...]:
+        parts = [self._part(axis, layout.cuts(axis), rank) for axis in row.axes]
+        return tuple(slice(start, start + length) for start, length in parts)
+
+    def _group(self, axis: str, rank: Mapping[str, int]) -> list[int]:
+        """The ranks that share a collective on an axis with this one, in order."""
+        if axis == "kv":
+            size = max(self.env["tp"] // self.env["KV"], 1)
+            peers = range(rank["tp"] // size * size, (rank["tp"] // size + 1) * size)
+            same = [{**rank, "tp": tp} for tp in peers]
+        elif axis in ("dp", "dp_replicate"):
+            first, own = rank["dp"] // self.shards * self.shards, rank["dp"] % self.shards
+            near, apart = range(first, first + self.shards), range(own, self.env["dp"], self.shards)
+            same = [{**rank, "dp": dp} for dp in (near if axis == "dp" else apart)]
+        else:
+            same = [{**rank, axis: i} for i in range(self.env[axis])]
+        return [self.ranks.index(member) for member in same]
+
+    def _redistribute(self, move: Redistribution, value: Value, row: SymTensor) -> Value:
+        out = []
+        for rank in self.ranks:
+            members = self._group(move.mesh_axis, rank)
+            own = members.index(self.ranks.index(rank))
+            shares = [value[m] for m in members]
+            target = row.axes.index(move.target) if move.target else None
+            if move.move == "slice":
+                whole = value[self.ranks.index(rank)]
+            elif move.move in ("all_reduce", "reduce_scatter"):
+                whole = np.maximum.reduce(shares) if move.reduces == "max" else np.sum(shares, axis=0)
+            else:
+                whole = np.concatenate(shares, axis=row.axes.index(move.source or ""))
+            if target is not None:
+                whole = np.split(whole, len(members), axis=target)[own]
+            out.append(whole)
+        return out

@@ -1,0 +1,265 @@
+"""One pipeline stage of a simulated step: what it keeps, and what its tasks do with it.
+
+A stage keeps the activations of each micro-batch that is under way, its weights (or its parts of them), and what has
+been summed of each gradient. With others it shares only what it posts.
+"""
+
+from collections import ChainMap
+from collections.abc import Generator, Mapping, MutableMapping, Sequence
+
+import numpy as np
+
+from stagedb.graph.operators import Array
+from stagedb.graph.simulated_mesh import SimulatedMesh, Update, Value
+from stagedb.graph.symbolic import OpType, SymOp, SymTensor, Template, When
+
+Key = tuple[str, int]
+"""A tensor (or weight) of the block at a position of the whole model."""
+
+Task = tuple[str, int]
+"""What a stage does: "forward" or "backward" of a micro-batch, or ("step", 0)."""
+
+FORWARD, BACKWARD, STEP = "forward", "backward", "step"
+
+Message = tuple[int, str, int]
+"""The stage that a value is for, what it is (a template, or `TIED`), and its micro-batch."""
+
+TIED = "embedding"
+"""The mesh axis on which the first and the last stage sum the gradient of a weight that both have."""
+
+Waiting = Generator[str, None, None]
+"""Work that yields, as a text, what it waits for."""
+
+
+class Stage:
+    """A stage's state. `places` are its positions in the whole model, with their blocks, in forward order."""
+
+    def __init__(
+        self,
+        mesh: SimulatedMesh,
+        index: int,
+        places: Sequence[tuple[int, str]],
+        weights: Mapping[Key, Array],
+        microbatches: Sequence[Mapping[str, Array]],
+        post: MutableMapping[Message, Value],
+    ) -> None:
+        """`microbatches` holds the model's inputs (`tokens`, `labels`), whole; `post` is shared by all stages."""
+        self.mesh, self.index, self.places = mesh, index, places
+        self.blocks = dict(places)
+        self.microbatches, self.post = microbatches, post
+        self.losses: dict[int, float] = {}
+        self.gradients: dict[Key, Array] = {}
+        # Weights that are whole over dp now, for every micro-batch, and the parts of those that dp shards.
+        self.whole: dict[Key, Value] = {}
+        self.parts: dict[Key, Value] = {}
+        # By micro-batch: what its tasks have made; it reads `whole` where it has nothing of its own.
+        self.running: dict[int, ChainMap[Key, Value]] = {}
+        # Gradients by weight and by how many of their buckets they have passed.
+        self.summed: dict[tuple[Key, int], Value] = {}
+        for place, block in places:
+            for row in mesh.weights(block):
+                value = mesh.scatter(weights[(row.tied, 0) if row.tied else (row.name, place)], row)
+                sharded = any(mesh.templates[name] is not Template.STEP for name in row.gathers)
+                if sharded and mesh.shards > 1:
+                    self.parts[row.name, place] = mesh.split(value, row)
+                else:
+                    self.whole[row.name, place] = value
+
+    @property
+    def stages(self) -> int:
+        """How many stages there are."""
+        return self.mesh.env["pp"]
+
+    def run(self, order: Sequence[Task]) -> Waiting:
+        """Run the tasks one after another; yields what the stage waits for, until it is there."""
+        kinds = [kind for kind, _ in order]
+        for at, (kind, microbatch) in enumerate(order):
+            due = {When.EVERY}
+            if kind not in kinds[:at]:
+                due.add(When.FIRST)
+            if kind not in kinds[at + 1 :]:
+                due.add(When.LAST)
+            task = {FORWARD: self.forward, BACKWARD: self.backward}.get(kind)
+            yield from self.step() if task is None else task(microbatch, due)
+
+    def forward(self, microbatch: int, due: set[When]) -> Waiting:
+        """The forward of a micro-batch through all positions, then the message to the next stage."""
+        values = self.running[microbatch] = ChainMap({}, self.whole)
+        yield from self.take(values, Template.FORWARD, microbatch)
+        for place, block in self.places:
+            for row in self.mesh.graph.tensors:
+                if row.block == block and row.role == "input":
+                    inputs = self.microbatches[microbatch]
+                    values[row.name, place] = self.mesh.scatter(inputs[row.name.rpartition(".")[2]], row)
+            self.hand_over(values, Template.FORWARD, place)
+            self.gather_parameters(values, place, block, Template.FORWARD, due)
+            self.compute(values, place, block, (Template.FORWARD,), due)
+            self.give_back(values, place, block)
+        if self.index == self.stages - 1:
+            name, place = self.loss()
+            self.losses[microbatch] = self.mesh.total(values[name, place], name)
+        self.send(values, Template.FORWARD, microbatch)
+
+    def backward(self, microbatch: int, due: set[When]) -> Waiting:
+        """Both gradients of a micro-batch, its message to the stage before, and what is due of gradient buckets."""
+        values = self.running[microbatch]
+        yield from self.take(values, Template.INPUT_GRADIENT, microbatch)
+        if self.index == self.stages - 1:
+            name, place = self.loss()
+            # The loss is a mean over a micro-batch; the step's is the mean of those, as frameworks scale it.
+            values[f"{name}.gradient", place] = [np.asarray(1 / len(self.microbatches)) for _ in self.mesh.ranks]
+        for place, block in reversed(self.places):
+            self.hand_over(values, Template.INPUT_GRADIENT, place)
+            self.gather_parameters(values, place, block, Template.INPUT_GRADIENT, due)
+            self.compute(values, place, block, (Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT), due)
+        self.send(values, Template.INPUT_GRADIENT, microbatch)
+        for place, block in self.places:
+            for update in self.mesh.updates[block]:
+                key = (update.weight.name, place)
+                self.accumulate(key, 0, values[update.gradient, place])
+                self.reduce(key, update, Template.WEIGHT_GRADIENT, due)
+        del self.running[microbatch]
+        if When.LAST in due:
+            for key in self.parts:
+                self.whole.pop(key, None)
+
+    def step(self) -> Waiting:
+        """What is reduced once a step; what the optimizers read is put together, and kept."""
+        for place, block in self.places:
+            for update in self.mesh.updates[block]:
+                key, row = (update.weight.name, place), update.weight
+                self.reduce(key, update, Template.STEP, set(When))
+                # The optimizer reads what has passed every bucket; what has not is lost on it.
+                value = self.summed[key, len(update.buckets)]
+                for op in update.reductions:
+                    if op.axis == TIED and op.name in self.mesh.present:
+                        value = yield from self.sum_with_other_end(value)
+                    else:
+                        (value,) = self.mesh.execute(op, [value])
+                self.gradients[key] = self.mesh.gather(self.mesh.join(value, row) if update.sharded else value, row)
+
+    def loss(self) -> Key:
+        """The loss of the last stage's last block."""
+        place, block = self.places[-1]
+        return f"{block}.loss", place
+
+    def compute(
+        self,
+        values: MutableMapping[Key, Value],
+        place: int,
+        block: str,
+        templates: Sequence[Template],
+        due: set[When],
+    ) -> None:
+        """Run the ops of the block at a position."""
+        for op in self.mesh.ops(block, templates):
+            if op.when in due:
+                outputs = self.mesh.execute(op, [values[name, place] for name in op.reads])
+                values.update(zip(((name, place) for name in op.writes), outputs, strict=True))
+
+    def hand_over(self, values: MutableMapping[Key, Value], template: Template, place: int) -> None:
+        """Give the block at a position what the one that ran before it, or else the cut, has for it."""
+        onward = template is Template.FORWARD
+        neighbour = place - 1 if onward else place + 1
+        own = self.mesh.specs[self.blocks[place]]
+        target = own.input if onward else own.output_gradient
+        if target is None:
+            return
+        if neighbour in self.blocks:
+            before = self.mesh.specs[self.blocks[neighbour]]
+            source = (before.output if onward else before.input_gradient) or ""
+        else:
+            (source,) = self.cut(OpType.RECV, template).writes
+        self.mesh.check_same(source, target)
+        values[target, place] = values[source, neighbour]
+
+    def cut(self, end: OpType, template: Template) -> SymOp:
+        """The stored op for one end of a message; ValueError where there is none."""
+        ops = (op for op in self.mesh.graph.ops if op.block == "cut" and (op.type, op.template) == (end, template))
+        found = next(ops, None)
+        if found is None:
+            raise ValueError(f"the graph has no {end} for what goes between stages in a {template}")
+        return found
+
+    def beyond(self, template: Template) -> tuple[int, int]:
+        """The stages from which a task's message comes and to which it goes; they may be beyond the pipeline."""
+        return (self.index - 1, self.index + 1) if template is Template.FORWARD else (self.index + 1, self.index - 1)
+
+    def take(self, values: MutableMapping[Key, Value], template: Template, microbatch: int) -> Waiting:
+        """Wait for the message of a task, where it has one, and put it where the cut stands."""
+        if not 0 <= self.beyond(template)[0] < self.stages:
+            return
+        (name,) = self.cut(OpType.RECV, template).writes
+        arrived = yield from self.receive(template, microbatch)
+        self.mesh.check_local(arrived, name)
+        values[name, self.places[0][0] - 1 if template is Template.FORWARD else self.places[-1][0] + 1] = arrived
+
+    def send(self, values: Mapping[Key, Value], template: Template, microbatch: int) -> None:
+        """Post the message of a task to the neighbour, each rank its own, where there is a neighbour."""
+        target = self.beyond(template)[1]
+        if not 0 <= target < self.stages:
+            return
+        place, block = self.places[-1 if template is Template.FORWARD else 0]
+        spec = self.mesh.specs[block]
+        source = (spec.output if template is Template.FORWARD else spec.input_gradient) or ""
+        (name,) = self.cut(OpType.SEND, template).reads
+        self.mesh.check_same(source, name)
+        self.mesh.check_local(values[source, place], name)
+        self.post[target, template, microbatch] = values[source, place]
+
+    def receive(self, what: str, microbatch: int) -> Generator[str, None, Value]:
+        """A posted value, once it is there."""
+        while (self.index, what, microbatch) not in self.post:
+            yield f"stage {self.index} waits for the {what} of micro-batch {microbatch}"
+        return self.post.pop((self.index, what, microbatch))
+
+    def sum_with_other_end(self, value: Value) -> Generator[str, None, Value]:
+        """An all-reduce with the ranks of the same coordinates at the other end of the pipeline."""
+        other = self.stages - 1 - self.index
+        self.post[other, TIED, 0] = value
+        theirs = yield from self.receive(TIED, 0)
+        return [mine + its for mine, its in zip(value, theirs, strict=True)]
+
+    def accumulate(self, key: Key, passed: int, value: Value) -> None:
+        """Add a micro-batch's gradient to what has passed as many buckets."""
+        held = self.summed.get((key, passed))
+        self.summed[key, passed] = value if held is None else [a + b for a, b in zip(held, value, strict=True)]
+
+    def reduce(self, key: Key, update: Update, template: Template, due: set[When]) -> None:
+        """Lead what has been summed of a gradient through the buckets that are due, in their order."""
+        for passed, bucket in enumerate(update.buckets):
+            if bucket.template is template and bucket.when in due and (key, passed) in self.summed:
+                value = self.mesh.reduce(bucket, self.summed.pop((key, passed)), update.weight)
+                self.accumulate(key, passed + 1, value)
+
+    def gather_parameters(
+        self, values: MutableMapping[Key, Value], place: int, block: str, template: Template, due: set[When]
+    ) -> None:
+        """Put the parts of a block's weights together, where a bucket of this template is due.
+
+        What is gathered for every micro-batch is that micro-batch's own, and goes with it; what is gathered once stays
+        for all, until the last backward. What stands outside layers keeps its weights from the forward.
+        """
+        for row, key in self.sharded(place, block):
+            for bucket in (self.mesh.buckets[name] for name in row.gathers if name in self.mesh.buckets):
+                if bucket.template is template and bucket.when in due:
+                    if bucket.bucket == "layers" and not self.repeated(block):
+                        continue
+                    scope = values if bucket.when is When.EVERY else self.whole
+                    scope[key] = self.mesh.join(self.parts[key], row)
+
+    def give_back(self, values: MutableMapping[Key, Value], place: int, block: str) -> None:
+        """After the forward a layer's weights are parts again, where its backward gathers them once more."""
+        for row, key in self.sharded(place, block):
+            again = any(self.mesh.templates[name] is Template.INPUT_GRADIENT for name in row.gathers)
+            if again and self.repeated(block):
+                values.pop(key, None)
+
+    def sharded(self, place: int, block: str) -> list[tuple[SymTensor, Key]]:
+        """The weights of a block of which this stage has parts."""
+        rows = ((row, (row.name, place)) for row in self.mesh.weights(block))
+        return [(row, key) for row, key in rows if key in self.parts]
+
+    def repeated(self, block: str) -> bool:
+        """Whether a block is a layer."""
+        return self.mesh.specs[block].repeat != "1"
