@@ -26,7 +26,7 @@ class Granularity(StrEnum):
     BLOCK = "block"
 
 
-Force = Annotated[bool, typer.Option("--force", help="Replace what exists under the name.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the trace set that exists under the name.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with what an interrupted run of the same command has written.")
 ]

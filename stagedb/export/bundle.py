@@ -16,7 +16,6 @@ from stagedb.export.ranks import say_ranks
 from stagedb.export.sequence import Sequence as Nodes
 from stagedb.export.traceset import TraceSet
 
-MANIFEST = "manifest.json"
 FORMAT = 1
 """Version of the manifest."""
 

@@ -10,13 +10,14 @@ from itertools import islice
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.export.bundle import MANIFEST, manifest, write_texts
+from stagedb.export.bundle import manifest, write_texts
 from stagedb.export.encoded import rank_files
 from stagedb.export.packed import write_packed
+from stagedb.export.places import check_directory, check_file, is_trace_set
 from stagedb.export.ranks import parse_ranks, say_ranks
 from stagedb.export.sequence import GRANULARITIES
-from stagedb.export.staging import abandoned, check_absent, check_no_file, staged
-from stagedb.export.traceset import ClassTraces, TraceSet
+from stagedb.export.staging import abandoned, staged
+from stagedb.export.traceset import MANIFEST, ClassTraces, TraceSet
 from stagedb.export.writing import Format, Job, Target, Writers, explain, write_ranks, writers
 from stagedb.faults import fault_point
 
@@ -52,14 +53,14 @@ class Request:
     def check(self, world: int, only: str | None) -> None:
         """Raise UsageError for what cannot be, before anything is made for it."""
         if self.packed:
-            check_no_file(self.out, self.force)
+            check_file(self.out, self.force)
             if self.resume or self.compress or self.replay or self.format != "et":
                 raise UsageError(
                     "--packed writes one file of plain traces, in one go: leave out --resume, --compress, --replay and "
                     "--format, or give them to `stagedb unpack`"
                 )
-        elif not (self.resume and self.out.is_dir()):
-            check_absent(self.out, self.force)
+        elif not (self.resume and is_trace_set(self.out)):
+            check_directory(self.out, self.force)
         if only is not None:
             parse_ranks(only, world)
         if self.format not in ("et", "json"):
@@ -152,7 +153,7 @@ def write_set(
     replayed = request.replay if request.replay is not None else whole and traces.nodes <= REPLAYED_NODES
     files = {**traces.files, MANIFEST: manifest(traces, request.format)}
     summary = Summary(request.out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, clock.seconds)
-    if request.resume and request.out.is_dir():
+    if request.resume and is_trace_set(request.out):
         if _text(request.out / MANIFEST) == files[MANIFEST]:
             return summary
         raise UsageError(f"{request.out} is another export: name another directory with --out, or leave out --resume")
@@ -217,7 +218,8 @@ def _check_space(
     sizes = [each.encoded.size if format.plain else _first_size(each, format) for each in traces.classes]
     on_disk = [-(-size // BLOCK) * BLOCK for size in sizes]
     need = beside + sum(size * len(each.ranks.ranks) for size, each in zip(on_disk, traces.classes, strict=True))
-    existing = next(parent for parent in request.out.absolute().parents if parent.exists())
+    out = request.out.absolute()
+    existing = next(place for place in (*out.parents, out) if place.exists())
     free = shutil.disk_usage(existing).free
     if request.resume:
         free += sum(file.stat().st_size for left in abandoned(request.out)[-1:] for file in left.iterdir())

@@ -29,6 +29,9 @@ FORMAT = 1
 
 INDEX = "packed.json"
 
+WHAT = "a packed set of Chakra execution traces: `stagedb unpack` writes them"
+"""What the index says that the file is."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -82,13 +85,22 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
                 members[member] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "columns": rows}
         index = {
             "format": FORMAT,
-            "what": "a packed set of Chakra execution traces: `stagedb unpack` writes them",
+            "what": WHAT,
             "set": dict(traces.facts),
             "classes": [dict(each.facts) for each in traces.classes],
             "files": dict(traces.files),
             "members": members,
         }
         _put(archive, INDEX, json.dumps(index).encode(), compress)
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is a packed set, of whatever version, by what its index says that it is."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(INDEX) as index:
+            return b'"what": "a packed set of Chakra ' in index.read(200)
+    except (OSError, LookupError, ValueError, EOFError, zlib.error, RuntimeError, zipfile.BadZipFile):
+        return False
 
 
 def packed_size(traces: TraceSet) -> int:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from stagedb.errors import Interrupted, StagedbError, UnfinishedError, UsageError
+from stagedb.errors import Interrupted, StagedbError, UnfinishedError
+from stagedb.export.places import check_directory, check_file
 
 _EXCHANGE = 2
 _HERE = -100
@@ -27,23 +28,6 @@ QUIET = 60.0
 """Seconds without a new file after which another machine's unfinished directory is taken to be abandoned."""
 
 
-def check_absent(out: Path, force: bool) -> None:
-    """Raise UsageError where something stands under the name already, unless `force` says to replace it."""
-    if not os.path.lexists(out):
-        return
-    if not out.is_dir() or out.is_symlink():
-        raise UsageError(f"{out} exists and is no directory: name another one with --out")
-    if not force:
-        raise UsageError(f"{out} exists: name another directory with --out, or replace it with --force")
-
-
-def check_no_file(out: Path, force: bool) -> None:
-    """`check_absent` for a file."""
-    if os.path.lexists(out) and not (force and out.is_file()):
-        replace = "" if force else ", or replace it with --force"
-        raise UsageError(f"{out} exists: name another file with --out{replace}")
-
-
 @contextmanager
 def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
     """A directory to fill. It gets its name when the block ends well, and goes away when it fails.
@@ -51,7 +35,7 @@ def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
     An interrupt leaves it, under its other name, for a later one with `resume` to go on with what it holds. So does
     UnfinishedError.
     """
-    check_absent(out, force)
+    check_directory(out, force)
     out = out.absolute()
     partial = _beside(out)
     left = abandoned(out)
@@ -85,13 +69,14 @@ def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
 @contextmanager
 def staged_file(out: Path, *, force: bool) -> Iterator[Path]:
     """A file to make. It gets its name when the block ends well, and goes away when it does not."""
-    check_no_file(out, force)
+    check_file(out, force)
     out = out.absolute()
     partial = _beside(out)
     for path in abandoned(out):
         _remove(path)
     try:
         yield partial
+        check_file(out, force)
         partial.replace(out)
     finally:
         _remove(partial)
@@ -150,7 +135,7 @@ def _remove(path: Path) -> None:
 
 
 def _name(partial: Path, out: Path, force: bool) -> None:
-    check_absent(out, force)
+    check_directory(out, force)
     try:
         if os.path.lexists(out):
             _exchange(partial, out)

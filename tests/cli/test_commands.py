@@ -80,6 +80,8 @@ def test_a_plan_may_come_from_a_file(run: Run, tiny: str, tmp_path: Path) -> Non
         (("export", "missing-instance", "--ranks", "8"), "stagedb ls"),
         (("export", "one", "--model", "TINY"), "leave one out"),
         (("export", "--model", "TINY", "--ranks", "2", "--only", "5"), "--only"),
+        (("export", "--model", "TINY", "--out", ".", "--force"), "the current directory"),
+        (("export", "--model", "TINY", "--out", "tiny.yaml", "--packed", "--force"), "not a packed trace set"),
         (("query", "CREATE (n:Op)"), "CREATE"),
         (("query", "MATCH (n:Op) SET n.flops = 1"), "SET"),
         (("query", "bytes_by_axes"), "bytes_by_axis"),

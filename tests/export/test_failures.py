@@ -201,17 +201,26 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     assert "tiny.3.et" in explain(error, tmp_path)
 
 
-def test_a_directory_that_exists_is_kept_without_force(tmp_path: Path) -> None:
+def test_a_set_that_exists_is_kept_without_force(tmp_path: Path) -> None:
     out = tmp_path / "traces"
-    out.mkdir()
+    export_workload(workload(), out)
     (out / "mine").write_text("precious")
     with pytest.raises(UsageError, match="--force"):
         export_workload(workload(), out)
-    assert [path.name for path in out.iterdir()] == ["mine"]
+    assert (out / "mine").exists()
     export_workload(workload(), out, force=True)
     assert not (out / "mine").exists()
     assert validate_traces(out).faults == ()
     assert left(out) == []
+
+
+def test_an_empty_directory_is_replaced_with_force(tmp_path: Path) -> None:
+    out = tmp_path / "traces"
+    out.mkdir()
+    with pytest.raises(UsageError, match="--force"):
+        export_workload(workload(), out)
+    export_workload(workload(), out, force=True)
+    assert validate_traces(out).faults == ()
 
 
 def test_a_file_in_the_way_is_never_replaced(tmp_path: Path) -> None:
