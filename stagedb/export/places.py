@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -9,7 +10,13 @@ from stagedb.errors import UsageError
 from stagedb.export.packed import is_packed
 from stagedb.export.traceset import MANIFEST
 
+SEPARATOR = "~"
+"""Between the parts of an unfinished one's name: neither hosts' names nor numbers have it."""
+
 _WHAT = "Chakra execution traces"
+_UNFINISHED = re.compile(
+    rf"\.(?P<name>.+){SEPARATOR}[^{SEPARATOR}]+(?:{SEPARATOR}[0-9]+){{2}}{SEPARATOR}[0-9a-f]+\.partial"
+)
 
 
 class TakenError(UsageError):
@@ -40,6 +47,18 @@ def check_file(out: Path, force: bool) -> None:
     if os.path.lexists(out) and not force:
         raise TakenError(f"{out} exists: name another file with --out, or replace it with --force")
     _check_name(out)
+
+
+def unfinished(out: Path, host: str, process: int, began: int, word: str) -> Path:
+    """What a set is called, beside its place, while a process makes it."""
+    owner = SEPARATOR.join((host, str(process), str(began), word))
+    return out.with_name(f".{out.name}{SEPARATOR}{owner}.partial")
+
+
+def finished(path: Path) -> Path:
+    """A path with the name that an unfinished set in it is to get: what people know it by."""
+    parts = (_UNFINISHED.fullmatch(part) for part in path.parts)
+    return Path(*(found["name"] if found else part for found, part in zip(parts, path.parts, strict=True)))
 
 
 def is_trace_set(directory: Path) -> bool:

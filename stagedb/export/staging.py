@@ -13,13 +13,10 @@ from pathlib import Path
 import psutil
 
 from stagedb.errors import Interrupted, StagedbError, UnfinishedError
-from stagedb.export.places import check_directory, check_file
+from stagedb.export.places import SEPARATOR, check_directory, check_file, unfinished
 
 _EXCHANGE = 2
 _HERE = -100
-
-SEPARATOR = "~"
-"""Between the parts of an unfinished one's name: neither hosts' names nor numbers have it."""
 
 SAME = 5.0
 """Seconds by which two readings of when a process began may differ: the system's clock is adjusted meanwhile."""
@@ -89,8 +86,7 @@ def _beside(out: Path) -> Path:
     except OSError as error:
         raise StagedbError(f"cannot make {out.parent}: {error.strerror}; name another directory with --out") from error
     me = psutil.Process()
-    owner = SEPARATOR.join((socket.gethostname(), str(me.pid), str(int(me.create_time())), secrets.token_hex(4)))
-    return out.with_name(f".{out.name}{SEPARATOR}{owner}.partial")
+    return unfinished(out, socket.gethostname(), me.pid, int(me.create_time()), secrets.token_hex(4))
 
 
 def _adopt(left: Path, partial: Path) -> bool:

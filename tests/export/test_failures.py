@@ -16,6 +16,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.export import validate_traces
 from stagedb.export.exporting import smaller, trace_set
 from stagedb.export.packed import write_packed
+from stagedb.export.places import unfinished
 from stagedb.export.writing import explain
 from tests.export.synthetic import workload
 from tests.export.written import export_workload, files_of
@@ -198,7 +199,16 @@ def test_what_is_written_already_is_not_counted_again(tmp_path: Path, monkeypatc
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     error = OSError(errno.ENOSPC, "No space left on device", "tiny.3.et")
     assert "no space left while writing" in explain(error, tmp_path)
-    assert "tiny.3.et" in explain(error, tmp_path)
+    assert str(tmp_path / "tiny.3.et") in explain(error, tmp_path)
+
+
+@pytest.mark.parametrize("inside", ["", "/tiny.3.et"])
+def test_a_failure_tells_the_name_that_was_asked_for(tmp_path: Path, inside: str) -> None:
+    out = tmp_path / "set.packed"
+    hidden = unfinished(out, "a-host.example", 17, 1700000000, "0a1b2c3d")
+    told = f"cannot write {out}{inside}: Permission denied; nothing was kept"
+    for name, directory in ((f"{hidden}{inside}", out), (f"{hidden}{inside}", hidden), (inside[1:] or None, hidden)):
+        assert explain(OSError(errno.EACCES, "Permission denied", name), directory) == told
 
 
 def test_a_set_that_exists_is_kept_without_force(tmp_path: Path) -> None:
