@@ -130,6 +130,8 @@ class Stagedb:
             seconds={**clock.seconds, **done.seconds},
             instance=instance,
             packed=done.packed,
+            there=done.there,
+            mended=done.mended,
         )
 
     def query(

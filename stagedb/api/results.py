@@ -70,6 +70,8 @@ class Unpacked:
     """A trace set on disk, of a job of `world` ranks. `bytes` counts the trace files.
 
     `replayed` says whether they were run as a simulator would, `seconds` has the time of each stage of the work.
+    `there`: with `resume`, it was there already; `mended` are its files that were missing or cut short and have been
+    written again, none where it was complete.
     """
 
     path: Path
@@ -79,6 +81,8 @@ class Unpacked:
     bytes: int
     replayed: bool
     seconds: Mapping[str, float]
+    there: bool = dataclasses.field(default=False, kw_only=True)
+    mended: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)

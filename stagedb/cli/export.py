@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,12 @@ from stagedb.cli.graphs import count, tell_bubble
 from stagedb.cli.options import Common, option_groups
 from stagedb.cli.plan import PlanWords
 from stagedb.cli.progress import progress
+
+if TYPE_CHECKING:
+    from stagedb.api import Unpacked
+
+SHOWN = 5
+"""Names of files that a message has."""
 
 
 class TraceFormat(StrEnum):
@@ -114,7 +120,7 @@ def export(
     packed_in = "" if done.packed is None else f" packed in {size(done.packed)}"
     replayed = ", replayed" if done.replayed else ""
     common.say(
-        f"{done.path}: {count(done.files, 'trace')} of {done.instance.name} ({ranks}), {done.nodes:,} nodes, "
+        f"{what_happened(done)}{count(done.files, 'trace')} of {done.instance.name} ({ranks}), {done.nodes:,} nodes, "
         f"{size(done.bytes)}{packed_in}{replayed}, in {sum(done.seconds.values()):.1f} s"
     )
 
@@ -155,9 +161,20 @@ def unpack(
     common.profile(done.seconds)
     replayed = ", replayed" if done.replayed else ""
     common.say(
-        f"{done.path}: {count(done.files, 'trace')} ({count(done.world, 'rank')}), {done.nodes:,} nodes, "
+        f"{what_happened(done)}{count(done.files, 'trace')} ({count(done.world, 'rank')}), {done.nodes:,} nodes, "
         f"{size(done.bytes)}{replayed}, in {sum(done.seconds.values()):.1f} s"
     )
+
+
+def what_happened(done: "Unpacked") -> str:
+    """The beginning of what is said of a set: that it was written, or what became of one that was there already."""
+    if not done.there:
+        return f"{done.path}: "
+    if not done.mended:
+        return f"{done.path} was complete already, nothing was written: "
+    shown = [*done.mended[:SHOWN], *(["…"] if len(done.mended) > SHOWN else [])]
+    written = count(len(done.mended), "file was", "files were")
+    return f"{done.path} was there, of which {written} missing or damaged and written again ({', '.join(shown)}): "
 
 
 def size(count: float) -> str:

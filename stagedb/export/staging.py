@@ -64,6 +64,25 @@ def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
+def mended(out: Path) -> Iterator[Path]:
+    """A directory to fill with files that a finished one lacks.
+
+    When the block ends well they are put into their places, each whole at once; when it fails they go away.
+    """
+    out = out.absolute()
+    partial = _beside(out)
+    for path in abandoned(out):
+        _remove(path)
+    try:
+        partial.mkdir()
+        yield partial
+        for path in partial.iterdir():
+            path.replace(out / path.name)
+    finally:
+        _remove(partial)
+
+
+@contextmanager
 def staged_file(out: Path, *, force: bool) -> Iterator[Path]:
     """A file to make. It gets its name when the block ends well, and goes away when it does not."""
     check_file(out, force)
@@ -138,6 +157,8 @@ def _name(partial: Path, out: Path, force: bool) -> None:
         else:
             partial.rename(out)
     except OSError as error:
+        # Another one may have been quicker: then this says so.
+        check_directory(out, force)
         raise StagedbError(f"cannot give {out} its name: {error.strerror}; nothing was kept") from error
 
 

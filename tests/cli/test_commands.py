@@ -164,6 +164,16 @@ def test_an_existing_directory_is_replaced_on_request_only(run: Run, tiny: str, 
     assert not (tmp_path / "traces" / "note").exists()
 
 
+def test_resuming_a_finished_export_says_what_was_done(run: Run, tiny: str, tmp_path: Path) -> None:
+    export = ("export", "--model", tiny, *PLAN, "--out", "traces", "--resume")
+    assert "complete already" not in run(*export).out
+    assert "traces was complete already, nothing was written: 8 traces" in run(*export).out
+    (tmp_path / "traces" / "tiny.3.et").unlink()
+    (tmp_path / "traces" / "tiny.4.et").write_bytes(b"half")
+    assert "2 files were missing or damaged and written again (tiny.3.et, tiny.4.et)" in run(*export).out
+    assert run("validate", "traces").status == 0
+
+
 def test_the_newest_instance_is_exported_at_another_size(run: Run, tiny: str, tmp_path: Path) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     ran = run("export", "--ranks", "32", "--only", "0-3,31")
