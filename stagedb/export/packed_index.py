@@ -5,6 +5,7 @@ agree with. What is right here can become names of files and the rows of a manif
 """
 
 import json
+import math
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
@@ -44,7 +45,8 @@ def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
         return reason
     described = index["set"]
     if described["name"] != described["model"].replace("/", "_"):
-        return f"the set is called {described['name']!r} and is of the model {described['model']!r}"
+        name, model = (reprlib.repr(described[word]) for word in ("name", "model"))
+        return f"the set is called {name} and is of the model {model}"
     return (
         _wrong_degrees(described["plan"], described["world"])
         or _wrong_classes(index["classes"], described["world"])
@@ -95,7 +97,7 @@ def _is_sha256(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
+    return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _is_plan(value: object) -> bool:

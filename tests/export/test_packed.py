@@ -225,6 +225,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "a plan of no order": (in_set(plan={}), "names no degrees"),
     "a plan with a script in it": (in_set(plan={"rank_order": ["tp"], "tp": "8; rm"}), "names no degrees"),
     "a plan of plans": (in_set(plan={"tp": {"tp": 8}}), "plan is"),
+    "a plan beyond numbers": (replaced('"plan": {', '"plan": {"limit": 1e999, '), "plan is"),
     "no versions": (in_set(versions=None), "the set has no versions"),
     "versions of nothing": (in_set(versions={}), "versions is"),
     "an unknown granularity": (in_set(granularity="atom"), "granularity is 'atom'"),
