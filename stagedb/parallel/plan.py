@@ -50,8 +50,7 @@ class Plan:
         if self.dtypes is None:
             object.__setattr__(self, "dtypes", Dtypes.of(self.options.recipe))
         for word in (*DEGREES, "hsdp", "micro_batch_size", "seq_len"):
-            if getattr(self, word) < 1:
-                raise UsageError(f"{word} is {getattr(self, word)}: {option(word)} takes a number from 1 up")
+            _check_positive(word, getattr(self, word))
         for word, name in (("cp", "context"), ("ep", "expert")):
             if getattr(self, word) > 1:
                 raise UsageError(f"{name} parallelism is not supported yet: --{word} must be 1")
@@ -234,16 +233,24 @@ def plan_for_ranks(ranks: int, words: Mapping[str, object]) -> Plan:
     return Plan.from_mapping({**words, "ranks": ranks})
 
 
+def _check_positive(word: str, number: int) -> None:
+    if number < 1:
+        raise UsageError(f"{word} is {number}: {option(word)} takes a number from 1 up")
+
+
 def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
     degrees = {name: words.get(name, 1) for name in ("tp", "pp", "cp")}
+    for word, number in {**degrees, "dp": words.get("dp")}.items():
+        if number is not None:
+            _check_positive(word, number)
     unit = degrees["tp"] * degrees["pp"] * degrees["cp"]
     text = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "1"
-    if unit < 1 or ranks < 1 or ranks % unit:
-        below = max(ranks, 0) // unit * unit if unit > 0 else 0
-        valid = [count for count in (below, below + unit) if count > 0]
+    if ranks < 1 or ranks % unit:
+        below = max(ranks, 0) // unit * unit
+        valid = [count for count in (below, below + unit) if count]
         raise UsageError(
             f"{ranks} ranks are not divisible by {text}{f' = {unit}' if text != str(unit) else ''}: "
-            f"the nearest is {_either('ranks', valid or [1])}"
+            f"the nearest is {_either('ranks', valid)}"
         )
     given = words.get("dp")
     if given is not None and given != ranks // unit:
