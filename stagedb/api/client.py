@@ -91,10 +91,10 @@ class Stagedb:
         `0-1023:8`. shard: instead, one of N equal parts, such as `0/4`; it has a directory of its own
         (`./NAME-RANKS.0of4`). granularity: `op`, a node an operator, or `block`, which merges what is computed between
         two communications into one node with the sums. packed: one small file (`./NAME-RANKS.packed`) that `unpack`
-        expands, instead of a directory. force: replace the trace set, or empty directory, that exists under
-        the name. resume: go on with what an export that was interrupted has written. format: `et` or `json`.
-        compress: gzip the traces, which ASTRA-sim does not read. replay: run the traces as a simulator would before
-        they get their name; by default for small worlds.
+        expands, instead of a directory. force: replace the trace set, or empty directory, that exists under the name.
+        resume: go on with what an export that was interrupted has written, and mend a finished one; not with packed.
+        format: `et` or `json`. compress: gzip the traces, which ASTRA-sim does not read. replay: run the traces as a
+        simulator would before they get their name; by default for small worlds.
         """
         clock = _Clock()
         wanted = self._to_export(target, model, typed_words(words))

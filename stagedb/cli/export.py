@@ -65,7 +65,11 @@ def export(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Directory of the trace set, or name of the packed file.  [./NAME-RANKS]"),
+        typer.Option(
+            metavar="DIR",
+            help="Directory of the trace set, or name of the packed file.  [./NAME-RANKS; with --shard 0/3 "
+            "./NAME-RANKS.0of3; with --packed that with .packed behind it]",
+        ),
     ] = None,
     only: Only = None,
     shard: Annotated[
