@@ -1,14 +1,24 @@
 """A graph database of execution traces of distributed LLM training.
 
-`connect` opens a store; everything else hangs on what it returns. See `stagedb.api`.
+`connect` opens a store, and most else hangs on what it returns. `unpack` and `validate` work on files and need none.
+See `stagedb.api`.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stagedb.api import Stagedb
+    from stagedb.api import Stagedb, unpack, validate
 
-__all__ = ["connect"]
+__all__ = ["connect", "unpack", "validate"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load on first use what `stagedb.api` has of these names."""
+    if name in __all__:
+        import stagedb.api
+
+        return getattr(stagedb.api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def connect(store: str | None = None) -> "Stagedb":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stagedb.api.client import Stagedb, connect, model, models
     from stagedb.api.library import describe
     from stagedb.api.querying import queries
-    from stagedb.api.results import Exported, GraphInfo, InstanceInfo, QueryInfo, Rows, Unpacked, properties
+    from stagedb.api.results import Exported, GraphInfo, InstanceInfo, Memory, QueryInfo, Rows, Unpacked, properties
     from stagedb.api.traces import unpack, validate
     from stagedb.api.words import GraphWords, PlanWords
 
@@ -25,6 +25,7 @@ __all__ = [
     "GraphInfo",
     "GraphWords",
     "InstanceInfo",
+    "Memory",
     "PlanWords",
     "QueryInfo",
     "Rows",
@@ -44,7 +45,7 @@ _MODULES = {
     "client": ("Stagedb", "connect", "model", "models"),
     "library": ("describe",),
     "querying": ("queries",),
-    "results": ("Exported", "GraphInfo", "InstanceInfo", "QueryInfo", "Rows", "Unpacked", "properties"),
+    "results": ("Exported", "GraphInfo", "InstanceInfo", "Memory", "QueryInfo", "Rows", "Unpacked", "properties"),
     "traces": ("unpack", "validate"),
     "words": ("GraphWords", "PlanWords"),
 }

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from stagedb.api import catalog, library, querying
-from stagedb.api.results import Exported, GraphInfo, InstanceInfo, QueryInfo, Rows
+from stagedb.api.results import Exported, GraphInfo, InstanceInfo, Memory, QueryInfo, Rows
 from stagedb.api.traces import WriteProgress
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
@@ -18,7 +18,7 @@ from stagedb.export.ranks import shard_ranks
 from stagedb.models import Card, card_names
 from stagedb.parallel import Plan, typed_words
 from stagedb.parallel.words import DTYPE_WORDS
-from stagedb.store import Store
+from stagedb.store import Store, load
 from stagedb.store import connect as open_store
 
 DEFAULT_MODEL = "llama3-70b"
@@ -91,9 +91,10 @@ class Stagedb:
         `0-1023:8`. shard: instead, one of N equal parts, such as `0/4`; it has a directory of its own
         (`./NAME-RANKS.0of4`). granularity: `op`, a node an operator, or `block`, which merges what is computed between
         two communications into one node with the sums. packed: one small file (`./NAME-RANKS.packed`) that `unpack`
-        expands, instead of a directory. force: replace what exists under the name. resume: go on with what an export
-        that was interrupted has written. format: `et` or `json`. compress: gzip the traces, which ASTRA-sim does not
-        read. replay: run the traces as a simulator would before they get their name; by default for small worlds.
+        expands, instead of a directory. force: replace the trace set, or empty directory, that exists under the name.
+        resume: go on with what an export that was interrupted has written, and mend a finished one; not with packed.
+        format: `et` or `json`. compress: gzip the traces, which ASTRA-sim does not read. replay: run the traces as a
+        simulator would before they get their name; by default for small worlds.
         """
         clock = _Clock()
         wanted = self._to_export(target, model, typed_words(words))
@@ -129,6 +130,8 @@ class Stagedb:
             seconds={**clock.seconds, **done.seconds},
             instance=instance,
             packed=done.packed,
+            there=done.there,
+            mended=done.mended,
         )
 
     def query(
@@ -167,6 +170,20 @@ class Stagedb:
         """The rank classes of an instance: their stages, layers, ranks, and how many operators and tasks they have."""
         return self.query("analyze/classes", instance=instance)
 
+    def memory(self, instance: str | None = None, /) -> Memory:
+        """What one rank of each class holds in memory over a step: peaks, phases, tensors.
+
+        instance: id or name; the newest if not given. It is computed once and kept in the store, where `Memory`,
+        `MemoryLevel` and `MemoryTensor` nodes answer queries about it.
+        """
+        found = catalog.the_instance(self.store, instance)
+        if not self.store.read("memory/all_peaks", instance=found.id):
+            from stagedb.profile import analyse, record
+
+            record(self.store, found.id, analyse(self.store, found.graph, Plan.from_mapping(found.plan)))
+        tables = (_rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors"))
+        return Memory(found, *tables)
+
     def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo]:
         """Remove an instance, or a graph. Returns what was removed.
 
@@ -201,6 +218,13 @@ class Stagedb:
         instance = catalog.the_instance(self.store, target)
         source = library.find_source(self.store, instance.graph, words)
         return _Wanted(source, source.plan(_changed(instance.plan, words)), None, None if words else instance)
+
+
+def _rows(store: Store, statement: str, instance: str) -> Rows:
+    columns = tuple(column.name for column in load(statement).columns)
+    return Rows(
+        columns, tuple(tuple(row[name] for name in columns) for row in store.read(statement, instance=instance))
+    )
 
 
 class _Clock:
@@ -238,6 +262,8 @@ def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any
         said["dp"] = None
     if "dtype" in words:
         said |= {word: words.get(word) for word in DTYPE_WORDS if word != "dtype"}
+    elif "param_dtype" in words:
+        said |= {word: words.get(word) for word in ("grad_dtype", "reduce_dtype", "opt_dtype", "master_dtype")}
     return said
 
 

@@ -90,9 +90,9 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
         raise unknown_model(word, store)
     options = GraphOptions(**graph.options)
     for option, value in said.items():
-        if graph.options[option] != value:
+        if getattr(options, option) != getattr(GraphOptions(**{**graph.options, option: value}), option):
             raise UsageError(
-                f"graph {graph.id[: catalog.SHORT_ID]} has {option} {graph.options[option]}, not {value}: an option "
+                f"graph {graph.id[: catalog.SHORT_ID]} has {option} {getattr(options, option)}, not {value}: an option "
                 f"of a graph cannot be changed; name the model instead of the graph, or leave the option out"
             )
     return Source(options, graph.sizes, graph)

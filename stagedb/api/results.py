@@ -70,6 +70,8 @@ class Unpacked:
     """A trace set on disk, of a job of `world` ranks. `bytes` counts the trace files.
 
     `replayed` says whether they were run as a simulator would, `seconds` has the time of each stage of the work.
+    `there`: with `resume`, it was there already; `mended` are its files that were missing or cut short and have been
+    written again, none where it was complete.
     """
 
     path: Path
@@ -79,6 +81,8 @@ class Unpacked:
     bytes: int
     replayed: bool
     seconds: Mapping[str, float]
+    there: bool = dataclasses.field(default=False, kw_only=True)
+    mended: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,20 @@ class Exported(Unpacked):
 
     instance: InstanceInfo
     packed: int | None = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one rank of each class of an instance holds in memory over a step, in bytes.
+
+    peaks: a row a class: the most, and when it is held. levels: bytes by class, moment and category; moments are the
+    start, the end of each phase, and the most within each. tensors: what lives at the peak, the biggest first.
+    """
+
+    instance: InstanceInfo
+    peaks: Rows
+    levels: Rows
+    tensors: Rows
 
 
 @dataclass(frozen=True)

@@ -46,4 +46,14 @@ def unpack(
         out = path.with_suffix("") if path.suffix else path.with_name(f"{path.name}.traces")
     request = Request(Path(out), force=force, resume=resume, format=format, compress=compress, replay=replay)
     done = unpack_traces(path, request, only=only, progress=progress)
-    return Unpacked(done.directory, done.world, done.files, done.nodes, done.bytes, done.replayed, done.seconds)
+    return Unpacked(
+        path=done.directory,
+        world=done.world,
+        files=done.files,
+        nodes=done.nodes,
+        bytes=done.bytes,
+        replayed=done.replayed,
+        seconds=done.seconds,
+        there=done.there,
+        mended=done.mended,
+    )

@@ -10,11 +10,13 @@ class GraphWords(TypedDict, total=False):
     recipe: Literal["torch", "megatron"]
     sp: bool
     attention: Literal["fused", "math"]
+    matmul_dtype: Literal["same", "fp8"]
     dropout: float
     kernels: Literal["fused", "eager"]
     shared_input: bool
     loss_parallel: bool
-    recompute: Literal["none", "full", "core", "pointwise"]
+    recompute: Literal["none", "full", "core", "pointwise", "operators"]
+    recompute_operators: Sequence[str] | str
     early_stop: bool
     zero: Literal[0, 1, 2, 3]
     reshard: bool
@@ -33,6 +35,7 @@ class PlanWords(GraphWords, total=False):
     global_batch_size: int
     seq_len: int
     schedule: str
+    recompute_every: int
     layers_per_stage: Sequence[int] | str
     rank_order: Sequence[str] | str
     dtype: str
@@ -40,6 +43,8 @@ class PlanWords(GraphWords, total=False):
     grad_dtype: str
     reduce_dtype: str
     opt_dtype: str
+    master_dtype: str
+    logits_dtype: str
 
 
 Words = Mapping[str, object]

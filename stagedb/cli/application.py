@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from stagedb.cli import catalog, database, export, graphs, models, query, validate
+from stagedb.cli import catalog, database, export, graphs, memory, models, query, validate
 from stagedb.errors import StagedbError
 
 HELP = """Execution traces of distributed LLM training, in a graph database.
@@ -36,6 +36,7 @@ graphs.register(app)
 export.register(app)
 validate.register(app)
 query.register(app)
+memory.register(app)
 catalog.register(app)
 database.register(app)
 

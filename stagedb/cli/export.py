@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,12 @@ from stagedb.cli.graphs import count, tell_bubble
 from stagedb.cli.options import Common, option_groups
 from stagedb.cli.plan import PlanWords
 from stagedb.cli.progress import progress
+
+if TYPE_CHECKING:
+    from stagedb.api import Unpacked
+
+SHOWN = 5
+"""Names of files that a message has."""
 
 
 class TraceFormat(StrEnum):
@@ -26,7 +32,7 @@ class Granularity(StrEnum):
     BLOCK = "block"
 
 
-Force = Annotated[bool, typer.Option("--force", help="Replace what exists under the name.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the trace set that exists under the name.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with what an interrupted run of the same command has written.")
 ]
@@ -59,7 +65,11 @@ def export(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Directory of the trace set, or name of the packed file.  [./NAME-RANKS]"),
+        typer.Option(
+            metavar="DIR",
+            help="Directory of the trace set, or name of the packed file.  [./NAME-RANKS; with --shard 0/3 "
+            "./NAME-RANKS.0of3; with --packed that with .packed behind it]",
+        ),
     ] = None,
     only: Only = None,
     shard: Annotated[
@@ -114,7 +124,7 @@ def export(
     packed_in = "" if done.packed is None else f" packed in {size(done.packed)}"
     replayed = ", replayed" if done.replayed else ""
     common.say(
-        f"{done.path}: {count(done.files, 'trace')} of {done.instance.name} ({ranks}), {done.nodes:,} nodes, "
+        f"{what_happened(done)}{count(done.files, 'trace')} of {done.instance.name} ({ranks}), {done.nodes:,} nodes, "
         f"{size(done.bytes)}{packed_in}{replayed}, in {sum(done.seconds.values()):.1f} s"
     )
 
@@ -155,9 +165,20 @@ def unpack(
     common.profile(done.seconds)
     replayed = ", replayed" if done.replayed else ""
     common.say(
-        f"{done.path}: {count(done.files, 'trace')} ({count(done.world, 'rank')}), {done.nodes:,} nodes, "
+        f"{what_happened(done)}{count(done.files, 'trace')} ({count(done.world, 'rank')}), {done.nodes:,} nodes, "
         f"{size(done.bytes)}{replayed}, in {sum(done.seconds.values()):.1f} s"
     )
+
+
+def what_happened(done: "Unpacked") -> str:
+    """The beginning of what is said of a set: that it was written, or what became of one that was there already."""
+    if not done.there:
+        return f"{done.path}: "
+    if not done.mended:
+        return f"{done.path} was complete already, nothing was written: "
+    shown = [*done.mended[:SHOWN], *(["…"] if len(done.mended) > SHOWN else [])]
+    written = count(len(done.mended), "file was", "files were")
+    return f"{done.path} was there, of which {written} missing or damaged and written again ({', '.join(shown)}): "
 
 
 def size(count: float) -> str:

@@ -22,6 +22,10 @@ class GraphWords:
     attention: Annotated[
         str | None, typer.Option(metavar="fused|math", help="One flash-like kernel, or matmuls and a softmax.  [fused]")
     ] = None
+    matmul_dtype: Annotated[
+        str | None,
+        typer.Option(metavar="same|fp8", help="Operands of linear layers: as --dtype, or cast to fp8.  [same]"),
+    ] = None
     dropout: Annotated[float | None, typer.Option(metavar="P", help="Dropout probability.  [0]")] = None
     kernels: Annotated[
         str | None,
@@ -46,8 +50,16 @@ class GraphWords:
     recompute: Annotated[
         str | None,
         typer.Option(
-            metavar="none|full|core|pointwise",
-            help="What a layer's backward computes again: all, the attention core, all but matmuls.  [none]",
+            metavar="none|full|core|pointwise|operators",
+            help="What a layer's backward computes again: all, the attention core, all but matmuls, or what "
+            "--recompute-operators names.  [none]",
+        ),
+    ] = None
+    recompute_operators: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="Operators of a layer, each with all under its name, such as attn_norm,ffn.gate.",
         ),
     ] = None
     early_stop: Annotated[
@@ -123,6 +135,9 @@ class PlanWords(GraphWords):
     schedule: Annotated[
         str | None, typer.Option(metavar="1f1b|gpipe", help="Order of micro-batches on the stages.  [1f1b]")
     ] = None
+    recompute_every: Annotated[
+        int | None, typer.Option(metavar="K", help="Recompute in every K-th layer of a stage alone.  [1]")
+    ] = None
     layers_per_stage: Annotated[
         str | None,
         typer.Option(metavar="N,N,…", help="Layers of each stage.  [evenly, the remainder to the early stages]"),
@@ -133,7 +148,9 @@ class PlanWords(GraphWords):
     dtype: Annotated[
         str | None, typer.Option(metavar="bf16|fp16|fp32", help="Activations, and what else is not said.  [bf16]")
     ] = None
-    param_dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="Parameters.  [--dtype]")] = None
+    param_dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="Parameters.  [--dtype; torch: fp32 with fp16]")
+    ] = None
     grad_dtype: Annotated[
         str | None, typer.Option(metavar="DTYPE", help="Gradients.  [torch: as parameters; megatron: fp32]")
     ] = None
@@ -141,5 +158,15 @@ class PlanWords(GraphWords):
         str | None, typer.Option(metavar="DTYPE", help="Gradients while they are reduced.  [as gradients]")
     ] = None
     opt_dtype: Annotated[
-        str | None, typer.Option(metavar="DTYPE", help="Optimizer state.  [torch: as parameters; megatron: fp32]")
+        str | None, typer.Option(metavar="DTYPE", help="Optimizer moments.  [torch: as parameters; megatron: fp32]")
+    ] = None
+    master_dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="none|fp32",
+            help="The optimizer's own copy of parameters.  [torch: none; megatron: fp32 unless parameters are]",
+        ),
+    ] = None
+    logits_dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="Logits in the loss and their gradient.  [fp32]")
     ] = None

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from stagedb.errors import StagedbError
-from stagedb.export.bundle import class_facts, groups_json, set_facts, simulator_inputs
+from stagedb.errors import StagedbError, UsageError
+from stagedb.export.bundle import class_facts, groups_json, set_facts
 from stagedb.export.checks import check_workload
 from stagedb.export.columns import Workload
 from stagedb.export.encode import RankFields, encode, rank_bytes
@@ -11,9 +11,10 @@ from stagedb.export.output import Clock, Counter, Progress, Request, Summary, wr
 from stagedb.export.packed import packed_size, write_packed
 from stagedb.export.ranks import parse_ranks
 from stagedb.export.sequence import sequence
+from stagedb.export.simulator import simulator_inputs
 from stagedb.export.source import find, read_workload
 from stagedb.export.staging import staged_file
-from stagedb.export.traceset import ClassTraces, TraceSet
+from stagedb.export.traceset import MANIFEST, ClassTraces, TraceSet
 from stagedb.export.wire import Ints
 from stagedb.export.writing import explain
 from stagedb.faults import fault_point
@@ -79,7 +80,10 @@ def trace_set(workload: Workload, only: str | None = None, granularity: str = "o
             facts = class_facts(workload, columns, nodes[number], encoded)
             classes.append(ClassTraces(facts, encoded, rank_bytes(workload, fields, wanted)))
     name = workload.model.replace("/", "_")
-    files = {f"{name}.json": groups_json(workload), **simulator_inputs(name, workload)}
+    inputs = simulator_inputs(name, world, workload.degrees)
+    if f"{name}.json" in (MANIFEST, *inputs):
+        raise UsageError(f"traces of a model called {name} would have two files {name}.json: give it another name")
+    files = {f"{name}.json": groups_json(workload), **inputs}
     return TraceSet(set_facts(name, workload, granularity), files, tuple(classes))
 
 

@@ -5,18 +5,20 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.export.bundle import MANIFEST, manifest, write_texts
+from stagedb.export.bundle import manifest, write_texts
 from stagedb.export.encoded import rank_files
+from stagedb.export.mending import lacking
 from stagedb.export.packed import write_packed
+from stagedb.export.places import TakenError, check_directory, check_file, is_trace_set
 from stagedb.export.ranks import parse_ranks, say_ranks
 from stagedb.export.sequence import GRANULARITIES
-from stagedb.export.staging import abandoned, check_absent, check_no_file, staged
-from stagedb.export.traceset import ClassTraces, TraceSet
+from stagedb.export.staging import abandoned, mended, staged
+from stagedb.export.traceset import MANIFEST, ClassTraces, TraceSet
 from stagedb.export.writing import Format, Job, Target, Writers, explain, write_ranks, writers
 from stagedb.faults import fault_point
 
@@ -52,14 +54,14 @@ class Request:
     def check(self, world: int, only: str | None) -> None:
         """Raise UsageError for what cannot be, before anything is made for it."""
         if self.packed:
-            check_no_file(self.out, self.force)
+            check_file(self.out, self.force)
             if self.resume or self.compress or self.replay or self.format != "et":
                 raise UsageError(
                     "--packed writes one file of plain traces, in one go: leave out --resume, --compress, --replay and "
                     "--format, or give them to `stagedb unpack`"
                 )
-        elif not (self.resume and self.out.is_dir()):
-            check_absent(self.out, self.force)
+        else:
+            self._check_directory()
         if only is not None:
             parse_ranks(only, world)
         if self.format not in ("et", "json"):
@@ -67,12 +69,20 @@ class Request:
         if self.granularity not in GRANULARITIES:
             raise UsageError(f"unknown granularity {self.granularity!r}: --granularity is {' or '.join(GRANULARITIES)}")
 
+    def _check_directory(self) -> None:
+        try:
+            check_directory(self.out, self.force)
+        except TakenError:
+            if not (self.resume and is_trace_set(self.out)):
+                raise
+
 
 @dataclass(frozen=True)
 class Summary:
     """A trace set on disk. `bytes` counts the traces as plain files, `packed` the one file that they are packed in.
 
-    `seconds` has the time of each stage of the work.
+    `seconds` has the time of each stage of the work. `there`: the set was there already, and was looked through;
+    `mended` are the files that had to be written again, none where it was complete.
     """
 
     directory: Path
@@ -83,6 +93,8 @@ class Summary:
     replayed: bool
     seconds: Mapping[str, float]
     packed: int | None = None
+    there: bool = False
+    mended: tuple[str, ...] = ()
 
 
 @dataclass
@@ -151,30 +163,83 @@ def write_set(
         raise UsageError("a replay needs all ranks as .et: leave out --replay, or --only and --format json")
     replayed = request.replay if request.replay is not None else whole and traces.nodes <= REPLAYED_NODES
     files = {**traces.files, MANIFEST: manifest(traces, request.format)}
-    summary = Summary(request.out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, clock.seconds)
-    if request.resume and request.out.is_dir():
-        if _text(request.out / MANIFEST) == files[MANIFEST]:
-            return summary
-        raise UsageError(f"{request.out} is another export: name another directory with --out, or leave out --resume")
-    _check_space(request, traces, format, sum(map(len, files.values())), smaller)
-    counter.begin(traces)
+    work = _Work(request, traces, format, files, replayed, counter, clock, pool)
     try:
-        with staged(request.out, force=request.force, resume=request.resume) as partial:
-            with clock.stage("write"):
-                _clear(partial, traces, format)
-                target = Target(partial, traces.name, format, request.resume)
-                own = writers_for(traces.count, traces.bytes, request.processes, counter)
-                with nullcontext(pool) if pool is not None else own as sharing:
-                    _write(traces, target, sharing, counter)
-            with clock.stage("bundle"):
-                write_texts(partial, files)
-            if replayed:
-                with clock.stage("replay"):
-                    _validate(partial, request.out)
-            fault_point("export.rename")
+        if request.resume and is_trace_set(request.out):
+            return work.complete()
+        _check_space(request, traces, format, sum(map(len, files.values())), smaller)
+        try:
+            return work.make()
+        except TakenError:
+            # Of two that resume at once the other one was done first.
+            if not (request.resume and is_trace_set(request.out)):
+                raise
+            return replace(work, pool=None).complete()  # its processes have ended
     except OSError as error:
         raise StagedbError(explain(error, request.out)) from error
-    return summary
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A set, and what it takes to write it. `files` are all but the traces."""
+
+    request: Request
+    traces: TraceSet
+    format: Format
+    files: Mapping[str, str]
+    replayed: bool
+    counter: Counter
+    clock: Clock
+    pool: Writers | None
+
+    def make(self) -> Summary:
+        """Write all of it to a new directory."""
+        request, traces = self.request, self.traces
+        self.counter.begin(traces)
+        with staged(request.out, force=request.force, resume=request.resume) as partial:
+            with self.clock.stage("write"):
+                _clear(partial, traces, self.format)
+                self._write(traces, partial, keep=request.resume)
+            with self.clock.stage("bundle"):
+                write_texts(partial, self.files)
+            if self.replayed:
+                with self.clock.stage("replay"):
+                    _validate(partial, f"so {request.out} was not made")
+            fault_point("export.rename")
+        return self._summary(self.replayed)
+
+    def complete(self) -> Summary:
+        """Write what a directory lacks that was finished before. UsageError where that is of another export."""
+        out = self.request.out
+        if _text(out / MANIFEST) != self.files[MANIFEST]:
+            raise UsageError(f"{out} is another export: name another directory with --out, or leave out --resume")
+        with self.clock.stage("check"):
+            lack = lacking(out, self.traces, self.format, self.files)
+        if lack.names:
+            with mended(out) as partial:
+                with self.clock.stage("write"):
+                    if len(lack.ranks):
+                        traces = self.traces.only(lack.ranks)
+                        self.counter.begin(traces)
+                        self._write(traces, partial, keep=False)
+                with self.clock.stage("bundle"):
+                    write_texts(partial, lack.texts)
+        # Whether it runs was found out when it was made; asked for, or with new traces, it is again.
+        replayed = self.replayed and bool(lack.names or self.request.replay)
+        if replayed:
+            with self.clock.stage("replay"):
+                _validate(out, f"and {out} has all of them: write them anew with --force, without --resume")
+        return replace(self._summary(replayed), there=True, mended=lack.names)
+
+    def _summary(self, replayed: bool) -> Summary:
+        traces, out = self.traces, self.request.out
+        return Summary(out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, self.clock.seconds)
+
+    def _write(self, traces: TraceSet, directory: Path, *, keep: bool) -> None:
+        target = Target(directory, traces.name, self.format, keep)
+        own = writers_for(traces.count, traces.bytes, self.request.processes, self.counter)
+        with nullcontext(self.pool) if self.pool is not None else own as sharing:
+            _write(traces, target, sharing, self.counter)
 
 
 def _text(path: Path) -> str | None:
@@ -217,7 +282,8 @@ def _check_space(
     sizes = [each.encoded.size if format.plain else _first_size(each, format) for each in traces.classes]
     on_disk = [-(-size // BLOCK) * BLOCK for size in sizes]
     need = beside + sum(size * len(each.ranks.ranks) for size, each in zip(on_disk, traces.classes, strict=True))
-    existing = next(parent for parent in request.out.absolute().parents if parent.exists())
+    out = request.out.absolute()
+    existing = next(place for place in (*out.parents, out) if place.exists())
     free = shutil.disk_usage(existing).free
     if request.resume:
         free += sum(file.stat().st_size for left in abandoned(request.out)[-1:] for file in left.iterdir())
@@ -237,13 +303,13 @@ def _first_size(each: ClassTraces, format: Format) -> int:
     return len(format.convert(first.tobytes()))
 
 
-def _validate(partial: Path, out: Path) -> None:
+def _validate(directory: Path, so: str) -> None:
     # Reading traces needs protobuf, which writing them does not.
     from stagedb.export.validation import validate_traces
 
-    report = validate_traces(partial)
+    report = validate_traces(directory)
     if report.faults:
         faults = "; ".join(
             f"rank {each.rank}, node {each.node}: {each.rule}: {each.message}" for each in report.faults[:5]
         )
-        raise StagedbError(f"the traces do not run, so {out} was not made: {faults}")
+        raise StagedbError(f"the traces do not run, {so}: {faults}")

@@ -6,7 +6,7 @@ are plain columns of little-endian integers. Nothing in it is trusted before it 
 
 import hashlib
 import json
-import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -20,6 +20,8 @@ import numpy.typing as npt
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.export.encoded import EncodedClass, RankBytes
+from stagedb.export.packed_class import wrong_class, wrong_facts
+from stagedb.export.packed_index import files_of, is_int, parse_index, wrong_files, wrong_index
 from stagedb.export.ranks import parse_ranks
 from stagedb.export.traceset import ClassTraces, TraceSet
 from stagedb.export.wire import Ints
@@ -28,6 +30,9 @@ FORMAT = 1
 """Version of the file's layout."""
 
 INDEX = "packed.json"
+
+WHAT = "a packed set of Chakra execution traces: `stagedb unpack` writes them"
+"""What the index says that the file is."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,7 @@ COLUMNS: Mapping[str, Column] = {
 LARGEST_MEMBER = 1 << 31
 """Bytes; a file that says of a member that it is larger is refused before it is unpacked."""
 
-LARGEST_WORLD = 1 << 27
-"""Ranks, as many as fit into memory on any machine."""
-
-WIDEST = 9
-"""Bytes of a varint that holds what 63 bits do."""
-
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 
 def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None:
@@ -82,13 +80,23 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
                 members[member] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "columns": rows}
         index = {
             "format": FORMAT,
-            "what": "a packed set of Chakra execution traces: `stagedb unpack` writes them",
+            "what": WHAT,
             "set": dict(traces.facts),
             "classes": [dict(each.facts) for each in traces.classes],
-            "files": dict(traces.files),
+            # What else stands beside the traces follows from the set.
+            "files": {name: text for name, text in traces.files.items() if name == f"{traces.name}.json"},
             "members": members,
         }
         _put(archive, INDEX, json.dumps(index).encode(), compress)
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is a packed set, of whatever version, by what its index says that it is."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(INDEX) as index:
+            return b'"what": "a packed set of Chakra ' in index.read(200)
+    except (OSError, LookupError, ValueError, EOFError, zlib.error, RuntimeError, zipfile.BadZipFile):
+        return False
 
 
 def packed_size(traces: TraceSet) -> int:
@@ -112,10 +120,6 @@ def _put(archive: zipfile.ZipFile, name: str, data: bytes, compress: bool) -> No
     archive.writestr(entry, data)
 
 
-class _NewerFormatError(UsageError):
-    """A file of a later version than this one reads."""
-
-
 class Packed:
     """A packed file, open for reading. A context manager.
 
@@ -128,7 +132,7 @@ class Packed:
             self._archive = zipfile.ZipFile(path)
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-        except zipfile.BadZipFile:
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error):
             raise UsageError(
                 f"{path} is not a packed trace set, or its end is missing: `stagedb export --packed` writes one"
             ) from None
@@ -157,10 +161,18 @@ class Packed:
         return [row["class"] for row in rows if np.isin(ranks, parse_ranks(row["ranks"], self.world)).any()]
 
     def traces(self, numbers: list[int] | None = None) -> TraceSet:
-        """All of it, or some classes."""
+        """All of it, or some classes, with what the index says of them held against what they are."""
         if numbers is None:
             numbers = [row["class"] for row in self.index["classes"]]
-        return TraceSet(self.index["set"], self.index["files"], tuple(self.class_(number) for number in numbers))
+        reason = wrong_files(self.index)
+        if reason is not None:
+            raise self._damaged(f"{INDEX}: {reason}")
+        classes = tuple(self.class_(number) for number in numbers)
+        for each in classes:
+            reason = wrong_facts(each)
+            if reason is not None:
+                raise self._damaged(f"class {each.number}: {reason}")
+        return TraceSet(self.index["set"], files_of(self.index), classes)
 
     def class_(self, number: int) -> ClassTraces:
         """One class, checked: whatever a file says, what is made of it stays inside its own bytes."""
@@ -168,53 +180,38 @@ class Packed:
         columns = {name: self._column(number, name) for name in COLUMNS}
         ranks = RankBytes(columns.pop("ranks"), columns.pop("values"))
         encoded = EncodedClass(**columns)
-        reason = _wrong(encoded, ranks, self.world, int(facts["bytes"]))
+        reason = wrong_class(encoded, ranks, parse_ranks(facts["ranks"], self.world), int(facts["bytes"]))
         if reason is not None:
             raise self._damaged(f"class {number}: {reason}")
         return ClassTraces(facts, encoded, ranks)
 
     def _index(self) -> dict[str, Any]:
         try:
-            index: dict[str, Any] = json.loads(self._read(INDEX))
-            if index["format"] > FORMAT:
-                raise _NewerFormatError(
-                    f"{self.path} is of format {index['format']}, and this stagedb reads {FORMAT}: use a newer one"
-                )
-            described, world = index["set"], index["set"]["world"]
-            names = [described["name"], *index["files"]]
-            sound = (
-                isinstance(world, int)
-                and 0 < world <= LARGEST_WORLD
-                and all(
-                    isinstance(row["ranks"], str) and len(parse_ranks(row["ranks"], world)) for row in index["classes"]
-                )
-                and all(isinstance(text, str) for text in index["files"].values())
-                and all(isinstance(row[word], int) for row in index["classes"] for word in ("class", "nodes", "bytes"))
-                and isinstance(index["members"], dict)
+            index = parse_index(self._read(INDEX))
+        except ValueError as error:
+            raise self._damaged(f"{INDEX}: {error}") from None
+        if not isinstance(index, dict) or not is_int(index.get("format")) or index["format"] < 1:
+            raise self._damaged(f"{INDEX} says of no format that it is of it")
+        if index["format"] > FORMAT:
+            raise UsageError(
+                f"{self.path} is of format {index['format']}, and this stagedb reads {FORMAT}: use a newer one"
             )
-        except _NewerFormatError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
-            raise self._damaged(f"{INDEX}: {error!r}") from None
-        if not sound:
-            raise self._damaged(f"{INDEX} has values of wrong types")
-        for name in names:
-            # They become names of files.
-            if not isinstance(name, str) or not _NAME.fullmatch(name):
-                raise self._damaged(f"{name!r} is no name for a file")
+        reason = wrong_index(index, COLUMNS)
+        if reason is not None:
+            raise self._damaged(f"{INDEX}: {reason}")
         return index
 
     def _column(self, number: int, name: str) -> npt.NDArray[Any]:
         member = _member(number, name)
         data = self._read(member)
+        said = self.index["members"][member]
+        if len(data) != said["bytes"] or hashlib.sha256(data).hexdigest() != said["sha256"]:
+            raise self._damaged(f"{member} is not what was written")
         try:
-            said = self.index["members"][member]
-            if hashlib.sha256(data).hexdigest() != said["sha256"]:
-                raise self._damaged(f"{member} is not what was written")
             column = np.frombuffer(data, COLUMNS[name].dtype)
             if said["columns"] is not None:
                 column = column.reshape(-1, said["columns"])
-        except (KeyError, TypeError, ValueError) as error:
+        except ValueError as error:
             raise self._damaged(f"{member}: {error}") from None
         return column
 
@@ -233,42 +230,3 @@ class Packed:
 
     def _damaged(self, what: str) -> StagedbError:
         return StagedbError(f"{self.path} is damaged: {what}; copy it again from where it came")
-
-
-def _wrong(encoded: EncodedClass, ranks: RankBytes, world: int, size: int) -> str | None:
-    """What would make a class reach outside of its own bytes, or None."""
-    if encoded.width.shape != (1,) or not 1 <= encoded.width[0] <= WIDEST:
-        return "its ids have no width"
-    width = int(encoded.width[0])
-    for name in ("data", "slot", "patch"):
-        ends = getattr(encoded, f"{name}_starts")
-        held = encoded.data if name == "data" else encoded.slots if name == "slot" else encoded.patches
-        if len(ends) != len(encoded.data_starts) or len(ends) < 2 or ends[0] != 0 or ends[-1] != len(held):
-            return f"its templates do not divide their {name}"
-        if (np.diff(ends) < 0).any():
-            return f"its templates' {name} goes backwards"
-    sizes = np.diff(encoded.data_starts)
-    lengths = {len(encoded.slots), len(encoded.slot_refs), len(encoded.slot_offsets)}
-    if len(lengths) != 1 or len(encoded.patches) != len(encoded.patch_sources):
-        return "columns that belong together have different lengths"
-    if encoded.references.ndim != 2 or ranks.values.ndim != 2:
-        return "a matrix is none"
-    if len(encoded.references) != len(encoded.tasks) or len(ranks.values) != len(ranks.ranks):
-        return "rows that belong together are different in number"
-    room = np.repeat(sizes, np.diff(encoded.slot_starts)) - width
-    if _outside(encoded.slots, room + 1) or _outside(encoded.slot_refs, encoded.references.shape[1]):
-        return "an id is outside of its template"
-    room = np.repeat(sizes, np.diff(encoded.patch_starts))
-    if _outside(encoded.patches, room) or _outside(encoded.patch_sources, ranks.values.shape[1]):
-        return "a byte of a rank is outside of its template"
-    if _outside(encoded.tasks, len(sizes)):
-        return "a task has no template"
-    if _outside(ranks.ranks, world) or len(np.unique(ranks.ranks)) != len(ranks.ranks):
-        return "a rank is none, or there twice"
-    if encoded.size != size:
-        return f"its files have {encoded.size:,} bytes, not {size:,}"
-    return None
-
-
-def _outside(values: npt.NDArray[np.integer], end: "Ints | int") -> bool:
-    return bool(((values < 0) | (values >= end)).any())

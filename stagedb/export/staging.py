@@ -12,36 +12,17 @@ from pathlib import Path
 
 import psutil
 
-from stagedb.errors import Interrupted, StagedbError, UnfinishedError, UsageError
+from stagedb.errors import Interrupted, StagedbError, UnfinishedError
+from stagedb.export.places import SEPARATOR, check_directory, check_file, unfinished
 
 _EXCHANGE = 2
 _HERE = -100
-
-SEPARATOR = "~"
-"""Between the parts of an unfinished one's name: neither hosts' names nor numbers have it."""
 
 SAME = 5.0
 """Seconds by which two readings of when a process began may differ: the system's clock is adjusted meanwhile."""
 
 QUIET = 60.0
 """Seconds without a new file after which another machine's unfinished directory is taken to be abandoned."""
-
-
-def check_absent(out: Path, force: bool) -> None:
-    """Raise UsageError where something stands under the name already, unless `force` says to replace it."""
-    if not os.path.lexists(out):
-        return
-    if not out.is_dir() or out.is_symlink():
-        raise UsageError(f"{out} exists and is no directory: name another one with --out")
-    if not force:
-        raise UsageError(f"{out} exists: name another directory with --out, or replace it with --force")
-
-
-def check_no_file(out: Path, force: bool) -> None:
-    """`check_absent` for a file."""
-    if os.path.lexists(out) and not (force and out.is_file()):
-        replace = "" if force else ", or replace it with --force"
-        raise UsageError(f"{out} exists: name another file with --out{replace}")
 
 
 @contextmanager
@@ -51,7 +32,7 @@ def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
     An interrupt leaves it, under its other name, for a later one with `resume` to go on with what it holds. So does
     UnfinishedError.
     """
-    check_absent(out, force)
+    check_directory(out, force)
     out = out.absolute()
     partial = _beside(out)
     left = abandoned(out)
@@ -83,15 +64,35 @@ def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
+def mended(out: Path) -> Iterator[Path]:
+    """A directory to fill with files that a finished one lacks.
+
+    When the block ends well they are put into their places, each whole at once; when it fails they go away.
+    """
+    out = out.absolute()
+    partial = _beside(out)
+    for path in abandoned(out):
+        _remove(path)
+    try:
+        partial.mkdir()
+        yield partial
+        for path in partial.iterdir():
+            path.replace(out / path.name)
+    finally:
+        _remove(partial)
+
+
+@contextmanager
 def staged_file(out: Path, *, force: bool) -> Iterator[Path]:
     """A file to make. It gets its name when the block ends well, and goes away when it does not."""
-    check_no_file(out, force)
+    check_file(out, force)
     out = out.absolute()
     partial = _beside(out)
     for path in abandoned(out):
         _remove(path)
     try:
         yield partial
+        check_file(out, force)
         partial.replace(out)
     finally:
         _remove(partial)
@@ -104,8 +105,7 @@ def _beside(out: Path) -> Path:
     except OSError as error:
         raise StagedbError(f"cannot make {out.parent}: {error.strerror}; name another directory with --out") from error
     me = psutil.Process()
-    owner = SEPARATOR.join((socket.gethostname(), str(me.pid), str(int(me.create_time())), secrets.token_hex(4)))
-    return out.with_name(f".{out.name}{SEPARATOR}{owner}.partial")
+    return unfinished(out, socket.gethostname(), me.pid, int(me.create_time()), secrets.token_hex(4))
 
 
 def _adopt(left: Path, partial: Path) -> bool:
@@ -150,13 +150,15 @@ def _remove(path: Path) -> None:
 
 
 def _name(partial: Path, out: Path, force: bool) -> None:
-    check_absent(out, force)
+    check_directory(out, force)
     try:
         if os.path.lexists(out):
             _exchange(partial, out)
         else:
             partial.rename(out)
     except OSError as error:
+        # Another one may have been quicker: then this says so.
+        check_directory(out, force)
         raise StagedbError(f"cannot give {out} its name: {error.strerror}; nothing was kept") from error
 
 

@@ -9,6 +9,9 @@ import numpy as np
 from stagedb.export.encoded import EncodedClass, RankBytes
 from stagedb.export.wire import Ints
 
+MANIFEST = "manifest.json"
+"""Name of the file that says what a written set is."""
+
 
 @dataclass(frozen=True)
 class ClassTraces:

@@ -12,8 +12,8 @@ from stagedb.export.ranks import parse_ranks
 from stagedb.export.reading import TraceColumns, TraceError, read_trace
 from stagedb.export.replay import replay
 from stagedb.export.rules import Fault, Groups, check_groups, check_matching, check_messages, check_rank
+from stagedb.export.traceset import MANIFEST
 
-MANIFEST = "manifest.json"
 MOST_FAULTS = 20
 """Faults that a report holds; the first ones say what is wrong."""
 

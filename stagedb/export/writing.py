@@ -23,6 +23,7 @@ import numpy as np
 from stagedb.errors import StagedbError, UnfinishedError
 from stagedb.export.encoded import EncodedClass, RankBytes, rank_files
 from stagedb.export.packed import Packed
+from stagedb.export.places import finished
 from stagedb.faults import fault_point
 
 Progress = Callable[[int], None]
@@ -218,7 +219,8 @@ def writers(count: int, written: Progress) -> Iterator[Writers]:
 
 def explain(error: OSError, directory: Path) -> str:
     """What a failed write means and what to do."""
-    what = f"{directory}/{error.filename}" if error.filename else str(directory)
+    # A name that is absolute stands for itself.
+    what = finished(directory / str(error.filename)) if error.filename else finished(directory)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left while writing {what}: nothing was kept; free some, or write fewer ranks with --only"
     if error.errno == errno.EFBIG:

@@ -1,19 +1,21 @@
 """From laid-out blocks to the stored form: costs, step operators, gradient buckets, messages between stages, edges."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
 
-from stagedb.graph.block import LaidOut
+from stagedb.graph.block import LaidOut, cut
 from stagedb.graph.costs import WIDTHS, Sizes, cost
-from stagedb.graph.edges import data_edges, with_bypasses
+from stagedb.graph.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.graph.layout import Layout
-from stagedb.graph.operators import AdamW, Redistribution, dump
+from stagedb.graph.operators import AdamW, Cast, Redistribution, dump
 from stagedb.graph.symbolic import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
+from stagedb.graph.temporaries import temporary
 from stagedb.graph.tensors import Operation, Tensor
-from stagedb.symbols import canonical, symbol
+from stagedb.symbols import canonical, parse, symbol
 
 PHASES = {
     Template.FORWARD: "forward",
@@ -30,6 +32,12 @@ class Tie:
     first: str
     second: str
 
+
+MASTER = symbol("copies") - 1
+"""1 where the optimizer keeps an fp32 copy of the parameters beside them, else 0."""
+
+AGAIN = symbol("runs") - 1
+"""1 in a layer that recomputes what the graph's options say, else 0."""
 
 SHARDS = symbol("dp") / symbol("hsdp")
 """Members of a group over which something is sharded: those of dp, but for replicas (hybrid sharding)."""
@@ -69,6 +77,7 @@ class Habits:
     gradients: the buckets that gradients pass over dp, in that order. parameters: those that put sharded parameters
     together. partial: the bucket for gradients that are partial over tp, or None where each is reduced on its own once
     a step. sharded: whether each rank keeps a part of the parameters alone. optimizer: whether it updates a part alone.
+    temporaries: whether gradients are computed by several kernels, with values between them (`graph.temporaries`).
     """
 
     gradients: tuple[Bucket, ...]
@@ -76,6 +85,7 @@ class Habits:
     partial: Bucket | None = None
     sharded: bool = False
     optimizer: bool = False
+    temporaries: bool = True
 
 
 REPLICATED_HEADS = "bucket.gradients.kv"
@@ -104,8 +114,10 @@ def present_if_shared(axis: str) -> sympy.Expr:
     return symbol(axis) - 1
 
 
-def assemble(blocks: tuple[LaidOut, ...], sizes: Sizes, habits: Habits, tie: Tie | None) -> Assembled:
-    """All rows of the graph whose blocks stand in this order."""
+def assemble(
+    blocks: tuple[LaidOut, ...], sizes: Sizes, habits: Habits, tie: Tie | None, buffers: tuple[Tensor, ...] = ()
+) -> Assembled:
+    """All rows of the graph whose blocks stand in this order. `buffers` are held whole on every stage."""
     ops: list[SymOp] = []
     tensors: dict[str, SymTensor] = {}
     used: set[str] = set()
@@ -114,10 +126,17 @@ def assemble(blocks: tuple[LaidOut, ...], sizes: Sizes, habits: Habits, tie: Tie
         rows = [*block.operations, *step]
         ops += [_sym_op(block, op, i, sizes, layouts, habits, tie) for i, op in enumerate(rows)]
         weight_rows = _weights(block, rows, sizes, layouts, buckets, habits, tie)
+        storages = {op.outputs[0].name: op.inputs[0].name for op in rows if op.operator.in_place}
         others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
         for tensor in others:
             if tensor.role != "weight":
-                tensors[tensor.name] = _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name])
+                tensors[tensor.name] = dataclasses.replace(
+                    _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name]),
+                    present=_present_tensor(block, tensor, tie),
+                    repeats=block.repeats.get(tensor.name),
+                    storage=storages.get(tensor.name),
+                    kept=tensor.name in block.kept,
+                )
         tensors |= weight_rows
         used |= {name for row in weight_rows.values() for name in (*row.buckets, *row.gathers)}
     tensors = _share_tied_gradients(tensors, tie)
@@ -125,10 +144,21 @@ def assemble(blocks: tuple[LaidOut, ...], sizes: Sizes, habits: Habits, tie: Tie
     cut_ops, cut_tensors = _cut(blocks, sizes)
     ops += cut_ops
     tensors |= {tensor.name: tensor for tensor in cut_tensors}
+    tensors |= {tensor.name: _sym_tensor("stage", tensor, sizes, Layout()) for tensor in buffers}
     specs = tuple(_spec(block) for block in blocks)
     tied = None if tie is None else (tensors[tie.first].grads[-1], f"{blocks[0].plan.name}.optimizer")
-    edges = data_edges(specs, ops, tied)
-    return Assembled(specs, tuple(tensors.values()), tuple(ops), with_bypasses(ops, edges))
+    edges = with_bypasses(ops, data_edges(specs, ops, tied))
+    repeats = {name: of for block in blocks for name, of in block.repeats.items()}
+    if repeats:
+        once = without_repeats(ops, repeats)
+        edges = either(edges, with_bypasses(once, data_edges(specs, once, tied)), AGAIN)
+        ops = [_if_again(op) if op.phase == "recompute" else op for op in ops]
+    return Assembled(specs, tuple(tensors.values()), tuple(ops), edges)
+
+
+def _if_again(op: SymOp) -> SymOp:
+    present = AGAIN if op.present is None else sympy.Min(parse(op.present), AGAIN)
+    return dataclasses.replace(op, present=canonical(present))
 
 
 def _spec(block: LaidOut) -> BlockSpec:
@@ -176,9 +206,13 @@ def _step(
                 grad = _reduce(step, layouts, block, grad, "tp")
         if tie is not None and weight.name in (tie.first, tie.second):
             grad = _reduce(step, layouts, block, grad, "embedding")
+        part = cut(grad, layouts, weight, _in_step(grad))
+        if part is not None:
+            step.append(part)
+            (grad,) = part.outputs
         ready.append(grad)
-        for moment in ("exp_avg", "exp_avg_sq"):
-            state = Tensor(f"{weight.name}.{moment}", weight.axes, "opt", "optimizer_state")
+        for word, dtype in (("exp_avg", "opt"), ("exp_avg_sq", "opt"), ("master", "fp32")):
+            state = Tensor(f"{weight.name}.{word}", weight.axes, dtype, "optimizer_state")
             layouts[state.name] = layouts[weight.name]
             states.append(state)
     if block.weights:
@@ -194,6 +228,10 @@ def _step(
             )
         )
     return step, states, layouts, buckets
+
+
+def _in_step(grad: Tensor) -> Operation:
+    return Operation(grad.name, Redistribution("slice", "tp"), (grad,), (), "step", Template.STEP, grad.name)
 
 
 def _reduce(step: list[Operation], layouts: dict[str, Layout], block: LaidOut, grad: Tensor, axis: str) -> Tensor:
@@ -244,6 +282,9 @@ def _sym_op(
     costs = cost(op, sizes, layouts)
     absent = _absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (sympy.Integer(0),) * 2
     sliced = isinstance(move, Redistribution)
+    present = present_if_shared(move.mesh_axis) if isinstance(move, Redistribution) else None
+    if isinstance(move, Cast):
+        present = _present_if_wider(op.inputs[0].dtype, op.outputs[0].dtype)
     return SymOp(
         name=op.name,
         type=OpType.COMPUTE,
@@ -254,8 +295,9 @@ def _sym_op(
         flops=canonical(costs.flops),
         bytes_read=canonical(costs.bytes_read - absent[0]),
         bytes_written=canonical(costs.bytes_written - absent[1]),
+        temporary=canonical(temporary(op, sizes, layouts)) if habits.temporaries else "0",
         dims=tuple(map(canonical, costs.dims)),
-        present=canonical(present_if_shared(move.mesh_axis)) if isinstance(move, Redistribution) else None,
+        present=None if present is None else canonical(present),
         semantics=dump(move),
         **common,  # type: ignore[arg-type]
     )
@@ -283,15 +325,51 @@ def shard_elements(shape: tuple[sympy.Expr, ...], rows: int) -> sympy.Expr:
 def _absent_bytes(
     op: Operation, sizes: Sizes, layouts: Mapping[str, Layout], tie: Tie | None
 ) -> tuple[sympy.Expr, sympy.Expr]:
-    """What the optimizer does not touch of a tied copy where one stage holds both ends: everything of it."""
-    if tie is None:
-        return sympy.Integer(0), sympy.Integer(0)
-    together = 1 - sympy.Min(symbol("pp") - 1, 1)
-    mine = [t for t in op.inputs if t.name.startswith(tie.second)]
-    gradient = [t for t, w in zip(_gradients(op), _weights_of(op), strict=True) if w.name == tie.second]
-    read = sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in {t.name: t for t in (*mine, *gradient)}.values()))
-    written = sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in op.outputs if t.name.startswith(tie.second)))
-    return together * read, together * written
+    """What the optimizer does not touch of all that it names.
+
+    A tied copy where one stage holds both ends: everything of it. Else, without master copies those; with them it does
+    not read the parameters, which it makes from them.
+    """
+    together = 0 if tie is None else 1 - sympy.Min(symbol("pp") - 1, 1)
+    owners = dict(zip((t.name for t in _gradients(op)), (w.name for w in _weights_of(op)), strict=True))
+
+    def share(tensor: Tensor, unused: sympy.Expr) -> sympy.Expr:
+        copy = tie is not None and owners.get(tensor.name, tensor.name).startswith(tie.second)
+        left_out = 1 - (1 - together) * (1 - unused) if copy else unused
+        return left_out * sizes.bytes(tensor, layouts[tensor.name])
+
+    def read_in_vain(tensor: Tensor) -> sympy.Expr:
+        return MASTER if tensor.role == "weight" else written_in_vain(tensor)
+
+    def written_in_vain(tensor: Tensor) -> sympy.Expr:
+        return 1 - MASTER if _is_master(tensor) else sympy.Integer(0)
+
+    return (
+        sympy.Add(*(share(t, read_in_vain(t)) for t in op.inputs)),
+        sympy.Add(*(share(t, written_in_vain(t)) for t in op.outputs)),
+    )
+
+
+def _is_master(tensor: Tensor) -> bool:
+    return tensor.role == "optimizer_state" and tensor.name.endswith(".master")
+
+
+def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | None:
+    """Under which condition a master copy, or what is computed again, is there; None for all else.
+
+    A tied copy has a master copy where stages part it.
+    """
+    if tensor.name in block.repeats:
+        return canonical(AGAIN)
+    if not _is_master(tensor):
+        return None
+    parted = tie is not None and tensor.name.startswith(f"{tie.second}.")
+    return canonical(sympy.Min(MASTER, symbol("pp") - 1) if parted else MASTER)
+
+
+def _present_if_wider(source: str, target: str) -> sympy.Expr:
+    """Above 0 where two dtype classes differ in width: a cast to the format that a tensor has already is left out."""
+    return sympy.Max(WIDTHS[source] - WIDTHS[target], WIDTHS[target] - WIDTHS[source])
 
 
 def _weights_of(op: Operation) -> list[Tensor]:
@@ -358,6 +436,8 @@ def _made_with(block: LaidOut, grad: Tensor) -> tuple[str, ...]:
     """
     names = {op.name: i for i, op in enumerate(block.operations)}
     (maker,) = [op for op in block.operations if grad.name in {t.name for t in op.outputs}]
+    if isinstance(maker.operator, Redistribution) and maker.operator.move == "slice":
+        return (*_made_with(block, maker.inputs[0]), maker.name)
     twin = f"{maker.origin}.input_gradient"
     return (maker.name, twin) if names.get(twin, -1) > names[maker.name] else (maker.name,)
 

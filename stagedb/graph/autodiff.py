@@ -38,6 +38,6 @@ def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def _contributions(tracer: Tracer, op: Operation, arriving: tuple[Tensor | None, ...]) -> list[tuple[int, Tensor]]:
-    """Run one gradient rule in the region of its forward operation."""
-    tracer.region, tracer.origin = op.region, op.name
+    """Run one gradient rule in the region of its forward operation, or in one of its own."""
+    tracer.region, tracer.origin = op.operator.gradient_region or op.region, op.name
     return list(op.operator.gradient(tracer, op, arriving))

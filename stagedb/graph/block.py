@@ -1,12 +1,14 @@
 """A block laid out on the mesh: its forward, its derived backward, its gradients' way to the optimizer."""
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from stagedb.graph.autodiff import differentiate
-from stagedb.graph.layout import Layout
+from stagedb.graph.layout import Layout, Partitioned
 from stagedb.graph.matcher import Matching, Rules, match, wanted
-from stagedb.graph.recompute import Part, recompute
+from stagedb.graph.operators import Redistribution
+from stagedb.graph.recompute import Part, cached, recompute
 from stagedb.graph.tensors import Operation, Tensor, Tracer
 
 PORT_REGION = "between"
@@ -19,7 +21,8 @@ class BlockPlan:
 
     It gets the block's input: for a block without `input` (the first) a tensor that nothing makes. `loss`: its result
     is the loss, whose gradient starts the backward; else it hands the result on and waits for its gradient.
-    `recomputed`: the part of the forward that the backward runs once more.
+    `recomputed`: the part of the forward that the backward runs once more. `cut_gradients`: a gradient that is
+    made whole of a weight that is not is cut at once; else the step does it.
     """
 
     name: str
@@ -28,6 +31,7 @@ class BlockPlan:
     input: bool
     loss: bool
     recomputed: Part | None = None
+    cut_gradients: bool = True
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,13 @@ class LaidOut:
     weights: tuple[Tensor, ...]
     rows: Mapping[str, int]  # by weight: how many of its first axes sharding takes as one dimension
     gradients: Mapping[str, Tensor]  # by weight
+    repeats: Mapping[str, str]  # by tensor that the backward computes again: that which it repeats
     given: tuple[Tensor, ...]  # tensors that no operation of the block makes, weights apart
     input: Tensor | None
     output: Tensor | None
     output_gradient: Tensor | None
     input_gradient: Tensor | None
+    kept: frozenset[str] = frozenset()  # tensors that live until the backward whatever reads them there
 
 
 def lay_out(
@@ -82,18 +88,55 @@ def lay_out(
         leave[result.name] = port
     matched, handed = match(tracer.operations, rules, choices, layouts, leave)
     operations, repeats = matched.operations, dict[str, str]()
+    gradients, layouts = {weight.name: grads[weight.name] for weight in tracer.weights}, dict(matched.layouts)
+    if plan.cut_gradients:
+        operations = _cut_gradients(operations, tracer.weights, gradients, layouts)
+    kept = frozenset() if plan.recomputed is None else cached(operations, plan.recomputed)
     if plan.recomputed is not None:
         operations, repeats = recompute(operations, plan.recomputed)
     return LaidOut(
         plan=plan,
         operations=operations,
-        layouts={**matched.layouts, **{name: matched.layouts[of] for name, of in repeats.items()}},
+        layouts={**layouts, **{name: layouts[of] for name, of in repeats.items()}},
         weights=tuple(tracer.weights),
         rows=tracer.rows,
-        gradients={weight.name: grads[weight.name] for weight in tracer.weights},
+        gradients=gradients,
+        repeats=repeats,
         given=tuple(given.values()),
         input=x,
         output=None if plan.loss else handed[result.name],
         output_gradient=None if plan.loss else arriving,
         input_gradient=handed[grads[x.name].name] if x is not None else None,
+        kept=kept,
     )
+
+
+def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Operation) -> Operation | None:
+    """The slice that a gradient is led through where its weight is partitioned and itself is not; None where both are.
+
+    The new tensor's layout is added. The slice is issued as `like`.
+    """
+    for axis in weight.axes:
+        for mesh_axis in layouts[weight.name].cuts(axis):
+            if layouts[gradient.name].on(mesh_axis) is None:
+                part = dataclasses.replace(gradient, name=f"{gradient.name}.slice.{mesh_axis}")
+                layouts[part.name] = layouts[gradient.name].with_(mesh_axis, Partitioned(axis))
+                move = Redistribution("slice", mesh_axis, target=axis)
+                return dataclasses.replace(like, name=part.name, operator=move, inputs=(gradient,), outputs=(part,))
+    return None
+
+
+def _cut_gradients(
+    operations: tuple[Operation, ...],
+    weights: Iterable[Tensor],
+    gradients: dict[str, Tensor],
+    layouts: dict[str, Layout],
+) -> tuple[Operation, ...]:
+    rows = list(operations)
+    for weight in weights:
+        at = next(i for i, op in enumerate(rows) if gradients[weight.name] in op.outputs)
+        part = cut(gradients[weight.name], layouts, weight, rows[at])
+        if part is not None:
+            rows.insert(at + 1, part)
+            gradients[weight.name] = part.outputs[0]
+    return tuple(rows)

@@ -11,8 +11,10 @@ from stagedb.graph.tensors import Operation, Tensor
 from stagedb.symbols import symbol
 
 WIDTHS: Mapping[str, sympy.Expr] = {
-    **{name: symbol(f"e_{name}") for name in ("act", "param", "grad", "reduce", "opt")},
+    **{name: symbol(f"e_{name}") for name in ("act", "param", "grad", "reduce", "opt", "logits")},
     "fp32": sympy.Integer(4),
+    "fp8_e4m3": sympy.Integer(1),
+    "fp8_e5m2": sympy.Integer(1),
     "int64": sympy.Integer(8),
     "bool": sympy.Integer(1),
 }

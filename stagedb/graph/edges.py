@@ -1,7 +1,8 @@
 """Dataflow between operators of a block, across blocks, and around collectives that groups of one member leave out."""
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import sympy
 
@@ -93,6 +94,8 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
     def walk(start: SymEdge, hop: Hop, missing: tuple[str, ...]) -> None:
         """`start` leads to an optional operator: connect its source to what follows."""
         name = missing[-1]
+        if optional[name] == optional.get(start.source):
+            return  # the two are left out together
         for edge in leaving[name]:
             if hop is not Hop.SAME and edge.hop is not Hop.SAME:
                 raise ValueError(f"a path over {name} leaves its block twice")
@@ -104,6 +107,27 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
                 walk(start, onward, (*missing, edge.target))
 
     for edge in edges:
-        if edge.target in optional and edge.source not in optional:
+        # Where both ends are optional on one condition, they are missing together.
+        if edge.target in optional and optional.get(edge.source) != optional[edge.target]:
             walk(edge, edge.hop, (edge.target,))
     return tuple(found)
+
+
+def either(edges: Iterable[SymEdge], others: Iterable[SymEdge], condition: sympy.Expr) -> tuple[SymEdge, ...]:
+    """The edges where a condition is 1, and the others where it is 0; those of both always."""
+    first, second = dict.fromkeys(edges), dict.fromkeys(others)
+    return (
+        *(edge if edge in second else _where(edge, condition) for edge in first),
+        *(_where(edge, 1 - condition) for edge in second if edge not in first),
+    )
+
+
+def _where(edge: SymEdge, condition: sympy.Expr) -> SymEdge:
+    both = condition if edge.present is None else sympy.Min(parse(edge.present), condition)
+    return dataclasses.replace(edge, present=canonical(both))
+
+
+def without_repeats(ops: list[SymOp], repeats: Mapping[str, str]) -> list[SymOp]:
+    """The operators of a graph that recomputes nothing: its backward reads what the forward has made."""
+    kept = [op for op in ops if not any(name in repeats for name in op.writes)]
+    return [dataclasses.replace(op, reads=tuple(repeats.get(name, name) for name in op.reads)) for op in kept]

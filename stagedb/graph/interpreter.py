@@ -61,11 +61,13 @@ def run(
     tokens: Array,
     labels: Array,
     pipeline: Pipeline | None = None,
+    recompute_every: int = 1,
 ) -> Run:
     """One training step on pp stages of dp·cp·tp simulated ranks; the loss is the mean over all micro-batches.
 
     tokens, labels: (micro-batches · B, S), the global micro-batches one after another. pipeline: None is one stage that
-    runs one micro-batch. Raises ValueError where the pipeline does not suit the graph, env or batch, where its orders
+    runs one micro-batch. recompute_every: in which layers of a stage, counted from 1, what the graph recomputes is
+    recomputed. Raises ValueError where the pipeline does not suit the graph, env or batch, where its orders
     never end, and where a message does not lie as the graph says; AssertionError where replicas differ.
     """
     places = list(enumerate(positions(graph, env)))
@@ -79,7 +81,8 @@ def run(
     post: dict[Message, Value] = {}
     bounds = pairwise(accumulate(pipeline.positions, initial=0))
     stages = [
-        Stage(mesh, index, places[start:end], weights, batches, post) for index, (start, end) in enumerate(bounds)
+        Stage(mesh, index, places[start:end], weights, batches, post, recompute_every)
+        for index, (start, end) in enumerate(bounds)
     ]
     _run_in_turn([stage.run(order) for stage, order in zip(stages, pipeline.orders, strict=True)])
     return Run(float(np.mean(list(stages[-1].losses.values()))), _together(mesh, stages))

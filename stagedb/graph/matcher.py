@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stagedb.graph.layout import MESH_AXES, Layout, Partial, Partitioned, Placement
-from stagedb.graph.operators import Redistribution
+from stagedb.graph.operators import Quantize, Redistribution
 from stagedb.graph.symbolic import Template
 from stagedb.graph.tensors import Operation, Tensor
 
@@ -60,6 +60,7 @@ class _Matcher:
     issued: list[Operation] = field(default_factory=list)
     copies: dict[tuple[str, Layout, str], Tensor] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
+    gathered: dict[str, Operation] = field(default_factory=dict)
 
     def scope(self, op: Operation) -> str:
         """Operations of one scope share redistributions."""
@@ -81,7 +82,10 @@ class _Matcher:
             want = wanted(tensor.axes, rules)
             for mesh_axis in passed:
                 want = want.with_(mesh_axis, Partial())
-            inputs.append(self.redistributed(tensor, want, op))
+            inputs.append(self.redistributed(self.narrowed(tensor, op), want, op))
+        moved = inputs[0] is not op.inputs[0] if inputs else False
+        if moved and self.choices.regather and op.template is Template.FORWARD and isinstance(op.operator, Quantize):
+            self.gathered[op.outputs[0].name] = op
         self.issued.append(Operation(op.name, op.operator, tuple(inputs), *_rest(op)))
         consumed = [self.layouts[t.name] for t in inputs]
         for output in op.outputs:
@@ -93,6 +97,22 @@ class _Matcher:
             for mesh_axis in passed:
                 layout = layout.with_(mesh_axis, Partial())
             self.layouts[output.name] = layout
+
+    def narrowed(self, tensor: Tensor, consumer: Operation) -> Tensor:
+        """The tensor, or where it is a narrow copy of what the backward gathers again: such a copy of that."""
+        cast = self.gathered.get(tensor.name)
+        if cast is None or consumer.template is Template.FORWARD:
+            return tensor
+        key = (tensor.name, self.layouts[tensor.name], self.scope(consumer))
+        if key not in self.copies:
+            again = Tensor(f"{tensor.name}.again", tensor.axes, tensor.dtype, tensor.role)
+            self.copies[key] = again
+            self.issue(
+                Operation(
+                    again.name, cast.operator, cast.inputs, (again,), cast.region, consumer.template, consumer.origin
+                )
+            )
+        return self.copies[key]
 
     def redistributed(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:
         """The tensor in the wanted layout, moved there if no earlier consumer of the scope did."""

@@ -21,11 +21,13 @@ class Part:
 
     whole: they are one checkpointed function, whose results are kept for what reads them outside; else each is
     recomputed on its own, results that others read included. early_stop: only as far as the backward reads.
+    caches: every result of what is not run again is kept until the block's backward, read there or not.
     """
 
     again: Callable[[Operation], bool]
     whole: bool
     early_stop: bool
+    caches: bool = False
 
 
 def recompute(operations: tuple[Operation, ...], part: Part) -> tuple[tuple[Operation, ...], dict[str, str]]:
@@ -55,6 +57,13 @@ def recompute(operations: tuple[Operation, ...], part: Part) -> tuple[tuple[Oper
     rest = [_reading(op, {name: copy for name, copy in repeats.items() if name in makers}) for op in operations]
     rest[first:first] = copies
     return tuple(rest), {copy.name: name for name, copy in repeats.items()}
+
+
+def cached(operations: tuple[Operation, ...], part: Part) -> frozenset[str]:
+    """The tensors that are kept for the backward whatever reads them there."""
+    forward = [op for op in operations if op.template is Template.FORWARD]
+    kept = [op for op in forward if not part.again(op) and not isinstance(op.operator, Redistribution)]
+    return frozenset(tensor.name for op in kept for tensor in op.outputs) if part.caches else frozenset()
 
 
 def _computes_backward(op: Operation) -> bool:

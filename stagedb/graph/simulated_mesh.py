@@ -196,7 +196,7 @@ class SimulatedMesh:
 
     def _updates(self, block: str) -> list[Update]:
         step = self.ops(block, (Template.STEP,))
-        writers = {name: op for op in step for name in op.writes if op.type == "collective"}
+        writers = {name: op for op in step for name in op.writes if op.kind != "optimizer"}
         found = []
         for op in step:
             if not isinstance(self.operators[op.name], AdamW):

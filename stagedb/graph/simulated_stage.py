@@ -42,8 +42,11 @@ class Stage:
         weights: Mapping[Key, Array],
         microbatches: Sequence[Mapping[str, Array]],
         post: MutableMapping[Message, Value],
+        recompute_every: int = 1,
     ) -> None:
         """`microbatches` holds the model's inputs (`tokens`, `labels`), whole; `post` is shared by all stages."""
+        layers = [place for place, block in places if mesh.specs[block].repeat != "1"]
+        self.recomputing = frozenset(layers[recompute_every - 1 :: recompute_every])
         self.mesh, self.index, self.places = mesh, index, places
         self.blocks = dict(places)
         self.microbatches, self.post = microbatches, post
@@ -153,9 +156,14 @@ class Stage:
     ) -> None:
         """Run the ops of the block at a position."""
         for op in self.mesh.ops(block, templates):
-            if op.when in due:
-                outputs = self.mesh.execute(op, [values[name, place] for name in op.reads])
+            if op.when in due and (op.phase != "recompute" or place in self.recomputing):
+                outputs = self.mesh.execute(op, [values[self.there(name, place), place] for name in op.reads])
                 values.update(zip(((name, place) for name in op.writes), outputs, strict=True))
+
+    def there(self, name: str, place: int) -> str:
+        """The tensor, or that which it repeats where it is not computed again."""
+        origin = self.mesh.tensors[name].repeats
+        return name if origin is None or place in self.recomputing else origin
 
     def hand_over(self, values: MutableMapping[Key, Value], template: Template, place: int) -> None:
         """Give the block at a position what the one that ran before it, or else the cut, has for it."""

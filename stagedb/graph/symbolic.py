@@ -13,7 +13,7 @@ one op a bucket of parameters.
 from dataclasses import dataclass
 from enum import StrEnum
 
-FORMAT = 2
+FORMAT = 3
 """Version of the stored form; part of every digest."""
 
 
@@ -66,6 +66,7 @@ class SymTensor:
 
     `layout` is one text a mesh axis: `"tp:partitioned(hidden)"`, `"dp:partial(sum)"`; replicated axes are left out.
     `bytes` is this rank's size; `dtype` is a dtype class of the plan (see `dtypes.py`).
+    `repeats` names the tensor that this one is computed again of: where it is absent, its readers read that.
     Weights only: `order` is the order of registration in the block, `elements` this rank's number of elements,
     `buckets` the names of the bucket ops that its gradient passes, in that order, and
     `grads` the ops whose result is (a share of) its gradient. `tied` names the weight that it shares values with.
@@ -88,11 +89,14 @@ class SymTensor:
     buckets: tuple[str, ...] = ()
     grads: tuple[str, ...] = ()
     tied: str | None = None
+    storage: str | None = None  # the tensor whose bytes it takes over; None: it has its own
+    kept: bool = False  # held for the block's backward, whatever reads it there
     rows: int | None = None
     shard: str | None = None
     gathers: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
     present: str | None = None  # exists where this evaluates above 0; None: always
+    repeats: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,8 @@ class SymOp:
     """An operator of one block, with its costs on one rank as expressions.
 
     `order` is the issue order inside (block, template), input and weight gradients counted together.
-    Compute: `flops`, `bytes_read`, `bytes_written` (bytes of this rank); `dims` = `[batch,] m, n, k` of a matmul or
+    Compute: `flops`, `bytes_read`, `bytes_written` (bytes of this rank); `temporary`: bytes that it holds beside its
+    operands and results while it runs; `dims` = `[batch,] m, n, k` of a matmul or
     `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention.
     Collective: `axis`, `comm_bytes` (all-gather: this rank's input shard; others: this rank's whole input; send and
     recv: the message), `comm_out_bytes`, `dtype` (class of the elements on the wire).
@@ -123,6 +128,7 @@ class SymOp:
     flops: str = "0"
     bytes_read: str = "0"
     bytes_written: str = "0"
+    temporary: str = "0"
     dims: tuple[str, ...] = ()
     axis: str | None = None
     comm_bytes: str | None = None

@@ -14,7 +14,7 @@ Size = Callable[[str], sympy.Expr]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A value with named axes. `dtype` is a dtype class (`act`, `param`, `grad`, `fp32`, `int64`, `bool`)."""
+    """A value with named axes. `dtype` is a dtype class (`act`, `param`, `grad`, `logits`, `fp32`, `int64`, …)."""
 
     name: str
     axes: tuple[str, ...]
@@ -52,6 +52,7 @@ class Tracer:
     operations: list[Operation] = field(default_factory=list)
     weights: list[Tensor] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
+    narrowed: dict[str, Tensor] = field(default_factory=dict)
 
     def tensor(self, name: str, axes: tuple[str, ...], dtype: str, role: str) -> Tensor:
         """A tensor of this block that no operation makes: an input, a weight, a block's port."""
@@ -87,4 +88,16 @@ class Tracer:
 
     def gradient(self, of: Tensor, name: str) -> Tensor:
         """A gradient tensor of the shape of `of`; gradients of weights have the dtype class `grad`."""
+        of = self.whole(of)
         return Tensor(name, of.axes, "grad" if of.role == "weight" else of.dtype, "gradient")
+
+    def narrow(self, name: str, of: Tensor, operator: Operator, dtype: str, template: Template | None = None) -> Tensor:
+        """Cast a tensor to a narrower format; the copy's gradient is the tensor's own."""
+        copy = self.tensor(name.removeprefix(f"{self.block}."), of.axes, dtype, "activation")
+        self.narrowed[copy.name] = of
+        self.emit(copy.name, operator, (of,), copy, template=template)
+        return copy
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """What a narrow copy is of; any other tensor itself."""
+        return self.narrowed.get(tensor.name, tensor)

@@ -215,7 +215,7 @@ class _Filling:
             own = [passed[at] for at in chosen]
             after: tuple[tuple[int, str], ...] = ()
             if op.gathers:
-                due = self.gathered(op, own)
+                due = self.gathered(op, own, registered)
                 after = self.limits(op, own[0].unit)
             elif op.template == "step":
                 due = (op.order, 0)
@@ -229,7 +229,21 @@ class _Filling:
             buckets.append(Bucket(op.name, op.gathers, index, bytes_in, bytes_out, due[1], due[0], members, after))
         return buckets
 
-    def gathered(self, op: BucketOp, own: Sequence[Registered]) -> tuple[int, int]:
+    def opened(self, unit: int, registered: Sequence[Registered]) -> int:
+        """Where the backward comes to the model: the loss, which stands behind it, reads no weight."""
+        behind = [each for each in registered if each.unit is None and each.position > unit]
+        if len(behind) < len([each for each in registered if each.position > unit]):
+            return 0
+        backward = ("input_gradient", "weight_gradient")
+        numbers = [
+            self.order.downward(each.position) + reader.order
+            for each in behind
+            for reader in (*each.weight.gradients, *each.weight.readers)
+            if reader.template in backward and reader.block == each.weight.block
+        ]
+        return min(numbers, default=0)
+
+    def gathered(self, op: BucketOp, own: Sequence[Registered], registered: Sequence[Registered]) -> tuple[int, int]:
         """After which number parameters are gathered, and at which position."""
         if op.template == "step":
             return self.order.upward(self.order.positions) + self.order.orders - 1, self.order.positions - 1
@@ -237,7 +251,7 @@ class _Filling:
         if op.template == "forward":
             return self.order.upward(-1 if unit is None else unit) - 1, unit or 0
         following = 0 if unit is None else unit
-        return self.order.downward(following + 1) - 1, following
+        return max(self.order.downward(following + 1), self.opened(following, registered)) - 1, following
 
     def limits(self, op: BucketOp, unit: int | None) -> tuple[tuple[int, str], ...]:
         """A gather waits until the unit two before it has computed: two units at most are whole at a time."""

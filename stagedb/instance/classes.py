@@ -12,13 +12,12 @@ from stagedb.parallel import Task, receiver
 
 @dataclass(frozen=True)
 class StageWork:
-    """What one stage does: its blocks, its buckets, its task order. `variant` tells which evaluated values it has."""
+    """What one stage does: its blocks, its buckets, its task order."""
 
     stage: Stage
     order: IssueOrder
     buckets: tuple[Bucket, ...]
     tasks: tuple[Task, ...]
-    variant: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
     """
     content = {
         **common,
-        "variant": work.variant,
         "blocks": [place.block for place in work.stage.with_cuts()],
+        "variants": [place.variant for place in work.stage.with_cuts()],
         "ends": [work.stage.has_previous, work.stage.has_next],
         "tasks": [[task.kind, task.microbatch, task.chunk] for task in work.tasks],
         "buckets": [

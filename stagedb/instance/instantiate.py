@@ -40,7 +40,7 @@ from stagedb.instance.rows import (
 from stagedb.parallel import AxisGroups, Plan, groups, option, stage_orders
 from stagedb.store import Lease, Store, building
 
-FORMAT = 2
+FORMAT = 3
 """Version of what an instance holds; part of its id."""
 
 Progress = Callable[[str], None]
@@ -98,6 +98,12 @@ def _check_options(stored: StoredGraph, plan: Plan) -> None:
             )
 
 
+def rank_classes(store: Store, graph: str, plan: Plan) -> tuple[RankClass, ...]:
+    """The rank classes of a graph under a plan, as its instance has them."""
+    stored = read_graph(store, graph)
+    return _classes(stored, plan, evaluate_graph(stored, plan))
+
+
 def _groups(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[AxisGroups, ...]:
     made = groups(plan, stored.sizes["KV"], evaluated.axes)
     for axis in evaluated.axes.keys() - {each.axis for each in made}:
@@ -109,13 +115,18 @@ def _groups(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Axis
 
 
 def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[RankClass, ...]:
-    stages = lay_out(evaluated.blocks, plan.stage_layers(stored.sizes["L"]))
+    recomputing = len(evaluated.values) - 1
+    stages = lay_out(
+        evaluated.blocks,
+        plan.stage_layers(stored.sizes["L"]),
+        lambda layer: recomputing if plan.recomputes(layer) else 0,
+    )
     orders = stage_orders(plan.schedule, plan.pp, plan.microbatches)
     works = []
     for stage, tasks in zip(stages, orders, strict=True):
         buckets, order = fill(stage, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last)
         works.append(StageWork(stage, order, buckets, tasks))
-    common = {"format": FORMAT, "graph": stored.id, "values": [evaluated.values], "dtypes": plan.dtypes.names()}
+    common = {"format": FORMAT, "graph": stored.id, "values": evaluated.values, "dtypes": plan.dtypes.names()}
     return classify(works, common)
 
 
@@ -151,7 +162,7 @@ class _Copy:
 
     def _copy_ops(self) -> None:
         common = {"graph": self.graph.id, "instance": self.instance}
-        values, dtypes = [self.evaluated.values], self.plan.dtypes.names()
+        values, dtypes = list(self.evaluated.values), self.plan.dtypes.names()
         for places in self._places():
             self._rows("compute", places, **common, values=values)
             for label in ("collectives", "sends", "recvs"):
@@ -161,7 +172,7 @@ class _Copy:
 
     def _copy_edges(self) -> None:
         for places in self._places():
-            self._rows("edges", places, graph=self.graph.id, values=[self.evaluated.values])
+            self._rows("edges", places, graph=self.graph.id, values=list(self.evaluated.values))
         edges, readers = bucket_links(self.instance, self.classes)
         self._rows("links", edges)
         self._rows("bucket_readers", readers)

@@ -1,6 +1,7 @@
 """Which blocks a pipeline stage runs, and where each of them stands in the issue order of its tasks."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.errors import StagedbError
@@ -23,6 +24,7 @@ class Block:
 class Place:
     """A block at a position of a stage. `layer` is its number among the stage's layers, None outside layers.
 
+    `variant` tells which of the graph's evaluated values it has: layers that recompute differ from those that do not.
     `end` is set for the pseudo-block `cut` only: "previous" before the first block, "next" after the last one.
     """
 
@@ -30,6 +32,7 @@ class Place:
     block: str
     layer: int | None = None
     end: str | None = None
+    variant: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,14 @@ class IssueOrder:
         return (self.positions - position + 1) * self.stride
 
 
-def lay_out(blocks: Sequence[Block], stage_layers: Sequence[int]) -> tuple[Stage, ...]:
+def lay_out(
+    blocks: Sequence[Block], stage_layers: Sequence[int], variant: Callable[[int], int] = lambda layer: 0
+) -> tuple[Stage, ...]:
     """Deal a model's blocks to stages with the given numbers of layers.
 
     What stands before the first layer goes to the first stage, what stands after the last one to the last stage, and
-    what stands between layers to the stage of the layer that follows.
+    what stands between layers to the stage of the layer that follows. variant: that of a layer, by its number on its
+    stage.
     """
     units = [
         (block.name, block.layers is not None)
@@ -106,14 +112,15 @@ def lay_out(blocks: Sequence[Block], stage_layers: Sequence[int]) -> tuple[Stage
         rows[stage].append((name, is_layer))
         dealt, left = dealt + is_layer, left - is_layer
     return tuple(
-        Stage(index, _places(row), sum(stage_layers[:index]), stage_layers[index], index > 0, index < last)
+        Stage(index, _places(row, variant), sum(stage_layers[:index]), stage_layers[index], index > 0, index < last)
         for index, row in enumerate(rows)
     )
 
 
-def _places(row: Sequence[tuple[str, bool]]) -> tuple[Place, ...]:
+def _places(row: Sequence[tuple[str, bool]], variant: Callable[[int], int]) -> tuple[Place, ...]:
     places, layer = [], 0
     for position, (name, is_layer) in enumerate(row):
-        places.append(Place(position, name, layer if is_layer else None))
+        place = Place(position, name)
+        places.append(dataclasses.replace(place, layer=layer, variant=variant(layer)) if is_layer else place)
         layer += is_layer
     return tuple(places)

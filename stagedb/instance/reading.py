@@ -11,7 +11,7 @@ from stagedb.instance.buckets import BucketOp, OpPlace, Weight
 from stagedb.instance.layout import BUCKET, Block
 from stagedb.parallel import GROUP_AXES, Plan
 from stagedb.store import Store
-from stagedb.symbols import evaluate
+from stagedb.symbols import evaluate, symbols
 
 COSTS = ("flops", "bytes_read", "bytes_written", "comm_bytes", "comm_out_bytes")
 """Columns of a symbolic op that hold one expression each; `dims` holds several."""
@@ -33,9 +33,12 @@ class StoredGraph:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A graph under a plan: the value of every expression that a present op, edge or weight holds."""
+    """A graph under a plan: the value of every expression that a present op, edge or weight holds.
 
-    values: Mapping[str, int]
+    `values` has one map, or two: of layers that do not recompute, and of those that do (`Place.variant`).
+    """
+
+    values: tuple[Mapping[str, int], ...]
     blocks: tuple[Block, ...]
     weights: Mapping[str, tuple[Weight, ...]]
     buckets: tuple[BucketOp, ...]
@@ -84,7 +87,7 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
         for name, repeat in graph.blocks
     )
     return Evaluated(
-        values=values.known,
+        values=_variants(values.known, plan, graph),
         blocks=blocks,
         weights=_weights(graph, by_name, values),
         buckets=tuple(_bucket(op, plan, plan.env(graph.sizes)) for op in ops if op["block"] == BUCKET),
@@ -92,6 +95,14 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
         orders=1 + max((op["order"] for op in graph.ops), default=0),
         last=_last(ops),
     )
+
+
+def _variants(known: Mapping[str, int], plan: Plan, graph: StoredGraph) -> tuple[Mapping[str, int], ...]:
+    if plan.recompute_every == 1:
+        return (known,)
+    env = {**plan.env(graph.sizes), "runs": 1}
+    once = {text: evaluate(text, env) if "runs" in symbols(text) else value for text, value in known.items()}
+    return (once, known)
 
 
 def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> BucketOp:

@@ -40,7 +40,7 @@ def place_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
                 {
                     "class": each.number,
                     "chunk": CHUNK,
-                    "variant": each.work.variant,
+                    "variant": place.variant,
                     "block": place.block,
                     "position": place.position,
                     "layer": place.layer,

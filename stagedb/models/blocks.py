@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from stagedb.graph.operators import (
+    E4M3,
     Activation,
     Add,
     Attention,
@@ -24,6 +25,7 @@ from stagedb.graph.operators import (
     Multiply,
     PickLabel,
     PositionEmbedding,
+    Quantize,
     RepeatHeads,
     RMSNorm,
     Rotary,
@@ -68,12 +70,14 @@ class Style:
     """How a framework writes the same model down as kernels.
 
     pack_qkv, pack_gate: one matmul makes q, k and v (gate and up). row_bias: a bias behind a row-parallel matmul is
-    added inside it, or after its result has been reduced. embedding_dropout: the region whose layout its mask has.
+    added inside it, or after its result has been reduced. fp8: the matmuls of layers read operands cast to it.
+    embedding_dropout: the region whose layout its mask has.
     """
 
     pack_qkv: bool
     pack_gate: bool
     row_bias: Literal["inside", "after"]
+    fp8: bool
     embedding_dropout: Literal["embedding", "between"]
     attention: Literal["fused", "math"]
     eager: bool
@@ -81,12 +85,25 @@ class Style:
     loss_parallel: bool
 
 
-def _linear(t: Tracer, name: str, x: Tensor, weight_axes: tuple[str, ...], out: tuple[str, ...], bias: bool) -> Tensor:
+def _linear(
+    t: Tracer,
+    name: str,
+    x: Tensor,
+    weight_axes: tuple[str, ...],
+    out: tuple[str, ...],
+    bias: bool,
+    fp8: bool = False,
+) -> Tensor:
     """A linear layer over named axes; the weight has the output's features first, as torch registers it."""
     features = tuple(axis for axis in weight_axes if axis in out)
     weight = t.weight(f"{name}.weight", weight_axes, rows=len(features))
     y = t.activation(name, out)
     inputs: tuple[Tensor, ...] = (x, weight)
+    if fp8:
+        inputs = tuple(
+            t.narrow(f"{name}.{word}", operand, Quantize(), E4M3)
+            for word, operand in (("cast_input", x), ("cast_weight", weight))
+        )
     if bias:
         inputs = (*inputs, t.weight(f"{name}.bias", features, rows=len(features)))
     t.emit(name, Einsum(x.axes, weight_axes, out, bias), inputs, y)
@@ -107,13 +124,13 @@ def _norm(t: Tracer, card: Architecture, style: Style, name: str, x: Tensor) -> 
         return y
     wide = t.activation(f"{name}.wide", HIDDEN, "fp32")
     square, rstd = t.activation(f"{name}.mean_square", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
-    normal, narrow = t.activation(f"{name}.normal", HIDDEN, "fp32"), t.activation(f"{name}.narrow", HIDDEN)
+    normal, scaled = t.activation(f"{name}.normal", HIDDEN, "fp32"), t.activation(f"{name}.scaled", HIDDEN, "fp32")
     t.emit(f"{name}.wide", Cast(), (x,), wide)
     t.emit(f"{name}.mean_square", MeanSquare(), (wide,), square)
     t.emit(f"{name}.rstd", Rsqrt(), (square,), rstd)
     t.emit(f"{name}.normal", Multiply(), (wide, rstd), normal)
-    t.emit(f"{name}.narrow", Cast(), (normal,), narrow)
-    t.emit(name, Multiply(), (narrow, weight), y)
+    t.emit(f"{name}.scaled", Multiply(), (normal, weight), scaled)
+    t.emit(name, Cast(), (scaled,), y)
     return y
 
 
@@ -146,9 +163,20 @@ def _row(
 ) -> tuple[Tensor, Tensor | None]:
     """The matmul back to the hidden axis, and the bias where it is added later."""
     inside = card.linear_bias and style.row_bias == "inside"
-    y = _linear(t, name, x, weight_axes, HIDDEN, inside)
+    y = _linear(t, name, x, weight_axes, HIDDEN, inside, style.fp8)
     late = card.linear_bias and not inside
     return y, t.weight(f"{name}.bias", ("hidden",)) if late else None
+
+
+def buffers(card: Architecture, style: Style) -> tuple[Tensor, ...]:
+    """What every part of the model holds beside its weights: positions, rotary tables, the causal mask."""
+    held = [Tensor("stage.positions", ("seq",), "int64", "buffer")]
+    if card.positions == "rotary":
+        # Cosine and sine of half the head's size each.
+        held.append(Tensor("stage.rotary", ("seq", "head_dim"), "act", "buffer"))
+    if style.attention == "math":
+        held.append(Tensor("stage.mask", ("seq", "kseq"), "bool", "buffer"))
+    return tuple(held)
 
 
 def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
@@ -171,15 +199,15 @@ def _queries_keys_values(t: Tracer, card: Architecture, style: Style, x: Tensor)
     """One packed tensor or three, with rotary positions applied."""
     bias, rotary = card.linear_bias or card.qkv_bias, card.positions == "rotary"
     if style.pack_qkv:
-        qkv = _linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias)
+        qkv = _linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias, style.fp8)
         if not rotary:
             return (qkv,)
         turned = t.activation("attn.rotary", PACKED)
         t.emit("attn.rotary", Rotary(packed=True), (qkv,), turned)
         return (turned,)
-    q = _linear(t, "attn.wq", x, ("heads", "head_dim", "hidden"), QUERY, bias)
-    k = _linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias)
-    v = _linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias)
+    q = _linear(t, "attn.wq", x, ("heads", "head_dim", "hidden"), QUERY, bias, style.fp8)
+    k = _linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
+    v = _linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
     if not rotary:
         return q, k, v
     turned_q, turned_k = t.activation("attn.rotary_q", QUERY), t.activation("attn.rotary_k", KEY)
@@ -234,18 +262,18 @@ def _feed_forward(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Ten
     """The inner activation, up to the matmul back."""
     inner = ("batch", "seq", "ffn")
     if card.mlp == "plain":
-        up = _linear(t, "ffn.w1", x, ("ffn", "hidden"), inner, card.linear_bias)
+        up = _linear(t, "ffn.w1", x, ("ffn", "hidden"), inner, card.linear_bias, style.fp8)
         y = t.activation("ffn.activation", inner)
         t.emit("ffn.activation", Activation(card.activation), (up,), y)
         return y
     if style.pack_gate:
         packed = (*inner, "two")
-        both = _linear(t, "ffn.w13", x, ("ffn", "two", "hidden"), packed, card.linear_bias)
+        both = _linear(t, "ffn.w13", x, ("ffn", "two", "hidden"), packed, card.linear_bias, style.fp8)
         y = t.activation("ffn.gate", inner)
         t.emit("ffn.gate", Gate(card.activation), (both,), y)
         return y
-    gate = _linear(t, "ffn.w1", x, ("ffn", "hidden"), inner, card.linear_bias)
-    up = _linear(t, "ffn.w3", x, ("ffn", "hidden"), inner, card.linear_bias)
+    gate = _linear(t, "ffn.w1", x, ("ffn", "hidden"), inner, card.linear_bias, style.fp8)
+    up = _linear(t, "ffn.w3", x, ("ffn", "hidden"), inner, card.linear_bias, style.fp8)
     y = t.activation("ffn.gate", inner)
     if not style.eager:
         t.emit("ffn.gate", Gate(card.activation), (gate, up), y)
@@ -257,7 +285,7 @@ def _feed_forward(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Ten
 
 
 def head(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
-    """Final norm, logits (cast to fp32) and the mean cross-entropy over the batch's tokens."""
+    """Final norm, logits (cast to the loss's format) and the mean cross-entropy over the batch's tokens."""
     t.region = "between"
     normal = _norm(t, card, style, "norm", x)
     t.region = "head"
@@ -265,12 +293,12 @@ def head(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
     t.region = "loss"
     labels = t.tensor("labels", ("batch", "seq"), "int64", "input")
     vocabulary, token = logits.axes, labels.axes
-    wide = t.activation("logits", vocabulary, "fp32")
+    wide = t.activation("logits", vocabulary, "logits")
     t.emit("logits", Cast(), (logits,), wide)
-    nll, logp = t.activation("loss.label", token, "fp32"), t.activation("loss.log_softmax", vocabulary, "fp32")
+    nll, logp = t.activation("loss.label", token, "fp32"), t.activation("loss.log_softmax", vocabulary, "logits")
     if style.loss_parallel:
         top, total = t.activation("loss.max", token, "fp32"), t.activation("loss.sum_exp", token, "fp32")
-        shifted = t.activation("loss.shift", vocabulary, "fp32")
+        shifted = t.activation("loss.shift", vocabulary, "logits")
         t.emit("loss.max", MaxOverVocabulary(), (wide,), top)
         t.emit("loss.shift", Shift(), (wide, top), shifted)
         t.emit("loss.sum_exp", SumExp(), (shifted,), total)

@@ -5,6 +5,7 @@ from stagedb.parallel.dtypes import WIDTHS, Dtypes
 from stagedb.parallel.mesh import GROUP_AXES, AxisGroups, Mesh, groups
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.plan import Plan, plan_for_ranks
+from stagedb.parallel.recipes import RECIPES, Held
 from stagedb.parallel.schedule import (
     SCHEDULES,
     Order,
@@ -21,12 +22,14 @@ from stagedb.parallel.words import WORDS, option, read_plan_file, typed_words
 
 __all__ = [
     "GROUP_AXES",
+    "RECIPES",
     "SCHEDULES",
     "WIDTHS",
     "WORDS",
     "AxisGroups",
     "Dtypes",
     "GraphOptions",
+    "Held",
     "Mesh",
     "Order",
     "Plan",

@@ -1,16 +1,19 @@
 """A model under one strategy and one recipe as a symbolic graph."""
 
+import difflib
 import json
 from functools import lru_cache
 
 import sympy
 
+from stagedb.errors import UsageError
 from stagedb.graph.assemble import Tie, assemble
 from stagedb.graph.block import BlockPlan, LaidOut, lay_out
 from stagedb.graph.costs import Sizes
 from stagedb.graph.matcher import Matching
+from stagedb.graph.operators import Redistribution
 from stagedb.graph.recompute import Part
-from stagedb.graph.symbolic import SymGraph
+from stagedb.graph.symbolic import SymGraph, Template
 from stagedb.graph.tensors import Operation
 from stagedb.models import blocks
 from stagedb.models.card import Card
@@ -28,6 +31,7 @@ def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
         pack_qkv=always or card.positions == "learned",
         pack_gate=always,
         row_bias=recipe.row_bias,
+        fp8=options.matmul_dtype == "fp8",
         embedding_dropout=recipe.embedding_dropout,
         attention=options.attention,
         eager=options.kernels == "eager",
@@ -68,6 +72,11 @@ def _pointwise(op: Operation) -> bool:
     return op.operator.kind not in ("matmul", "attention")
 
 
+def _named(name: str, operators: tuple[str, ...]) -> bool:
+    """Whether an operation of the layer is, or stands under, one of these."""
+    return any(f"{name}.".startswith(f"layer.{operator}.") for operator in operators)
+
+
 def _recomputed(options: GraphOptions, recipe: Recipe) -> Part | None:
     """The forward operations of a layer that its backward runs again."""
     early_stop = recipe.early_stop if options.early_stop is None else options.early_stop
@@ -75,7 +84,8 @@ def _recomputed(options: GraphOptions, recipe: Recipe) -> Part | None:
         "none": None,
         "full": Part(lambda op: True, True, early_stop),
         "core": Part(_core, True, early_stop),
-        "pointwise": Part(_pointwise, False, early_stop),
+        "pointwise": Part(_pointwise, False, early_stop, caches=True),
+        "operators": Part(lambda op: _named(op.name, options.recompute_operators), False, early_stop),
     }
     return parts[options.recompute]
 
@@ -84,7 +94,14 @@ def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[
     style = _style(card, options, recipe)
 
     plans = (
-        BlockPlan("embedding", "1", lambda t, _: blocks.embedding(t, card, style), input=False, loss=False),
+        BlockPlan(
+            name="embedding",
+            repeat="1",
+            trace=lambda t, _: blocks.embedding(t, card, style),
+            input=False,
+            loss=False,
+            cut_gradients=card.tied or options.zero >= 2,
+        ),
         BlockPlan(
             name="layer",
             repeat="L",
@@ -100,7 +117,30 @@ def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[
     def weight_first(has_bias: bool) -> bool:
         return recipe.weight_gradient_first and not has_bias
 
-    return tuple(lay_out(plan, rules(options), matching, blocks.HIDDEN, weight_first) for plan in plans)
+    laid_out = tuple(lay_out(plan, rules(options), matching, blocks.HIDDEN, weight_first) for plan in plans)
+    if options.recompute == "operators":
+        _check_operators(options.recompute_operators, laid_out[1].operations)
+    return laid_out
+
+
+def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...]) -> None:
+    """Raise UsageError for names that no operation of a layer's forward has, or if nothing comes of them."""
+    forward = [op for op in operations if op.template is Template.FORWARD]
+    names = [op.name.removeprefix("layer.") for op in forward if not isinstance(op.operator, Redistribution)]
+    above = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 1)}
+    for operator in chosen:
+        if not any(_named(op.name, (operator,)) for op in forward):
+            near = difflib.get_close_matches(operator, [*names, *sorted(above)], n=3, cutoff=0.5)
+            meant = f": did you mean {' or '.join(near)}?" if near else ":"
+            raise UsageError(
+                f"a layer has no operator {operator!r}{meant} "
+                f"--recompute-operators takes {', '.join(names)}, and the beginning of a name for all under it"
+            )
+    if not any(op.recomputed for op in operations):
+        raise UsageError(
+            f"the backward reads nothing that {', '.join(chosen)} makes, so that nothing would be recomputed: "
+            "name others with --recompute-operators, or take --recompute none"
+        )
 
 
 @lru_cache(maxsize=8)
@@ -109,7 +149,8 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     recipe = RECIPES[options.recipe]
     laid_out = _lay_out_blocks(card, options, recipe)
     tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
-    rows = assemble(laid_out, _sizes(recipe), habits(options, recipe), tie)
+    buffers = blocks.buffers(card, _style(card, options, recipe))
+    rows = assemble(laid_out, _sizes(recipe), habits(options, recipe), tie, buffers)
     return SymGraph(
         key=graph_key(card, options),
         name=card.name,

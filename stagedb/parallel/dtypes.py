@@ -6,14 +6,31 @@ from dataclasses import dataclass
 
 from stagedb.errors import UsageError
 
-WIDTHS: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "int64": 8, "bool": 1}
+WIDTHS: Mapping[str, int] = {
+    "bf16": 2,
+    "fp16": 2,
+    "fp32": 4,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "int64": 8,
+    "bool": 1,
+}
 """Bytes of one element, by name."""
 
 FORMATS = ("bf16", "fp16", "fp32")
 """The names that a plan may choose from."""
 
-FIXED: Mapping[str, str] = {"fp32": "fp32", "int64": "int64", "bool": "bool"}
-"""Classes whose format no plan changes: logits in the loss, token ids, masks."""
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("act", "param", "grad", "reduce", "logits"), FORMATS),
+    "opt": ("bf16", "fp32"),
+    "master": ("none", "fp32"),
+}
+"""The formats that each field of `Dtypes` may have."""
+
+FIXED: Mapping[str, str] = {name: name for name in ("fp32", "fp8_e4m3", "fp8_e5m2", "int64", "bool")}
+"""Classes whose format no plan changes: statistics and the loss, matmul operands in fp8, token ids, masks."""
+
+HALVES = frozenset({"bf16", "fp16"})
 
 
 @dataclass(frozen=True)
@@ -21,7 +38,9 @@ class Dtypes:
     """The format of each dtype class of a graph.
 
     act: activations and the compute itself. param: parameters as they are stored. grad: gradients as the backward
-    leaves them. reduce: gradients on the wire. opt: optimizer moments (and master weights, where a recipe keeps them).
+    leaves them. reduce: gradients on the wire. opt: optimizer moments. master: the copy of the parameters that the
+    optimizer updates, or `none`. logits: what the loss makes of the vocabulary's size.
+    Raises UsageError, with the nearest valid plan, for formats that do not exist together.
     """
 
     act: str = "bf16"
@@ -29,13 +48,27 @@ class Dtypes:
     grad: str = "bf16"
     reduce: str = "bf16"
     opt: str = "bf16"
+    master: str = "none"
+    logits: str = "fp32"
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            name = getattr(self, field.name)
-            if name not in FORMATS:
-                option = "--dtype" if field.name == "act" else f"--{field.name}-dtype"
-                raise UsageError(f"unknown number format {name!r}: {option} is one of {', '.join(FORMATS)}")
+            _check_choice(field.name, getattr(self, field.name))
+        self._check_halves()
+        if self.act == "fp32" and self.param != "fp32":
+            raise UsageError(
+                f"a matmul takes operands of one format, and fp32 activations do not meet {self.param} parameters: "
+                f"take --param-dtype fp32, or --dtype {self.param}"
+            )
+        if self.act == "fp32" and self.logits != "fp32":
+            raise UsageError(
+                f"a loss in {self.logits} would narrow the fp32 logits that it is given: take --logits-dtype fp32"
+            )
+        if self.master == "fp32" and self.param == "fp32":
+            raise UsageError(
+                "a master copy is wider than the parameters that it is of, and these are fp32: "
+                "take --master-dtype none, or --param-dtype bf16"
+            )
 
     @classmethod
     def of(
@@ -47,25 +80,103 @@ class Dtypes:
         grad: str | None = None,
         reduce: str | None = None,
         opt: str | None = None,
+        master: str | None = None,
+        logits: str | None = None,
     ) -> "Dtypes":
         """The recipe's habit around one compute format; what is given by name wins.
 
-        torch: parameters as the compute, gradients and moments as the parameters, reduced as they are.
-        megatron: gradients, their reduction and the optimizer's state in fp32.
+        torch: parameters as the compute (fp32 beside fp16, as autocast has them), gradients and moments as the
+        parameters, reduced as they are; no master copy. megatron: gradients, their reduction and the optimizer's state
+        in fp32, with a master copy of parameters that are not fp32 (Megatron-LM, `Float16OptimizerWithFloat16Params`).
         """
-        param = param or dtype
         if recipe == "megatron":
+            param = param or dtype
             grad = grad or "fp32"
             opt = opt or "fp32"
+            master = master or ("none" if param == "fp32" else "fp32")
         else:
+            param = param or ("fp32" if dtype == "fp16" else dtype)
             grad = grad or param
-            opt = opt or param
-        return cls(act=dtype, param=param, grad=grad, reduce=reduce or grad, opt=opt)
+            # fp16 parameters are refused for a reason of their own, which fp16 moments would hide.
+            opt = opt or ("fp32" if param == "fp16" else param)
+        return cls(dtype, param, grad, reduce or grad, opt, master or "none", logits or "fp32")
+
+    def check(self, recipe: str, fp8: bool) -> None:
+        """Raise UsageError where a recipe's framework, or fp8 matmuls, do not have these formats."""
+        if fp8 and self.act != "bf16":
+            raise UsageError(
+                f"fp8 matmuls leave bf16 results, and what is not a matmul is computed in bf16 beside them, not in "
+                f"{self.act}: take --dtype bf16, or --matmul-dtype same"
+            )
+        if recipe == "megatron":
+            return
+        if self.param == "fp16":
+            raise UsageError(
+                "torch trains fp16 with a gradient scaler, which refuses the gradients of fp16 parameters "
+                '("Attempting to unscale FP16 gradients"): take --param-dtype fp32, or --dtype bf16'
+            )
+        if WIDTHS[self.grad] > WIDTHS[self.param]:
+            raise UsageError(
+                f"torch keeps a gradient in its parameter's format at most, and {self.grad} gradients are wider than "
+                f"{self.param} parameters: take --grad-dtype {self.param}, --param-dtype {self.grad}, "
+                "or --recipe megatron"
+            )
 
     def names(self) -> dict[str, str]:
         """Format of every dtype class, the fixed ones included."""
-        return {**FIXED, **dataclasses.asdict(self)}
+        return {**FIXED, **self._classes()}
 
     def widths(self) -> dict[str, int]:
         """The symbols `e_<class>` of expressions: bytes of an element."""
-        return {f"e_{name}": WIDTHS[format_] for name, format_ in dataclasses.asdict(self).items()}
+        return {f"e_{name}": WIDTHS[format_] for name, format_ in self._classes().items()}
+
+    def _classes(self) -> dict[str, str]:
+        # A master copy has one format or is not there: no class of its own.
+        return {name: format_ for name, format_ in dataclasses.asdict(self).items() if name != "master"}
+
+    def _check_halves(self) -> None:
+        for name in ("param", "grad", "logits"):
+            other = getattr(self, name)
+            if {self.act, other} == HALVES:
+                raise UsageError(
+                    f"{other} {_CLASSES[name]} beside {self.act} activations: bf16 and fp16 differ in range, and no "
+                    f"framework mixes them: take {_option(name)} {self.act} or fp32, or --dtype {other}"
+                )
+
+
+_CLASSES = {
+    "act": "activations",
+    "param": "parameters",
+    "grad": "gradients",
+    "reduce": "gradients on the wire",
+    "opt": "optimizer moments",
+    "master": "the master copy",
+    "logits": "logits",
+}
+
+
+def _option(name: str) -> str:
+    return "--dtype" if name == "act" else f"--{name}-dtype"
+
+
+def _check_choice(name: str, format_: str) -> None:
+    valid = ", ".join(CHOICES[name])
+    if format_ in CHOICES[name]:
+        return
+    if format_.startswith("fp8"):
+        verb = "has" if name == "master" else "have"
+        raise UsageError(
+            f"fp8 is a format of matmul operands alone, {_CLASSES[name]} {verb} too little room in it: "
+            f"{_option(name)} is one of {valid}; --matmul-dtype fp8 takes the matmuls of linear layers"
+        )
+    if name == "opt" and format_ == "fp16":
+        raise UsageError(
+            "AdamW adds 1e-8 to the root of the second moment, a square of gradients; both are zero in fp16: "
+            "take --opt-dtype fp32 or --opt-dtype bf16"
+        )
+    if name == "master" and format_ in FORMATS:
+        raise UsageError(
+            f"a master copy keeps the bits that updates lose in 16-bit parameters; in {format_} it would keep none: "
+            "take --master-dtype fp32, or --master-dtype none"
+        )
+    raise UsageError(f"unknown number format {format_!r}: {_option(name)} is one of {valid}")

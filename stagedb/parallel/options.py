@@ -16,14 +16,17 @@ class GraphOptions:
     recipe: whose habits the graph follows (`stagedb.parallel.recipes`).
     sp: sequence parallelism between the tensor-parallel regions (Korthikanti et al. 2022, section 4.2.2).
     attention: `fused` (one flash-like kernel, the backward recomputes the scores) or `math` (matmuls and a softmax).
+    matmul_dtype: what the matmuls of linear layers inside layers read: operands in the `same` format as everything, or
+        cast to `fp8` (Micikevicius et al. 2022: e4m3 in the forward, gradients in e5m2).
     dropout: probability; above 0 the graph has dropout operators.
     kernels: `fused` element-wise kernels, or `eager` (one kernel a primitive, as plain autograd runs them).
     shared_input: one gather of a tensor-parallel region's input feeds q, k, v (and gate, up); False redistributes each
         on its own, which is what a tensor-parallel plan without a shared input module does.
     loss_parallel: the cross-entropy works on vocabulary-parallel logits; False gathers the logits first.
     recompute: what the backward of a layer computes again: nothing, the `full` layer, the attention `core` (scores,
-        softmax, context; Korthikanti et al. 2022, section 5), or all `pointwise` operators (matmuls and fused attention
-        are kept: torch's selective checkpointing).
+        softmax, context; Korthikanti et al. 2022, section 5), all `pointwise` operators (matmuls and fused attention
+        are kept: torch's selective checkpointing), or the `operators` that `recompute_operators` names inside the layer
+        (`ffn.gate`; `attn` is all of attention), sorted, each once.
     early_stop: recompute only what the backward reads; None is the recipe's habit (torch stops, Megatron does not).
     zero: what data-parallel ranks share among them instead of keeping copies (Rajbhandari et al. 2020): nothing (0),
         the optimizer's state (1), gradients too (2), parameters too (3). In torch 2 and 3 are FSDP2.
@@ -35,11 +38,13 @@ class GraphOptions:
     recipe: RecipeName = "torch"
     sp: bool = False
     attention: Literal["fused", "math"] = "fused"
+    matmul_dtype: Literal["same", "fp8"] = "same"
     dropout: float = 0.0
     kernels: Literal["fused", "eager"] = "fused"
     shared_input: bool = True
     loss_parallel: bool = True
-    recompute: Literal["none", "full", "core", "pointwise"] = "none"
+    recompute: Literal["none", "full", "core", "pointwise", "operators"] = "none"
+    recompute_operators: tuple[str, ...] = ()
     early_stop: bool | None = None
     zero: int = 0
     reshard: bool | None = None
@@ -52,12 +57,11 @@ class GraphOptions:
             raise UsageError(f"unknown attention {self.attention!r}: --attention is fused or math")
         if self.kernels not in ("fused", "eager"):
             raise UsageError(f"unknown kernels {self.kernels!r}: --kernels is fused or eager")
-        if self.recompute not in ("none", "full", "core", "pointwise"):
-            raise UsageError(f"unknown recompute {self.recompute!r}: --recompute is none, full, core or pointwise")
-        if self.recompute == "core" and self.attention == "fused":
+        if self.matmul_dtype not in ("same", "fp8"):
             raise UsageError(
-                "the fused attention kernel recomputes its core already: --recompute core needs --attention math"
+                f"unknown format of matmuls {self.matmul_dtype!r}: --matmul-dtype is same (as --dtype) or fp8"
             )
+        self._check_recompute()
         self._check_sharding()
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout {self.dropout} is not a probability: --dropout takes a number from 0 to below 1")
@@ -70,6 +74,28 @@ class GraphOptions:
     def resharded(self) -> bool:
         """Whether parameters are given back after the forward."""
         return self.zero == 3 and self.reshard is not False
+
+    def _check_recompute(self) -> None:
+        if self.recompute not in ("none", "full", "core", "pointwise", "operators"):
+            raise UsageError(
+                f"unknown recompute {self.recompute!r}: --recompute is none, full, core, pointwise or operators"
+            )
+        if self.recompute == "core" and self.attention == "fused":
+            raise UsageError(
+                "the fused attention kernel recomputes its core already: --recompute core needs --attention math"
+            )
+        # The same operators said in another order are the same graph.
+        object.__setattr__(self, "recompute_operators", tuple(sorted(set(self.recompute_operators))))
+        if self.recompute == "operators" and not self.recompute_operators:
+            raise UsageError(
+                "which operators are to be recomputed is not said: --recompute operators needs --recompute-operators, "
+                "such as attn_norm,ffn.gate"
+            )
+        if self.recompute_operators and self.recompute != "operators":
+            raise UsageError(
+                f"--recompute {self.recompute} says what is recomputed: --recompute-operators needs "
+                "--recompute operators"
+            )
 
     def _check_sharding(self) -> None:
         if self.zero not in (0, 1, 2, 3):
@@ -90,4 +116,4 @@ class GraphOptions:
 
     def to_dict(self) -> dict[str, object]:
         """The options as plain values, for digests and for the store."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "recompute_operators": list(self.recompute_operators)}

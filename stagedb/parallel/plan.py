@@ -25,6 +25,8 @@ class Plan:
     `dp * tp * pp * cp` ranks. hsdp: copies that are kept of what is sharded over dp, each on dp / hsdp neighbouring
     ranks (hybrid sharding). micro_batch_size: sequences a data-parallel rank and micro-batch. global_batch_size:
     sequences a step; None is one micro-batch a data-parallel rank. seq_len: tokens a sequence.
+    recompute_every: what the options recompute is recomputed in every so-manieth layer of a stage, counted from 1
+    (torchtitan's `selective_ac_option`).
     layers_per_stage: layers of each pipeline stage; None deals them evenly, the remainder to the early stages.
     dtypes: None takes the recipe's. rank_order: mesh axes, innermost first.
     Raises UsageError for values that no model could run; `check` tells about one model.
@@ -41,6 +43,7 @@ class Plan:
     global_batch_size: int | None = None
     seq_len: int = 2048
     schedule: str = "1f1b"
+    recompute_every: int = 1
     layers_per_stage: tuple[int, ...] | None = None
     # None is replaced below, so that readers always find a Dtypes: the recipe's habit is known only there.
     dtypes: Dtypes = None  # type: ignore[assignment]
@@ -49,13 +52,18 @@ class Plan:
     def __post_init__(self) -> None:
         if self.dtypes is None:
             object.__setattr__(self, "dtypes", Dtypes.of(self.options.recipe))
-        for word in (*DEGREES, "hsdp", "micro_batch_size", "seq_len"):
-            if getattr(self, word) < 1:
-                raise UsageError(f"{word} is {getattr(self, word)}: {option(word)} takes a number from 1 up")
+        self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
+        for word in (*DEGREES, "hsdp", "micro_batch_size", "seq_len", "recompute_every"):
+            _check_positive(word, getattr(self, word))
         for word, name in (("cp", "context"), ("ep", "expert")):
             if getattr(self, word) > 1:
                 raise UsageError(f"{name} parallelism is not supported yet: --{word} must be 1")
         self._check_sharding()
+        if self.recompute_every > 1 and self.options.recompute == "none":
+            raise UsageError(
+                f"--recompute-every {self.recompute_every} has nothing to recompute: say what with --recompute, "
+                "or leave it out"
+            )
         if self.schedule not in SCHEDULES:
             raise UsageError(f"unknown schedule {self.schedule!r}: --schedule is one of {', '.join(SCHEDULES)}")
         if sorted(self.rank_order) != sorted(RANK_ORDER):
@@ -107,10 +115,11 @@ class Plan:
         numbers = (*DEGREES, "hsdp", "micro_batch_size", "global_batch_size", "seq_len")
         words = {name: getattr(self, name) for name in numbers}
         words["schedule"] = self.schedule
+        words["recompute_every"] = self.recompute_every
         words["layers_per_stage"] = None if self.layers_per_stage is None else list(self.layers_per_stage)
         words["rank_order"] = list(self.rank_order)
         words["dtype"] = self.dtypes.act
-        words |= {f"{name}_dtype": getattr(self.dtypes, name) for name in ("param", "grad", "reduce", "opt")}
+        words |= {word: getattr(self.dtypes, word.removesuffix("_dtype")) for word in DTYPE_WORDS if word != "dtype"}
         return words | self.options.to_dict()
 
     def to_json(self) -> str:
@@ -138,9 +147,18 @@ class Plan:
             )
         return self.layers_per_stage
 
+    def recomputes(self, layer: int) -> bool:
+        """Whether a layer, counted from 0 on its stage, recomputes what the options say."""
+        return (layer + 1) % self.recompute_every == 0
+
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raise UsageError, with the nearest valid value, when a model of these sizes cannot run under this plan."""
-        self.stage_layers(sizes["L"])
+        most = max(self.stage_layers(sizes["L"]))
+        if self.recompute_every > most:
+            raise UsageError(
+                f"no stage has more than {most} layers, so that every {self.recompute_every}th is none: "
+                f"--recompute-every takes at most {most}"
+            )
         rules = self._tp_rules(sizes)
         broken = next((reason for reason, fits in rules if not fits(self.tp)), None)
         if broken is not None:
@@ -162,7 +180,8 @@ class Plan:
     def env(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """What the symbols of expressions stand for: the model's sizes, degrees, B, S, and bytes of each dtype class.
 
-        B is the global micro-batch: the sequences that all data-parallel ranks together run at once.
+        B is the global micro-batch: the sequences that all data-parallel ranks together run at once. copies: how many
+        there are of the parameters, a master copy counted. runs: how often what is recomputed runs; 1 where it is not.
         """
         degrees = {name: getattr(self, name) for name in DEGREES}
         return {
@@ -172,6 +191,8 @@ class Plan:
             **degrees,
             "hsdp": self.hsdp,
             **self.dtypes.widths(),
+            "runs": 2,
+            "copies": 1 if self.dtypes.master == "none" else 2,
         }
 
     def _check_sharding(self) -> None:
@@ -234,16 +255,24 @@ def plan_for_ranks(ranks: int, words: Mapping[str, object]) -> Plan:
     return Plan.from_mapping({**words, "ranks": ranks})
 
 
+def _check_positive(word: str, number: int) -> None:
+    if number < 1:
+        raise UsageError(f"{word} is {number}: {option(word)} takes a number from 1 up")
+
+
 def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
     degrees = {name: words.get(name, 1) for name in ("tp", "pp", "cp")}
+    for word, number in {**degrees, "dp": words.get("dp")}.items():
+        if number is not None:
+            _check_positive(word, number)
     unit = degrees["tp"] * degrees["pp"] * degrees["cp"]
     text = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "1"
-    if unit < 1 or ranks < 1 or ranks % unit:
-        below = max(ranks, 0) // unit * unit if unit > 0 else 0
-        valid = [count for count in (below, below + unit) if count > 0]
+    if ranks < 1 or ranks % unit:
+        below = max(ranks, 0) // unit * unit
+        valid = [count for count in (below, below + unit) if count]
         raise UsageError(
             f"{ranks} ranks are not divisible by {text}{f' = {unit}' if text != str(unit) else ''}: "
-            f"the nearest is {_either('ranks', valid or [1])}"
+            f"the nearest is {_either('ranks', valid)}"
         )
     given = words.get("dp")
     if given is not None and given != ranks // unit:

@@ -11,6 +11,35 @@ from stagedb.parallel.options import RecipeName
 
 
 @dataclass(frozen=True)
+class Held:
+    """What a framework holds in memory beside the tensors of the graph's operators.
+
+    gradient_buffer: gradients live in buffers that are there from the start (Megatron's main gradients), into which
+        each backward adds; else each backward makes them, and the optimizer's step ends with their release.
+    reducer_copies: DDP's buckets are copies (`gradient_as_bucket_view=False`).
+    receive_buffers: a pipeline stage has a buffer for every micro-batch and direction from the start
+        (torch.distributed.pipelining); else what is received is a tensor like others.
+    keeps_sent: a stage's result is kept until its backward, and the gradient that it sends until its next one
+        (torch.distributed.pipelining; Megatron gives sent results back).
+    whole_batch: every stage holds the tokens and labels of all micro-batches; else each those of one.
+    optimizer_scalar: bytes of the optimizer's step count, one for each parameter (torch's AdamW).
+    bookkeeping: bytes of small tensors that are always there, and once more where a pipeline ends.
+    sharded_bookkeeping: more of them during forward and backward where parameters are sharded.
+    mesh_rank: bytes a rank of the device mesh where it has several axes.
+    """
+
+    gradient_buffer: bool
+    reducer_copies: bool
+    receive_buffers: bool
+    keeps_sent: bool
+    whole_batch: bool
+    optimizer_scalar: int
+    bookkeeping: int
+    sharded_bookkeeping: int
+    mesh_rank: int
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One framework's choices.
 
@@ -34,6 +63,11 @@ class Recipe:
         (torch.distributed.pipelining) or after `every` one, as without it.
     sequence_parallel_gradients: gradients of weights between the tensor-parallel regions are reduced over tp
         `each` on its own or in `one` coalesced message a stage, once a step.
+    embedding_gradient: the gradient of a vocabulary-parallel table is made `whole` on each rank and cut afterwards
+        (DTensor's embedding_dense_backward), or each rank makes its `own` rows (Megatron).
+    composite_kernels: backwards of gates and of the loss are several kernels with values between them (PyTorch without
+        compilation), or fused ones (Megatron).
+    held: what the framework holds beside.
     early_stop: a checkpointed part is recomputed only as far as the backward reads it (torch's non-reentrant
         checkpoint), or whole (Megatron).
     """
@@ -50,6 +84,9 @@ class Recipe:
     partial_in_backward: bool
     pipelined_sync: Literal["last", "every"]
     sequence_parallel_gradients: Literal["each", "one"]
+    embedding_gradient: Literal["whole", "own"]
+    composite_kernels: bool
+    held: Held
     early_stop: bool
 
 
@@ -67,6 +104,19 @@ RECIPES: dict[RecipeName, Recipe] = {
         partial_in_backward=True,
         pipelined_sync="last",
         sequence_parallel_gradients="each",
+        embedding_gradient="whole",
+        composite_kernels=True,
+        held=Held(
+            gradient_buffer=False,
+            reducer_copies=True,
+            receive_buffers=True,
+            keeps_sent=True,
+            whole_batch=True,
+            optimizer_scalar=4,
+            bookkeeping=4,
+            sharded_bookkeeping=4,
+            mesh_rank=4,
+        ),
         early_stop=True,
     ),
     "megatron": Recipe(
@@ -82,6 +132,19 @@ RECIPES: dict[RecipeName, Recipe] = {
         partial_in_backward=False,
         pipelined_sync="every",
         sequence_parallel_gradients="one",
+        embedding_gradient="own",
+        composite_kernels=False,
+        held=Held(
+            gradient_buffer=True,
+            reducer_copies=False,
+            receive_buffers=False,
+            keeps_sent=False,
+            whole_batch=False,
+            optimizer_scalar=0,
+            bookkeeping=0,
+            sharded_bookkeeping=0,
+            mesh_rank=0,
+        ),
         early_stop=False,
     ),
 }

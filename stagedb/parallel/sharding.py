@@ -5,6 +5,8 @@ Stages: Rajbhandari et al. 2020. torch: DistributedDataParallel, ZeroRedundancyO
 not). megatron: DistributedDataParallel with one buffer, the distributed optimizer (1), and its FSDP (3).
 """
 
+from dataclasses import replace
+
 from stagedb.graph.assemble import Bucket, Habits
 from stagedb.graph.symbolic import Template, When
 from stagedb.parallel.options import GraphOptions
@@ -16,7 +18,11 @@ ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
 
 
 def habits(options: GraphOptions, recipe: Recipe) -> Habits:
-    """The buckets of a graph."""
+    """The buckets of a graph, and whether its kernels are composite."""
+    return replace(_shared(options, recipe), temporaries=recipe.composite_kernels)
+
+
+def _shared(options: GraphOptions, recipe: Recipe) -> Habits:
     partial = None
     if recipe.sequence_parallel_gradients == "one":
         partial = Bucket("bucket.gradients.tp", "all_reduce", "one", "tp", Template.STEP, parts=options.zero == 3)

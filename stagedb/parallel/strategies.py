@@ -9,9 +9,11 @@ does the rest. Data parallelism partitions the batch everywhere, context paralle
 from collections.abc import Mapping
 
 from stagedb.parallel.options import GraphOptions
+from stagedb.parallel.recipes import RECIPES
 
 TENSOR_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "embedding": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
+    "embedding_gradient": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
     "between": {"batch": ("dp",), "seq": ("cp",)},
     "attention": {"batch": ("dp",), "seq": ("cp",), "heads": ("tp",), "kv_heads": ("tp",)},
     "ffn": {"batch": ("dp",), "seq": ("cp",), "ffn": ("tp",)},
@@ -28,11 +30,18 @@ GATHERED_LOGITS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
+WHOLE_EMBEDDING_GRADIENT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "embedding_gradient": {"batch": ("dp",), "seq": ("cp",)},
+}
+
+
 def rules(options: GraphOptions) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     """The table of a graph's options: the base with the regions that an option changes."""
     table = dict(TENSOR_PARALLEL)
     if options.sp:
         table |= SEQUENCE_PARALLEL
+    if RECIPES[options.recipe].embedding_gradient == "whole":
+        table |= WHOLE_EMBEDDING_GRADIENT
     if not options.loss_parallel:
         table |= GATHERED_LOGITS
     return table

@@ -14,10 +14,18 @@ from stagedb.errors import UsageError
 from stagedb.parallel.options import GraphOptions
 
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
-DTYPE_WORDS = ("dtype", "param_dtype", "grad_dtype", "reduce_dtype", "opt_dtype")
+DTYPE_WORDS = (
+    "dtype",
+    "param_dtype",
+    "grad_dtype",
+    "reduce_dtype",
+    "opt_dtype",
+    "master_dtype",
+    "logits_dtype",
+)
 OPTION_WORDS: Mapping[str, type] = {
-    # What is not said (None) is the habit of the recipe, and is a switch.
-    field.name: bool if field.default is None else type(field.default)
+    # What is not said (None) is the habit of the recipe, and is a switch. The only tuple of an option is of names.
+    field.name: bool if field.default is None else list if field.default == () else type(field.default)
     for field in dataclasses.fields(GraphOptions)
 }
 WORDS: Mapping[str, type] = {
@@ -28,6 +36,7 @@ WORDS: Mapping[str, type] = {
     "global_batch_size": int,
     "seq_len": int,
     "schedule": str,
+    "recompute_every": int,
     "layers_per_stage": tuple,
     "rank_order": list,
     **dict.fromkeys(DTYPE_WORDS, str),

@@ -8,7 +8,7 @@ instantiate and export and compares the counts. It uses the API and stands above
 from stagedb.reference.check import Checked, check_records, counts_of, select, trace_counts
 from stagedb.reference.counts import Counts, Difference, Message, compare
 from stagedb.reference.published import Published, check_published
-from stagedb.reference.records import Record, read_records
+from stagedb.reference.records import Record, RecordedMemory, read_records
 
 __all__ = [
     "Checked",
@@ -17,6 +17,7 @@ __all__ = [
     "Message",
     "Published",
     "Record",
+    "RecordedMemory",
     "check_published",
     "check_records",
     "compare",

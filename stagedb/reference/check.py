@@ -16,6 +16,7 @@ from stagedb.export import chakra_pb2 as pb
 from stagedb.export.reading import TraceColumns, read_trace
 from stagedb.parallel import Plan
 from stagedb.reference.counts import Counts, Difference, Message, compare
+from stagedb.reference.memory import compare_memory, memory_notes
 from stagedb.reference.order import Event, compare_order, traced, work
 from stagedb.reference.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
 
@@ -24,6 +25,7 @@ from stagedb.reference.records import FLOP_KINDS, Record, Unsupported, card_of, 
 class Checked:
     """One record's outcome. `unsupported` says what no plan can ask for yet; then nothing was compared.
 
+    notes: what was counted as the record does for a library's own reason, or left out for it.
     exact: matmuls and attentions come in the recorded order too, not only between the same messages; None where the
     record has no order.
     """
@@ -32,11 +34,12 @@ class Checked:
     differences: tuple[Difference, ...] = ()
     unsupported: str | None = None
     exact: bool | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
         """Whether everything was compared and nothing differs."""
-        return self.unsupported is None and all(row.theirs == row.ours for row in self.differences)
+        return self.unsupported is None and all(row.agrees for row in self.differences)
 
 
 def select(records: Sequence[Record], pattern: str | None) -> list[Record]:
@@ -72,15 +75,15 @@ def _check(
         made.add(instance.graph)
         try:
             ours, events = counts_of(db, instance.id, record.rank)
+            held = tuple(compare_memory(record, db, instance))
         finally:
             if instance.new:
                 db.rm(instance.id)
-        counted = tuple(compare(record.counts, ours))
-        if record.events is None:
-            yield Checked(record.name, counted)
-        else:
+        differences, exact = (*compare(record.counts, ours), *held), None
+        if record.events is not None:
             order = compare_order(record.events, events)
-            yield Checked(record.name, (*counted, *order.differences), exact=order.exact)
+            differences, exact = (*differences, *order.differences), order.exact
+        yield Checked(record.name, differences, exact=exact, notes=tuple(memory_notes(record)))
     progress(len(records), len(records))
 
 

@@ -26,11 +26,17 @@ class Counts:
 
 
 class Difference(NamedTuple):
-    """A quantity of a record with their count and ours."""
+    """A quantity of a record with their count and ours; they agree within `bound`, a share of theirs (0: exactly)."""
 
     quantity: str
     theirs: int
     ours: int
+    bound: float = 0.0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the two are the same, or near enough."""
+        return abs(self.ours - self.theirs) <= self.bound * self.theirs
 
 
 def compare(theirs: Counts, ours: Counts) -> Iterator[Difference]:

@@ -31,13 +31,29 @@ class Unsupported(UsageError):
 
 
 @dataclass(frozen=True)
+class RecordedMemory:
+    """Bytes that a recorded rank held: by moment and category, the most, and what was saved for the backward.
+
+    parameters: of the rank's own. levels: at the ends of forward, backward and optimizer. saved: in all (of one
+    micro-batch in a pipeline). layer: of them by one layer, None where a layer is checkpointed.
+    """
+
+    parameters: int
+    levels: Mapping[str, Mapping[str, int]]
+    peak: int
+    saved: int
+    layer: int | None
+
+
+@dataclass(frozen=True)
 class Record:
-    """One record: its label, its configuration, the counts of its rank, and its program order where it was recorded."""
+    """One record: its label and configuration, what its rank counted, in which order, and what it held."""
 
     name: str
     config: Mapping[str, Any]
     counts: Counts
     events: tuple[Event, ...] | None = None
+    memory: "RecordedMemory | None" = None
 
     @property
     def rank(self) -> int:
@@ -73,9 +89,22 @@ def _record(path: Path, place: int, row: Any) -> Record:
             dtype = DTYPES.get(sent["dtype"], sent["dtype"])
             messages[Message(sent["phase"], sent["op"], sent["axis"], dtype, size, result)] += sent["count"]
         events = tuple(recorded(row, DTYPES)) if row.get("timeline") is not None else None
-        return Record(str(row["name"]), dict(row["config"]), Counts(flops, messages), events)
+        held = _memory(row) if row.get("memory") is not None else None
+        return Record(str(row["name"]), dict(row["config"]), Counts(flops, messages), events, held)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(f"{path}: record {place} lacks or misuses a field: {error}") from None
+
+
+def _memory(row: Mapping[str, Any]) -> RecordedMemory:
+    held, saved = row["memory"], row["saved_for_backward"]
+    whole = row["config"]["recompute"] in ("none", "core")
+    return RecordedMemory(
+        parameters=int(row["params"]["local_bytes"]),
+        levels={moment: dict(level["breakdown"]) for moment, level in held["at"].items()},
+        peak=int(held["peak"]),
+        saved=int(saved["total"]),
+        layer=int(saved["one_layer"]) if whole and saved["one_layer"] is not None else None,
+    )
 
 
 def card_of(config: Mapping[str, Any]) -> Card:

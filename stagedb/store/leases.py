@@ -32,7 +32,7 @@ CHUNK = 2_000
 _WAIT = 0.2
 _MEMBERS: Mapping[Kind, tuple[str, ...]] = {
     "Graph": ("symop", "symtensor"),
-    "Instance": ("op", "task", "rank", "group", "rankclass"),
+    "Instance": ("op", "task", "rank", "group", "rankclass", "memory", "memorylevel", "memorytensor"),
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
-from stagedb.store.schema import definitions
+from stagedb.store.schema import FIRST, MEMORY, definitions
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,10 @@ class Migration:
     statements: tuple[str, ...]
 
 
-MIGRATIONS = (Migration(1, "graphs, instances, rank classes, ops, tasks, ranks, groups", definitions()),)
+MIGRATIONS = (
+    Migration(1, "graphs, instances, rank classes, ops, tasks, ranks, groups", definitions(FIRST)),
+    Migration(2, "memory", definitions(MEMORY)),
+)
 
 NEWEST = MIGRATIONS[-1].version
 

@@ -58,7 +58,7 @@ _GRAPH = Property("graph", "string", "id of the graph it belongs to")
 _INSTANCE = Property("instance", "string", "id of the instance it belongs to")
 _PRESENT = Property("present", "string?", "it exists where this expression is above 0; absent: always")
 
-LABELS = (
+FIRST = (
     Label(
         "Store",
         "What this database is: one node, written by the migrations.",
@@ -91,7 +91,7 @@ LABELS = (
             Property("name", "string", "unique in the graph"),
             _NUMBER,
             Property("block", "string", "the block it is in"),
-            Property("role", "string", "input, weight, activation, gradient or optimizer_state"),
+            Property("role", "string", "input, weight, activation, gradient, optimizer_state or buffer"),
             Property("dtype", "string", "class of its elements, which a plan resolves"),
             Property("axes", "string[]", "logical axes"),
             Property("shape", "string[]", "global size of each axis, as expressions"),
@@ -107,7 +107,10 @@ LABELS = (
             Property("buckets", "string[]", "weights: ops whose bucket its gradient joins, in order"),
             Property("grads", "string[]", "weights: ops that produce its gradient"),
             Property("tied", "string?", "the weight that it shares its values with"),
+            Property("storage", "string?", "the tensor whose bytes it takes over; absent: it has its own"),
+            Property("kept", "boolean", "it is held for the backward whatever reads it there"),
             _PRESENT,
+            Property("repeats", "string?", "the tensor it is computed again of; where it is absent, readers read that"),
         ),
         indexes=(("graph",),),
     ),
@@ -123,12 +126,13 @@ LABELS = (
             Property("template", "string", "forward, input_gradient, weight_gradient or step"),
             Property("type", "string", "compute, collective, send or recv"),
             Property("kind", "string", "what it does: matmul, attention, all_gather …"),
-            Property("phase", "string", "forward, backward or optimizer"),
+            Property("phase", "string", "forward, backward, recompute or optimizer"),
             Property("when", "string", "for which microbatches it runs: every, first or last"),
             Property("order", "integer", "issue order inside its block and template"),
             Property("flops", "string", "an expression", "flop"),
             Property("bytes_read", "string", "an expression", "B"),
             Property("bytes_written", "string", "an expression", "B"),
+            Property("temporary", "string", "what it holds beside while it runs, an expression", "B"),
             Property("dims", "string[]", "sizes of a matmul or an attention, as expressions"),
             Property("axis", "string?", "mesh axis it communicates on"),
             Property("comm_bytes", "string?", "its input on one rank, an expression", "B"),
@@ -188,7 +192,7 @@ LABELS = (
             Property("layer", "integer?", "layer, counted from the first of the stage; absent outside layers"),
             Property("type", "string", "compute, collective, send or recv"),
             Property("kind", "string", "what it does: matmul, attention, all_gather …"),
-            Property("phase", "string", "forward, backward or optimizer"),
+            Property("phase", "string", "forward, backward, recompute or optimizer"),
             Property("when", "string", "for which microbatches it runs: every, first or last"),
             Property("flops", "integer", "of one rank", "flop"),
             Property("bytes_read", "integer", "of one rank", "B"),
@@ -249,6 +253,60 @@ LABELS = (
     ),
 )
 
+MEMORY = (
+    Label(
+        "Memory",
+        "What a rank of one class holds in memory over a step; made by `stagedb memory`.",
+        (
+            _id("instance id, `/`, class"),
+            _INSTANCE,
+            Property("class", "integer", "number of its rank class"),
+            Property("peak", "integer", "the most that it holds at once", "B"),
+            Property("phase", "string", "when: forward, backward or optimizer"),
+            Property("task", "integer", "index of the task that runs then"),
+            Property("microbatch", "integer?", "its microbatch; absent for the step"),
+            Property("op", "string?", "id of the op that runs then; absent at a task's end"),
+            Property("name", "string", "name of that op"),
+        ),
+        indexes=(("instance",),),
+    ),
+    Label(
+        "MemoryLevel",
+        "Bytes of one category that a rank of one class holds at one moment of a step.",
+        (
+            _id("instance id, `/`, class, `/`, moment, `/`, category"),
+            _INSTANCE,
+            Property("class", "integer", "number of its rank class"),
+            Property(
+                "moment",
+                "string",
+                "start, forward_end, backward_end, step_end, forward_peak, backward_peak, optimizer_peak or peak",
+            ),
+            Property("category", "string", "parameters, gradients, optimizer_state, activations …"),
+            Property("bytes", "integer", "held then", "B"),
+        ),
+        indexes=(("instance",), ("instance", "class")),
+    ),
+    Label(
+        "MemoryTensor",
+        "Tensors of one name that live at the peak of a rank class.",
+        (
+            _id("instance id, `/`, class, `/`, its place by size"),
+            _INSTANCE,
+            Property("class", "integer", "number of its rank class"),
+            Property("name", "string", "the tensor's name in the graph, or that of a buffer"),
+            Property("layer", "integer?", "layer, counted from the first of the stage; absent outside layers"),
+            Property("category", "string", "what it is held for"),
+            Property("count", "integer", "how many of it live: one a microbatch in flight"),
+            Property("bytes", "integer", "of all of them together", "B"),
+        ),
+        indexes=(("instance",), ("instance", "class")),
+    ),
+)
+"""Made by analysis, and deleted with their instance."""
+
+LABELS = (*FIRST, *MEMORY)
+
 _SLOT = (Property("slot", "integer", "which input or output it is"),)
 _KIND = Property("kind", "string", "data, program (issue order) or limit (must not run ahead)")
 
@@ -277,9 +335,9 @@ RELATIONSHIPS = (
 )
 
 
-def definitions() -> tuple[str, ...]:
-    """The statements that make the constraints and indexes. Each may be run again."""
-    return tuple(chain.from_iterable(_definitions(label) for label in LABELS))
+def definitions(labels: tuple[Label, ...] = LABELS) -> tuple[str, ...]:
+    """The statements that make the constraints and indexes of labels. Each may be run again."""
+    return tuple(chain.from_iterable(_definitions(label) for label in labels))
 
 
 def _definitions(label: Label) -> tuple[str, ...]:

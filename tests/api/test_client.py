@@ -87,6 +87,22 @@ def test_rm_says_what_went(db: Stagedb) -> None:
     assert (db.graphs(), db.instances()) == ([], [])
 
 
+def test_files_need_no_connection(db: Stagedb, tmp_path: Path) -> None:
+    db.export(model=CARD, tp=2, pp=2, ranks=4, packed=True, out=tmp_path / "tiny.packed")
+    done = stagedb.unpack(tmp_path / "tiny.packed", only="0,2")
+    assert (done.path, done.files) == (tmp_path / "tiny", 2)
+    assert stagedb.validate(done.path).faults == ()
+    with pytest.raises(AttributeError, match="no attribute 'models_'"):
+        stagedb.models_  # noqa: B018
+
+
+def test_a_shard_has_a_directory_of_its_own(db: Stagedb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert db.export(model=CARD, tp=2, ranks=4, shard="1/3").path == Path("tiny-4.1of3")
+    assert db.export(model=CARD, tp=2, ranks=4, shard="1/3", packed=True).path == Path("tiny-4.1of3.packed")
+    assert db.export(model=CARD, tp=2, ranks=4).path == Path("tiny-4")
+
+
 def test_the_library_needs_no_connection() -> None:
     (row,) = [row for row in models() if row["name"] == "llama3-8b"]
     assert row["parameters"] == 8_030_261_248

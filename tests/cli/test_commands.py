@@ -80,6 +80,8 @@ def test_a_plan_may_come_from_a_file(run: Run, tiny: str, tmp_path: Path) -> Non
         (("export", "missing-instance", "--ranks", "8"), "stagedb ls"),
         (("export", "one", "--model", "TINY"), "leave one out"),
         (("export", "--model", "TINY", "--ranks", "2", "--only", "5"), "--only"),
+        (("export", "--model", "TINY", "--out", ".", "--force"), "the current directory"),
+        (("export", "--model", "TINY", "--out", "tiny.yaml", "--packed", "--force"), "not a packed trace set"),
         (("query", "CREATE (n:Op)"), "CREATE"),
         (("query", "MATCH (n:Op) SET n.flops = 1"), "SET"),
         (("query", "bytes_by_axes"), "bytes_by_axis"),
@@ -162,6 +164,16 @@ def test_an_existing_directory_is_replaced_on_request_only(run: Run, tiny: str, 
     assert not (tmp_path / "traces" / "note").exists()
 
 
+def test_resuming_a_finished_export_says_what_was_done(run: Run, tiny: str, tmp_path: Path) -> None:
+    export = ("export", "--model", tiny, *PLAN, "--out", "traces", "--resume")
+    assert "complete already" not in run(*export).out
+    assert "traces was complete already, nothing was written: 8 traces" in run(*export).out
+    (tmp_path / "traces" / "tiny.3.et").unlink()
+    (tmp_path / "traces" / "tiny.4.et").write_bytes(b"half")
+    assert "2 files were missing or damaged and written again (tiny.3.et, tiny.4.et)" in run(*export).out
+    assert run("validate", "traces").status == 0
+
+
 def test_the_newest_instance_is_exported_at_another_size(run: Run, tiny: str, tmp_path: Path) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     ran = run("export", "--ranks", "32", "--only", "0-3,31")
@@ -180,6 +192,14 @@ def test_an_instance_is_exported_under_a_changed_plan(run: Run, tiny: str) -> No
     newest = rows(run, "ls", "instances")[0]
     shown = {row["property"]: row["value"] for row in rows(run, "show", newest["id"])}
     assert (shown["tp"], shown["dtype"], shown["param_dtype"], shown["dp"]) == (2, "fp32", "fp32", 2)
+
+
+def test_other_parameters_bring_the_formats_that_follow_from_them(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, "--recipe", "megatron", "--name", "first").status == 0
+    ran = run("export", "first", "--param-dtype", "fp32", "--out", "fp32")
+    assert ran.status == 0, ran.err
+    shown = {row["property"]: row["value"] for row in rows(run, "show", rows(run, "ls", "instances")[0]["id"])}
+    assert (shown["dtype"], shown["param_dtype"], shown["master_dtype"]) == ("bf16", "fp32", "none")
 
 
 def test_queries_answer_about_the_newest_instance_or_the_named_one(run: Run, tiny: str) -> None:
@@ -300,7 +320,9 @@ def test_recorded_steps_are_checked(run: Run, one_record: Path) -> None:
     assert ran.status == 0, ran.err
     found = json.loads(ran.out)
     assert found
-    assert all(row["theirs"] == row["ours"] for row in found)
+    assert all(row["theirs"] == row["ours"] for row in found if row["quantity"] != "peak bytes")
+    assert 0.99 < float(next(row["ratio"] for row in found if row["quantity"] == "peak bytes")) < 1.01
+    assert "peaks of memory" in ran.err
     assert any(row["quantity"].startswith("FLOPs") for row in found)
     assert "1 of 1 records agree" in ran.err
 
@@ -311,7 +333,8 @@ def test_a_difference_from_a_record_is_a_failure(run: Run, one_record: Path) -> 
     one_record.write_text(json.dumps(records), encoding="utf-8")
     ran = run("validate", "--records", str(one_record), "-f", "json")
     assert ran.status == 1
-    (off,) = [row for row in json.loads(ran.out) if row["theirs"] != row["ours"]]
+    found = [row for row in json.loads(ran.out) if row["quantity"] != "peak bytes"]
+    (off,) = [row for row in found if row["theirs"] != row["ours"]]
     assert off["quantity"] == "FLOPs forward matmul"
     assert off["theirs"] - off["ours"] == 2
 
@@ -328,3 +351,64 @@ def test_validate_checks_one_thing(run: Run, one_record: Path, tmp_path: Path) -
         ran = run("validate", *arguments)
         assert ran.status == 2, arguments
         assert told in ran.err
+
+
+def test_memory_is_told_by_class_phase_and_tensor(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    told = run("memory")
+    assert told.status == 0, told.err
+    assert "peak GiB" in told.out
+    assert "forward_end" in told.out
+    assert "what makes the peak, the biggest first" in told.out
+    peaks = rows(run, "memory")
+    assert [row["class"] for row in peaks] == [0, 1]
+    assert all(row["peak"] == sum(row[word] for word in row if word in CATEGORIES) for row in peaks)
+    phases = rows(run, "memory", "--show", "phases", "--class", "1")
+    assert phases[-1]["category"] == "in all"
+    assert phases[-1]["peak"] == peaks[1]["peak"]
+    tensors = rows(run, "memory", "--show", "tensors", "--class", "1")
+    assert sum(row["bytes"] for row in tensors) == peaks[1]["peak"]
+    assert [row["bytes"] for row in tensors] == sorted((row["bytes"] for row in tensors), reverse=True)
+
+
+CATEGORIES = {
+    "parameters",
+    "gradients",
+    "optimizer_state",
+    "master_weights",
+    "inputs_and_buffers",
+    "activations",
+    "recomputed",
+    "gathered_parameters",
+    "communication_buffers",
+    "temporaries",
+}
+
+
+def test_a_capacity_is_checked(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    peak = max(row["peak"] for row in rows(run, "memory"))
+    fits = run("memory", "--capacity", f"{peak} B")
+    assert (fits.status, "fits: 0.00 GiB" in fits.out) == (0, True)
+    over = run("memory", "--capacity", f"{peak - 1}B")
+    assert over.status == 1
+    assert "does not fit" in over.out
+    assert run("memory", "--capacity", "80GiB").status == run("memory", "--capacity", "1.5 TB").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--capacity", "80"), "80GiB"),
+        (("--class", "7"), "--class is one of 0, 1"),
+        (("--show", "all", "-f", "csv"), "--show peaks, phases or tensors"),
+        (("nowhere",), "stagedb ls"),
+    ],
+)
+def test_a_question_about_memory_that_makes_no_sense_is_refused(
+    run: Run, tiny: str, arguments: tuple[str, ...], says: str
+) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    ran = run("memory", *arguments)
+    assert ran.status == 2
+    assert says in ran.err

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,6 +16,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.export import validate_traces
 from stagedb.export.exporting import smaller, trace_set
 from stagedb.export.packed import write_packed
+from stagedb.export.places import unfinished
 from stagedb.export.writing import explain
 from tests.export.synthetic import workload
 from tests.export.written import export_workload, files_of
@@ -142,13 +143,80 @@ def test_what_another_machine_left_is_taken_once_it_is_quiet(tmp_path: Path) -> 
 def test_resuming_what_is_whole_says_so_and_another_export_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "traces"
     done = export_workload(workload(), out)
-    inode = out.stat().st_ino
+    assert not done.there
+    inodes = {path.name: path.stat().st_ino for path in (out, *out.iterdir())}
     again = export_workload(workload(), out, resume=True)
-    assert (again.files, again.bytes) == (done.files, done.bytes)
-    assert out.stat().st_ino == inode
+    assert (again.files, again.bytes, again.there, again.mended) == (done.files, done.bytes, True, ())
+    assert {path.name: path.stat().st_ino for path in (out, *out.iterdir())} == inodes
+    assert (done.replayed, again.replayed) == (True, False)
+    assert export_workload(workload(), out, resume=True, replay=True).replayed
     with pytest.raises(UsageError, match="is another export"):
         export_workload(workload(microbatches=5), out, resume=True)
-    assert out.stat().st_ino == inode
+    assert {path.name: path.stat().st_ino for path in (out, *out.iterdir())} == inodes
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("form", [{}, {"compress": True}, {"format": "json"}])
+def test_resuming_a_finished_set_mends_it(tmp_path: Path, form: dict[str, Any], processes: int) -> None:
+    out, plain = tmp_path / "traces", tmp_path / "plain"
+    kind = form.get("format", "et")
+    for directory in (out, plain):
+        export_workload(workload(), directory, **form)
+    wrong = [f"tiny.2.{kind}", f"tiny.5.{kind}", "tiny.json", "run.sh", "memory.json"]
+    (out / wrong[0]).write_bytes((out / wrong[0]).read_bytes()[:-7])
+    (out / wrong[1]).unlink()
+    (out / "tiny.json").write_text("{}\n")
+    (out / "run.sh").unlink()
+    (out / "memory.json").write_text("")
+    kept = (out / f"tiny.4.{kind}").stat().st_ino
+    done = export_workload(workload(), out, resume=True, processes=processes, **form)
+    assert (done.there, sorted(done.mended)) == (True, sorted(wrong))
+    assert files_of(out) == files_of(plain)
+    assert os.access(out / "run.sh", os.X_OK)
+    assert (out / f"tiny.4.{kind}").stat().st_ino == kept
+    assert left(out) == ["plain"]
+    assert export_workload(workload(), out, resume=True, **form).mended == ()
+
+
+def test_mending_keeps_what_people_edited_and_added(tmp_path: Path) -> None:
+    out = tmp_path / "traces"
+    export_workload(workload(), out)
+    (out / "network.yml").write_text("mine")
+    (out / "simulation.log").write_text("mine")
+    (out / "tiny.3.et").unlink()
+    assert export_workload(workload(), out, resume=True).mended == ("tiny.3.et",)
+    assert (out / "network.yml").read_text() == (out / "simulation.log").read_text() == "mine"
+
+
+@pytest.mark.parametrize("stage", ["write", "rename"])
+@pytest.mark.parametrize("words", [(), ("--processes", "2")])
+def test_of_two_that_resume_at_once_the_second_finds_the_set_complete(
+    tmp_path: Path, stage: str, words: tuple[str, ...]
+) -> None:
+    out = tmp_path / "traces"
+    command = [sys.executable, "-m", "tests.export.exporter", str(out), "--resume", *words]
+    environment = {**os.environ, "STAGEDB_FAULT": f"export.{stage}:pause", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as exporting:
+        os.waitpid(exporting.pid, os.WUNTRACED)
+        assert not export_workload(workload(), out, resume=True).there
+        exporting.send_signal(signal.SIGCONT)
+        said, _ = exporting.communicate(timeout=60)
+        assert (exporting.returncode, said) == (0, "complete already\n")
+    assert validate_traces(out).faults == ()
+    assert left(out) == []
+
+
+def test_the_second_that_resumes_is_told_of_another_export(tmp_path: Path) -> None:
+    out = tmp_path / "traces"
+    command = [sys.executable, "-m", "tests.export.exporter", str(out), "--resume"]
+    environment = {**os.environ, "STAGEDB_FAULT": "export.rename:pause", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as exporting:
+        os.waitpid(exporting.pid, os.WUNTRACED)
+        export_workload(workload(microbatches=5), out)
+        exporting.send_signal(signal.SIGCONT)
+        said, _ = exporting.communicate(timeout=60)
+        assert exporting.returncode == 2
+        assert "is another export" in said
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -198,20 +266,38 @@ def test_what_is_written_already_is_not_counted_again(tmp_path: Path, monkeypatc
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     error = OSError(errno.ENOSPC, "No space left on device", "tiny.3.et")
     assert "no space left while writing" in explain(error, tmp_path)
-    assert "tiny.3.et" in explain(error, tmp_path)
+    assert str(tmp_path / "tiny.3.et") in explain(error, tmp_path)
 
 
-def test_a_directory_that_exists_is_kept_without_force(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inside", ["", "/tiny.3.et"])
+def test_a_failure_tells_the_name_that_was_asked_for(tmp_path: Path, inside: str) -> None:
+    out = tmp_path / "set.packed"
+    hidden = unfinished(out, "a-host.example", 17, 1700000000, "0a1b2c3d")
+    told = f"cannot write {out}{inside}: Permission denied; nothing was kept"
+    for name, directory in ((f"{hidden}{inside}", out), (f"{hidden}{inside}", hidden), (inside[1:] or None, hidden)):
+        assert explain(OSError(errno.EACCES, "Permission denied", name), directory) == told
+
+
+def test_a_set_that_exists_is_kept_without_force(tmp_path: Path) -> None:
     out = tmp_path / "traces"
-    out.mkdir()
+    export_workload(workload(), out)
     (out / "mine").write_text("precious")
     with pytest.raises(UsageError, match="--force"):
         export_workload(workload(), out)
-    assert [path.name for path in out.iterdir()] == ["mine"]
+    assert (out / "mine").exists()
     export_workload(workload(), out, force=True)
     assert not (out / "mine").exists()
     assert validate_traces(out).faults == ()
     assert left(out) == []
+
+
+def test_an_empty_directory_is_replaced_with_force(tmp_path: Path) -> None:
+    out = tmp_path / "traces"
+    out.mkdir()
+    with pytest.raises(UsageError, match="--force"):
+        export_workload(workload(), out)
+    export_workload(workload(), out, force=True)
+    assert validate_traces(out).faults == ()
 
 
 def test_a_file_in_the_way_is_never_replaced(tmp_path: Path) -> None:

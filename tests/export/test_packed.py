@@ -1,5 +1,6 @@
 """Packed trace sets: what is unpacked is what would have been exported, and a file that is not sound is refused."""
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -123,12 +124,55 @@ def index(**said: Any) -> Callable[[dict[str, bytes]], None]:
     return change
 
 
-def named(name: str) -> Callable[[dict[str, bytes]], None]:
+def in_set(**said: Any) -> Callable[[dict[str, bytes]], None]:
+    """Other words of the set; None leaves one out."""
+
     def change(members: dict[str, bytes]) -> None:
-        said = json.loads(members[INDEX])
-        members[INDEX] = json.dumps({**said, "set": {**said["set"], "name": name}}).encode()
+        described = {**json.loads(members[INDEX])["set"], **said}
+        index(set={word: value for word, value in described.items() if value is not None})(members)
 
     return change
+
+
+def in_class(number: int, **said: Any) -> Callable[[dict[str, bytes]], None]:
+    """Other words of a class; None leaves one out."""
+
+    def change(members: dict[str, bytes]) -> None:
+        rows = json.loads(members[INDEX])["classes"]
+        changed = {**rows[number], **said}
+        rows[number] = {word: value for word, value in changed.items() if value is not None}
+        index(classes=rows)(members)
+
+    return change
+
+
+def in_files(**said: Any) -> Callable[[dict[str, bytes]], None]:
+    """More files, or others."""
+
+    def change(members: dict[str, bytes]) -> None:
+        index(files={**json.loads(members[INDEX])["files"], **said})(members)
+
+    return change
+
+
+def replaced(old: str, new: str) -> Callable[[dict[str, bytes]], None]:
+    """Another text in the index."""
+
+    def change(members: dict[str, bytes]) -> None:
+        assert old.encode() in members[INDEX]
+        members[INDEX] = members[INDEX].replace(old.encode(), new.encode(), 1)
+
+    return change
+
+
+def twice(members: dict[str, bytes]) -> None:
+    rows = json.loads(members[INDEX])["classes"]
+    index(classes=[*rows, rows[0]])(members)
+
+
+def more_members(members: dict[str, bytes]) -> None:
+    held = json.loads(members[INDEX])["members"]
+    index(members={**held, "classes/7/data": held["classes/0/data"]})(members)
 
 
 BREACHES = {
@@ -154,14 +198,82 @@ BREACHES = {
     "an index that is no JSON": lambda members: members.update({INDEX: b"{"}),
     "an index of a list": lambda members: members.update({INDEX: b"[]"}),
     "no classes": index(classes=None),
-    "a class of no ranks": index(classes=[{"class": 0, "nodes": 1, "bytes": 1, "ranks": "9-1"}]),
-    "a world of wrong type": index(set={"name": "tiny", "world": "8"}),
-    "a world beyond memory": index(set={"name": "tiny", "world": 1 << 60}),
-    "a way out": named("../tiny"),
-    "an absolute way out": named("/etc/tiny"),
-    "a hidden name": named(".tiny"),
-    "a file's way out": index(files={"../../run.sh": "rm"}),
-    "a file that is no text": index(files={"run.sh": 3}),
+}
+
+SHA = "0" * 64
+WRONG: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
+    "format 0": (index(format=0), "no format"),
+    "a negative format": (index(format=-1), "no format"),
+    "a format that is true": (index(format=True), "no format"),
+    "a format that is NaN": (index(format=float("nan")), "NaN is not of JSON"),
+    "a format with a point": (index(format=1.0), "no format"),
+    "nothing but a format": (lambda members: members.update({INDEX: b'{"format": 1}'}), "it has no what, set"),
+    "another word": (index(more=1), "it has 'more'"),
+    "deep nesting": (
+        replaced('"classes": ', '"deep": ' + "[" * 5000 + "]" * 5000 + ', "classes": '),
+        "nested too deep|'deep'",
+    ),
+    "deeper nesting": (lambda members: members.update({INDEX: b"[" * 200_000}), "nested too deep"),
+    "no classes": (index(classes=[]), r"classes is \[\]"),
+    "classes that are none": (index(classes=[3]), r"classes is \[3\]"),
+    "a world of wrong type": (in_set(world="8"), "world is '8'"),
+    "a world that is true": (in_set(world=True), "world is True"),
+    "a world beyond memory": (in_set(world=1 << 60), "world is"),
+    "a world that the plan does not make": (in_set(world=16), "the plan is of 8 ranks"),
+    "no plan": (in_set(plan=None), "the set has no plan"),
+    "a plan of no degrees": (in_set(plan={"rank_order": ["tp"]}), "names no degrees"),
+    "a plan of no order": (in_set(plan={}), "names no degrees"),
+    "a plan with a script in it": (in_set(plan={"rank_order": ["tp"], "tp": "8; rm"}), "names no degrees"),
+    "a plan of plans": (in_set(plan={"tp": {"tp": 8}}), "plan is"),
+    "a plan beyond numbers": (replaced('"plan": {', '"plan": {"limit": 1e999, '), "plan is"),
+    "no versions": (in_set(versions=None), "the set has no versions"),
+    "versions of nothing": (in_set(versions={}), "versions is"),
+    "an unknown granularity": (in_set(granularity="atom"), "granularity is 'atom'"),
+    "another word of the set": (in_set(traces="et"), "the set has 'traces'"),
+    "a way out": (in_set(name="../tiny", model="../tiny"), "name is"),
+    "an absolute way out": (in_set(name="/etc/tiny", model="/etc/tiny"), "name is"),
+    "a hidden name": (in_set(name=".tiny", model=".tiny"), "name is"),
+    "a name with a command in it": (in_set(name="a;b", model="a;b"), "name is"),
+    "the name of another model": (in_set(name="other"), "is called 'other'"),
+    "a class twice": (twice, "two classes have one number"),
+    "two classes of one digest": (
+        in_class(1, digest=hashlib.sha256(b"class 0").hexdigest()),
+        "two classes have one digest",
+    ),
+    "a digest that is none": (in_class(0, digest="any"), "digest is 'any'"),
+    "a digest of wrong type": (in_class(0, digest=3), "digest is 3"),
+    "no digest": (in_class(0, digest=None), "class 0 has no digest"),
+    "a class that is true": (in_class(0, **{"class": True}), "class is True"),
+    "a negative class": (in_class(0, **{"class": -1}), "class is -1"),
+    "another encoding": (in_class(0, encoding=SHA), "another digest"),
+    "one node more": (in_class(0, nodes=10**6), "nodes, not 1,000,000"),
+    "nodes that are none": (in_class(0, nodes=-1), "nodes is -1"),
+    "other tasks": (in_class(0, tasks=["forward 0: 1-2"]), "its tasks are others"),
+    "tasks with an end beyond numbers": (in_class(0, tasks=["forward 0: 1-" + "9" * 5000]), "its tasks are others"),
+    "tasks that are none": (in_class(0, tasks=[["forward"]]), "tasks is"),
+    "stages that are none": (in_class(0, stages="0"), "stages is '0'"),
+    "a class of no ranks": (in_class(0, ranks="9-1"), "ranks are '9-1'"),
+    "ranks said in another way": (in_class(0, ranks=" 0, 1-3"), "in another way than 0-3"),
+    "a rank in two classes": (in_class(0, ranks="0-4"), "a rank is in two classes"),
+    "ranks of another class": (in_class(0, ranks="0-2"), "a rank is not of the class"),
+    "a file's way out": (in_files(**{"../../run.sh": "rm"}), "which no set has"),
+    "an absolute file": (in_files(**{"/etc/passwd": "rm"}), "which no set has"),
+    "another script": (in_files(**{"run.sh": "#!/bin/sh\nrm -r ~\n"}), "its run.sh is not the one"),
+    "a script of its own": (in_files(**{"more.sh": "#!/bin/sh\n"}), "which no set has"),
+    "a manifest": (in_files(**{"manifest.json": "{}"}), "which no set has"),
+    "a file in a trace's place": (in_files(**{"tiny.0.et": ""}), "which no set has"),
+    "a file that is no text": (in_files(**{"run.sh": 3}), "its run.sh is not the one"),
+    "a file of half a character": (in_files(**{"network.yml": "\ud800"}), "its network.yml is not the one"),
+    "a name of half a character": (in_files(**{"\ud800": ""}), "which no set has"),
+    "groups of half a character": (in_files(**{"tiny.json": "\ud800"}), "holds no communicator groups"),
+    "no groups": (index(files={}), "no communicator groups"),
+    "groups that are a script": (in_files(**{"tiny.json": "#!/bin/sh\n"}), "holds no communicator groups"),
+    "groups beyond the world": (in_files(**{"tiny.json": '{"10": [0, 8]}\n'}), "holds no communicator groups"),
+    "a group twice": (in_files(**{"tiny.json": '{"10": [0], "10": [1]}\n'}), "holds no communicator groups"),
+    "groups with more behind them": (in_files(**{"tiny.json": '{"10": [0, 1]}\n\n'}), "holds no communicator groups"),
+    "nested groups": (in_files(**{"tiny.json": "[" * 100_000}), "holds no communicator groups"),
+    "a member of no class": (more_members, "which no class has"),
+    "a member of no kind": (index(members={}), "it says nothing of classes/0/width"),
 }
 
 
@@ -175,6 +287,40 @@ def test_a_file_that_reaches_beyond_itself_is_refused(tmp_path: Path, file: Path
     with pytest.raises(StagedbError, match="is damaged"):
         unpack_traces(broken, Request(tmp_path / "out"))
     assert [path.name for path in tmp_path.iterdir()] == ["broken.packed"]
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_index_that_cannot_be_right_is_refused(tmp_path: Path, file: Path, case: str) -> None:
+    change, reason = WRONG[case]
+    broken = repacked(file, tmp_path / "broken.packed", change, sums=False)
+    with pytest.raises(StagedbError, match=f"broken.packed is damaged: .*(?:{reason})") as refused:
+        unpack_traces(broken, Request(tmp_path / "out"))
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 400
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.packed"]
+
+
+def test_a_packed_file_holds_no_script(tmp_path: Path, file: Path) -> None:
+    with Packed(file) as packed:
+        assert list(packed.index["files"]) == ["tiny.json"]
+        assert "run.sh" in packed.traces().files
+    with zipfile.ZipFile(file) as archive:
+        assert b"#!" not in archive.read(INDEX)
+
+
+def test_files_that_follow_from_the_set_may_stand_in_the_index(tmp_path: Path, file: Path) -> None:
+    export_workload(workload(microbatches=3), tmp_path / "exported")
+    names = ("run.sh", "system.json", "network.yml", "memory.json")
+    texts = {name: (tmp_path / "exported" / name).read_text() for name in names}
+    told = repacked(file, tmp_path / "told.packed", in_files(**texts))
+    unpack_traces(told, Request(tmp_path / "unpacked"))
+    assert files_of(tmp_path / "unpacked") == files_of(tmp_path / "exported")
+
+
+@pytest.mark.parametrize("name", ["system", "memory", "manifest"])
+def test_a_model_with_the_name_of_another_file_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"two files {name}.json"):
+        trace_set(dataclasses.replace(workload(), model=name))
 
 
 def test_a_checksum_that_does_not_agree_is_told(tmp_path: Path, file: Path) -> None:

@@ -17,9 +17,9 @@ BATCH, SEQ = 4, 8
 
 def environment(graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: int = 1) -> dict[str, int]:
     """What a plan binds: degrees, the global micro-batch, the sequence, dtype widths."""
-    widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt")}
+    widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
     degrees = {"dp": dp, "tp": tp, "cp": 1, "ep": 1, "pp": pp, "hsdp": hsdp}
-    return {**graph.sizes, **widths, "B": BATCH, "S": SEQ, **degrees}
+    return {**graph.sizes, **widths, "copies": 1, "runs": 2, "B": BATCH, "S": SEQ, **degrees}
 
 
 def pipeline(graph: SymGraph, schedule: str, stage_layers: tuple[int, ...], microbatches: int) -> Pipeline:
@@ -42,10 +42,12 @@ class Example:
     tokens: Array
     labels: Array
 
-    def run(self, dp: int = 1, tp: int = 1, weights: Mapping[Key, Array] | None = None, hsdp: int = 1) -> Run:
+    def run(
+        self, dp: int = 1, tp: int = 1, weights: Mapping[Key, Array] | None = None, hsdp: int = 1, every: int = 1
+    ) -> Run:
         """One step on dp·tp simulated ranks."""
         env = environment(self.graph, dp, tp, hsdp)
-        return run(self.graph, env, weights or self.weights, self.tokens, self.labels)
+        return run(self.graph, env, weights or self.weights, self.tokens, self.labels, recompute_every=every)
 
     def run_pipelined(self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1) -> Run:
         """One step on stages of dp·tp simulated ranks."""

@@ -1,7 +1,9 @@
 """Dropping collectives of one member leaves the order of everything else as it was."""
 
+import dataclasses
 import functools
 
+import pytest
 import rustworkx
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,11 +36,16 @@ def reachable(names: list[str], pairs: set[tuple[str, str]]) -> set[tuple[str, s
     sp=st.booleans(),
     tp=st.sampled_from([1, 2, 4]),
     pp=st.sampled_from([1, 2]),
+    loss_parallel=st.booleans(),
+    kernels=st.sampled_from(["fused", "eager"]),
+    wide=st.booleans(),
 )
-def test_bypasses_keep_what_waits_for_what(style: str, tied: bool, recipe: str, sp: bool, tp: int, pp: int) -> None:
-    options = GraphOptions(recipe=recipe, sp=sp)  # type: ignore[arg-type]
+def test_bypasses_keep_what_waits_for_what(
+    style: str, tied: bool, recipe: str, sp: bool, tp: int, pp: int, loss_parallel: bool, kernels: str, wide: bool
+) -> None:
+    options = GraphOptions(recipe=recipe, sp=sp, loss_parallel=loss_parallel, kernels=kernels)  # type: ignore[arg-type]
     graph = graph_of(style, tied, options)
-    env = {**environment(graph, tp=tp), "pp": pp}
+    env = {**environment(graph, tp=tp), "pp": pp, "e_logits": 4, "e_act": 4 if wide else 2}
 
     def exists(condition: str | None) -> bool:
         return condition is None or evaluate(condition, env) > 0
@@ -49,6 +56,48 @@ def test_bypasses_keep_what_waits_for_what(style: str, tied: bool, recipe: str, 
     shown = {(e.source, e.target) for e in inside if exists(e.present) and {e.source, e.target} <= set(kept)}
     whole = reachable([op.name for op in graph.ops], plain)
     assert reachable(kept, shown) == {(a, b) for a, b in whole if a in set(kept) and b in set(kept)}
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize(
+    "options",
+    [
+        GraphOptions(sp=True, recompute="full"),
+        GraphOptions(recipe="megatron", sp=True, recompute="full"),
+        GraphOptions(sp=True, kernels="eager", recompute="pointwise"),
+        GraphOptions(attention="math", recompute="core"),
+        GraphOptions(sp=True, recompute="operators", recompute_operators=("attn_norm", "ffn.gate")),
+    ],
+    ids=lambda options: f"{options.recipe} {options.recompute}",
+)
+def test_a_layer_that_recomputes_nothing_has_the_operators_and_edges_of_one_without(
+    options: GraphOptions, tp: int
+) -> None:
+    def shown(graph: SymGraph, runs: int) -> tuple[list[str], set[tuple[str, str, str, str]]]:
+        env = {**environment(graph, tp=tp), "runs": runs}
+        kept = [op.name for op in graph.ops if op.present is None or evaluate(op.present, env) > 0]
+        joined = {
+            (edge.source, edge.target, edge.kind, edge.hop)
+            for edge in graph.edges
+            if edge.present is None or evaluate(edge.present, env) > 0
+        }
+        return kept, {edge for edge in joined if {edge[0], edge[1]} <= set(kept)}
+
+    plain = build_graph(card("llama"), dataclasses.replace(options, recompute="none", recompute_operators=()))
+    graph = build_graph(card("llama"), options)
+    assert shown(graph, 1) == shown(plain, 1)
+    kept, edges = shown(graph, 2)
+    repeated = {name for name in kept if name.endswith(".recompute")}
+    assert set(kept) == set(shown(plain, 2)[0]) | repeated
+    assert {target for source, target, *_ in edges if source in repeated} - repeated
+    # The copy stands between: what reads it does not wait for the forward's own.
+    originals = {name.removesuffix(".recompute") for name in repeated}
+    readers = {target for source, target, *_ in edges if source in repeated}
+    assert not [
+        (source, target)
+        for source, target, _, hop in edges
+        if source in originals and target in readers - repeated and hop == "same"
+    ]
 
 
 def test_an_edge_joins_operators_that_exist() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.graph.interpreter import Run
+from stagedb.graph.operators import RMSNorm, dump
 from stagedb.graph.symbolic import SymOp
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
@@ -31,13 +32,17 @@ def case(style: str, kv_heads: int, tied: bool, options: GraphOptions) -> tuple[
 def options(draw: st.DrawFn) -> GraphOptions:
     recipe: RecipeName = draw(st.sampled_from(RECIPE_NAMES))
     attention: Literal["fused", "math"] = draw(st.sampled_from(ATTENTIONS))
+    recompute = draw(st.sampled_from(RECOMPUTES if attention == "math" else RECOMPUTES[1:]))
+    names = st.sets(st.sampled_from(["attn_norm", "attn", "attn.wo", "ffn", "ffn.w2"]), min_size=1)
     zero = draw(st.sampled_from([0, 1, 2, 3] if recipe == "torch" else [0, 1, 3]))
     return GraphOptions(
         recipe=recipe,
-        recompute=draw(st.sampled_from(["none", "full", "pointwise", *(["core"] if attention == "math" else [])])),
+        recompute=recompute,
+        recompute_operators=tuple(sorted({"ffn_norm", *draw(names)})) if recompute == "operators" else (),
         early_stop=draw(st.sampled_from([None, False, True])),
         sp=draw(st.booleans()),
         attention=attention,
+        matmul_dtype=draw(st.sampled_from(["same", "fp8"])),
         dropout=draw(st.sampled_from([0.0, 0.2])),
         kernels=draw(st.sampled_from(["fused", "eager"])),
         shared_input=recipe == "megatron" or draw(st.booleans()),
@@ -49,6 +54,13 @@ def options(draw: st.DrawFn) -> GraphOptions:
 
 
 RECIPE_NAMES: tuple[RecipeName, ...] = ("torch", "megatron")
+RECOMPUTES: tuple[Literal["core", "none", "full", "pointwise", "operators"], ...] = (
+    "core",
+    "none",
+    "full",
+    "pointwise",
+    "operators",
+)
 ATTENTIONS: tuple[Literal["fused", "math"], ...] = ("fused", "math")
 
 
@@ -68,15 +80,39 @@ def agree(part: Run, whole: Run) -> None:
     dp=st.sampled_from([1, 2, 4]),
     tp=st.sampled_from([1, 2, 4]),
     hsdp=st.sampled_from([1, 2, 4]),
+    every=st.sampled_from([1, 2, 3]),
 )
 def test_loss_and_gradients_do_not_depend_on_the_mesh(
-    style: str, kv_heads: int, tied: bool, chosen: GraphOptions, dp: int, tp: int, hsdp: int
+    style: str, kv_heads: int, tied: bool, chosen: GraphOptions, dp: int, tp: int, hsdp: int, every: int
 ) -> None:
     if style == "gpt" or chosen.recipe == "megatron":
         kv_heads = 4  # a packed projection cannot repeat its K/V heads
     made, whole = case(style, kv_heads, tied, chosen)
     hsdp = min(hsdp, dp) if chosen.zero > (chosen.recipe == "torch") else 1
-    agree(made.run(dp, tp, hsdp=hsdp), whole)
+    agree(made.run(dp, tp, hsdp=hsdp, every=every), whole)
+
+
+@pytest.mark.parametrize("recompute", ["full", "pointwise"])
+@pytest.mark.parametrize("recipe", ["torch", "megatron"])
+def test_a_layer_that_does_not_recompute_reads_what_its_forward_made(recipe: RecipeName, recompute: str) -> None:
+    """With every operator that recomputes made wrong, only a run of layers that do not recompute is still right."""
+    options = GraphOptions(recipe=recipe, sp=True, recompute=recompute)  # type: ignore[arg-type]
+    graph = build_graph(card("llama", kv_heads=4), options)
+    made = example(graph)
+    whole = made.run()
+    again = [op for op in graph.ops if op.phase == "recompute" and op.name.startswith("layer.attn_norm")]
+    assert again
+    wrong = dump(RMSNorm(eps=1.0))
+    ops = tuple(dataclasses.replace(op, semantics=wrong) if op is again[0] else op for op in graph.ops)
+    broken = Example(dataclasses.replace(graph, ops=ops), made.weights, made.tokens, made.labels)
+    agree(broken.run(1, 2, every=3), whole)  # of two layers every third is none
+    with pytest.raises(AssertionError):
+        agree(broken.run(1, 2, every=2), whole)
+    tensors = tuple(dataclasses.replace(tensor, repeats=None) for tensor in graph.tensors)
+    lost = Example(dataclasses.replace(graph, tensors=tensors), made.weights, made.tokens, made.labels)
+    agree(lost.run(1, 2), whole)
+    with pytest.raises(KeyError):
+        lost.run(1, 2, every=2)
 
 
 @pytest.mark.parametrize("zero", [2, 3])

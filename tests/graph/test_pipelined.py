@@ -57,7 +57,14 @@ def test_loss_and_gradients_do_not_depend_on_the_pipeline(
     dp, hsdp = sharing if chosen.zero > (chosen.recipe == "torch") else (sharing[0], 1)
     model = card(style, layers=sum(stage_layers), kv_heads=kv_heads, tied=tied)
     plain = dataclasses.replace(
-        chosen, zero=0, reshard=None, grad_sync=None, sp=False, recompute="none", early_stop=None
+        chosen,
+        zero=0,
+        reshard=None,
+        grad_sync=None,
+        sp=False,
+        recompute="none",
+        recompute_operators=(),
+        early_stop=None,
     )
     graph = build_graph(model, chosen)
     made = example(graph, microbatches=microbatches)

@@ -130,6 +130,7 @@ def test_units_are_gathered_before_they_are_read_and_scattered_where_their_backw
         gathered("regather", "layers", "input_gradient"),
         BucketOp("scatter", "unit", 1, "weight_gradient", False, 2, lambda elements, shard: (2 * shard, shard)),
     )
+    (reading,) = [reader for reader in weights["head"][0].readers if reader.template == "input_gradient"]
     last = {("layer", "forward"): "b.read", ("layer", "backward"): "a.grad", ("head", "backward"): "out.grad"}
     buckets, order = fill(stage, weights, ops, orders=4, last=last)
 
@@ -144,8 +145,9 @@ def test_units_are_gathered_before_they_are_read_and_scattered_where_their_backw
         (before[0], 61, 122, ["table", "out"]),
         *((number, 8, 16, ["a", "b"]) for number in before[1:]),
     ]
-    # Layer 3's before the head's backward; layer 2's before layer 3's, …
-    starts = [order.downward(position) - order.slots + 1 for position in (4, 3, 2)]
+    # Layer 3's where the head's backward first reads a weight, behind that of the loss; layer 2's before layer 3's, …
+    head = order.downward(4) + reading.order * order.slots
+    starts = [number - order.slots + 1 for number in (head, order.downward(3), order.downward(2))]
     assert [number for number, *_ in shown("regather")] == [starts[0], starts[1], starts[2] + 1]
     ends = [order.downward(position) + 3 * order.slots + 1 for position in (3, 2, 1, -1)]
     assert shown("scatter") == [

@@ -9,14 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.parallel.dtypes import Dtypes
+from stagedb.parallel.dtypes import FORMATS, Dtypes
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.plan import Plan, plan_for_ranks
 from stagedb.parallel.words import read_plan_file
 
 LLAMA3_8B = {"L": 32, "H": 4096, "A": 32, "KV": 8, "D": 128, "F": 14336, "V": 128256}
 
-formats = st.sampled_from(["bf16", "fp16", "fp32"])
+
+@st.composite
+def formats(draw: st.DrawFn) -> Dtypes:
+    """Formats that go together in every recipe."""
+    act = draw(st.sampled_from(["bf16", "fp16", "fp32"]))
+    param = draw(st.sampled_from(["bf16", "fp32"])) if act == "bf16" else "fp32"
+    master = draw(st.sampled_from(["none", "fp32"])) if param != "fp32" else "none"
+    logits = draw(st.sampled_from(["fp32", act]))
+    grad = draw(st.sampled_from([param, act]))
+    return Dtypes(
+        act, param, grad, draw(st.sampled_from(FORMATS)), draw(st.sampled_from(["bf16", "fp32"])), master, logits
+    )
+
+
 plans = st.builds(
     lambda options, dp, mbs, count, **rest: Plan(
         options=options, dp=dp, micro_batch_size=mbs, global_batch_size=count and count * dp * mbs, **rest
@@ -29,7 +42,7 @@ plans = st.builds(
     pp=st.integers(1, 8),
     seq_len=st.integers(1, 9999),
     schedule=st.sampled_from(["gpipe", "1f1b"]),
-    dtypes=st.none() | st.builds(Dtypes, formats, formats, formats, formats, formats),
+    dtypes=st.none() | formats(),
     rank_order=st.permutations(["tp", "cp", "dp", "pp"]).map(tuple),
 )
 
@@ -71,10 +84,15 @@ def test_batches() -> None:
 def test_recipes_have_their_formats() -> None:
     assert Plan().dtypes == Dtypes()
     megatron = Plan(options=GraphOptions(recipe="megatron")).dtypes
-    assert megatron == Dtypes(act="bf16", param="bf16", grad="fp32", reduce="fp32", opt="fp32")
+    assert megatron == Dtypes(act="bf16", param="bf16", grad="fp32", reduce="fp32", opt="fp32", master="fp32")
     assert Plan.from_mapping({"dtype": "fp32"}).dtypes == Dtypes("fp32", "fp32", "fp32", "fp32", "fp32")
     mixed = Plan.from_mapping({"recipe": "megatron", "dtype": "fp16", "reduce-dtype": "bf16"}).dtypes
-    assert mixed == Dtypes("fp16", "fp16", "fp32", "bf16", "fp32")
+    assert mixed == Dtypes("fp16", "fp16", "fp32", "bf16", "fp32", "fp32")
+    assert Plan.from_mapping({"recipe": "megatron", "param-dtype": "fp32"}).dtypes.master == "none"
+    assert Plan.from_mapping({"dtype": "fp16"}).dtypes == Dtypes("fp16", "fp32", "fp32", "fp32", "fp32")
+    assert Plan.from_mapping({"master-dtype": "fp32", "logits-dtype": "bf16"}).dtypes == Dtypes(
+        master="fp32", logits="bf16"
+    )
 
 
 def test_environment() -> None:
@@ -95,7 +113,23 @@ def test_environment() -> None:
         "e_grad": 4,
         "e_reduce": 4,
         "e_opt": 4,
+        "e_logits": 4,
+        "copies": 2,
+        "runs": 2,
     }
+
+
+def test_every_kth_layer_is_counted_from_one() -> None:
+    plan = Plan(options=GraphOptions(recompute="full"), recompute_every=3)
+    assert [layer for layer in range(8) if plan.recomputes(layer)] == [2, 5]
+    assert Plan.from_mapping(plan.to_dict()) == plan
+
+
+def test_operators_are_a_set() -> None:
+    words = {"recompute": "operators", "recompute-operators": "ffn.gate, attn,ffn.gate"}
+    plan = Plan.from_mapping(words)
+    assert plan.options.recompute_operators == ("attn", "ffn.gate")
+    assert Plan.from_mapping(json.loads(plan.to_json())) == plan
 
 
 def test_layers_are_dealt_evenly_and_the_rest_goes_first() -> None:
@@ -183,12 +217,52 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"dp": 8, "zero": 1, "grad_sync": True}, "with zero 1 gradients are reduced once a step"),
         ({"dp": 8, "zero": 3, "hsdp": 0}, "hsdp is 0: --hsdp takes a number from 1 up"),
         ({"tp": 0}, "tp is 0: --tp takes a number from 1 up"),
+        ({"tp": 0, "pp": 2, "ranks": 8}, "tp is 0: --tp takes a number from 1 up"),
+        ({"tp": -2, "pp": -2, "ranks": 8}, "tp is -2: --tp takes a number from 1 up"),
+        ({"dp": 0, "ranks": 8}, "dp is 0: --dp takes a number from 1 up"),
         ({"tp": "2"}, "tp is a whole number, not '2' (--tp)"),
         ({"sp": 1}, "sp is true or false, not 1 (--sp)"),
         ({"schedule": "2f2b"}, "unknown schedule '2f2b': --schedule is one of gpipe, 1f1b"),
         ({"rank_order": "tp,dp"}, "--rank-order, innermost first"),
-        ({"dtype": "fp8"}, "unknown number format 'fp8': --dtype is one of bf16, fp16, fp32"),
-        ({"opt_dtype": "int8"}, "--opt-dtype is one of bf16, fp16, fp32"),
+        ({"dtype": "int4"}, "unknown number format 'int4': --dtype is one of bf16, fp16, fp32"),
+        ({"opt_dtype": "int8"}, "--opt-dtype is one of bf16, fp32"),
+        *(
+            (
+                {word: "fp8"},
+                f"fp8 is a format of matmul operands alone, {what} have too little room in it: --{option} is",
+            )
+            for word, option, what in (
+                ("dtype", "dtype", "activations"),
+                ("param_dtype", "param-dtype", "parameters"),
+                ("grad_dtype", "grad-dtype", "gradients"),
+                ("reduce_dtype", "reduce-dtype", "gradients on the wire"),
+                ("opt_dtype", "opt-dtype", "optimizer moments"),
+                ("logits_dtype", "logits-dtype", "logits"),
+            )
+        ),
+        ({"master_dtype": "fp8"}, "the master copy has too little room in it: --master-dtype is one of none, fp32"),
+        ({"opt_dtype": "fp16"}, "both are zero in fp16: take --opt-dtype fp32 or --opt-dtype bf16"),
+        ({"master_dtype": "bf16"}, "in bf16 it would keep none: take --master-dtype fp32, or --master-dtype none"),
+        (
+            {"master_dtype": "fp32", "param_dtype": "fp32"},
+            "these are fp32: take --master-dtype none, or --param-dtype bf16",
+        ),
+        ({"dtype": "fp32", "param_dtype": "bf16"}, "take --param-dtype fp32, or --dtype bf16"),
+        ({"dtype": "fp32", "logits_dtype": "bf16"}, "take --logits-dtype fp32"),
+        ({"logits_dtype": "fp16"}, "no framework mixes them: take --logits-dtype bf16 or fp32, or --dtype fp16"),
+        ({"recipe": "megatron", "grad_dtype": "fp16"}, "take --grad-dtype bf16 or fp32, or --dtype fp16"),
+        ({"dtype": "fp16", "param_dtype": "fp16"}, "take --param-dtype fp32, or --dtype bf16"),
+        ({"grad_dtype": "fp32"}, "take --grad-dtype bf16, --param-dtype fp32, or --recipe megatron"),
+        ({"matmul_dtype": "fp8", "dtype": "fp32"}, "not in fp32: take --dtype bf16, or --matmul-dtype same"),
+        ({"matmul_dtype": "fp8", "dtype": "fp16"}, "not in fp16: take --dtype bf16, or --matmul-dtype same"),
+        ({"matmul_dtype": "bf16"}, "unknown format of matmuls 'bf16': --matmul-dtype is same (as --dtype) or fp8"),
+        ({"recompute": "operators"}, "--recompute operators needs --recompute-operators, such as attn_norm,ffn.gate"),
+        ({"recompute": "full", "recompute_operators": "attn"}, "--recompute-operators needs --recompute operators"),
+        ({"recompute": "some"}, "--recompute is none, full, core, pointwise or operators"),
+        ({"recompute_every": 2}, "say what with --recompute, or leave it out"),
+        ({"recompute_every": 0}, "recompute_every is 0: --recompute-every takes a number from 1 up"),
+        ({"recompute": "full", "recompute_every": 33}, "--recompute-every takes at most 32"),
+        ({"recompute": "full", "recompute_every": 9, "pp": 4}, "--recompute-every takes at most 8"),
         ({"zero-stage": 1}, "unknown word 'zero-stage' in the plan"),
         ({"tp": 2, "t-p": 2}, "unknown word 't-p'"),
         ({"seq-len": 2, "seq_len": 2}, "the plan says 'seq_len' twice"),

@@ -15,6 +15,10 @@ def test_every_published_number_comes_out(embedded_store: Store) -> None:
     assert sum(each.quantity.startswith("parameters of") for each in found) == len(card_names())
     assert sum("elements of" in each.quantity for each in found) == 8
     assert sum("FLOPs" in each.quantity for each in found) == 10
+    assert sum("activations of one layer" in each.quantity for each in found) == 6
+    assert sum("figure 1" in each.source for each in found) == 12
+    assert sum("model states" in each.quantity for each in found) == 11
+    assert max(each.within or 0 for each in found if "activations" in each.quantity) <= 0.01
     assert db.graphs() == []
 
 
@@ -24,3 +28,8 @@ def test_every_published_number_comes_out(embedded_store: Store) -> None:
 )
 def test_a_number_agrees_to_its_printed_digits(reference: float, ours: float, agrees: bool) -> None:
     assert Published("somewhere", "something", reference, ours).agrees is agrees
+
+
+def test_a_number_agrees_within_what_is_said() -> None:
+    assert Published("somewhere", "something", 100.0, 100.9, within=0.01).agrees
+    assert not Published("somewhere", "something", 100.0, 101.1, within=0.01).agrees

@@ -1,5 +1,6 @@
 """Recorded steps of PyTorch: stagedb's exported traces and its store hold the same counts, as integers."""
 
+import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
-from stagedb.reference import Counts, Message, Record, check_records, compare, read_records, select
+from stagedb.reference import Counts, Message, Record, RecordedMemory, check_records, compare, read_records, select
 from stagedb.store import Store
 
 FILE = Path(__file__).with_name("records.json")
@@ -29,7 +30,7 @@ LARGE = [record.name for record in PLANNED if not record.config["model"].startsw
 def assert_agrees(store: Store, record: Record) -> None:
     (checked,) = check_records(Stagedb(store), [record])
     assert checked.unsupported is None
-    assert [row for row in checked.differences if row.theirs != row.ours] == []
+    assert [row for row in checked.differences if not row.agrees] == []
     assert checked.differences
     assert checked.exact
 
@@ -56,6 +57,43 @@ def test_a_difference_is_seen(embedded_store: Store) -> None:
     assert not checked.agrees
     off = {row.quantity: row.theirs - row.ours for row in checked.differences if row.theirs != row.ours}
     assert sorted(off.values()) == [1, 2]
+
+
+def test_a_difference_of_memory_is_seen(embedded_store: Store) -> None:
+    """Of states, of what is saved, of what lives at a phase's end, and of a peak that is too far off."""
+    record = RECORDS["tiny-gpt/L2/b2/s32/tp2sp"]
+    assert record.memory is not None
+    levels = {moment: dict(level) for moment, level in record.memory.levels.items()}
+    levels["backward_end"]["grad"] += 1
+    wrong = RecordedMemory(
+        parameters=record.memory.parameters + 1,
+        levels=levels,
+        peak=record.memory.peak * 2,
+        saved=record.memory.saved + 1,
+        layer=(record.memory.layer or 0) + 1,
+    )
+    (checked,) = check_records(Stagedb(embedded_store), [dataclasses.replace(record, memory=wrong)])
+    off = {row.quantity for row in checked.differences if row.theirs != row.ours}
+    assert {"parameter bytes", "saved for the backward", "saved by one layer", "grad bytes at backward end"} <= off
+    assert not checked.agrees
+    assert any("LayerNorm" in note for note in checked.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("tiny-llama/L2/b2/s32/tp2", float("inf")),
+        ("llama3-8b/L32/b1/s8192/tp8", 0.001),
+        ("llama3-8b/L32/b1/s2048/single", 0.02),
+        ("llama3-8b/L32/b1/s8192/pp2-1f1b-m8", 0.02),
+    ],
+)
+def test_a_peak_has_the_bound_that_its_record_calls_for(embedded_store: Store, name: str, bound: float) -> None:
+    (checked,) = check_records(Stagedb(embedded_store), [RECORDS[name]])
+    (peak,) = [row for row in checked.differences if row.quantity == "peak bytes"]
+    assert peak.bound == bound
+    assert peak.agrees
+    assert not peak._replace(ours=int(peak.theirs * 1.03)).agrees or bound > 1
 
 
 def test_what_no_plan_can_say_is_told_apart(embedded_store: Store) -> None:

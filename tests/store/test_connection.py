@@ -1,6 +1,8 @@
 """Opening a store, and the one door through which all is written."""
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -164,3 +166,16 @@ def test_a_lost_connection_is_told() -> None:
     lost = pytest.raises(StagedbError, match="was lost during statement x")
     with lost, failures.translated("bolt://host", "statement x"):
         raise neo4j.exceptions.ServiceUnavailable("gone")
+
+
+def test_what_the_driver_logs_is_not_printed() -> None:
+    """A transaction that is tried again is nothing to tell anybody; who sets up logging still gets it."""
+    code = (
+        "import logging\nimport stagedb.store\n"
+        "log = logging.getLogger('neo4j.session')\n"
+        "log.warning('Transaction failed and will be retried in 1s (DeadlockDetected)')\n"
+        "logging.basicConfig(format='%(name)s: %(message)s')\n"
+        "log.warning('for those who ask')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "neo4j.session: for those who ask\n"

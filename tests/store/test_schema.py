@@ -5,6 +5,7 @@ from typing import Any
 
 from stagedb.instance import instantiate
 from stagedb.parallel import Plan
+from stagedb.profile import analyse, record
 from stagedb.store import LABELS, RELATIONSHIPS, Store, load, names, schema, write_graph
 from tests.instance.small_graph import small_graph
 
@@ -23,7 +24,8 @@ def fits(value: Any, declared: str) -> bool:
 
 def test_every_property_of_every_node_is_in_the_table_with_its_type(store: Store) -> None:
     write_graph(store, small_graph())
-    instantiate(store, small_graph().key, EIGHT)
+    made = instantiate(store, small_graph().key, EIGHT)
+    record(store, made, analyse(store, small_graph().key, EIGHT))
     for label in LABELS:
         table = {row.name: row.type for row in label.properties}
         wanted = {name for name, kind in table.items() if not kind.endswith("?")}

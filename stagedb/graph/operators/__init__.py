@@ -54,6 +54,7 @@ from stagedb.graph.operators.loss import (
 )
 from stagedb.graph.operators.norm import LayerNorm, LayerNormGradient, RMSNorm, RMSNormGradient
 from stagedb.graph.operators.optimizer import AdamW
+from stagedb.graph.operators.quantize import E4M3, Quantize
 from stagedb.graph.operators.redistribution import Redistribution
 
 OPERATORS: dict[str, type[Operator]] = {
@@ -87,6 +88,7 @@ OPERATORS: dict[str, type[Operator]] = {
         PickLabel,
         PositionEmbedding,
         PositionEmbeddingGradient,
+        Quantize,
         RMSNorm,
         RMSNormGradient,
         Redistribution,
@@ -122,6 +124,7 @@ def load(text: str) -> Operator:
 
 
 __all__ = [
+    "E4M3",
     "OPERATORS",
     "Activation",
     "ActivationGradient",
@@ -154,6 +157,7 @@ __all__ = [
     "Place",
     "PositionEmbedding",
     "PositionEmbeddingGradient",
+    "Quantize",
     "RMSNorm",
     "RMSNormGradient",
     "Redistribution",

@@ -39,11 +39,15 @@ class Operator:
 
     `linear`: passes partial sums on (the sum of shares is the share of the sum).
     `reduction`: what a reduced axis leaves where it is partitioned.
+    `gradient_region`: the region whose rules its backward follows, where that is not the forward's.
+    `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
     """
 
     kind: ClassVar[str] = "elementwise"
     linear: ClassVar[bool] = False
     reduction: ClassVar[Literal["sum", "max"]] = "sum"
+    gradient_region: ClassVar[str | None] = None
+    in_place: ClassVar[bool] = False
 
     def flops(self, size: Size) -> sympy.Expr:
         """FLOPs on one rank; matmul, attention, convolution and scan count, the rest counts 0."""

@@ -10,12 +10,14 @@ import numpy as np
 import sympy
 
 from stagedb.graph.operators._base import Array, Operator, Place, Size, arriving
+from stagedb.graph.operators.quantize import E4M3, E5M2, Quantize
 from stagedb.graph.symbolic import Template
 
 if TYPE_CHECKING:
     from stagedb.graph.tensors import Operation, Tensor, Tracer
 
 Labels = tuple[str, ...]
+I_GRADIENT = Template.INPUT_GRADIENT
 
 
 def _product(labels: list[str], size: Size) -> sympy.Expr:
@@ -28,6 +30,10 @@ class Einsum(Operator):
 
     Labels are the operands' axes, renamed where one axis plays two parts (`kseq` for the keys' sequence).
     With a weight as second operand this is a linear layer: the recipe says which gradient is issued first.
+
+    In fp8 (Micikevicius et al. 2022; Transformer Engine, torchao) it reads e4m3 copies of both operands. The backward
+    keeps that of the input, casts the output's gradient to e5m2 (a bias's gradient comes from the wide one), and casts
+    the weight again: copies of weights are kept by none.
     """
 
     a: Labels
@@ -59,18 +65,21 @@ class Einsum(Operator):
     ) -> Iterator[tuple[int, "Tensor"]]:
         dy = arriving(grads)
         a, b = op.inputs[:2]
-        linear = b.role == "weight"
+        weight = tracer.whole(b)
+        linear, fp8 = weight.role == "weight", weight is not b
+        narrow = tracer.narrow(f"{op.name}.cast_gradient", dy, Quantize(), E5M2, I_GRADIENT) if fp8 else dy
         of_a, of_b = Einsum(self.out, self.b, self.a), Einsum(self.out, self.a, self.b)
 
         def input_gradient() -> "Tensor":
             da = tracer.gradient(a, f"{op.name}.input_gradient")
-            tracer.emit(da.name, of_a, (dy, b), da, template=Template.INPUT_GRADIENT)
+            again = tracer.narrow(f"{op.name}.cast_weight.again", weight, Quantize(), E4M3, I_GRADIENT) if fp8 else b
+            tracer.emit(da.name, of_a, (narrow, again), da, template=I_GRADIENT)
             return da
 
         def other_gradient() -> "Tensor":
             db = tracer.gradient(b, f"{op.name}.{'weight' if linear else 'other'}_gradient")
-            template = Template.WEIGHT_GRADIENT if linear else Template.INPUT_GRADIENT
-            tracer.emit(db.name, of_b, (dy, a), db, template=template)
+            template = Template.WEIGHT_GRADIENT if linear else I_GRADIENT
+            tracer.emit(db.name, of_b, (narrow, a), db, template=template)
             return db
 
         if not linear or tracer.weight_gradient_first(self.bias):

@@ -18,6 +18,7 @@ class Embedding(Operator):
     """Rows of the table; a token whose row another rank holds gives zeros, so the result is a partial sum."""
 
     kind: ClassVar[str] = "embedding"
+    gradient_region: ClassVar[str | None] = "embedding_gradient"
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]

@@ -83,6 +83,7 @@ class LogSoftmax(Operator):
     """Shifted logits minus the logarithm of the sum of exponentials."""
 
     kind: ClassVar[str] = "loss"
+    in_place: ClassVar[bool] = True
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, arriving(grads)

@@ -1,0 +1,11 @@
+// Bytes by category of an instance's rank classes at the moments of a step.
+//
+// mode: reads
+// param instance: string — the instance's id
+// column class: integer — the rank class
+// column moment: string — the end of a phase, or the most within one
+// column category: string — what the bytes are held for
+// column bytes: integer [bytes] — held then
+MATCH (n:MemoryLevel {instance: $instance})
+RETURN n.class AS class, n.moment AS moment, n.category AS category, n.bytes AS bytes
+ORDER BY class, moment, category

@@ -1,0 +1,13 @@
+// The tensors that live at the peaks of an instance's rank classes, the biggest first.
+//
+// mode: reads
+// param instance: string — the instance's id
+// column class: integer — the rank class
+// column name: string — the tensor
+// column layer: integer? — its layer, counted from the first of the stage
+// column category: string — what it is held for
+// column count: integer — how many of it live
+// column bytes: integer [bytes] — of all of them together
+MATCH (n:MemoryTensor {instance: $instance})
+RETURN n.class AS class, n.name AS name, n.layer AS layer, n.category AS category, n.count AS count, n.bytes AS bytes
+ORDER BY class, bytes DESC, name, layer

@@ -1,0 +1,197 @@
+"""`memory`: what a rank holds over a step, and whether an accelerator has room for it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stagedb.cli.options import Common, option_groups
+from stagedb.cli.output import Format, Output
+from stagedb.errors import UsageError
+
+if TYPE_CHECKING:
+    from stagedb.api import Memory
+
+GIB = 1 << 30
+UNITS: Mapping[str, int] = {
+    **{f"{letter}iB": 1 << power for letter, power in zip("KMGT", (10, 20, 30, 40), strict=True)},
+    **{f"{letter}B": 10**power for letter, power in zip("KMGT", (3, 6, 9, 12), strict=True)},
+    "B": 1,
+}
+MOMENTS = (
+    "start",
+    "forward_peak",
+    "forward_end",
+    "backward_peak",
+    "backward_end",
+    "optimizer_peak",
+    "step_end",
+    "peak",
+)
+BIGGEST = 12
+"""Tensors that a terminal is shown."""
+
+
+class Show(StrEnum):
+    """Which rows are printed."""
+
+    PEAKS = "peaks"
+    PHASES = "phases"
+    TENSORS = "tensors"
+    ALL = "all"
+
+
+@option_groups
+def memory(
+    instance: Annotated[
+        str | None, typer.Argument(metavar="[INSTANCE]", help="Id or name of an instance.  [the newest]")
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Say whether each rank fits into so much, such as 80GiB or 80GB.")
+    ] = None,
+    show: Annotated[
+        Show | None,
+        typer.Option(
+            help="peaks: a row a rank class; phases: live bytes by category at each phase's end and peak; tensors: "
+            "what lives at the peak, the biggest first.  [all in a table, else peaks]"
+        ),
+    ] = None,
+    rank_class: Annotated[
+        int | None, typer.Option("--class", metavar="N", help="Phases and tensors of this class.  [the fullest]")
+    ] = None,
+    *,
+    output: Output,
+    common: Common,
+) -> None:
+    """Account for a rank's memory, tensor by tensor, over a step.
+
+    Parameters, gradients, optimizer state, saved and recomputed activations, gathered parameters, communication
+    buffers and temporaries live from the operator that makes them to the last one that reads them, over the schedule's
+    order. Sizes are exact; an allocator's rounding and fragmentation are not in them. The numbers are kept in the store
+    (`stagedb query memory_at_peak`). With --capacity, exits with status 1 where a class does not fit.
+    """
+    room = None if capacity is None else _size(capacity)
+    chosen = show or (Show.ALL if output.format is Format.TABLE and output.output is None else Show.PEAKS)
+    if chosen is Show.ALL and output.format is not Format.TABLE:
+        raise UsageError(
+            "three tables of different columns make one file of no format: --show peaks, phases or tensors"
+        )
+    from stagedb.api import connect
+
+    with connect(common.store) as db:
+        found = db.memory(instance)
+    peaks = list(found.peaks)
+    fullest = max(peaks, key=lambda row: int(row["peak"]))["class"] if rank_class is None else rank_class
+    if fullest not in [row["class"] for row in peaks]:
+        raise UsageError(f"no rank class {fullest}: --class is one of {', '.join(str(row['class']) for row in peaks)}")
+    table = output.format is Format.TABLE
+    if chosen in (Show.PEAKS, Show.ALL):
+        output.write(*_peaks(found, room, table))
+    if chosen in (Show.PHASES, Show.ALL):
+        _title(chosen, f"class {fullest}: live at the end of each phase, and the most within")
+        output.write(*_phases(found, fullest, table))
+    living = [row for row in found.tensors if row["class"] == fullest]
+    if chosen is Show.TENSORS:
+        output.write(*_tensors(living))
+    elif chosen is Show.ALL:
+        _title(chosen, f"class {fullest}: what makes the peak, the biggest first")
+        output.write(*_biggest(living))
+    if room is not None:
+        _tell(common, peaks, room)
+
+
+def _title(chosen: Show, text: str) -> None:
+    if chosen is Show.ALL:
+        typer.echo(f"\n{text}")
+
+
+def _unit(column: str, table: bool) -> str:
+    return f"{column} GiB" if table else column
+
+
+def _shown(size: int, table: bool) -> float | int:
+    return round(size / GIB, 3) if table else size
+
+
+def _peaks(found: "Memory", room: int | None, table: bool) -> tuple[list[str], list[list[Any]]]:
+    levels = {(row["class"], row["category"]): row["bytes"] for row in found.levels if row["moment"] == "peak"}
+    categories = [] if table else _categories(found)  # a terminal is shown them by phase
+    columns = ["class", "stages", "ranks", _unit("peak", table)]
+    columns += [_unit("left", table)] if room is not None else []
+    columns += ["phase", "microbatch", "op", *categories]
+    rows = []
+    for row in found.peaks:
+        left = [] if room is None else [_shown(room - row["peak"], table)]
+        sizes = [_shown(levels.get((row["class"], category), 0), table) for category in categories]
+        when = [row["phase"], row["microbatch"], row["name"]]
+        rows.append([row["class"], row["stages"], row["ranks"], _shown(row["peak"], table), *left, *when, *sizes])
+    return columns, rows
+
+
+def _phases(found: "Memory", rank_class: int, table: bool) -> tuple[list[str], list[list[Any]]]:
+    levels = {(row["category"], row["moment"]): row["bytes"] for row in found.levels if row["class"] == rank_class}
+    categories = [each for each in _categories(found) if any((each, moment) in levels for moment in MOMENTS)]
+    rows: list[list[Any]] = [
+        [category, *(_shown(levels.get((category, moment), 0), table) for moment in MOMENTS)] for category in categories
+    ]
+    totals = (sum(levels.get((category, moment), 0) for category in categories) for moment in MOMENTS)
+    rows.append(["in all", *(_shown(total, table) for total in totals)])
+    return [_unit("category", table), *MOMENTS], rows
+
+
+def _tensors(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    columns = ["class", "tensor", "layer", "category", "count", "bytes"]
+    names = ["class", "name", "layer", "category", "count", "bytes"]
+    return columns, [[row[name] for name in names] for row in rows]
+
+
+def _biggest(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """The same tensor of all layers as one."""
+    taken: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        sums = taken.setdefault((row["name"], row["category"]), [0, 0, 0])
+        sums[0], sums[1], sums[2] = sums[0] + 1, sums[1] + row["count"], sums[2] + row["bytes"]
+    biggest = sorted(taken.items(), key=lambda item: (-item[1][2], item[0]))[:BIGGEST]
+    return ["tensor", "category", "layers", "count", "GiB"], [
+        [name, category, layers, count, _shown(size, True)] for (name, category), (layers, count, size) in biggest
+    ]
+
+
+def _categories(found: "Memory") -> list[str]:
+    """Those that hold something, the biggest first."""
+    totals: dict[str, int] = {}
+    for row in found.levels:
+        totals[row["category"]] = totals.get(row["category"], 0) + row["bytes"]
+    return sorted(totals, key=lambda category: -totals[category])
+
+
+def _tell(common: Common, peaks: Sequence[Mapping[str, Any]], room: int) -> None:
+    """Whether all classes fit; exits with status 1 where one does not."""
+    over = [row for row in peaks if row["peak"] > room]
+    most = max(row["peak"] for row in peaks)
+    if not over:
+        common.say(f"fits: {(room - most) / GIB:,.2f} GiB of {room / GIB:,.2f} GiB are left on the fullest rank")
+        return
+    ranks = sum(row["ranks"] for row in over)
+    common.say(
+        f"does not fit: {ranks:,} ranks of {len(over)} of {len(peaks)} classes hold more than {room / GIB:,.2f} GiB, "
+        f"the fullest by {(most - room) / GIB:,.2f} GiB"
+    )
+    raise typer.Exit(1)
+
+
+def _size(text: str) -> int:
+    """Bytes of `80GiB`, `80 GB` or `1.5TiB`."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]i?B|B)", text)
+    if match is None:
+        raise UsageError(
+            f"{text!r} is not a size: --capacity takes a number and one of {', '.join(UNITS)}, as in 80GiB"
+        )
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(memory)

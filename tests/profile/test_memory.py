@@ -1,0 +1,138 @@
+"""The memory of instances: closed forms of schedules and states, and what the store holds of it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagedb.api import Memory, Stagedb
+from stagedb.models import Card
+from stagedb.parallel import WIDTHS, Plan
+from stagedb.profile import Category, analyse, record
+from stagedb.store import Store
+from tests.graph.tiny import card
+
+LABELS = ("Memory", "MemoryLevel", "MemoryTensor")
+
+
+def tiny(**words: Any) -> Card:
+    return dataclasses.replace(card("llama", layers=8, kv_heads=4), **words)
+
+
+def held(found: Memory, rank_class: int, moment: str) -> dict[str, int]:
+    return {
+        row["category"]: row["bytes"] for row in found.levels if (row["class"], row["moment"]) == (rank_class, moment)
+    }
+
+
+def class_of(found: Memory, stage: int) -> int:
+    return next(int(row["class"]) for row in found.peaks if stage in row["stages"])
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_a_stage_holds_the_micro_batches_that_its_schedule_has_in_flight(embedded_store: Store, schedule: str) -> None:
+    """1F1B: min(p - i, m) on stage i (Narayanan et al. 2021); GPipe: m (Huang et al. 2019)."""
+    stages, microbatches = 4, 3
+    db = Stagedb(embedded_store)
+    sizes = {"micro_batch_size": 64, "global_batch_size": 64 * microbatches, "seq_len": 8}
+    instance = db.instantiate(tiny(), pp=stages, schedule=schedule, **sizes)  # type: ignore[arg-type]
+    found = db.memory(instance.id)
+    for stage in range(stages):
+        number = class_of(found, stage)
+        saved = [row for row in found.tensors if row["class"] == number and row["name"] == "layer.attn_norm"]
+        inflight = microbatches if schedule == "gpipe" else min(stages - stage, microbatches)
+        assert {row["count"] for row in saved} == {inflight}
+        assert {row["layer"] for row in saved} == {0, 1}
+        assert {row["bytes"] for row in saved} == {inflight * 64 * 8 * tiny().hidden * 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "bytes_each"),
+    [
+        ({"recipe": "torch"}, {"parameters": 2, "gradients": 2, "optimizer_state": 4}),
+        ({"recipe": "torch", "dtype": "fp32"}, {"parameters": 4, "gradients": 4, "optimizer_state": 8}),
+        ({"recipe": "torch", "dp": 4, "zero": 3}, {"parameters": 0.5, "gradients": 0.5, "optimizer_state": 1}),
+        ({"recipe": "torch", "dp": 4, "zero": 1}, {"parameters": 2, "gradients": 2, "optimizer_state": 1}),
+        ({"recipe": "torch", "dp": 4, "zero": 3, "hsdp": 2}, {"parameters": 1, "gradients": 1, "optimizer_state": 2}),
+    ],
+)
+def test_states_are_so_many_bytes_a_parameter(
+    embedded_store: Store, words: dict[str, Any], bytes_each: dict[str, float]
+) -> None:
+    """ZeRO shares optimizer state (1), gradients (2) and parameters (3) out (Rajbhandari et al. 2020, section 5)."""
+    db = Stagedb(embedded_store)
+    model = tiny()
+    found = db.memory(db.instantiate(model, seq_len=8, **words).id)
+    parameters = model.count_parameters()
+    steps = 4 * (1 + 9 * model.layers + 2)  # a step count for each parameter tensor
+    after = held(found, 0, "backward_end")
+    for category, each in bytes_each.items():
+        extra = steps if category == "optimizer_state" else 0
+        assert after[category] == parameters * each + extra, category
+
+
+def test_a_recomputed_layer_keeps_its_input_alone(embedded_store: Store) -> None:
+    """A llama layer saves 12h + 4·kv·d + 6f + 4A + 8 bytes a token in bf16, of which full recompute keeps 2h."""
+    db = Stagedb(embedded_store)
+    plain, full = (db.memory(db.instantiate(tiny(), seq_len=8, recompute=kind).id) for kind in ("none", "full"))
+    model, tokens = tiny(), 8
+    layer = 12 * model.hidden + 4 * model.kv_heads * model.head_dim + 6 * model.ffn + 4 * model.heads + 8
+    given_up = model.layers * tokens * (layer - 2 * model.hidden)
+    ends = [held(found, 0, "forward_end")["activations"] for found in (plain, full)]
+    assert ends[0] - ends[1] == given_up
+    (one,) = analyse(embedded_store, full.instance.graph, Plan.from_mapping(full.instance.plan))
+    levels = one.usage.levels(1)[list(Category).index(Category.RECOMPUTED)]
+    assert levels.max() > 0
+    assert levels[-1] == 0
+
+
+def test_a_plan_s_memory_is_in_the_store(store: Store) -> None:
+    """The same rows whichever way they are asked for, until the instance is removed."""
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), tp=2, pp=2, dp=2, zero=3, global_batch_size=8, seq_len=8)
+    assert len(db.query("memory_at_peak", instance=instance.id)) == 0
+    found = db.memory(instance.id)
+    assert db.memory(instance.id) == found
+    for row in found.peaks:
+        number = row["class"]
+        assert sum(held(found, number, "peak").values()) == row["peak"]
+        assert sum(each["bytes"] for each in found.tensors if each["class"] == number) == row["peak"]
+        for phase in ("forward", "backward", "optimizer"):
+            assert sum(held(found, number, f"{phase}_peak").values()) <= row["peak"]
+        (op,) = db.query(
+            "MATCH (m:Memory {instance: $instance, class: $class}) MATCH (o:Op {id: m.op}) RETURN o.name AS name",
+            {"class": number},
+            instance=instance.id,
+        )
+        assert op["name"] == row["name"]
+    at_peak = list(db.query("memory_at_peak", instance=instance.id))
+    assert sum(row["bytes"] for row in at_peak) == sum(row["peak"] for row in found.peaks)
+    shares = list(db.query("memory_by_category", instance=instance.id))
+    for number in {row["class"] for row in shares}:
+        own = [row for row in shares if (row["class"], row["moment"]) == (number, "peak")]
+        assert sum(row["share"] for row in own) == pytest.approx(1)
+    db.rm(instance.id)
+    for label in LABELS:
+        assert list(db.query(f"MATCH (n:{label}) RETURN count(n) AS n")) == [{"n": 0}]
+
+
+def test_numbers_do_not_depend_on_who_computes_them(store: Store, tmp_path: Path) -> None:
+    """Written twice, as by two at once, they are there once."""
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), tp=2, seq_len=8)
+    found = analyse(store, instance.graph, Plan.from_mapping(instance.plan))
+    record(store, instance.id, found)
+    once = db.memory(instance.id)
+    record(store, instance.id, found)
+    assert db.memory(instance.id) == once
+
+
+def test_a_tied_weight_is_held_once(embedded_store: Store) -> None:
+    db = Stagedb(embedded_store)
+    found = db.memory(db.instantiate(tiny(tied=True), seq_len=8).id)
+    assert held(found, 0, "start")["parameters"] == tiny(tied=True).count_parameters() * WIDTHS["bf16"]
+    assert held(found, 0, "backward_end")["gradients"] == tiny(tied=True).count_parameters() * WIDTHS["bf16"]
+    apart = db.memory(db.instantiate(tiny(tied=True), pp=2, seq_len=8).id)
+    weights = sum(held(apart, number, "start")["parameters"] for number in (0, 1))
+    assert weights == tiny(tied=False).count_parameters() * WIDTHS["bf16"]
