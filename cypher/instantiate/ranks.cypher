@@ -15,6 +15,7 @@ CREATE (:Rank {
   class: $classes[pp],
   group_tp: $groups.tp.first + r / $groups.tp.span * $groups.tp.stride + r % $groups.tp.stride,
   group_kv: $groups.kv.first + r / $groups.kv.span * $groups.kv.stride + r % $groups.kv.stride,
+  group_cp: $groups.cp.first + r / $groups.cp.span * $groups.cp.stride + r % $groups.cp.stride,
   group_dp: $groups.dp.first + r / $groups.dp.span * $groups.dp.stride + r % $groups.dp.stride,
   group_dp_replicate: $groups.dp_replicate.first
     + r / $groups.dp_replicate.span * $groups.dp_replicate.stride + r % $groups.dp_replicate.stride,

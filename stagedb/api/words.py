@@ -21,6 +21,8 @@ class GraphWords(TypedDict, total=False):
     zero: Literal[0, 1, 2, 3]
     reshard: bool
     grad_sync: bool
+    cp_kind: Literal["none", "allgather-kv", "ulysses"]
+    cp_grad_sync: bool
 
 
 class PlanWords(GraphWords, total=False):
@@ -30,6 +32,7 @@ class PlanWords(GraphWords, total=False):
     tp: int
     pp: int
     dp: int
+    cp: int
     hsdp: int
     micro_batch_size: int
     global_batch_size: int

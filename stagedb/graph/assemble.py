@@ -39,15 +39,16 @@ MASTER = symbol("copies") - 1
 AGAIN = symbol("runs") - 1
 """1 in a layer that recomputes what the graph's options say, else 0."""
 
-SHARDS = symbol("dp") / symbol("hsdp")
-"""Members of a group over which something is sharded: those of dp, but for replicas (hybrid sharding)."""
+SHARDS = symbol("dp") * symbol("cp") / symbol("hsdp")
+"""Members of a group over which something is sharded: those of dp and cp, but for replicas (hybrid sharding)."""
 
 
 @dataclass(frozen=True)
 class Bucket:
     """A collective over many weights, or their gradients: its rule, mesh axis, and when it runs.
 
-    `only` is a condition beside that its group has more than one member. `dtype` is the class on the wire. `parts`: an
+    `only` is a condition beside that its group has more than one member, of which there are `members` (None: as the
+    mesh axis says). `dtype` is the class on the wire. `parts`: an
     all-reduce is over one rank's parts of the gradients, not whole ones; gathers and scatters always are of parts.
     """
 
@@ -60,6 +61,7 @@ class Bucket:
     dtype: str = "reduce"
     only: sympy.Expr | None = None
     parts: bool = False
+    members: sympy.Expr | None = None
 
     def bytes(self) -> tuple[sympy.Expr, sympy.Expr]:
         """What one weight adds to the operand and to the result: it has `elements`, or `shard` of them on a rank."""
@@ -115,9 +117,13 @@ def present_if_shared(axis: str) -> sympy.Expr:
 
 
 def assemble(
-    blocks: tuple[LaidOut, ...], sizes: Sizes, habits: Habits, tie: Tie | None, buffers: tuple[Tensor, ...] = ()
+    blocks: tuple[LaidOut, ...],
+    sizes: Sizes,
+    habits: Habits,
+    tie: Tie | None,
+    buffers: tuple[tuple[Tensor, Layout], ...] = (),
 ) -> Assembled:
-    """All rows of the graph whose blocks stand in this order. `buffers` are held whole on every stage."""
+    """All rows of the graph whose blocks stand in this order. `buffers` are held on every stage, in their layouts."""
     ops: list[SymOp] = []
     tensors: dict[str, SymTensor] = {}
     used: set[str] = set()
@@ -144,7 +150,7 @@ def assemble(
     cut_ops, cut_tensors = _cut(blocks, sizes)
     ops += cut_ops
     tensors |= {tensor.name: tensor for tensor in cut_tensors}
-    tensors |= {tensor.name: _sym_tensor("stage", tensor, sizes, Layout()) for tensor in buffers}
+    tensors |= {tensor.name: _sym_tensor("stage", tensor, sizes, layout) for tensor, layout in buffers}
     specs = tuple(_spec(block) for block in blocks)
     tied = None if tie is None else (tensors[tie.first].grads[-1], f"{blocks[0].plan.name}.optimizer")
     edges = with_bypasses(ops, data_edges(specs, ops, tied))
@@ -477,7 +483,7 @@ def _bucket_ops(buckets: list[Bucket]) -> list[SymOp]:
 
 
 def _present(bucket: Bucket) -> sympy.Expr:
-    shared = present_if_shared(bucket.axis)
+    shared = present_if_shared(bucket.axis) if bucket.members is None else bucket.members - 1
     return shared if bucket.only is None else sympy.Min(shared, bucket.only)
 
 

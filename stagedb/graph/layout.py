@@ -11,6 +11,10 @@ from typing import Literal
 MESH_AXES = ("dp", "cp", "tp")
 """The axes that layouts speak of, outermost first: an axis partitioned over several is cut in this order."""
 
+INNERMOST_FIRST = ("heads", "kv_heads")
+"""Tensor axes that are cut in the reverse order of the mesh: tensor parallelism deals heads, context parallelism deals
+those of one tensor-parallel rank."""
+
 Reduction = Literal["sum", "max"]
 
 
@@ -55,8 +59,9 @@ class Layout:
         return Layout.of(changed)
 
     def cuts(self, tensor_axis: str) -> tuple[str, ...]:
-        """The mesh axes that partition one axis of the tensor, outermost first."""
-        return tuple(m for m, p in self.placements if p == Partitioned(tensor_axis))
+        """The mesh axes that partition one axis of the tensor, in the order in which they cut it."""
+        found = tuple(m for m, p in self.placements if p == Partitioned(tensor_axis))
+        return found[::-1] if tensor_axis in INNERMOST_FIRST else found
 
     def partials(self) -> tuple[str, ...]:
         """The mesh axes on which the tensor is partial."""

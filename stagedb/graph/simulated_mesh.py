@@ -4,6 +4,7 @@ Nothing here has state: a value is a list of arrays, one a rank, and every funct
 """
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,8 +107,13 @@ class SimulatedMesh:
 
     @property
     def shards(self) -> int:
-        """Ranks that share something which dp shards: all of dp, but for replicas."""
-        return self.env["dp"] // self.env["hsdp"]
+        """Ranks that share something which dp shards: all of dp and cp, but for replicas."""
+        return self.env["dp"] * self.together // self.env["hsdp"]
+
+    @property
+    def together(self) -> int:
+        """Ranks of cp that gradients are reduced over."""
+        return self.env["cp"] if json.loads(self.graph.options).get("cp_grad_sync", True) else 1
 
     def weights(self, block: str) -> list[SymTensor]:
         """The weights of a block."""
@@ -158,7 +164,7 @@ class SimulatedMesh:
             rows = array.reshape(int(np.prod(array.shape[: row.rows])), -1)
             each = -(-len(rows) // self.shards)
             padded = np.pad(rows, ((0, each * self.shards - len(rows)), (0, 0)))
-            out.append(np.split(padded, self.shards)[rank["dp"] % self.shards])
+            out.append(np.split(padded, self.shards)[self._group("dp", rank).index(self.ranks.index(rank))])
         return out
 
     def join(self, value: Value, row: SymTensor) -> Value:
@@ -249,9 +255,12 @@ class SimulatedMesh:
             peers = range(rank["tp"] // size * size, (rank["tp"] // size + 1) * size)
             same = [{**rank, "tp": tp} for tp in peers]
         elif axis in ("dp", "dp_replicate"):
-            first, own = rank["dp"] // self.shards * self.shards, rank["dp"] % self.shards
-            near, apart = range(first, first + self.shards), range(own, self.env["dp"], self.shards)
+            copy = self.env["dp"] // self.env["hsdp"]
+            first, own = rank["dp"] // copy * copy, rank["dp"] % copy
+            near, apart = range(first, first + copy), range(own, self.env["dp"], copy)
             same = [{**rank, "dp": dp} for dp in (near if axis == "dp" else apart)]
+            if axis == "dp" and self.together > 1:
+                same = [{**member, "cp": cp} for member in same for cp in range(self.env["cp"])]
         else:
             same = [{**rank, axis: i} for i in range(self.env[axis])]
         return [self.ranks.index(member) for member in same]

@@ -115,7 +115,7 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> Bucket
         )
 
     gathers = op["kind"] == "all_gather"
-    return BucketOp(op["name"], op["bucket"], op["order"], op["template"], gathers, plan.dp // plan.hsdp, sizes)
+    return BucketOp(op["name"], op["bucket"], op["order"], op["template"], gathers, plan.shards, sizes)
 
 
 def _last(ops: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:

@@ -10,7 +10,7 @@ from stagedb.errors import UsageError
 from stagedb.graph.assemble import Tie, assemble
 from stagedb.graph.block import BlockPlan, LaidOut, lay_out
 from stagedb.graph.costs import Sizes
-from stagedb.graph.matcher import Matching
+from stagedb.graph.matcher import Matching, wanted
 from stagedb.graph.operators import Redistribution
 from stagedb.graph.recompute import Part
 from stagedb.graph.symbolic import SymGraph, Template
@@ -37,6 +37,8 @@ def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
         eager=options.kernels == "eager",
         dropout=options.dropout,
         loss_parallel=options.loss_parallel,
+        apart=options.cp_kind != "none",
+        explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and recipe.explicit_mask,
     )
 
 
@@ -149,7 +151,9 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     recipe = RECIPES[options.recipe]
     laid_out = _lay_out_blocks(card, options, recipe)
     tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
-    buffers = blocks.buffers(card, _style(card, options, recipe))
+    table = rules(options)
+    held = blocks.buffers(card, _style(card, options, recipe))
+    buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
     rows = assemble(laid_out, _sizes(recipe), habits(options, recipe), tie, buffers)
     return SymGraph(
         key=graph_key(card, options),

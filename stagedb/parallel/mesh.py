@@ -14,10 +14,10 @@ MESH_AXES = ("tp", "cp", "dp", "pp")
 """Axes along which coordinates differ."""
 
 GROUP_AXES = ("tp", "kv", "cp", "ep", "dp", "dp_replicate", "pp", "embedding")
-"""Axes that have groups. With hybrid sharding `dp` are the ranks that share one copy of what is sharded, next to each
-other, and `dp_replicate` those with the same part of each copy. `kv`: the tensor-parallel ranks that hold the same
-key/value head, where tp exceeds their number. `embedding`: the first and the last stage, which hold the two copies of a
-tied embedding."""
+"""Axes that have groups. `dp` are the ranks that gradients are reduced over: those of cp too. With hybrid sharding they
+are the ranks that share one copy of what is sharded, next to each other, and `dp_replicate` those with the same part of
+each copy. `kv`: the tensor-parallel ranks that hold the same key/value head, where tp exceeds their number.
+`embedding`: the first and the last stage, which hold the two copies of a tied embedding."""
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,19 @@ def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
     mesh = Mesh.of(plan)
     shared = max(plan.tp // kv_heads, 1)
     copy = plan.dp // plan.hsdp
+    together = plan.shards // copy
     along = {"tp": ("tp", 1, plan.tp), "kv": ("tp", 1, shared), "cp": ("cp", 1, plan.cp), "dp": ("dp", 1, copy)}
     along |= {"dp_replicate": ("dp", copy, plan.hsdp), "pp": ("pp", 1, plan.pp), "embedding": ("pp", 1, plan.pp)}
     for axis in GROUP_AXES:
         if axis not in along:
             continue
         mesh_axis, apart, size = along[axis]
+        stride = mesh.stride(mesh_axis) * apart
+        if axis == "dp" and together > 1:
+            # Those of dp and cp, which stand next to each other in the order of ranks.
+            size, stride = plan.shards, min(stride, mesh.stride("cp"))
         if size < 2:
             continue
-        stride = mesh.stride(mesh_axis) * apart
         ends = axis == "embedding"
         members, step = (2, stride * (size - 1)) if ends else (size, stride)
         yield AxisGroups(axis, 0, mesh.world // size, size, stride, members, step)

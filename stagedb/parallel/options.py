@@ -2,11 +2,13 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from stagedb.errors import UsageError
 
 RecipeName = Literal["torch", "megatron"]
+CpKind = Literal["none", "allgather-kv", "ulysses"]
+CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class GraphOptions:
     reshard: with zero 3, give gathered parameters back after the forward and gather them again in the backward; None:
         yes. Without it they stay together until the backward is through, as with zero 2.
     grad_sync: reduce gradients over dp after each micro-batch, or only after the last; None is the recipe's habit.
+    cp_kind: how the ranks of cp, each with a part of the sequence, compute attention: not at all (`none`: cp is 1),
+        with keys and values gathered (`allgather-kv`), or with the whole sequence of some heads each (`ulysses`).
+    cp_grad_sync: gradients are reduced over dp and cp together; False leaves cp out, as a step does that computes
+        gradients alone.
     """
 
     recipe: RecipeName = "torch"
@@ -49,6 +55,8 @@ class GraphOptions:
     zero: int = 0
     reshard: bool | None = None
     grad_sync: bool | None = None
+    cp_kind: CpKind = "none"
+    cp_grad_sync: bool = True
 
     def __post_init__(self) -> None:
         if self.recipe not in ("torch", "megatron"):
@@ -63,6 +71,14 @@ class GraphOptions:
             )
         self._check_recompute()
         self._check_sharding()
+        if self.cp_kind not in CP_KINDS:
+            raise UsageError(
+                f"unknown kind of context parallelism {self.cp_kind!r}: --cp-kind is {', '.join(CP_KINDS)}"
+            )
+        if not self.cp_grad_sync and self.zero:
+            raise UsageError(
+                f"zero {self.zero} shares over dp and cp what belongs to gradients: --no-cp-grad-sync needs --zero 0"
+            )
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout {self.dropout} is not a probability: --dropout takes a number from 0 to below 1")
         if self.recipe == "megatron" and not self.shared_input:

@@ -16,10 +16,17 @@ TENSOR_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "embedding_gradient": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
     "between": {"batch": ("dp",), "seq": ("cp",)},
     "attention": {"batch": ("dp",), "seq": ("cp",), "heads": ("tp",), "kv_heads": ("tp",)},
+    "attention_core": {"batch": ("dp",), "seq": ("cp",), "heads": ("tp",), "kv_heads": ("tp",)},
     "ffn": {"batch": ("dp",), "seq": ("cp",), "ffn": ("tp",)},
     "head": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
     "loss": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
 }
+
+HEADS_OVER_CONTEXT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "attention_core": {"batch": ("dp",), "heads": ("tp", "cp"), "kv_heads": ("tp", "cp")},
+}
+"""Ulysses (Jacobs et al. 2023): inside attention each rank has the whole sequence of some heads. Without it queries are
+partitioned there, and keys and values, whose sequence `kseq` no rule names, gathered."""
 
 SEQUENCE_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "between": {"batch": ("dp",), "seq": ("cp", "tp")},
@@ -38,6 +45,8 @@ WHOLE_EMBEDDING_GRADIENT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 def rules(options: GraphOptions) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     """The table of a graph's options: the base with the regions that an option changes."""
     table = dict(TENSOR_PARALLEL)
+    if options.cp_kind == "ulysses":
+        table |= HEADS_OVER_CONTEXT
     if options.sp:
         table |= SEQUENCE_PARALLEL
     if RECIPES[options.recipe].embedding_gradient == "whole":

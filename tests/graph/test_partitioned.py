@@ -14,7 +14,7 @@ from stagedb.graph.operators import RMSNorm, dump
 from stagedb.graph.symbolic import SymOp
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
-from stagedb.parallel.options import RecipeName
+from stagedb.parallel.options import CP_KINDS, RecipeName
 from stagedb.symbols import evaluate
 from tests.graph.running import Example, environment, example
 from tests.graph.tiny import card
@@ -24,7 +24,7 @@ from tests.graph.tiny import card
 def case(style: str, kv_heads: int, tied: bool, options: GraphOptions) -> tuple[Example, Run]:
     """The graph, and what one with nothing sharded computes whole."""
     model = card(style, kv_heads=kv_heads, tied=tied)
-    plain = dataclasses.replace(options, zero=0, reshard=None, grad_sync=None)
+    plain = dataclasses.replace(options, zero=0, reshard=None, grad_sync=None, cp_kind="none")
     return example(build_graph(model, options)), example(build_graph(model, plain)).run()
 
 
@@ -50,6 +50,7 @@ def options(draw: st.DrawFn) -> GraphOptions:
         zero=zero,
         reshard=draw(st.sampled_from([None, True, False])) if zero == 3 else None,
         grad_sync=None if zero == 1 else draw(st.sampled_from([None, True, False])),
+        cp_kind=draw(st.sampled_from(CP_KINDS)),
     )
 
 
@@ -71,7 +72,7 @@ def agree(part: Run, whole: Run) -> None:
         np.testing.assert_allclose(part.gradients[key], gradient, rtol=1e-7, atol=1e-10, err_msg=str(key))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     style=st.sampled_from(["llama", "gpt"]),
     kv_heads=st.sampled_from([1, 2, 4]),
@@ -81,15 +82,21 @@ def agree(part: Run, whole: Run) -> None:
     tp=st.sampled_from([1, 2, 4]),
     hsdp=st.sampled_from([1, 2, 4]),
     every=st.sampled_from([1, 2, 3]),
+    cp=st.sampled_from([2, 4]),
 )
 def test_loss_and_gradients_do_not_depend_on_the_mesh(
-    style: str, kv_heads: int, tied: bool, chosen: GraphOptions, dp: int, tp: int, hsdp: int, every: int
+    style: str, kv_heads: int, tied: bool, chosen: GraphOptions, dp: int, tp: int, hsdp: int, every: int, cp: int
 ) -> None:
     if style == "gpt" or chosen.recipe == "megatron":
         kv_heads = 4  # a packed projection cannot repeat its K/V heads
     made, whole = case(style, kv_heads, tied, chosen)
     hsdp = min(hsdp, dp) if chosen.zero > (chosen.recipe == "torch") else 1
-    agree(made.run(dp, tp, hsdp=hsdp, every=every), whole)
+    if chosen.cp_kind == "none":
+        cp = 1
+    elif chosen.cp_kind == "ulysses":
+        cp = min(cp, max(kv_heads // tp, 1))
+    tp = min(tp, 8 // cp)  # the sequence has 8 tokens
+    agree(made.run(dp, tp, hsdp=hsdp, every=every, cp=cp), whole)
 
 
 @pytest.mark.parametrize("recompute", ["full", "pointwise"])

@@ -8,6 +8,7 @@ import json
 
 from stagedb.graph.operators._base import Array, Operator, Place
 from stagedb.graph.operators.attention import (
+    AdditiveMask,
     Attention,
     AttentionGradient,
     FoldHeads,
@@ -64,6 +65,7 @@ OPERATORS: dict[str, type[Operator]] = {
         ActivationGradient,
         AdamW,
         Add,
+        AdditiveMask,
         Attention,
         AttentionGradient,
         Cast,
@@ -130,6 +132,7 @@ __all__ = [
     "ActivationGradient",
     "AdamW",
     "Add",
+    "AdditiveMask",
     "Array",
     "Attention",
     "AttentionGradient",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stagedb.graph.tensors import Operation, Tensor, Tracer
 
 Array = npt.NDArray[Any]
+Labels = tuple[str, ...]
 Size = Callable[[str], sympy.Expr]
 
 
@@ -48,6 +49,12 @@ class Operator:
     reduction: ClassVar[Literal["sum", "max"]] = "sum"
     gradient_region: ClassVar[str | None] = None
     in_place: ClassVar[bool] = False
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        """What it calls the axes of its operands and results: an axis may play two parts (`kseq`: the keys' `seq`)."""
+        return tuple(t.axes for t in inputs), tuple(t.axes for t in outputs)
 
     def flops(self, size: Size) -> sympy.Expr:
         """FLOPs on one rank; matmul, attention, convolution and scan count, the rest counts 0."""
