@@ -21,7 +21,7 @@ class GraphWords(TypedDict, total=False):
     zero: Literal[0, 1, 2, 3]
     reshard: bool
     grad_sync: bool
-    cp_kind: Literal["none", "allgather-kv", "ulysses"]
+    cp_kind: Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ulysses"]
     cp_grad_sync: bool
 
 

@@ -93,7 +93,8 @@ class GraphWords:
         str | None,
         typer.Option(
             metavar="KIND",
-            help="How the ranks of --cp compute attention: allgather-kv or ulysses.  [allgather-kv]",
+            help="How the ranks of --cp compute attention: allgather-kv, ring-allgather, ring-alltoall or ulysses.  "
+            "[torch: ring-allgather; megatron: allgather-kv]",
         ),
     ] = None
     cp_grad_sync: Annotated[

@@ -11,7 +11,7 @@ from stagedb.graph.block import LaidOut, cut
 from stagedb.graph.costs import WIDTHS, Sizes, cost
 from stagedb.graph.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.graph.layout import Layout
-from stagedb.graph.operators import AdamW, Cast, Redistribution, dump
+from stagedb.graph.operators import AdamW, Cast, Redistribution, Rotate, dump
 from stagedb.graph.symbolic import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
 from stagedb.graph.temporaries import temporary
 from stagedb.graph.tensors import Operation, Tensor
@@ -258,22 +258,29 @@ def _sym_op(
     tie: Tie | None,
 ) -> SymOp:
     reads, writes = tuple(t.name for t in op.inputs), tuple(t.name for t in op.outputs)
-    common = {
+    common: dict[str, Any] = {
         "block": block.plan.name,
         "template": op.template,
         "phase": "recompute" if op.recomputed else PHASES[op.template],
         "when": When.EVERY,
     }
     move = op.operator
+    if op.loop is not None:
+        loop = op.loop
+        first = next(
+            i for i, each in enumerate(block.operations) if each.loop is not None and each.loop.name == loop.name
+        )
+        common |= {"times": canonical(loop.times), "loop": first, "previous": loop.previous}
     if habits.optimizer and (habits.sharded or isinstance(move, AdamW)) and op.template is Template.STEP:
         rows = {**block.rows, **{block.gradients[name].name: rows for name, rows in block.rows.items()}}
         sizes = _OfShards(sizes.axes, sizes.replicable, rows)
-    if isinstance(move, Redistribution) and move.move != "slice":
+    if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move != "slice"):
         tensor, result = op.inputs[0], op.outputs[0]
+        present = present_if_shared(move.mesh_axis) if isinstance(move, Redistribution) else move.present()
         return SymOp(
             name=op.name,
             type=OpType.COLLECTIVE,
-            kind=move.move,
+            kind=move.move if isinstance(move, Redistribution) else move.kind,
             order=order,
             reads=reads,
             writes=writes,
@@ -281,14 +288,14 @@ def _sym_op(
             comm_bytes=canonical(sizes.bytes(tensor, layouts[tensor.name])),
             comm_out_bytes=canonical(sizes.bytes(result, layouts[result.name])),
             dtype=tensor.dtype,
-            present=canonical(present_if_shared(move.mesh_axis)),
+            present=None if present is None else canonical(present),
             semantics=dump(move),
-            **common,  # type: ignore[arg-type]
+            **common,
         )
     costs = cost(op, sizes, layouts)
     absent = _absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (sympy.Integer(0),) * 2
     sliced = isinstance(move, Redistribution)
-    present = present_if_shared(move.mesh_axis) if isinstance(move, Redistribution) else None
+    present = present_if_shared(move.mesh_axis) if isinstance(move, Redistribution) else move.present()
     if isinstance(move, Cast):
         present = _present_if_wider(op.inputs[0].dtype, op.outputs[0].dtype)
     return SymOp(
@@ -305,7 +312,7 @@ def _sym_op(
         dims=tuple(map(canonical, costs.dims)),
         present=None if present is None else canonical(present),
         semantics=dump(move),
-        **common,  # type: ignore[arg-type]
+        **common,
     )
 
 

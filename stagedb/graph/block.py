@@ -9,6 +9,7 @@ from stagedb.graph.layout import Layout, Partitioned
 from stagedb.graph.matcher import Matching, Rules, match, wanted
 from stagedb.graph.operators import Redistribution
 from stagedb.graph.recompute import Part, cached, recompute
+from stagedb.graph.ring import spell_out
 from stagedb.graph.tensors import Operation, Tensor, Tracer
 
 PORT_REGION = "between"
@@ -87,8 +88,9 @@ def lay_out(
         layouts[arriving.name] = port
         leave[result.name] = port
     matched, handed = match(tracer.operations, rules, choices, layouts, leave)
-    operations, repeats = matched.operations, dict[str, str]()
+    repeats = dict[str, str]()
     gradients, layouts = {weight.name: grads[weight.name] for weight in tracer.weights}, dict(matched.layouts)
+    operations = spell_out(matched.operations, layouts)
     if plan.cut_gradients:
         operations = _cut_gradients(operations, tracer.weights, gradients, layouts)
     kept = frozenset() if plan.recomputed is None else cached(operations, plan.recomputed)

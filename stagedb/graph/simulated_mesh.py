@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from stagedb.graph.layout import MESH_AXES, Layout, parse_layout
-from stagedb.graph.operators import AdamW, Array, Operator, Place, Redistribution, load
+from stagedb.graph.operators import AdamW, Array, Operator, Place, Redistribution, Rotate, load
 from stagedb.graph.symbolic import BlockSpec, SymGraph, SymOp, SymTensor, Template
 from stagedb.symbols import evaluate
 
@@ -124,17 +124,46 @@ class SimulatedMesh:
         chosen = [op for op in self.graph.ops if op.block == block and op.template in templates]
         return sorted(chosen, key=lambda op: op.order)
 
-    def execute(self, op: SymOp, inputs: list[Value]) -> list[Value]:
+    @cached_property
+    def order(self) -> Array | None:
+        """The tokens in the order in which ranks have them, where a ring balances causal work: a chunk from the front
+        and its counterpart from the back each; None where it is their own."""
+        cp = self.env["cp"]
+        if cp == 1 or not json.loads(self.graph.options).get("cp_kind", "none").startswith("ring"):
+            return None
+        chunks = np.split(np.arange(self.env["S"]), 2 * cp)
+        return np.concatenate([chunks[i] for rank in range(cp) for i in (rank, 2 * cp - 1 - rank)])
+
+    def turns(self, op: SymOp) -> int:
+        """How often an op runs in turn."""
+        return 1 if op.times is None else evaluate(op.times, self.env)
+
+    def runs(self, op: SymOp, step: int) -> bool:
+        """Whether an op of a loop runs in a turn."""
+        return op.present is None or evaluate(op.present, {**self.env, "step": step + 1}) > 0
+
+    def execute(self, op: SymOp, inputs: list[Value], step: int = 0) -> list[Value]:
         """Run one op of a block on all ranks; a collective that the degrees leave out passes its input on."""
         operator = self.operators[op.name]
+        if isinstance(operator, Rotate):
+            (value,) = inputs
+            return [[value[self._before(operator.mesh_axis, rank)] for rank in self.ranks]]
         if isinstance(operator, Redistribution):
             if op.name not in self.present:
                 return inputs
             return [self._redistribute(operator, inputs[0], self.tensors[op.reads[0]])]
         results = [
-            operator.run(self._place(op, rank), [value[i] for value in inputs]) for i, rank in enumerate(self.ranks)
+            operator.run(self._place(op, rank, step), [value[i] for value in inputs])
+            for i, rank in enumerate(self.ranks)
         ]
         return [list(column) for column in zip(*results, strict=True)]
+
+    def turn(self, op: SymOp, held: Mapping[str, Value], step: int) -> list[Value]:
+        """Run an op of a loop in a turn. What came is sent on in the place of the first; what is not there is empty."""
+        if isinstance(self.operators[op.name], Rotate):
+            return self.execute(op, [held[[name for name in op.reads if name in held][-1]]], step)
+        empty: Value = [np.empty(0)] * len(self.ranks)
+        return self.execute(op, [held.get(name, empty) for name in op.reads], step)
 
     def reduce(self, bucket: SymOp, value: Value, weight: SymTensor) -> Value:
         """What a bucket leaves of a weight's gradient: its sum, or each rank's part of it."""
@@ -143,6 +172,8 @@ class SimulatedMesh:
 
     def scatter(self, whole: Array, row: SymTensor) -> Value:
         """The parts of a whole value, as its tensor lies."""
+        if row.role == "input" and self.order is not None:
+            whole = np.take(whole, self.order, axis=row.axes.index("seq"))
         return [whole[self._window(row, self.layouts[row.name], rank)] for rank in self.ranks]
 
     def gather(self, value: Value, row: SymTensor) -> Array:
@@ -219,7 +250,7 @@ class SimulatedMesh:
                 found.append(Update(weight, name, buckets, tuple(reductions)))
         return found
 
-    def _place(self, op: SymOp, rank: Mapping[str, int]) -> Place:
+    def _place(self, op: SymOp, rank: Mapping[str, int], step: int) -> Place:
         starts, lengths = {}, {}
         leader = True
         for name in (*op.reads, *op.writes):
@@ -230,7 +261,7 @@ class SimulatedMesh:
                     starts[axis], lengths[axis] = self._part(axis, cut, rank)
         for name in op.writes:
             leader = leader and all(rank[m] == 0 for m in self.layouts[name].partials())
-        return Place(self.sizes, starts, lengths, leader)
+        return Place(self.sizes, starts, lengths, leader, rank, step, self.order)
 
     def _part(self, axis: str, cuts: tuple[str, ...], rank: Mapping[str, int]) -> tuple[int, int]:
         """The first index and the length of a rank's part of an axis."""
@@ -247,6 +278,10 @@ class SimulatedMesh:
     def _window(self, row: SymTensor, layout: Layout, rank: Mapping[str, int]) -> tuple[slice, ...]:
         parts = [self._part(axis, layout.cuts(axis), rank) for axis in row.axes]
         return tuple(slice(start, start + length) for start, length in parts)
+
+    def _before(self, axis: str, rank: Mapping[str, int]) -> int:
+        """The member before this one on a ring."""
+        return self.ranks.index({**rank, axis: (rank[axis] - 1) % self.env[axis]})
 
     def _group(self, axis: str, rank: Mapping[str, int]) -> list[int]:
         """The ranks that share a collective on an axis with this one, in order."""

@@ -12,23 +12,28 @@ from stagedb.parallel import Task, receiver
 
 @dataclass(frozen=True)
 class StageWork:
-    """What one stage does: its blocks, its buckets, its task order."""
+    """What one stage does: its blocks, its buckets, its task order; on one rank of cp, where these differ."""
 
     stage: Stage
     order: IssueOrder
     buckets: tuple[Bucket, ...]
     tasks: tuple[Task, ...]
+    cp_rank: int = 0
 
 
 @dataclass(frozen=True)
 class RankClass:
-    """Stages with equal work. `work` is that of the first of them; peers and groups are relative, so it serves all."""
+    """Stages with equal work, `stages`, and (stage, rank of cp) of each: rank 0 stands for all where none differ.
+
+    `work` is that of the first of them; peers and groups are relative, so it serves all.
+    """
 
     number: int
     digest: str
     stages: tuple[int, ...]
     first_layers: tuple[int, ...]
     work: StageWork
+    places: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, order=True)
@@ -50,7 +55,7 @@ def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
     content = {
         **common,
         "blocks": [place.block for place in work.stage.with_cuts()],
-        "variants": [place.variant for place in work.stage.with_cuts()],
+        "variants": [[place.variant, *place.steps] for place in work.stage.with_cuts()],
         "ends": [work.stage.has_previous, work.stage.has_next],
         "tasks": [[task.kind, task.microbatch, task.chunk] for task in work.tasks],
         "buckets": [
@@ -76,9 +81,10 @@ def classify(works: Sequence[StageWork], common: Mapping[str, object]) -> tuple[
         RankClass(
             number,
             digest,
-            tuple(work.stage.index for work in members),
-            tuple(work.stage.first_layer for work in members),
+            tuple(dict.fromkeys(work.stage.index for work in members)),
+            tuple({work.stage.index: work.stage.first_layer for work in members}.values()),
             members[0],
+            tuple((work.stage.index, work.cp_rank) for work in members),
         )
         for number, (digest, members) in enumerate(stages.items())
     )
@@ -86,13 +92,14 @@ def classify(works: Sequence[StageWork], common: Mapping[str, object]) -> tuple[
 
 def feeds(classes: Sequence[RankClass]) -> list[Feed]:
     """Which task's message which task waits for, between classes; a class may feed itself."""
-    class_of = {stage: each for each in classes for stage in each.stages}
+    class_of = {place: each for each in classes for place in each.places}
+    stages = 1 + max(stage for stage, _ in class_of)
     indexes = {each.number: {task: index for index, task in enumerate(each.work.tasks)} for each in classes}
     found: set[Feed] = set()
-    for stage, each in class_of.items():
+    for (stage, rank), each in class_of.items():
         for index, task in enumerate(each.work.tasks):
-            to = receiver(task, stage, len(class_of))
+            to = receiver(task, stage, stages)
             if to is not None:
-                target = class_of[to[0]].number
+                target = class_of[to[0], rank].number
                 found.add(Feed(each.number, index, target, indexes[target][to[1]], to[0] - stage))
     return sorted(found)

@@ -27,12 +27,12 @@ from stagedb.instance.rows import (
     bucket_links,
     bucket_rows,
     class_rows,
+    coordinate_classes,
     group_axes,
     group_rows,
     mesh_axes,
     place_rows,
     rank_rows,
-    stage_classes,
     task_feed_rows,
     task_order_rows,
     task_rows,
@@ -40,7 +40,7 @@ from stagedb.instance.rows import (
 from stagedb.parallel import AxisGroups, Plan, groups, option, stage_orders
 from stagedb.store import Lease, Store, building
 
-FORMAT = 3
+FORMAT = 4
 """Version of what an instance holds; part of its id."""
 
 Progress = Callable[[str], None]
@@ -115,17 +115,19 @@ def _groups(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Axis
 
 
 def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[RankClass, ...]:
-    recomputing = len(evaluated.values) - 1
-    stages = lay_out(
-        evaluated.blocks,
-        plan.stage_layers(stored.sizes["L"]),
-        lambda layer: recomputing if plan.recomputes(layer) else 0,
-    )
     orders = stage_orders(plan.schedule, plan.pp, plan.microbatches)
     works = []
-    for stage, tasks in zip(stages, orders, strict=True):
-        buckets, order = fill(stage, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last)
-        works.append(StageWork(stage, order, buckets, tasks))
+    room = 1 + evaluated.turns * evaluated.width
+    for rank in sorted({rank for _, rank, _ in evaluated.variants}):
+
+        def variants(layer: int, rank: int = rank) -> tuple[int, ...]:
+            again = plan.recomputes(layer)
+            return tuple(evaluated.variants[again, rank, step] for step in range(max(evaluated.turns, 1)))
+
+        stages = lay_out(evaluated.blocks, plan.stage_layers(stored.sizes["L"]), variants, evaluated.loops)
+        for stage, tasks in zip(stages, orders, strict=True):
+            buckets, order = fill(stage, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last, room)
+            works.append(StageWork(stage, order, buckets, tasks, rank))
     common = {"format": FORMAT, "graph": stored.id, "values": evaluated.values, "dtypes": plan.dtypes.names()}
     return classify(works, common)
 
@@ -187,7 +189,7 @@ class _Copy:
         arithmetic = {
             "axes": mesh_axes(self.plan),
             "groups": group_axes(self.groups),
-            "classes": stage_classes(self.classes, self.plan.pp),
+            "classes": coordinate_classes(self.classes, self.plan),
         }
         for row in rank_rows(self.plan.world, RANKS_AT_ONCE):
             self._rows("ranks", [row], instance=self.instance, **arithmetic)
@@ -198,7 +200,7 @@ class _Copy:
 
     def _places(self) -> Iterator[list[Row]]:
         """Places in batches whose ops and edges one transaction can hold."""
-        rows = place_rows(self.instance, self.classes)
+        rows = place_rows(self.instance, self.classes, self.evaluated.width)
         ops = Counter(op["block"] for op in self.graph.ops)
         step = max(1, OPS_AT_ONCE // max(ops.values(), default=1))
         return (rows[start : start + step] for start in range(0, len(rows), step))

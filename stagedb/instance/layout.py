@@ -1,7 +1,7 @@
 """Which blocks a pipeline stage runs, and where each of them stands in the issue order of its tasks."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.errors import StagedbError
@@ -24,7 +24,8 @@ class Block:
 class Place:
     """A block at a position of a stage. `layer` is its number among the stage's layers, None outside layers.
 
-    `variant` tells which of the graph's evaluated values it has: layers that recompute differ from those that do not.
+    `variant` tells which of the graph's evaluated values it has: layers that recompute differ from those that do not,
+    and ranks of cp may. `steps`: the variant of each turn of the block's loops.
     `end` is set for the pseudo-block `cut` only: "previous" before the first block, "next" after the last one.
     """
 
@@ -33,6 +34,7 @@ class Place:
     layer: int | None = None
     end: str | None = None
     variant: int = 0
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,16 @@ class IssueOrder:
 
 
 def lay_out(
-    blocks: Sequence[Block], stage_layers: Sequence[int], variant: Callable[[int], int] = lambda layer: 0
+    blocks: Sequence[Block],
+    stage_layers: Sequence[int],
+    variants: Callable[[int], tuple[int, ...]] = lambda layer: (0,),
+    loops: Collection[str] = (),
 ) -> tuple[Stage, ...]:
     """Deal a model's blocks to stages with the given numbers of layers.
 
     What stands before the first layer goes to the first stage, what stands after the last one to the last stage, and
-    what stands between layers to the stage of the layer that follows. variant: that of a layer, by its number on its
-    stage.
+    what stands between layers to the stage of the layer that follows. variants: those of a layer, by its number on its
+    stage: of each turn of its loops, where its block is one of `loops`; the first is its own.
     """
     units = [
         (block.name, block.layers is not None)
@@ -112,15 +117,27 @@ def lay_out(
         rows[stage].append((name, is_layer))
         dealt, left = dealt + is_layer, left - is_layer
     return tuple(
-        Stage(index, _places(row, variant), sum(stage_layers[:index]), stage_layers[index], index > 0, index < last)
+        Stage(
+            index,
+            _places(row, variants, loops),
+            sum(stage_layers[:index]),
+            stage_layers[index],
+            index > 0,
+            index < last,
+        )
         for index, row in enumerate(rows)
     )
 
 
-def _places(row: Sequence[tuple[str, bool]], variant: Callable[[int], int]) -> tuple[Place, ...]:
+def _places(
+    row: Sequence[tuple[str, bool]], variants: Callable[[int], tuple[int, ...]], loops: Collection[str]
+) -> tuple[Place, ...]:
     places, layer = [], 0
     for position, (name, is_layer) in enumerate(row):
         place = Place(position, name)
-        places.append(dataclasses.replace(place, layer=layer, variant=variant(layer)) if is_layer else place)
+        if is_layer:
+            own = variants(layer)
+            place = dataclasses.replace(place, layer=layer, variant=own[0], steps=own if name in loops else ())
+        places.append(place)
         layer += is_layer
     return tuple(places)

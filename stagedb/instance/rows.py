@@ -14,7 +14,8 @@ CHUNK = 0
 
 def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
     """One row a rank class."""
-    per_stage = plan.world // plan.pp
+    split = 1 + max(rank for each in classes for _, rank in each.places)
+    per_place = plan.world // plan.pp // split
     return [
         {
             "class": each.number,
@@ -22,25 +23,33 @@ def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
             "stages": list(each.stages),
             "first_layers": list(each.first_layers),
             "layers": each.work.stage.layers,
-            "ranks": len(each.stages) * per_stage,
+            "ranks": len(each.places) * per_place,
             "tasks": len(each.work.tasks),
         }
         for each in classes
     ]
 
 
-def place_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
-    """One row a block at a position of a class, cuts included, with the ids' beginnings that its edges hop to."""
+def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> list[Row]:
+    """One row a block at a position of a class, cuts included, with the ids' beginnings that its edges hop to.
+
+    Where it has loops, one more for each of their turns. width: the issue numbers that a turn takes.
+    """
     rows = []
     for each in classes:
         stage, order = each.work.stage, each.work.order
         standing = {block: _at(instance, each, position) for block, position in stage.standing().items()}
         for place in stage.with_cuts():
-            rows.append(
+            rows += [
                 {
                     "class": each.number,
                     "chunk": CHUNK,
-                    "variant": place.variant,
+                    "variant": variant,
+                    "step": step,
+                    "mark": "" if step is None else f".{step}",
+                    "before_mark": "" if step is None else f".{step - 1}",
+                    "last_mark": f".{len(place.steps) - 1}",
+                    "offset": 0 if step is None else step * width,
                     "block": place.block,
                     "position": place.position,
                     "layer": place.layer,
@@ -53,7 +62,8 @@ def place_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
                     "after": _at(instance, each, place.position + 1),
                     "standing": standing,
                 }
-            )
+                for step, variant in ((None, place.variant), *enumerate(place.steps))
+            ]
     return rows
 
 
@@ -150,10 +160,11 @@ def task_feed_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
     ]
 
 
-def stage_classes(classes: Sequence[RankClass], stages: int) -> list[int]:
-    """The class of each stage."""
-    number = {stage: each.number for each in classes for stage in each.stages}
-    return [number[stage] for stage in range(stages)]
+def coordinate_classes(classes: Sequence[RankClass], plan: Plan) -> list[int]:
+    """The class of each stage and rank of cp, that of cp counted first."""
+    number = {place: each.number for each in classes for place in each.places}
+    split = any(rank for _, rank in number)
+    return [number[stage, rank if split else 0] for stage in range(plan.pp) for rank in range(plan.cp)]
 
 
 def mesh_axes(plan: Plan) -> Row:

@@ -14,6 +14,7 @@ from stagedb.graph.operators import (
     AdditiveMask,
     Attention,
     Cast,
+    Contiguous,
     CrossEntropy,
     Dropout,
     Einsum,
@@ -28,6 +29,7 @@ from stagedb.graph.operators import (
     PositionEmbedding,
     Quantize,
     RepeatHeads,
+    RingAttention,
     RMSNorm,
     Rotary,
     Rsqrt,
@@ -86,6 +88,7 @@ class Style:
     loss_parallel: bool
     apart: bool
     explicit_mask: bool
+    ring: Literal["no", "gathered", "passed"]
 
 
 def _linear(
@@ -235,6 +238,8 @@ def _fused_attention(t: Tracer, style: Style, qkv: tuple[Tensor, ...]) -> Tensor
     """One kernel. Where ranks share a sequence, keys and values are moved apart from the queries."""
     qkv = _split(t, qkv) if style.apart else qkv
     t.region = "attention_core"
+    if style.ring != "no":
+        return _ring_attention(t, style, qkv)
     if style.explicit_mask:
         mask = t.activation("attn.mask", ("seq", "kseq"))
         t.emit("attn.mask", AdditiveMask(), (), mask)
@@ -242,6 +247,15 @@ def _fused_attention(t: Tracer, style: Style, qkv: tuple[Tensor, ...]) -> Tensor
     context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
     t.emit("attn.core", Attention(style.explicit_mask), qkv, context, lse)
     return context
+
+
+def _ring_attention(t: Tracer, style: Style, qkv: tuple[Tensor, ...]) -> Tensor:
+    """Keys and values in turn. The kernel keeps its random state; the merged result is put in order."""
+    context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
+    t.emit("attn.core", RingAttention(style.ring == "gathered"), qkv, context, lse)
+    ordered = t.activation("attn.contiguous", QUERY)
+    t.emit("attn.contiguous", Contiguous(), (context,), ordered)
+    return ordered
 
 
 def _plain_attention(t: Tracer, card: Architecture, style: Style, qkv: tuple[Tensor, ...]) -> Tensor:

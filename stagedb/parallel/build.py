@@ -2,7 +2,9 @@
 
 import difflib
 import json
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Literal
 
 import sympy
 
@@ -24,6 +26,8 @@ from stagedb.parallel.sharding import habits
 from stagedb.parallel.strategies import rules
 from stagedb.symbols import symbol
 
+_RINGS: Mapping[str, Literal["gathered", "passed"]] = {"ring-allgather": "gathered", "ring-alltoall": "passed"}
+
 
 def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
     always = recipe.pack == "always"
@@ -39,6 +43,7 @@ def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
         loss_parallel=options.loss_parallel,
         apart=options.cp_kind != "none",
         explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and recipe.explicit_mask,
+        ring=_RINGS.get(options.cp_kind, "no"),
     )
 
 
@@ -59,6 +64,7 @@ def _sizes(recipe: Recipe) -> Sizes:
             "head_dim": symbol("D"),
             "ffn": symbol("F"),
             "two": sympy.Integer(2),
+            "state": sympy.Integer(3),
             "vocab": vocabulary,
             "positions": symbol("P"),
         },

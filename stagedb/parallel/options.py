@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from stagedb.errors import UsageError
 
 RecipeName = Literal["torch", "megatron"]
-CpKind = Literal["none", "allgather-kv", "ulysses"]
+CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ulysses"]
 CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 
 
@@ -36,7 +36,9 @@ class GraphOptions:
         yes. Without it they stay together until the backward is through, as with zero 2.
     grad_sync: reduce gradients over dp after each micro-batch, or only after the last; None is the recipe's habit.
     cp_kind: how the ranks of cp, each with a part of the sequence, compute attention: not at all (`none`: cp is 1),
-        with keys and values gathered (`allgather-kv`), or with the whole sequence of some heads each (`ulysses`).
+        with keys and values gathered (`allgather-kv`), in turns with those of each rank, which are gathered once
+        (`ring-allgather`) or go from rank to rank (`ring-alltoall`: torch's rings, of balanced causal work), or with
+        the whole sequence of some heads each (`ulysses`).
     cp_grad_sync: gradients are reduced over dp and cp together; False leaves cp out, as a step does that computes
         gradients alone.
     """
@@ -75,6 +77,10 @@ class GraphOptions:
             raise UsageError(
                 f"unknown kind of context parallelism {self.cp_kind!r}: --cp-kind is {', '.join(CP_KINDS)}"
             )
+        if self.cp_kind.startswith("ring") and self.attention == "math":
+            raise UsageError(f"{self.cp_kind} is made of fused kernels: --attention math needs --cp-kind allgather-kv")
+        if self.cp_kind.startswith("ring") and self.recipe == "megatron":
+            raise UsageError(f"{self.cp_kind} is PyTorch's: --recipe megatron takes --cp-kind allgather-kv or ulysses")
         if not self.cp_grad_sync and self.zero:
             raise UsageError(
                 f"zero {self.zero} shares over dp and cp what belongs to gradients: --no-cp-grad-sync needs --zero 0"

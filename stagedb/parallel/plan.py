@@ -183,6 +183,7 @@ class Plan:
 
         B is the global micro-batch: the sequences that all data-parallel ranks together run at once. copies: how many
         there are of the parameters, a master copy counted. runs: how often what is recomputed runs; 1 where it is not.
+        cp_rank and step are those of one rank and one turn: the first.
         """
         degrees = {name: getattr(self, name) for name in DEGREES}
         return {
@@ -193,6 +194,8 @@ class Plan:
             "hsdp": self.hsdp,
             **self.dtypes.widths(),
             "runs": 2,
+            "cp_rank": 1,
+            "step": 1,
             "copies": 1 if self.dtypes.master == "none" else 2,
         }
 
@@ -236,12 +239,16 @@ class Plan:
 
     def _check_sequence(self) -> None:
         split = self.options.sp and self.tp > 1
-        unit = self.cp * (self.tp if split else 1)
+        # A ring's work is balanced by giving each rank two chunks.
+        chunks = 2 if self.options.cp_kind.startswith("ring") else 1
+        unit = chunks * self.cp * (self.tp if split else 1)
         if self.seq_len % unit == 0:
             return
         below = self.seq_len - self.seq_len % unit
         valid = [length for length in (below, below + unit) if length]
-        over = [f"cp {self.cp}"] * (self.cp > 1) + [f"tp {self.tp}, over which sp splits it"] * split
+        over = [f"cp {self.cp}{' x 2 chunks' if chunks > 1 else ''}"] * (self.cp > 1) + [
+            f"tp {self.tp}, over which sp splits it"
+        ] * split
         raise UsageError(
             f"a sequence of {self.seq_len} tokens is not divisible by {' x '.join(over)}: "
             f"take {_either('seq_len', valid)}{', or --no-sp' if split else ''}"

@@ -19,7 +19,7 @@ def environment(graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: in
     """What a plan binds: degrees, the global micro-batch, the sequence, dtype widths."""
     widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
     degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": 1, "pp": pp, "hsdp": hsdp}
-    return {**graph.sizes, **widths, "copies": 1, "runs": 2, "B": BATCH, "S": SEQ, **degrees}
+    return {**graph.sizes, **widths, "copies": 1, "runs": 2, "B": BATCH, "S": SEQ, "cp_rank": 1, "step": 1, **degrees}
 
 
 def pipeline(graph: SymGraph, schedule: str, stage_layers: tuple[int, ...], microbatches: int) -> Pipeline:

@@ -34,6 +34,7 @@ def options(draw: st.DrawFn) -> GraphOptions:
     attention: Literal["fused", "math"] = draw(st.sampled_from(ATTENTIONS))
     recompute = draw(st.sampled_from(RECOMPUTES if attention == "math" else RECOMPUTES[1:]))
     names = st.sets(st.sampled_from(["attn_norm", "attn", "attn.wo", "ffn", "ffn.w2"]), min_size=1)
+    rings = recipe == "torch" and attention == "fused"
     zero = draw(st.sampled_from([0, 1, 2, 3] if recipe == "torch" else [0, 1, 3]))
     return GraphOptions(
         recipe=recipe,
@@ -50,7 +51,7 @@ def options(draw: st.DrawFn) -> GraphOptions:
         zero=zero,
         reshard=draw(st.sampled_from([None, True, False])) if zero == 3 else None,
         grad_sync=None if zero == 1 else draw(st.sampled_from([None, True, False])),
-        cp_kind=draw(st.sampled_from(CP_KINDS)),
+        cp_kind=draw(st.sampled_from([kind for kind in CP_KINDS if rings or not kind.startswith("ring")])),
     )
 
 

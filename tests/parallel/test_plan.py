@@ -116,6 +116,8 @@ def test_environment() -> None:
         "e_logits": 4,
         "copies": 2,
         "runs": 2,
+        "cp_rank": 1,
+        "step": 1,
     }
 
 
@@ -209,9 +211,18 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             {"cp": 2, "cp_kind": "spiral"},
             "unknown kind of context parallelism 'spiral': --cp-kind is none",
         ),
-        ({"cp": 4, "seq_len": 1026}, "1026 tokens is not divisible by cp 4: take --seq-len 1024 or --seq-len 1028"),
         (
-            {"cp": 4, "tp": 2, "sp": True, "seq_len": 1028},
+            {"cp": 4, "cp_kind": "ulysses", "seq_len": 1026},
+            "1026 tokens is not divisible by cp 4: take --seq-len 1024 or --seq-len 1028",
+        ),
+        (
+            {"cp": 4, "seq_len": 1028},
+            "1028 tokens is not divisible by cp 4 x 2 chunks: take --seq-len 1024 or --seq-len 1032",
+        ),
+        ({"cp": 2, "attention": "math"}, "--attention math needs --cp-kind allgather-kv"),
+        ({"cp": 2, "recipe": "megatron", "cp_kind": "ring-alltoall"}, "--recipe megatron takes --cp-kind allgather-kv"),
+        (
+            {"cp": 4, "cp_kind": "ulysses", "tp": 2, "sp": True, "seq_len": 1028},
             "not divisible by cp 4 x tp 2, over which sp splits it: take --seq-len 1024 or --seq-len 1032, or --no-sp",
         ),
         (

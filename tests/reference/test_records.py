@@ -24,7 +24,7 @@ PLANNED = [
     and record.config["ep"] == 1
     and (record.config["cp"] == 1 or record.config["cp_impl"] in CP_KINDS)
 ]
-"""Records of what plans can say: single, parallel over tensors, sequences, data, stages and context, sharded, recomputing."""
+"""Records of what plans can say: single, parallel over every axis but experts, sharded, recomputing."""
 
 TINY = [record.name for record in PLANNED if record.config["model"].startswith("tiny")]
 LARGE = [record.name for record in PLANNED if not record.config["model"].startswith("tiny")]

@@ -56,7 +56,16 @@ from stagedb.graph.operators.loss import (
 from stagedb.graph.operators.norm import LayerNorm, LayerNormGradient, RMSNorm, RMSNormGradient
 from stagedb.graph.operators.optimizer import AdamW
 from stagedb.graph.operators.quantize import E4M3, Quantize
-from stagedb.graph.operators.redistribution import Redistribution
+from stagedb.graph.operators.redistribution import Redistribution, Rotate
+from stagedb.graph.operators.ring import (
+    Contiguous,
+    PackKeys,
+    RingAttention,
+    RingAttentionGradient,
+    RingStep,
+    RingStepGradient,
+    UnpackGradients,
+)
 
 OPERATORS: dict[str, type[Operator]] = {
     cls.__name__: cls
@@ -69,6 +78,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Attention,
         AttentionGradient,
         Cast,
+        Contiguous,
         CrossEntropy,
         CrossEntropyGradient,
         Dropout,
@@ -87,6 +97,7 @@ OPERATORS: dict[str, type[Operator]] = {
         MeanSquareGradient,
         Multiply,
         PackHeads,
+        PackKeys,
         PickLabel,
         PositionEmbedding,
         PositionEmbeddingGradient,
@@ -96,7 +107,12 @@ OPERATORS: dict[str, type[Operator]] = {
         Redistribution,
         ReduceSum,
         RepeatHeads,
+        RingAttention,
+        RingAttentionGradient,
+        RingStep,
+        RingStepGradient,
         Rotary,
+        Rotate,
         Rsqrt,
         RsqrtGradient,
         Shift,
@@ -107,6 +123,7 @@ OPERATORS: dict[str, type[Operator]] = {
         SumProduct,
         TokenMean,
         TokenMeanGradient,
+        UnpackGradients,
     )
 }
 
@@ -137,6 +154,7 @@ __all__ = [
     "Attention",
     "AttentionGradient",
     "Cast",
+    "Contiguous",
     "CrossEntropy",
     "CrossEntropyGradient",
     "Dropout",
@@ -156,6 +174,7 @@ __all__ = [
     "Multiply",
     "Operator",
     "PackHeads",
+    "PackKeys",
     "PickLabel",
     "Place",
     "PositionEmbedding",
@@ -166,7 +185,12 @@ __all__ = [
     "Redistribution",
     "ReduceSum",
     "RepeatHeads",
+    "RingAttention",
+    "RingAttentionGradient",
+    "RingStep",
+    "RingStepGradient",
     "Rotary",
+    "Rotate",
     "Rsqrt",
     "RsqrtGradient",
     "Shift",
@@ -177,6 +201,7 @@ __all__ = [
     "SumProduct",
     "TokenMean",
     "TokenMeanGradient",
+    "UnpackGradients",
     "dump",
     "load",
 ]

@@ -1,7 +1,7 @@
 """What every operator tells: costs, gradient rule, and its meaning in numpy."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -20,18 +20,24 @@ Size = Callable[[str], sympy.Expr]
 class Place:
     """Where a rank stands while an operation runs: for each axis the global size and the first local index.
 
-    `leader` is true on the one rank of those that hold shares of a partial result which adds what must be added once.
+    `member`: the rank's coordinates; `step`: the turn of a loop, from 0. `order`: where ranks do not share the sequence
+    in one row, the tokens in the order in which they have them. `leader` is true on the one rank of those that hold
+    shares of a partial result which adds what must be added once.
     """
 
     sizes: dict[str, int]
     starts: dict[str, int]
     lengths: dict[str, int]
     leader: bool = True
+    member: Mapping[str, int] = field(default_factory=dict)
+    step: int = 0
+    order: Array | None = None
 
     def indices(self, axis: str) -> Array:
         """The global indices of this rank's part of an axis."""
         start = self.starts.get(axis, 0)
-        return np.arange(start, start + self.lengths[axis])
+        here = np.arange(start, start + self.lengths[axis])
+        return here if self.order is None or axis != "seq" else self.order[here]
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,10 @@ class Operator:
     def flops(self, size: Size) -> sympy.Expr:
         """FLOPs on one rank; matmul, attention, convolution and scan count, the rest counts 0."""
         return sympy.Integer(0)
+
+    def present(self) -> sympy.Expr | None:
+        """It exists where this is above 0; None: always."""
+        return None
 
     def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
         """Dimensions of a matmul (`[batch,] m, n, k`) or an attention; empty for the rest."""
