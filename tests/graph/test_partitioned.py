@@ -14,7 +14,7 @@ from stagedb.graph.operators import RMSNorm, dump
 from stagedb.graph.symbolic import SymOp
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
-from stagedb.parallel.options import CP_KINDS, RecipeName
+from stagedb.parallel.options import CP_KINDS, CpKind, RecipeName
 from stagedb.symbols import evaluate
 from tests.graph.running import Example, environment, example
 from tests.graph.tiny import card
@@ -152,6 +152,20 @@ def test_a_missing_collective_is_seen(style: str, recipe: str, sp: bool) -> None
         changed = type(graph)(**{**vars(graph), "ops": ops})
         with pytest.raises(AssertionError):
             agree(Example(changed, made.weights, made.tokens, made.labels).run(1, 2), whole)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CP_KINDS if kind != "none"])
+def test_a_missing_exchange_of_context_parallelism_is_seen(kind: CpKind) -> None:
+    """Without any one collective over cp the run fails or differs."""
+    graph = build_graph(card("llama", kv_heads=4), GraphOptions(cp_kind=kind))
+    made, whole = example(graph), example(build_graph(card("llama", kv_heads=4), GraphOptions())).run()
+    agree(made.run(cp=2), whole)
+    moves = [op for op in graph.ops if op.axis == "cp"]
+    assert moves
+    for broken in moves:
+        ops = tuple(_local(op) if op is broken else op for op in graph.ops)
+        with pytest.raises((AssertionError, KeyError, ValueError, IndexError)):
+            agree(Example(dataclasses.replace(graph, ops=ops), made.weights, made.tokens, made.labels).run(cp=2), whole)
 
 
 def _local(op: SymOp) -> SymOp:
