@@ -18,6 +18,7 @@ class GraphWords(TypedDict, total=False):
     recompute: Literal["none", "full", "core", "pointwise", "operators"]
     recompute_operators: Sequence[str] | str
     early_stop: bool
+    strategy: str
     zero: Literal[0, 1, 2, 3]
     reshard: bool
     grad_sync: bool

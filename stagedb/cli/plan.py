@@ -47,6 +47,10 @@ class GraphWords:
             help="Cross-entropy on vocabulary-parallel logits, or on gathered ones.  [loss-parallel]",
         ),
     ] = None
+    strategy: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Sharding rules of your own, by region of the model (YAML)."),
+    ] = None
     recompute: Annotated[
         str | None,
         typer.Option(

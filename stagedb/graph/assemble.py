@@ -206,8 +206,7 @@ def _step(
                 grad = _reduce(step, layouts, block, grad, "tp")
         if tie is not None and weight.name in (tie.first, tie.second):
             grad = _reduce(step, layouts, block, grad, "embedding")
-        part = cut(grad, layouts, weight, _in_step(grad))
-        if part is not None:
+        while (part := cut(grad, layouts, weight, _in_step(grad))) is not None:
             step.append(part)
             (grad,) = part.outputs
         ready.append(grad)
@@ -404,6 +403,11 @@ def _weights(
     tie: Tie | None,
 ) -> dict[str, SymTensor]:
     rows = {}
+    copies = {weight.name: {weight.name} for weight in block.weights}
+    for op in operations:
+        for name in copies.keys() & {t.name for t in op.inputs}:
+            if isinstance(op.operator, Redistribution):
+                copies[name] |= {t.name for t in op.outputs}
     for order, weight in enumerate(block.weights):
         layout = layouts[weight.name]
         copy = tie is not None and weight.name == tie.second
@@ -412,7 +416,7 @@ def _weights(
             "rows": block.rows[weight.name],
             "shard": canonical(shard),
             "gathers": tuple(bucket.name for bucket in habits.parameters),
-            "readers": tuple(op.name for op in operations if weight.name in {t.name for t in op.inputs}),
+            "readers": tuple(op.name for op in operations if copies[weight.name] & {t.name for t in op.inputs}),
         }
         rows[weight.name] = SymTensor(
             **{
@@ -436,7 +440,7 @@ def _made_with(block: LaidOut, grad: Tensor) -> tuple[str, ...]:
     """
     names = {op.name: i for i, op in enumerate(block.operations)}
     (maker,) = [op for op in block.operations if grad.name in {t.name for t in op.outputs}]
-    if isinstance(maker.operator, Redistribution) and maker.operator.move == "slice":
+    if isinstance(maker.operator, Redistribution):
         return (*_made_with(block, maker.inputs[0]), maker.name)
     twin = f"{maker.origin}.input_gradient"
     return (maker.name, twin) if names.get(twin, -1) > names[maker.name] else (maker.name,)

@@ -118,7 +118,10 @@ class _Matcher:
         """The tensor in the wanted layout, moved there if no earlier consumer of the scope did."""
         if self.layouts[tensor.name] == want:
             return tensor
-        key = (tensor.name, want, self.scope(consumer))
+        scope = self.scope(consumer)
+        if tensor.role == "weight" and consumer.template is not Template.FORWARD:
+            scope = f"backward {scope}"  # what a weight's parts make is not kept from the forward
+        key = (tensor.name, want, scope)
         if key not in self.copies:
             self.copies[key] = self.move(tensor, want, consumer)
         return self.copies[key]
@@ -129,9 +132,9 @@ class _Matcher:
             have, goal = self.layouts[current.name].on(mesh_axis), want.on(mesh_axis)
             if have == goal:
                 continue
-            operator = _redistribution(mesh_axis, have, goal)
+            operator = redistribution(mesh_axis, have, goal)
             name = self.unique(f"{current.name}.{operator.move}.{mesh_axis}")
-            moved = Tensor(name, current.axes, current.dtype, current.role)
+            moved = Tensor(name, current.axes, current.dtype, "activation" if tensor.role == "weight" else current.role)
             reduces = isinstance(have, Partial)
             at = self.after(current.name) if reduces else len(self.issued)
             made_by = self.issued[at - 1] if reduces else consumer
@@ -169,7 +172,8 @@ def _rest(op: Operation) -> tuple[tuple[Tensor, ...], str, Template, str]:
     return op.outputs, op.region, op.template, op.origin
 
 
-def _redistribution(mesh_axis: str, have: Placement | None, goal: Placement | None) -> Redistribution:
+def redistribution(mesh_axis: str, have: Placement | None, goal: Placement | None) -> Redistribution:
+    """The collective, or local slice, that makes one placement on a mesh axis of another."""
     match have, goal:
         case Partial(reduction), None:
             return Redistribution("all_reduce", mesh_axis, reduces=reduction)

@@ -21,7 +21,7 @@ from stagedb.parallel.identity import graph_key, model_sizes
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import RECIPES, Recipe
 from stagedb.parallel.sharding import habits
-from stagedb.parallel.strategies import rules
+from stagedb.parallel.strategies import kept, rules
 from stagedb.symbols import symbol
 
 
@@ -117,7 +117,8 @@ def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[
     def weight_first(has_bias: bool) -> bool:
         return recipe.weight_gradient_first and not has_bias
 
-    laid_out = tuple(lay_out(plan, rules(options), matching, blocks.HIDDEN, weight_first) for plan in plans)
+    table, stored = rules(options), kept(options)
+    laid_out = tuple(lay_out(plan, table, matching, blocks.HIDDEN, weight_first, stored) for plan in plans)
     if options.recompute == "operators":
         _check_operators(options.recompute_operators, laid_out[1].operations)
     return laid_out

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stagedb.errors import UsageError
+from stagedb.parallel.custom import canonical_strategy
 
 RecipeName = Literal["torch", "megatron"]
 
@@ -32,6 +33,7 @@ class GraphOptions:
         the optimizer's state (1), gradients too (2), parameters too (3). In torch 2 and 3 are FSDP2.
     reshard: with zero 3, give gathered parameters back after the forward and gather them again in the backward; None:
         yes. Without it they stay together until the backward is through, as with zero 2.
+    strategy: a sharding strategy of the user's, as the text of `stagedb.parallel.custom` (empty: none).
     grad_sync: reduce gradients over dp after each micro-batch, or only after the last; None is the recipe's habit.
     """
 
@@ -49,8 +51,11 @@ class GraphOptions:
     zero: int = 0
     reshard: bool | None = None
     grad_sync: bool | None = None
+    strategy: str = ""
 
     def __post_init__(self) -> None:
+        # The same rules said in other words are the same graph.
+        object.__setattr__(self, "strategy", canonical_strategy(self.strategy))
         if self.recipe not in ("torch", "megatron"):
             raise UsageError(f"unknown recipe {self.recipe!r}: --recipe is torch or megatron")
         if self.attention not in ("fused", "math"):

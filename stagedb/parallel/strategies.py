@@ -8,6 +8,7 @@ does the rest. Data parallelism partitions the batch everywhere, context paralle
 
 from collections.abc import Mapping
 
+from stagedb.parallel.custom import parse_strategy
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import RECIPES
 
@@ -37,11 +38,16 @@ WHOLE_EMBEDDING_GRADIENT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 def rules(options: GraphOptions) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     """The table of a graph's options: the base with the regions that an option changes."""
-    table = dict(TENSOR_PARALLEL)
+    table: dict[str, Mapping[str, tuple[str, ...]]] = dict(TENSOR_PARALLEL)
     if options.sp:
         table |= SEQUENCE_PARALLEL
     if RECIPES[options.recipe].embedding_gradient == "whole":
         table |= WHOLE_EMBEDDING_GRADIENT
     if not options.loss_parallel:
         table |= GATHERED_LOGITS
-    return table
+    return {**table, **(parse_strategy(options.strategy).regions if options.strategy else {})}
+
+
+def kept(options: GraphOptions) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    """By region, how its weights are kept where that is not as its operators want them."""
+    return parse_strategy(options.strategy).weights if options.strategy else {}
