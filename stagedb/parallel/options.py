@@ -89,6 +89,8 @@ class GraphOptions:
             raise UsageError(
                 "the fused attention kernel recomputes its core already: --recompute core needs --attention math"
             )
+        if self.recompute == "none":
+            object.__setattr__(self, "early_stop", None)  # there is nothing to stop
         # The same operators said in another order are the same graph.
         object.__setattr__(self, "recompute_operators", tuple(sorted(set(self.recompute_operators))))
         if self.recompute == "operators" and not self.recompute_operators:

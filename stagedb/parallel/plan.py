@@ -208,8 +208,13 @@ class Plan:
                 f"{'shards nothing' if zero == 0 else 'has no such copies in the torch recipe'}: "
                 f"take --zero {max(least, 3 if recipe == 'torch' else 1)}, or leave --hsdp out"
             )
+        if self.hsdp == self.dp:
+            raise UsageError(
+                f"hsdp {self.hsdp} keeps as many copies as there are ranks, so that they share nothing: "
+                f"take --zero 0, or --hsdp below {self.dp}"
+            )
         if self.dp % self.hsdp:
-            valid = _nearest(self.hsdp, self.dp, lambda copies: self.dp % copies == 0)
+            valid = _nearest(self.hsdp, self.dp, lambda copies: self.dp % copies == 0 and copies < self.dp)
             raise UsageError(
                 f"hsdp {self.hsdp} does not divide dp {self.dp} into equal copies: the nearest is "
                 f"{_either('hsdp', valid)}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from stagedb.graph.symbolic import OpType, SymOp
+from stagedb.graph.symbolic import OpType, SymOp, SymTensor
 from stagedb.instance import Bucket
 from stagedb.parallel import RECIPES, WIDTHS, Held, Plan, TaskKind
 from stagedb.profile.program import Item, Key, Program
@@ -137,8 +137,19 @@ class _Making:
                 there = tensor.name in self.program.sizes and self.program.resolve(key) == key
                 if tensor.block == block and there:
                     yield from self.state_of(key)
+        yield from self.shared_states()
         yield from self.inputs()
         yield from self.buffers()
+
+    def shared_states(self) -> Iterator[State]:
+        """What a distributed optimizer keeps of this rank's part of one buffer, whichever weights are in that."""
+        if self.shared_buffer is None:
+            return
+        tensors = self.program.tensors.values()
+        words = {t.name.rpartition(".")[2]: t.dtype for t in tensors if t.name in self.program.sizes and _is_state(t)}
+        for word, dtype in words.items():
+            category = Category.MASTER if word == "master" else Category.OPTIMIZER
+            yield State(f"buffer.{word}", None, self.shared_buffer * self.width(dtype), category)
 
     def state_of(self, key: Key) -> Iterator[State]:
         name, layer = key[0], self.layer(key)
@@ -152,6 +163,8 @@ class _Making:
                 yield State(f"{name}.step", layer, self.held.optimizer_scalar, Category.OPTIMIZER)
         elif role == "optimizer_state":
             weight, _, word = name.rpartition(".")
+            if self.shared_buffer is not None:
+                return
             if self.program.resolve((weight, key[1])) == (weight, key[1]):
                 category = Category.MASTER if word == "master" else Category.OPTIMIZER
                 yield State(name, layer, self.owned(name, self.plan.options.zero >= 1), category)
@@ -171,9 +184,13 @@ class _Making:
             if held.receive_buffers and item.op.type is OpType.RECV:
                 size = plan.microbatches * item.message
                 yield State(f"{item.op.name}.buffers", None, size, Category.COMMUNICATION)
-            if held.reducer_copies and item.bucket is not None and item.op.bucket == "ddp":
-                name = f"{item.op.name}.{item.bucket.index}"
-                yield State(name, None, item.bucket.bytes_in, Category.COMMUNICATION)
+        if held.reducer_copies:
+            copies = [
+                item for item in self.program.items[BACKWARD] if item.bucket is not None and item.op.bucket == "ddp"
+            ]
+            for name in dict.fromkeys(item.op.name for item in copies):
+                size = sum(item.bucket.bytes_in for item in copies if item.bucket is not None and item.op.name == name)
+                yield State(name, None, size, Category.COMMUNICATION)
         if held.bookkeeping:
             times = 2 if plan.pp > 1 and self.last_loss is not None else 1
             yield State("bookkeeping", None, times * held.bookkeeping, Category.COMMUNICATION)
@@ -288,20 +305,22 @@ class _Making:
     def gathered(self, index: int, op: SymOp, bucket: Bucket) -> Iterator[Life]:
         """A unit gathered before its forward: given back after it, where its backward gathers it once more."""
         unit, size, which = self.unit(bucket), bucket.bytes_out, Which(op.when)
-        layer, name = self.layer_of(unit), f"{op.name}.{bucket.index}"
+        layer, name = self.layer_of(unit), op.name
         yield _brief(f"{name}.buffer", layer, size, Category.COMMUNICATION, FORWARD, index, which)
         if unit in self.regathered:
             end = Moment(FORWARD, self.over(FORWARD, unit))
-        elif which is Which.EVERY:
+        elif which is Which.EVERY and self.one_at_a_time:
             end = Moment(BACKWARD, self.given_back(unit))
         else:
+            # It is gathered again for each micro-batch; those in flight share one copy.
+            which = Which.FIRST
             end = Moment(BACKWARD, len(self.program.items[BACKWARD]), Which.LAST)
         yield Life(name, layer, size, Category.GATHERED, Moment(FORWARD, index, which), (end,))
 
     def gathered_again(self, index: int, op: SymOp, bucket: Bucket) -> Iterator[Life]:
         """A unit gathered ahead of its backward: in the collective's buffer until that begins."""
         unit, size = self.unit(bucket), bucket.bytes_out
-        layer, name = self.layer_of(unit), f"{op.name}.{bucket.index}"
+        layer, name = self.layer_of(unit), op.name
         items = self.program.items[BACKWARD]
         begun = next(i for i, each in enumerate(items) if each.position == unit and each.bucket is None)
         before = items[begun - 1].bucket
@@ -314,7 +333,7 @@ class _Making:
 
     def scattered(self, index: int, op: SymOp, bucket: Bucket) -> Iterator[Life]:
         """The buffer that a unit's gradients are scattered from, there until the next one is; and the parts left."""
-        layer, name, which = self.layer_of(self.unit(bucket)), f"{op.name}.{bucket.index}", Which(op.when)
+        layer, name, which = self.layer_of(self.unit(bucket)), op.name, Which(op.when)
         items = self.program.items[BACKWARD]
         later = (i for i, each in enumerate(items) if i > index and each.op.name == op.name)
         end = Moment(BACKWARD, next(later, len(items)), which)
@@ -323,8 +342,9 @@ class _Making:
         )
         if self.held.gradient_buffer:
             return  # added to the part that is always there
+        reduced = Moment(BACKWARD, index + 1, which), (Moment(BACKWARD, min(index + 2, len(items)), which),)
         if self.width("reduce") != self.width("param"):
-            yield _brief(f"{name}.reduced", layer, bucket.bytes_out, Category.TEMPORARIES, BACKWARD, index + 1, which)
+            yield Life(f"{name}.reduced", layer, bucket.bytes_out, Category.TEMPORARIES, *reduced)
         for member in bucket.members:
             part, over = self.program.parts[member.weight], Moment(STEP, len(self.program.items[STEP]))
             label = f"{member.weight}.gradient"
@@ -332,7 +352,9 @@ class _Making:
             place = self.program.layers[member.position]
             yield Life(label, place, part, Category.GRADIENTS, Moment(BACKWARD, index + 1, first), (over,))
             if which is Which.EVERY:
-                yield _brief(label, place, part, Category.TEMPORARIES, BACKWARD, index + 1, Which.LATER)
+                added = Moment(BACKWARD, min(index + 2, len(items)), Which.LATER)
+                begin = Moment(BACKWARD, index + 1, Which.LATER)
+                yield Life(label, place, part, Category.TEMPORARIES, begin, (added,))
 
     # Where things are.
 
@@ -349,6 +371,21 @@ class _Making:
 
     def width(self, dtype: str) -> int:
         return WIDTHS[self.plan.dtypes.names()[dtype]]
+
+    @cached_property
+    def shared_buffer(self) -> int | None:
+        """Elements of this rank's part of the buffer whose gradients are scattered for the optimizer, where one is."""
+        scatters = [
+            item.bucket.bytes_out // self.width("reduce")
+            for item in self.program.items[BACKWARD]
+            if item.bucket is not None and item.op.kind == "reduce_scatter" and item.op.bucket == "buffer"
+        ]
+        return sum(scatters) if scatters else None
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether each micro-batch's backward follows its forward at once."""
+        return self.plan.pp == 1 and (self.plan.schedule == "1f1b" or self.plan.microbatches == 1)
 
     @property
     def sharded(self) -> bool:
@@ -444,6 +481,10 @@ class _Making:
             if item.bucket is not None and item.op.kind == "reduce_scatter" and self.unit(item.bucket) == unit
         ]
         return found[0] if found else self.over(BACKWARD, unit)
+
+
+def _is_state(tensor: SymTensor) -> bool:
+    return tensor.role == "optimizer_state"
 
 
 def _brief(

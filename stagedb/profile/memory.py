@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from stagedb.instance import RankClass, rank_classes
@@ -26,7 +27,7 @@ class ClassMemory:
     program: Program
     usage: Usage
 
-    @property
+    @cached_property
     def peak(self) -> Point:
         """Where the most is held."""
         return self.usage.peak()

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from stagedb.api import Memory, Stagedb
 from stagedb.models import Card
 from stagedb.parallel import WIDTHS, Plan
-from stagedb.profile import Category, analyse, record
+from stagedb.profile import Category, ClassMemory, analyse, record
 from stagedb.store import Store
 from tests.graph.tiny import card
 
@@ -136,3 +138,70 @@ def test_a_tied_weight_is_held_once(embedded_store: Store) -> None:
     apart = db.memory(db.instantiate(tiny(tied=True), pp=2, seq_len=8).id)
     weights = sum(held(apart, number, "start")["parameters"] for number in (0, 1))
     assert weights == tiny(tied=False).count_parameters() * WIDTHS["bf16"]
+
+
+def test_the_rows_that_are_not_there_yet_are_told_how_to_get(store: Store) -> None:
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), seq_len=8)
+    assert len(db.query("memory_by_category", instance=instance.id)) == 0
+    assert any("`stagedb memory`" in info.description for info in db.queries() if info.name == "memory_by_category")
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> dict[str, Any]:
+    """Plans of every way to share and to schedule, with sizes that a tiny model takes."""
+    recipe = draw(st.sampled_from(["torch", "megatron"]))
+    zero = draw(st.sampled_from([0, 1, 2, 3] if recipe == "torch" else [0, 1, 3]))
+    dp = draw(st.sampled_from([2, 4])) if zero else draw(st.sampled_from([1, 2]))
+    words: dict[str, Any] = {
+        "recipe": recipe,
+        "zero": zero,
+        "dp": dp,
+        "tp": draw(st.sampled_from([1, 2])),
+        "pp": draw(st.sampled_from([1, 2, 4])),
+        "schedule": draw(st.sampled_from(["1f1b", "gpipe"])),
+        "recompute": draw(st.sampled_from(["none", "full", "pointwise"])),
+        "global_batch_size": dp * draw(st.sampled_from([1, 2, 5])),
+        "seq_len": 8,
+    }
+    if zero == 3:
+        words["reshard"] = draw(st.booleans())
+    if zero != 1:
+        words["grad_sync"] = draw(st.sampled_from([None, True, False]))
+    if zero >= 2 and dp == 4:
+        words["hsdp"] = draw(st.sampled_from([1, 2]))
+    if recipe == "torch" and zero >= 2:
+        words["reduce_dtype"] = draw(st.sampled_from(["bf16", "fp32"]))
+    if words["recompute"] != "none":
+        words["recompute_every"] = draw(st.sampled_from([1, 2]))
+    return words
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=plans(), tied=st.booleans())
+def test_what_is_taken_is_given_back(embedded_store: Store, words: dict[str, Any], tied: bool) -> None:
+    """No category is ever below nothing; a step ends with what it began with, the losses apart; parts are one copy."""
+    db = Stagedb(embedded_store)
+    words = {word: value for word, value in words.items() if value is not None}
+    plan = Plan.from_mapping(words)
+    options = {word: value for word, value in plan.options.to_dict().items() if value is not None}
+    graph = db.build(tiny(tied=tied), **options)  # type: ignore[arg-type]
+    for each in analyse(embedded_store, graph.id, plan):
+        usage = each.usage
+        for index in range(len(usage.tasks)):
+            assert usage.levels(index).min() >= 0
+        start, end = usage.before(), usage.after(len(usage.tasks) - 1)
+        assert sum(end.values()) - sum(start.values()) in (0, 4)
+        for life in usage.held.lives:
+            for moment in (life.begin, *life.ends):
+                assert moment.index <= usage.lengths[moment.kind]
+        gathered = list(Category).index(Category.GATHERED)
+        whole = 2 * sum(each.program.sizes.get(name, 0) for name, _ in _weights(each))
+        assert max(int(usage.levels(i)[gathered].max()) for i in range(len(usage.tasks))) <= whole
+
+
+def _weights(each: ClassMemory) -> list[tuple[str, int]]:
+    tensors = each.program.tensors.values()
+    return [
+        (t.name, at) for at, block in each.program.places for t in tensors if (t.block, t.role) == (block, "weight")
+    ]
