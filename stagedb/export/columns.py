@@ -97,7 +97,8 @@ class Tasks:
     def tags(self) -> Ints:
         """Of each task, what its messages' tags begin at: by micro-batch, then by the chunk that they are for."""
         chunks = 1 + int(self.chunk.max(initial=0))
-        return 2 * (self.microbatch * chunks + self.chunk)
+        tags: Ints = 2 * (self.microbatch * chunks + self.chunk)
+        return tags
 
 
 @dataclass(frozen=True)
