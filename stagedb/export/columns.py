@@ -68,7 +68,8 @@ class Ops:
         Around the ends of the stages a message leads to another chunk.
         """
         around = (self.type == SEND) & (self.peer * self.towards < 0)
-        return (self.template != FORWARD) + np.where(around, 2 * self.towards, 0)
+        tags: Ints = (self.template != FORWARD) + np.where(around, 2 * self.towards, 0)
+        return tags
 
 
 @dataclass(frozen=True)
