@@ -1,6 +1,6 @@
 // Copy the kernels of every block to every position where it stands.
 // A place is a block at a position of a class: class, chunk, variant, block, position, layer (null outside layers), end
-// (`previous` or `next`, of a cut), slots, upward and downward (issue numbers at which the position begins), here, before,
+// (`previous` or `next`, of a cut), peer (stages from there to the other end, of a cut), slots, upward and downward (issue numbers at which the position begins), here, before,
 // after (how ids of ops at this and the neighbouring positions begin), standing (the same for each block that stands once).
 // The look-ups by block and by id are indexed; nodes are made by CREATE, as an interrupted instance is swept first
 // and MERGE of two labels costs one of the engines ten times as much.

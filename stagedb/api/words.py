@@ -36,6 +36,8 @@ class PlanWords(GraphWords, total=False):
     global_batch_size: int
     seq_len: int
     schedule: str
+    virtual_stages: int
+    task_order: Sequence[str]
     recompute_every: int
     layers_per_stage: Sequence[int] | str
     rank_order: Sequence[str] | str

@@ -137,7 +137,14 @@ class PlanWords(GraphWords):
         int | None, typer.Option(metavar="N", help="Tokens of a sequence.  [what the model was trained with]")
     ] = None
     schedule: Annotated[
-        str | None, typer.Option(metavar="1f1b|gpipe", help="Order of micro-batches on the stages.  [1f1b]")
+        str | None,
+        typer.Option(
+            metavar="1f1b|interleaved|zb-h1|gpipe|FILE",
+            help="Order of micro-batches on the stages, or a YAML or JSON file that says each stage's.  [1f1b]",
+        ),
+    ] = None
+    virtual_stages: Annotated[
+        int | None, typer.Option(metavar="N", help="Chunks of layers on each stage, interleaved.  [1]")
     ] = None
     recompute_every: Annotated[
         int | None, typer.Option(metavar="K", help="Recompute in every K-th layer of a stage alone.  [1]")

@@ -11,18 +11,38 @@ from stagedb.parallel import Task, receiver
 
 
 @dataclass(frozen=True)
-class StageWork:
-    """What one stage does: its blocks, its buckets, its task order."""
+class ChunkWork:
+    """What one chunk (virtual stage) holds: its blocks, and its buckets, which are its own.
+
+    `wraps`: whether a message before it and after it (along the pipeline) goes around the ends of the stages.
+    """
 
     stage: Stage
     order: IssueOrder
     buckets: tuple[Bucket, ...]
+    wraps: tuple[bool, bool] = (False, False)
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """What one stage does: its chunks, its task order."""
+
+    index: int
+    chunks: tuple[ChunkWork, ...]
     tasks: tuple[Task, ...]
+
+    @property
+    def layers(self) -> int:
+        """Layers of all chunks."""
+        return sum(chunk.stage.layers for chunk in self.chunks)
 
 
 @dataclass(frozen=True)
 class RankClass:
-    """Stages with equal work. `work` is that of the first of them; peers and groups are relative, so it serves all."""
+    """Stages with equal work. `work` is that of the first of them; peers and groups are relative, so it serves all.
+
+    first_layers: of each stage, chunk after chunk, what makes a layer's number on the stage that in the model.
+    """
 
     number: int
     digest: str
@@ -33,7 +53,10 @@ class RankClass:
 
 @dataclass(frozen=True, order=True)
 class Feed:
-    """A task of one class waits for a message of a task (by index) of the class `hop` stages away."""
+    """A task of one class waits for a message of a task (by index) of the class `hop` stages away.
+
+    Between chunks a message goes around the ends: from the last stage to the first the hop is 1 less their number.
+    """
 
     source_class: int
     source: int
@@ -49,10 +72,17 @@ def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
     """
     content = {
         **common,
+        "tasks": [[task.kind, task.microbatch, task.chunk] for task in work.tasks],
+        "chunks": [_content(chunk) for chunk in work.chunks],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _content(work: ChunkWork) -> Mapping[str, object]:
+    return {
         "blocks": [place.block for place in work.stage.with_cuts()],
         "variants": [place.variant for place in work.stage.with_cuts()],
-        "ends": [work.stage.has_previous, work.stage.has_next],
-        "tasks": [[task.kind, task.microbatch, task.chunk] for task in work.tasks],
+        "ends": [work.stage.has_previous, work.stage.has_next, *work.wraps],
         "buckets": [
             [
                 bucket.op,
@@ -64,7 +94,6 @@ def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
             for bucket in work.buckets
         ],
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def classify(works: Sequence[StageWork], common: Mapping[str, object]) -> tuple[RankClass, ...]:
@@ -76,8 +105,8 @@ def classify(works: Sequence[StageWork], common: Mapping[str, object]) -> tuple[
         RankClass(
             number,
             digest,
-            tuple(work.stage.index for work in members),
-            tuple(work.stage.first_layer for work in members),
+            tuple(work.index for work in members),
+            tuple(chunk.stage.first_layer - chunk.stage.counted for work in members for chunk in work.chunks),
             members[0],
         )
         for number, (digest, members) in enumerate(stages.items())
@@ -91,7 +120,7 @@ def feeds(classes: Sequence[RankClass]) -> list[Feed]:
     found: set[Feed] = set()
     for stage, each in class_of.items():
         for index, task in enumerate(each.work.tasks):
-            to = receiver(task, stage, len(class_of))
+            to = receiver(task, stage, len(class_of), len(each.work.chunks))
             if to is not None:
                 target = class_of[to[0]].number
                 found.add(Feed(each.number, index, target, indexes[target][to[1]], to[0] - stage))

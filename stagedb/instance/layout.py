@@ -37,7 +37,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Stage:
-    """The blocks of one pipeline stage, in forward order, without the cuts."""
+    """The blocks of one number in the pipeline, in forward order, without the cuts: a stage, or one of its chunks.
+
+    `first_layer` is in the model, `counted` how many layers of its stage stand in the chunks before.
+    """
 
     index: int
     places: tuple[Place, ...]
@@ -45,6 +48,7 @@ class Stage:
     layers: int
     has_previous: bool
     has_next: bool
+    counted: int = 0
 
     def with_cuts(self) -> tuple[Place, ...]:
         """The places with a cut at either end that has a neighbour."""
@@ -84,11 +88,14 @@ class IssueOrder:
 
 
 def lay_out(
-    blocks: Sequence[Block], stage_layers: Sequence[int], variant: Callable[[int], int] = lambda layer: 0
+    blocks: Sequence[Block],
+    stage_layers: Sequence[int],
+    variant: Callable[[int], int] = lambda layer: 0,
+    chunks: int = 1,
 ) -> tuple[Stage, ...]:
-    """Deal a model's blocks to stages with the given numbers of layers.
+    """Deal a model's blocks to numbers of the pipeline with the given numbers of layers.
 
-    What stands before the first layer goes to the first stage, what stands after the last one to the last stage, and
+    With several chunks a stage, number n is on stage n % (numbers / chunks): its layers are counted on. What stands before the first layer goes to the first stage, what stands after the last one to the last stage, and
     what stands between layers to the stage of the layer that follows. variant: that of a layer, by its number on its
     stage.
     """
@@ -111,14 +118,24 @@ def lay_out(
             stage, dealt = stage + 1, 0
         rows[stage].append((name, is_layer))
         dealt, left = dealt + is_layer, left - is_layer
+    stages = len(stage_layers) // chunks
+    counted = [sum(stage_layers[index % stages : index : stages]) for index in range(len(stage_layers))]
     return tuple(
-        Stage(index, _places(row, variant), sum(stage_layers[:index]), stage_layers[index], index > 0, index < last)
+        Stage(
+            index,
+            _places(row, variant, counted[index]),
+            sum(stage_layers[:index]),
+            stage_layers[index],
+            index > 0,
+            index < last,
+            counted[index],
+        )
         for index, row in enumerate(rows)
     )
 
 
-def _places(row: Sequence[tuple[str, bool]], variant: Callable[[int], int]) -> tuple[Place, ...]:
-    places, layer = [], 0
+def _places(row: Sequence[tuple[str, bool]], variant: Callable[[int], int], layer: int) -> tuple[Place, ...]:
+    places = []
     for position, (name, is_layer) in enumerate(row):
         place = Place(position, name)
         places.append(dataclasses.replace(place, layer=layer, variant=variant(layer)) if is_layer else place)

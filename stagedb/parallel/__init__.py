@@ -16,6 +16,7 @@ from stagedb.parallel.schedule import (
     first_and_last,
     receiver,
     replay,
+    splits,
     stage_orders,
 )
 from stagedb.parallel.words import WORDS, option, read_plan_file, typed_words
@@ -44,6 +45,7 @@ __all__ = [
     "read_plan_file",
     "receiver",
     "replay",
+    "splits",
     "stage_orders",
     "typed_words",
 ]

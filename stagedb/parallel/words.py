@@ -36,6 +36,8 @@ WORDS: Mapping[str, type] = {
     "global_batch_size": int,
     "seq_len": int,
     "schedule": str,
+    "virtual_stages": int,
+    "task_order": list,
     "recompute_every": int,
     "layers_per_stage": tuple,
     "rank_order": list,

@@ -22,14 +22,16 @@ def environment(graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: in
     return {**graph.sizes, **widths, "copies": 1, "runs": 2, "B": BATCH, "S": SEQ, **degrees}
 
 
-def pipeline(graph: SymGraph, schedule: str, stage_layers: tuple[int, ...], microbatches: int) -> Pipeline:
-    """The stages of so many layers, with the orders of a schedule."""
+def pipeline(
+    graph: SymGraph, schedule: str, stage_layers: tuple[int, ...], microbatches: int, chunks: int = 1
+) -> Pipeline:
+    """The numbers of the pipeline, of so many layers each, with the orders of a schedule."""
     blocks = [Block(spec.name, None if spec.repeat == "1" else graph.sizes["L"]) for spec in graph.blocks]
-    stages = lay_out(blocks, stage_layers)
-    orders = stage_orders(schedule, len(stages), microbatches)
+    stages = lay_out(blocks, stage_layers, chunks=chunks)
+    orders = stage_orders(schedule, len(stages) // chunks, microbatches, chunks)
     return Pipeline(
         [len(stage.places) for stage in stages],
-        [[(str(task.kind), task.microbatch) for task in order] for order in orders],
+        [[(str(task.kind), task.microbatch, task.chunk) for task in order] for order in orders],
     )
 
 

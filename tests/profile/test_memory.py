@@ -194,7 +194,7 @@ def test_what_is_taken_is_given_back(embedded_store: Store, words: dict[str, Any
         assert sum(end.values()) - sum(start.values()) in (0, 4)
         for life in usage.held.lives:
             for moment in (life.begin, *life.ends):
-                assert moment.index <= usage.lengths[moment.kind]
+                assert moment.index <= usage.lengths[moment.kind, moment.chunk]
         gathered = list(Category).index(Category.GATHERED)
         whole = 2 * sum(each.program.sizes.get(name, 0) for name, _ in _weights(each))
         assert max(int(usage.levels(i)[gathered].max()) for i in range(len(usage.tasks))) <= whole
