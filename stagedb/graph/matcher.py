@@ -63,7 +63,9 @@ class _Matcher:
     gathered: dict[str, Operation] = field(default_factory=dict)
 
     def scope(self, op: Operation) -> str:
-        """Operations of one scope share redistributions."""
+        """Operations of one scope share redistributions. What experts have been sent serves all of their operations."""
+        if op.region == "experts":
+            return ""
         backward = self.choices.regather and op.template is not Template.FORWARD
         return ("backward " if backward else "") + ("" if self.choices.share else op.origin)
 
@@ -84,7 +86,8 @@ class _Matcher:
                 want = want.with_(mesh_axis, Partial())
             inputs.append(self.redistributed(self.narrowed(tensor, op), want, op))
         moved = inputs[0] is not op.inputs[0] if inputs else False
-        if moved and self.choices.regather and op.template is Template.FORWARD and isinstance(op.operator, Quantize):
+        again = self.choices.regather and op.region != "experts"
+        if moved and again and op.template is Template.FORWARD and isinstance(op.operator, Quantize):
             self.gathered[op.outputs[0].name] = op
         self.issued.append(Operation(op.name, op.operator, tuple(inputs), *_rest(op)))
         consumed = [self.layouts[t.name] for t in inputs]
@@ -125,10 +128,8 @@ class _Matcher:
 
     def move(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:
         current = tensor
-        for mesh_axis in reversed(MESH_AXES):
+        for mesh_axis in _turns(self.layouts[tensor.name], want):
             have, goal = self.layouts[current.name].on(mesh_axis), want.on(mesh_axis)
-            if have == goal:
-                continue
             operator = _redistribution(mesh_axis, have, goal)
             name = self.unique(f"{current.name}.{operator.move}.{mesh_axis}")
             moved = Tensor(name, current.axes, current.dtype, current.role)
@@ -163,6 +164,14 @@ class _Matcher:
             candidate, count = f"{name}.{count}", count + 1
         self.names.add(candidate)
         return candidate
+
+
+def _turns(have: Layout, want: Layout) -> list[str]:
+    """The mesh axes to move on, innermost first. Tokens travel between experts before they are gathered over tp."""
+    axes = [m for m in reversed(MESH_AXES) if have.on(m) != want.on(m)]
+    if "ep" not in axes:
+        return axes
+    return sorted(axes, key=lambda m: (not isinstance(have.on(m), Partial), m != "ep"))
 
 
 def _rest(op: Operation) -> tuple[tuple[Tensor, ...], str, Template, str]:

@@ -37,6 +37,7 @@ from stagedb.graph.operators import (
     TokenMean,
 )
 from stagedb.graph.tensors import Tensor, Tracer
+from stagedb.models.experts import mixture, routing_tables
 
 HIDDEN = ("batch", "seq", "hidden")
 QUERY = ("batch", "seq", "heads", "head_dim")
@@ -63,6 +64,12 @@ class Architecture(Protocol):
     def linear_bias(self) -> bool: ...
     @property
     def qkv_bias(self) -> bool: ...
+    @property
+    def qk_norm(self) -> bool: ...
+    @property
+    def experts(self) -> int: ...
+    @property
+    def shared_ffn(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Style:
 
     pack_qkv, pack_gate: one matmul makes q, k and v (gate and up). row_bias: a bias behind a row-parallel matmul is
     added inside it, or after its result has been reduced. fp8: the matmuls of layers read operands cast to it.
-    embedding_dropout: the region whose layout its mask has.
+    embedding_dropout: the region whose layout its mask has. routing_tables: the order of tokens by expert is made once.
     """
 
     pack_qkv: bool
@@ -83,6 +90,7 @@ class Style:
     eager: bool
     dropout: float
     loss_parallel: bool
+    routing_tables: bool = False
 
 
 def _linear(
@@ -176,6 +184,8 @@ def buffers(card: Architecture, style: Style) -> tuple[Tensor, ...]:
         held.append(Tensor("stage.rotary", ("seq", "head_dim"), "act", "buffer"))
     if style.attention == "math":
         held.append(Tensor("stage.mask", ("seq", "kseq"), "bool", "buffer"))
+    if card.experts and style.routing_tables:
+        held += routing_tables()
     return tuple(held)
 
 
@@ -238,8 +248,11 @@ def _plain_attention(t: Tracer, card: Architecture, style: Style, qkv: tuple[Ten
     return context
 
 
-def layer(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
-    """A pre-norm layer: attention and feed-forward, each added to the residual stream."""
+def layer(t: Tracer, card: Architecture, style: Style, x: Tensor, dense: bool = False) -> Tensor:
+    """A pre-norm layer: attention and feed-forward, each added to the residual stream.
+
+    dense: a layer without experts, whatever the card has.
+    """
     t.region = "between"
     normal = _norm(t, card, style, "attn_norm", x)
     t.region = "attention"
@@ -253,6 +266,8 @@ def layer(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
     x = _residual(t, style, "attn.add", x, out, bias)
 
     normal = _norm(t, card, style, "ffn_norm", x)
+    if card.experts and not dense:
+        return _residual(t, style, "ffn.add", x, mixture(t, card, style, normal), None)
     t.region = "ffn"
     out, bias = _row(t, card, style, "ffn.w2", _feed_forward(t, card, style, normal), ("hidden", "ffn"))
     return _residual(t, style, "ffn.add", x, out, bias)

@@ -9,6 +9,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.parallel.dtypes import Dtypes
+from stagedb.parallel.expert_plans import capacity, check_expert_parallelism, check_experts, widths
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.schedule import SCHEDULES
 from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, option, typed_words
@@ -23,7 +24,8 @@ class Plan:
 
     dp, tp, pp, cp, ep: degrees of data, tensor, pipeline, context and expert parallelism; the world has
     `dp * tp * pp * cp` ranks. hsdp: copies that are kept of what is sharded over dp, each on dp / hsdp neighbouring
-    ranks (hybrid sharding). micro_batch_size: sequences a data-parallel rank and micro-batch. global_batch_size:
+    ranks (hybrid sharding). capacity_factor: slots that an expert has for a rank's tokens, as a multiple of its even share
+    of them; None is dropless, with as many as there are tokens. micro_batch_size: sequences a data-parallel rank and micro-batch. global_batch_size:
     sequences a step; None is one micro-batch a data-parallel rank. seq_len: tokens a sequence.
     recompute_every: what the options recompute is recomputed in every so-manieth layer of a stage, counted from 1
     (torchtitan's `selective_ac_option`).
@@ -39,6 +41,7 @@ class Plan:
     cp: int = 1
     ep: int = 1
     hsdp: int = 1
+    capacity_factor: float | None = None
     micro_batch_size: int = 1
     global_batch_size: int | None = None
     seq_len: int = 2048
@@ -55,9 +58,9 @@ class Plan:
         self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
         for word in (*DEGREES, "hsdp", "micro_batch_size", "seq_len", "recompute_every"):
             _check_positive(word, getattr(self, word))
-        for word, name in (("cp", "context"), ("ep", "expert")):
-            if getattr(self, word) > 1:
-                raise UsageError(f"{name} parallelism is not supported yet: --{word} must be 1")
+        if self.cp > 1:
+            raise UsageError("context parallelism is not supported yet: --cp must be 1")
+        check_expert_parallelism(self)
         self._check_sharding()
         if self.recompute_every > 1 and self.options.recompute == "none":
             raise UsageError(
@@ -114,6 +117,7 @@ class Plan:
         """The plan as flat words: `Plan.from_mapping(plan.to_dict()) == plan`."""
         numbers = (*DEGREES, "hsdp", "micro_batch_size", "global_batch_size", "seq_len")
         words = {name: getattr(self, name) for name in numbers}
+        words["capacity_factor"] = self.capacity_factor
         words["schedule"] = self.schedule
         words["recompute_every"] = self.recompute_every
         words["layers_per_stage"] = None if self.layers_per_stage is None else list(self.layers_per_stage)
@@ -169,6 +173,7 @@ class Plan:
                 f"a sequence of {self.seq_len} tokens is longer than the model's {sizes['P']} learned positions: "
                 f"--seq-len takes at most {sizes['P']}"
             )
+        check_experts(self, sizes)
         if self.options.sp and self.seq_len % self.tp:
             below = self.seq_len - self.seq_len % self.tp
             valid = [length for length in (below, below + self.tp) if length]
@@ -189,6 +194,8 @@ class Plan:
             "B": self.micro_batch_size * self.dp,
             "S": self.seq_len,
             **degrees,
+            "edp": self.dp // self.ep,
+            **capacity(self),
             "hsdp": self.hsdp,
             **self.dtypes.widths(),
             "runs": 2,
@@ -238,8 +245,9 @@ class Plan:
         heads, kv_heads = sizes["A"], sizes["KV"]
         rules: list[tuple[str, Callable[[int], bool]]] = [
             (f"does not divide the {heads} attention heads", lambda tp: heads % tp == 0),
-            (f"does not divide the feed-forward size {sizes['F']}", lambda tp: sizes["F"] % tp == 0),
         ]
+        for width in widths(self, sizes):
+            rules.append((f"does not divide the feed-forward size {width}", lambda tp, width=width: width % tp == 0))
         if self.options.recipe == "megatron":
             # Its fused projection cannot repeat a K/V head; its vocabulary is padded to a multiple of 128 * tp.
             rules.append((f"does not divide the {kv_heads} key/value heads", lambda tp: kv_heads % tp == 0))

@@ -35,8 +35,8 @@ WHOLE_EMBEDDING_GRADIENT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def rules(options: GraphOptions) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
-    """The table of a graph's options: the base with the regions that an option changes."""
+def rules(options: GraphOptions, experts: bool = False) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    """The table of a graph's options: the base with the regions that an option changes, and those of experts."""
     table = dict(TENSOR_PARALLEL)
     if options.sp:
         table |= SEQUENCE_PARALLEL
@@ -44,4 +44,36 @@ def rules(options: GraphOptions) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
         table |= WHOLE_EMBEDDING_GRADIENT
     if not options.loss_parallel:
         table |= GATHERED_LOGITS
-    return table
+    return _with_experts(table, options) if experts else table
+
+
+def _with_experts(
+    table: Mapping[str, Mapping[str, tuple[str, ...]]], options: GraphOptions
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Expert parallelism (Lepikhin et al. 2020): data-parallel ranks are those of `edp` times those of `ep`.
+
+    Tokens are partitioned over both and stay where they are between the experts; a token's slot in an expert is where
+    its rank has put it. Among experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or
+    (`expert_tp` off) leaves each of its ranks the tokens that sp gave it.
+    """
+    split = {
+        region: {axis: ("edp", "ep") if over == ("dp",) else over for axis, over in rule.items()}
+        for region, rule in table.items()
+    }
+    home = split["between"]
+    inside: tuple[str, ...] = ("edp", "cp")
+    if options.sp and not options.expert_tp:
+        inside = (*inside, "tp")
+    split["router"] = {**home, "slots": slot_axes(options)}
+    split["experts"] = {"experts": ("ep",), "slots": inside}
+    if options.expert_tp:
+        split["experts"]["expert_ffn"] = ("tp",)
+    for rule in split.values():
+        if "ffn" in rule:
+            rule["shared_ffn"] = rule["ffn"]
+    return split
+
+
+def slot_axes(options: GraphOptions) -> tuple[str, ...]:
+    """The mesh axes whose ranks each have tokens of their own to deal to the slots of experts."""
+    return ("edp", "ep", "cp", "tp") if options.sp else ("edp", "ep", "cp")
