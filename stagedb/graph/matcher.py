@@ -74,7 +74,7 @@ class _Matcher:
         if not op.operator.linear:
             return ()
         # What is not shared is what a tensor-parallel plan redistributes; sums over data wait in any case.
-        axes = MESH_AXES if self.choices.share else tuple(m for m in MESH_AXES if m != "tp")
+        axes = MESH_AXES if self.choices.share or op.region == "experts" else tuple(m for m in MESH_AXES if m != "tp")
         return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
 
     def issue(self, op: Operation) -> None:
@@ -167,11 +167,12 @@ class _Matcher:
 
 
 def _turns(have: Layout, want: Layout) -> list[str]:
-    """The mesh axes to move on, innermost first. Tokens travel between experts before they are gathered over tp."""
+    """The mesh axes to move on, innermost first. Tokens go to their experts before they are gathered over tp, and come
+    back when they have been partitioned over it again."""
     axes = [m for m in reversed(MESH_AXES) if have.on(m) != want.on(m)]
-    if "ep" not in axes:
-        return axes
-    return sorted(axes, key=lambda m: (not isinstance(have.on(m), Partial), m != "ep"))
+    if want.on("ep") == Partitioned("experts"):
+        return sorted(axes, key=lambda m: (not isinstance(have.on(m), Partial), m != "ep"))
+    return sorted(axes, key=lambda m: m == "ep") if have.on("ep") == Partitioned("experts") else axes
 
 
 def _rest(op: Operation) -> tuple[tuple[Tensor, ...], str, Template, str]:

@@ -264,10 +264,14 @@ class SimulatedMesh:
             near, apart = range(first, first + self.shards), range(own, self.env["dp"], self.shards)
             same = [{**rank, "dp": dp} for dp in (near if axis == "dp" else apart)]
         elif axis in ("ep", "edp"):
-            same = [other for other in self.ranks if all(other[a] == rank[a] for a in other if a not in (axis, "dp"))]
+            same = [
+                dict(other) for other in self.ranks if all(other[a] == rank[a] for a in other if a not in (axis, "dp"))
+            ]
         else:
             same = [{**rank, axis: i} for i in range(self.env[axis])]
-        return [self.ranks.index(member) for member in same]
+        # Where a member stands on edp and ep follows from dp.
+        named = [tuple(other[a] for a in ("dp", "cp", "tp")) for other in self.ranks]
+        return [named.index(tuple(member[a] for a in ("dp", "cp", "tp"))) for member in same]
 
     def _redistribute(self, move: Redistribution, value: Value, row: SymTensor) -> Value:
         out = []

@@ -119,20 +119,21 @@ def _linear(
 
 
 def _norm(t: Tracer, card: Architecture, style: Style, name: str, x: Tensor) -> Tensor:
-    weight = t.weight(f"{name}.weight", ("hidden",))
-    y = t.activation(name, HIDDEN)
-    token = ("batch", "seq")
+    """Normalised over the last axis."""
+    token, last = x.axes[:-1], x.axes[-1:]
+    weight = t.weight(f"{name}.weight", last)
+    y = t.activation(name, x.axes)
     if card.norm == "layernorm":
-        bias = t.weight(f"{name}.bias", ("hidden",))
+        bias = t.weight(f"{name}.bias", last)
         mean, rstd = t.activation(f"{name}.mean", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
         t.emit(name, LayerNorm(), (x, weight, bias), y, mean, rstd)
         return y
     if not style.eager:
         t.emit(name, RMSNorm(), (x, weight), y, t.activation(f"{name}.rstd", token, "fp32"))
         return y
-    wide = t.activation(f"{name}.wide", HIDDEN, "fp32")
+    wide = t.activation(f"{name}.wide", x.axes, "fp32")
     square, rstd = t.activation(f"{name}.mean_square", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
-    normal, scaled = t.activation(f"{name}.normal", HIDDEN, "fp32"), t.activation(f"{name}.scaled", HIDDEN, "fp32")
+    normal, scaled = t.activation(f"{name}.normal", x.axes, "fp32"), t.activation(f"{name}.scaled", x.axes, "fp32")
     t.emit(f"{name}.wide", Cast(), (x,), wide)
     t.emit(f"{name}.mean_square", MeanSquare(), (wide,), square)
     t.emit(f"{name}.rstd", Rsqrt(), (square,), rstd)
@@ -210,14 +211,20 @@ def _queries_keys_values(t: Tracer, card: Architecture, style: Style, x: Tensor)
     bias, rotary = card.linear_bias or card.qkv_bias, card.positions == "rotary"
     if style.pack_qkv:
         qkv = _linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias, style.fp8)
-        if not rotary:
+        if not rotary and not card.qk_norm:
             return (qkv,)
-        turned = t.activation("attn.rotary", PACKED)
-        t.emit("attn.rotary", Rotary(packed=True), (qkv,), turned)
-        return (turned,)
-    q = _linear(t, "attn.wq", x, ("heads", "head_dim", "hidden"), QUERY, bias, style.fp8)
-    k = _linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
-    v = _linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
+        if not card.qk_norm:
+            turned = t.activation("attn.rotary", PACKED)
+            t.emit("attn.rotary", Rotary(packed=True), (qkv,), turned)
+            return (turned,)
+        q, k, v = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
+        t.emit("attn.split", SplitHeads(), (qkv,), q, k, v)
+    else:
+        q = _linear(t, "attn.wq", x, ("heads", "head_dim", "hidden"), QUERY, bias, style.fp8)
+        k = _linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
+        v = _linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
+    if card.qk_norm:
+        q, k = _norm(t, card, style, "attn.q_norm", q), _norm(t, card, style, "attn.k_norm", k)
     if not rotary:
         return q, k, v
     turned_q, turned_k = t.activation("attn.rotary_q", QUERY), t.activation("attn.rotary_k", KEY)

@@ -121,10 +121,8 @@ def _gated(
     return y
 
 
-def _matmul(
-    t: Tracer, name: str, x: Tensor, weight_axes: tuple[str, ...], out: tuple[str, ...], fp8: bool
-) -> Tensor:
-    """A linear layer without bias; one with experts has a matrix an expert, and the experts are its parameter's rows."""
+def _matmul(t: Tracer, name: str, x: Tensor, weight_axes: tuple[str, ...], out: tuple[str, ...], fp8: bool) -> Tensor:
+    """A linear layer without bias; one of experts has a matrix each, and the experts are its parameter's rows."""
     packed = "two" in weight_axes and "experts" not in weight_axes
     weight = t.weight(f"{name}.weight", weight_axes, rows=2 if packed else 1)
     y = t.activation(name, out)

@@ -108,7 +108,7 @@ def _recomputed(options: GraphOptions, recipe: Recipe) -> Part | None:
 
 def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[LaidOut, ...]:
     style = _style(card, options, recipe)
-    dense = ()
+    dense: tuple[BlockPlan, ...] = ()
     if card.dense_layers:
         dense = (
             BlockPlan(

@@ -1,6 +1,6 @@
 """What a plan says about experts: checks with the nearest plan that would do, and what their symbols stand for."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -55,8 +55,8 @@ def check_experts(plan: "Plan", sizes: Mapping[str, int]) -> None:
         above = next(length for length in range(plan.seq_len + 1, plan.seq_len + unit + 1) if fits(length))
         valid = " or ".join(f"--seq-len {length}" for length in (below, above) if length is not None)
         raise UsageError(
-            f"a rank's {routed // split} routed tokens are not divisible among {experts} experts, which a balanced load "
-            f"without dropping needs: take {valid}, or --capacity-factor 1"
+            f"a rank's {routed // split} routed tokens are not divisible among {experts} experts, which a balanced "
+            f"load without dropping needs: take {valid}, or --capacity-factor 1"
         )
 
 
@@ -75,8 +75,7 @@ def capacity(plan: "Plan") -> dict[str, int]:
     return {"capacity": factor.numerator, "per": factor.denominator}
 
 
-def _nearest(value: int, limit: int, valid: object) -> str:
-    assert callable(valid)
+def _nearest(value: int, limit: int, valid: Callable[[int], bool]) -> str:
     below = next((n for n in range(min(value - 1, limit), 0, -1) if valid(n)), None)
     above = next((n for n in range(value + 1, limit + 1) if valid(n)), None)
     return " or ".join(f"--ep {n}" for n in (below, above) if n is not None)

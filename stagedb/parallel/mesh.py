@@ -15,8 +15,8 @@ MESH_AXES = ("tp", "cp", "dp", "pp")
 
 GROUP_AXES = ("tp", "kv", "cp", "ep", "edp", "dp", "dp_replicate", "pp", "embedding")
 """Axes that have groups. With hybrid sharding `dp` are the ranks that share one copy of what is sharded, next to each
-other, and `dp_replicate` those with the same part of each copy. `ep`: neighbouring data-parallel ranks, which divide the
-experts among them; `edp`: those that hold the same experts. `kv`: the tensor-parallel ranks that hold the same
+other, and `dp_replicate` those with the same part of each copy. `ep`: neighbouring ranks along dp, which divide
+the experts among them; `edp`: those that hold the same experts. `kv`: the tensor-parallel ranks that hold the same
 key/value head, where tp exceeds their number. `embedding`: the first and the last stage, which hold the two copies of a
 tied embedding."""
 

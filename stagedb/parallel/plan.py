@@ -24,8 +24,8 @@ class Plan:
 
     dp, tp, pp, cp, ep: degrees of data, tensor, pipeline, context and expert parallelism; the world has
     `dp * tp * pp * cp` ranks. hsdp: copies that are kept of what is sharded over dp, each on dp / hsdp neighbouring
-    ranks (hybrid sharding). capacity_factor: slots that an expert has for a rank's tokens, as a multiple of its even share
-    of them; None is dropless, with as many as there are tokens. micro_batch_size: sequences a data-parallel rank and micro-batch. global_batch_size:
+    ranks (hybrid sharding). capacity_factor: slots that an expert has for a rank's tokens, as a multiple of its even
+    share of them; None is dropless. micro_batch_size: sequences a rank of dp and micro-batch. global_batch_size:
     sequences a step; None is one micro-batch a data-parallel rank. seq_len: tokens a sequence.
     recompute_every: what the options recompute is recomputed in every so-manieth layer of a stage, counted from 1
     (torchtitan's `selective_ac_option`).
@@ -246,8 +246,7 @@ class Plan:
         rules: list[tuple[str, Callable[[int], bool]]] = [
             (f"does not divide the {heads} attention heads", lambda tp: heads % tp == 0),
         ]
-        for width in widths(self, sizes):
-            rules.append((f"does not divide the feed-forward size {width}", lambda tp, width=width: width % tp == 0))
+        rules += [(f"does not divide the feed-forward size {width}", _divides(width)) for width in widths(self, sizes)]
         if self.options.recipe == "megatron":
             # Its fused projection cannot repeat a K/V head; its vocabulary is padded to a multiple of 128 * tp.
             rules.append((f"does not divide the {kv_heads} key/value heads", lambda tp: kv_heads % tp == 0))
@@ -289,6 +288,10 @@ def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
             f"take --ranks {given * unit}, or leave --dp out"
         )
     return int(ranks // unit)
+
+
+def _divides(size: int) -> Callable[[int], bool]:
+    return lambda degree: size % degree == 0
 
 
 def _nearest(value: int, limit: int, valid: Callable[[int], bool]) -> list[int]:

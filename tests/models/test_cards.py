@@ -37,6 +37,11 @@ EXACT = {
     "qwen2.5-14b": 14_770_033_664,
     "qwen2.5-32b": 32_763_876_352,
     "qwen2.5-72b": 72_706_203_648,
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_620_634_112,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "deepseek-moe-16b": 16_375_728_128,
 }
 """Parameters of the published checkpoints."""
 
@@ -54,6 +59,7 @@ PRINTED = {
     "megatron-22b": (22e9, 0.5e9),
     "megatron-530b": (529.6e9, 0.05e9),
     "megatron-1t": (1008.0e9, 0.05e9),
+    "deepseek-v2-lite-ffn": (15.7e9, 0.1e9),  # its attention has more parameters than the published one
     "palm-540b": (540.35e9, 0.01e9),  # one norm a layer more than the paper's parallel blocks
 }
 """Parameters as papers print them, and how far an exact count may be away."""
@@ -81,6 +87,21 @@ def test_library_cards_are_complete(name: str) -> None:
     assert card.parameters == card.count_parameters()
     assert card.source
     assert Card(**card.to_dict()) == card  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("mixtral-8x7b", 12.9),
+        ("mixtral-8x22b", 39.2),
+        ("qwen3-30b-a3b", 3.4),
+        ("qwen3-235b-a22b", 22.2),
+        ("deepseek-moe-16b", 2.8),
+        ("llama3-8b", 8.0),
+    ],
+)
+def test_parameters_that_a_token_passes(name: str, billions: float) -> None:
+    assert round(load_card(name).count_active() / 1e9, 1) == billions
 
 
 def test_names_are_sorted_by_size() -> None:
@@ -148,6 +169,11 @@ def test_each_choice_has_its_parameters() -> None:
         ({"norm": "batchnorm"}, "norm must be one of rmsnorm, layernorm, not 'batchnorm'"),
         ({"name": "../evil"}, "name has letters"),
         ({"name": ""}, "name has letters"),
+        ({"top_k": 2}, "top_k is for a mixture of experts, and experts is 0"),
+        ({"experts": 4, "top_k": 5, "expert_ffn": 8}, "top_k=5 is not from 1 to experts=4"),
+        ({"experts": 4, "top_k": 2}, "expert_ffn must be positive"),
+        ({"experts": 4, "top_k": 2, "expert_ffn": 8, "dense_layers": 2}, "leaves no layer with experts"),
+        ({"experts": 4, "top_k": 2, "expert_ffn": 8, "mlp": "plain"}, "experts are gated"),
     ],
 )
 def test_what_is_no_model_is_refused(changes: dict[str, Any], message: str) -> None:
