@@ -7,6 +7,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.models.card import Card
 
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
 
@@ -22,6 +23,9 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
         given = ", ".join(map(str, named)) if isinstance(named, list) and named else "none named in `architectures`"
         raise UsageError(f"architecture not supported: {given}; supported are {', '.join(ARCHITECTURES)}")
     card = ARCHITECTURES[found[0]](config, name)
+    experts = [key for key in _EXPERTS if config.get(key)]
+    if experts and not card.experts:
+        raise UsageError(f"a mixture of experts ({experts[0]}={config[experts[0]]}) is not supported in {found[0]}")
     return replace(card, parameters=card.count_parameters())
 
 

@@ -11,6 +11,7 @@ from stagedb.graph.operators import Array
 from stagedb.graph.simulated_stage import Key
 from stagedb.instance.layout import Block, lay_out
 from stagedb.parallel.schedule import stage_orders
+from stagedb.symbols import evaluate
 
 BATCH, SEQ = 4, 8
 
@@ -24,7 +25,8 @@ def environment(graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: in
 
 def pipeline(graph: SymGraph, schedule: str, stage_layers: tuple[int, ...], microbatches: int) -> Pipeline:
     """The stages of so many layers, with the orders of a schedule."""
-    blocks = [Block(spec.name, None if spec.repeat == "1" else graph.sizes["L"]) for spec in graph.blocks]
+    repeats = [None if spec.repeat == "1" else evaluate(spec.repeat, graph.sizes) for spec in graph.blocks]
+    blocks = [Block(spec.name, times) for spec, times in zip(graph.blocks, repeats, strict=True)]
     stages = lay_out(blocks, stage_layers)
     orders = stage_orders(schedule, len(stages), microbatches)
     return Pipeline(
@@ -55,9 +57,9 @@ class Example:
         env = environment(self.graph, dp, tp, hsdp, ep=ep)
         return run(self.graph, env, weights or self.weights, self.tokens, self.labels, recompute_every=every)
 
-    def run_pipelined(self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1) -> Run:
+    def run_pipelined(self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1, ep: int = 1) -> Run:
         """One step on stages of dp·tp simulated ranks."""
-        env = environment(self.graph, dp, tp, hsdp, len(plan.orders))
+        env = environment(self.graph, dp, tp, hsdp, len(plan.orders), ep)
         return run(self.graph, env, self.weights, self.tokens, self.labels, plan)
 
     def run_whole(self) -> Run:

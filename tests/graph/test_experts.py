@@ -15,7 +15,7 @@ from stagedb.graph.interpreter import Run, run
 from stagedb.parallel import GraphOptions, Plan
 from stagedb.parallel.build import build_graph
 from stagedb.symbols import evaluate
-from tests.graph.running import Example, environment, example
+from tests.graph.running import Example, environment, example, pipeline
 from tests.graph.tiny import card
 
 OPTIONS = {
@@ -72,6 +72,18 @@ def test_gradients_are_the_slopes_of_the_loss(style: str) -> None:
         ends = [some.run(weights={**some.weights, key: value + sign * step * direction}).loss for sign in (1, -1)]
         slope = (ends[0] - ends[1]) / (2 * step)
         assert float((whole.gradients[key] * direction).sum()) == pytest.approx(slope, rel=1e-4, abs=1e-6), key
+
+
+@pytest.mark.parametrize("stages", [(1, 3), (2, 1, 1)])
+@pytest.mark.parametrize("words", ["torch sp", "torch zero 3", "megatron zero 1"])
+def test_a_pipeline_of_dense_and_sparse_layers_computes_the_same(words: str, stages: tuple[int, ...]) -> None:
+    """A stage boundary between the dense layer and the others, or inside either."""
+    model = dataclasses.replace(card("deepseek", layers=4), dense_layers=sum(stages) - 3 if stages[0] == 1 else 2)
+    graph = build_graph(model, OPTIONS[words])
+    some = example(graph, microbatches=2)
+    plain = example(build_graph(model, dataclasses.replace(OPTIONS[words], zero=0)), microbatches=2)
+    found = some.run_pipelined(pipeline(graph, "1f1b", stages, 2), dp=4, tp=2, ep=2)
+    assert_same(found, plain.run_whole())
 
 
 def changed(graph: SymGraph, name: str, **fields: object) -> SymGraph:

@@ -22,7 +22,7 @@ DATA = ("dp", "edp")
 
 
 def sent(store: Store, tmp_path: Path, card: Card, rank: int, **words: object) -> Counter[tuple[str, str, int]]:
-    """How often a rank sends so many elements, by kind of operation and mesh axis, but for those of data parallelism."""
+    """How often a rank sends so many elements, by kind of operation and mesh axis; not those of data parallelism."""
     db = Stagedb(store)
     instance = db.instantiate(card, recipe="megatron", **words)  # type: ignore[arg-type]
     directory = db.export(instance.id, out=tmp_path / "traces", only=str(rank)).path
