@@ -11,8 +11,8 @@ UNWIND range(row.first, row.last) AS r
 WITH r, r / $axes.tp.stride % $axes.tp.size AS tp, r / $axes.cp.stride % $axes.cp.size AS cp,
   r / $axes.dp.stride % $axes.dp.size AS dp, r / $axes.pp.stride % $axes.pp.size AS pp
 CREATE (:Rank {
-  id: $instance + '/' + toString(r), instance: $instance, `rank`: r, tp: tp, cp: cp, dp: dp, ep: dp % $axes.ep.size, pp: pp,
-  class: $classes[pp],
+  id: $instance + '/' + toString(r), instance: $instance, `rank`: r,
+  tp: tp, cp: cp, dp: dp, ep: dp % $axes.ep.size, pp: pp, class: $classes[pp],
   group_tp: $groups.tp.first + r / $groups.tp.span * $groups.tp.stride + r % $groups.tp.stride,
   group_kv: $groups.kv.first + r / $groups.kv.span * $groups.kv.stride + r % $groups.kv.stride,
   group_dp: $groups.dp.first + r / $groups.dp.span * $groups.dp.stride + r % $groups.dp.stride,

@@ -40,7 +40,7 @@ from stagedb.instance.rows import (
 from stagedb.parallel import AxisGroups, Plan, groups, option, stage_orders
 from stagedb.store import Lease, Store, building
 
-FORMAT = 3
+FORMAT = 4
 """Version of what an instance holds; part of its id."""
 
 Progress = Callable[[str], None]
