@@ -22,6 +22,8 @@ class GraphWords(TypedDict, total=False):
     zero: Literal[0, 1, 2, 3]
     reshard: bool
     grad_sync: bool
+    expert_tp: bool
+    ep_sync: bool
 
 
 class PlanWords(GraphWords, total=False):
@@ -31,6 +33,8 @@ class PlanWords(GraphWords, total=False):
     tp: int
     pp: int
     dp: int
+    ep: int
+    capacity_factor: float
     hsdp: int
     micro_batch_size: int
     global_batch_size: int

@@ -93,6 +93,20 @@ class GraphWords:
             help="Reduce gradients over dp after each micro-batch, or after the last.  [as the framework does]",
         ),
     ] = None
+    expert_tp: Annotated[
+        bool | None,
+        typer.Option(
+            "--expert-tp/--no-expert-tp",
+            help="Tensor parallelism partitions each expert too, or its ranks have whole ones.  [expert-tp]",
+        ),
+    ] = None
+    ep_sync: Annotated[
+        bool | None,
+        typer.Option(
+            "--ep-sync/--no-ep-sync",
+            help="Reduce over ep the gradients of all but experts; without, copies drift apart.  [ep-sync]",
+        ),
+    ] = None
     plan: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Read these words from a YAML, JSON or TOML file; options given here win."),
@@ -122,6 +136,14 @@ class PlanWords(GraphWords):
     tp: Annotated[int | None, typer.Option(metavar="N", help="Tensor parallelism.  [1]")] = None
     pp: Annotated[int | None, typer.Option(metavar="N", help="Pipeline stages.  [1]")] = None
     dp: Annotated[int | None, typer.Option(metavar="N", help="Data parallelism.  [from --ranks, else 1]")] = None
+    ep: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Expert parallelism, among the ranks of dp: N divides dp and the experts.  [1]"),
+    ] = None
+    capacity_factor: Annotated[
+        float | None,
+        typer.Option(metavar="F", help="Slots of an expert, as a multiple of its even share.  [dropless]"),
+    ] = None
     hsdp: Annotated[
         int | None,
         typer.Option(metavar="N", help="Copies of what is sharded, each on dp / N neighbouring ranks.  [1]"),

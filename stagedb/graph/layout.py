@@ -8,8 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-MESH_AXES = ("dp", "cp", "tp")
-"""The axes that layouts speak of, outermost first: an axis partitioned over several is cut in this order."""
+MESH_AXES = ("dp", "edp", "ep", "cp", "tp")
+"""The axes that layouts speak of, outermost first: an axis partitioned over several is cut in this order.
+
+Where a model has experts its data-parallel ranks are told as two axes: `ep`, over which experts are partitioned, and
+`edp` (dp / ep), whose ranks hold the same experts; else `dp` stands for both.
+"""
 
 Reduction = Literal["sum", "max"]
 

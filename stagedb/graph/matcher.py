@@ -63,7 +63,9 @@ class _Matcher:
     gathered: dict[str, Operation] = field(default_factory=dict)
 
     def scope(self, op: Operation) -> str:
-        """Operations of one scope share redistributions."""
+        """Operations of one scope share redistributions. What experts have been sent serves all of their operations."""
+        if op.region == "experts":
+            return ""
         backward = self.choices.regather and op.template is not Template.FORWARD
         return ("backward " if backward else "") + ("" if self.choices.share else op.origin)
 
@@ -72,7 +74,7 @@ class _Matcher:
         if not op.operator.linear:
             return ()
         # What is not shared is what a tensor-parallel plan redistributes; sums over data wait in any case.
-        axes = MESH_AXES if self.choices.share else tuple(m for m in MESH_AXES if m != "tp")
+        axes = MESH_AXES if self.choices.share or op.region == "experts" else tuple(m for m in MESH_AXES if m != "tp")
         return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
 
     def issue(self, op: Operation) -> None:
@@ -84,7 +86,8 @@ class _Matcher:
                 want = want.with_(mesh_axis, Partial())
             inputs.append(self.redistributed(self.narrowed(tensor, op), want, op))
         moved = inputs[0] is not op.inputs[0] if inputs else False
-        if moved and self.choices.regather and op.template is Template.FORWARD and isinstance(op.operator, Quantize):
+        again = self.choices.regather and op.region != "experts"
+        if moved and again and op.template is Template.FORWARD and isinstance(op.operator, Quantize):
             self.gathered[op.outputs[0].name] = op
         self.issued.append(Operation(op.name, op.operator, tuple(inputs), *_rest(op)))
         consumed = [self.layouts[t.name] for t in inputs]
@@ -128,10 +131,8 @@ class _Matcher:
 
     def move(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:
         current = tensor
-        for mesh_axis in reversed(MESH_AXES):
+        for mesh_axis in _turns(self.layouts[tensor.name], want):
             have, goal = self.layouts[current.name].on(mesh_axis), want.on(mesh_axis)
-            if have == goal:
-                continue
             operator = redistribution(mesh_axis, have, goal)
             name = self.unique(f"{current.name}.{operator.move}.{mesh_axis}")
             moved = Tensor(name, current.axes, current.dtype, "activation" if tensor.role == "weight" else current.role)
@@ -166,6 +167,15 @@ class _Matcher:
             candidate, count = f"{name}.{count}", count + 1
         self.names.add(candidate)
         return candidate
+
+
+def _turns(have: Layout, want: Layout) -> list[str]:
+    """The mesh axes to move on, innermost first. Tokens go to their experts before they are gathered over tp, and come
+    back when they have been partitioned over it again."""
+    axes = [m for m in reversed(MESH_AXES) if have.on(m) != want.on(m)]
+    if want.on("ep") == Partitioned("experts"):
+        return sorted(axes, key=lambda m: (not isinstance(have.on(m), Partial), m != "ep"))
+    return sorted(axes, key=lambda m: m == "ep") if have.on("ep") == Partitioned("experts") else axes
 
 
 def _rest(op: Operation) -> tuple[tuple[Tensor, ...], str, Template, str]:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stagedb.graph.layout import MESH_AXES, Layout, parse_layout
+from stagedb.graph.layout import Layout, parse_layout
 from stagedb.graph.operators import AdamW, Array, Operator, Place, Redistribution, load
 from stagedb.graph.symbolic import BlockSpec, SymGraph, SymOp, SymTensor, Template
 from stagedb.symbols import evaluate
@@ -66,8 +66,11 @@ class SimulatedMesh:
     @cached_property
     def ranks(self) -> Sequence[Mapping[str, int]]:
         """The coordinates of each rank, tp innermost."""
-        ranges = [range(self.env[axis]) for axis in MESH_AXES]
-        return [dict(zip(MESH_AXES, c, strict=True)) for c in itertools.product(*ranges)]
+        ep = self.env["ep"]
+        ranges = [range(self.env[axis]) for axis in ("dp", "cp", "tp")]
+        return [
+            {"dp": dp, "edp": dp // ep, "ep": dp % ep, "cp": cp, "tp": tp} for dp, cp, tp in itertools.product(*ranges)
+        ]
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -108,6 +111,14 @@ class SimulatedMesh:
     def shards(self) -> int:
         """Ranks that share something which dp shards: all of dp, but for replicas."""
         return self.env["dp"] // self.env["hsdp"]
+
+    def sharing(self, row: SymTensor) -> str:
+        """The axis of the groups that share a weight: experts are shared by those who hold the same."""
+        return "edp" if self.env["ep"] > 1 and self.layouts[row.name].on("ep") is not None else "dp"
+
+    def sharers(self, row: SymTensor) -> int:
+        """Members of such a group."""
+        return self.shards if self.sharing(row) == "dp" else self.env["edp"]
 
     def weights(self, block: str) -> list[SymTensor]:
         """The weights of a block."""
@@ -153,19 +164,19 @@ class SimulatedMesh:
 
     def split(self, value: Value, row: SymTensor) -> Value:
         """Each rank's part of a weight that a dp group shares: rows in equal parts, the last ones padded."""
-        out = []
+        out, shards, axis = [], self.sharers(row), self.sharing(row)
         for rank, array in zip(self.ranks, value, strict=True):
             rows = array.reshape(int(np.prod(array.shape[: row.rows])), -1)
-            each = -(-len(rows) // self.shards)
-            padded = np.pad(rows, ((0, each * self.shards - len(rows)), (0, 0)))
-            out.append(np.split(padded, self.shards)[rank["dp"] % self.shards])
+            each = -(-len(rows) // shards)
+            padded = np.pad(rows, ((0, each * shards - len(rows)), (0, 0)))
+            out.append(np.split(padded, shards)[rank[axis] % shards])
         return out
 
     def join(self, value: Value, row: SymTensor) -> Value:
         """The weight that the parts of a group make."""
         out = []
         for rank in self.ranks:
-            rows = np.concatenate([value[member] for member in self._group("dp", rank)])
+            rows = np.concatenate([value[member] for member in self._group(self.sharing(row), rank)])
             shape = [length for _, length in (self._part(a, self.layouts[row.name].cuts(a), rank) for a in row.axes)]
             out.append(rows[: int(np.prod(shape[: row.rows]))].reshape(shape))
         return out
@@ -252,9 +263,15 @@ class SimulatedMesh:
             first, own = rank["dp"] // self.shards * self.shards, rank["dp"] % self.shards
             near, apart = range(first, first + self.shards), range(own, self.env["dp"], self.shards)
             same = [{**rank, "dp": dp} for dp in (near if axis == "dp" else apart)]
+        elif axis in ("ep", "edp"):
+            same = [
+                dict(other) for other in self.ranks if all(other[a] == rank[a] for a in other if a not in (axis, "dp"))
+            ]
         else:
             same = [{**rank, axis: i} for i in range(self.env[axis])]
-        return [self.ranks.index(member) for member in same]
+        # Where a member stands on edp and ep follows from dp.
+        named = [tuple(other[a] for a in ("dp", "cp", "tp")) for other in self.ranks]
+        return [named.index(tuple(member[a] for a in ("dp", "cp", "tp"))) for member in same]
 
     def _redistribute(self, move: Redistribution, value: Value, row: SymTensor) -> Value:
         out = []

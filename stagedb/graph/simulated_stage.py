@@ -78,7 +78,7 @@ class Stage:
             for row in mesh.weights(block):
                 value = mesh.scatter(weights[(row.tied, 0) if row.tied else (row.name, place)], row)
                 sharded = any(mesh.templates[name] is not Template.STEP for name in row.gathers)
-                if sharded and mesh.shards > 1:
+                if sharded and mesh.sharers(row) > 1:
                     self.parts[row.name, place] = mesh.split(value, row)
                 else:
                     self.whole[row.name, place] = value

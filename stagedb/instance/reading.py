@@ -115,7 +115,8 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> Bucket
         )
 
     gathers = op["kind"] == "all_gather"
-    return BucketOp(op["name"], op["bucket"], op["order"], op["template"], gathers, plan.dp // plan.hsdp, sizes)
+    parts = plan.dp // (plan.ep if op["axis"] == "edp" else plan.hsdp)
+    return BucketOp(op["name"], op["bucket"], op["order"], op["template"], gathers, parts, sizes)
 
 
 def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str], str]:

@@ -172,9 +172,10 @@ def stage_classes(classes: Sequence[RankClass], stages: int) -> list[int]:
 
 
 def mesh_axes(plan: Plan) -> Row:
-    """Degree and stride of every mesh axis."""
+    """Degree and stride of every mesh axis. `ep` numbers neighbours along dp."""
     mesh = Mesh.of(plan)
-    return {axis: {"size": size, "stride": mesh.stride(axis)} for axis, size in mesh.axes}
+    axes = {axis: {"size": size, "stride": mesh.stride(axis)} for axis, size in mesh.axes}
+    return {**axes, "ep": {"size": plan.ep, "stride": mesh.stride("dp")}}
 
 
 def group_axes(groups: Sequence[AxisGroups]) -> Mapping[str, Row]:

@@ -13,9 +13,10 @@ from stagedb.parallel.plan import Plan
 MESH_AXES = ("tp", "cp", "dp", "pp")
 """Axes along which coordinates differ."""
 
-GROUP_AXES = ("tp", "kv", "cp", "ep", "dp", "dp_replicate", "pp", "embedding")
+GROUP_AXES = ("tp", "kv", "cp", "ep", "edp", "dp", "dp_replicate", "pp", "embedding")
 """Axes that have groups. With hybrid sharding `dp` are the ranks that share one copy of what is sharded, next to each
-other, and `dp_replicate` those with the same part of each copy. `kv`: the tensor-parallel ranks that hold the same
+other, and `dp_replicate` those with the same part of each copy. `ep`: neighbouring ranks along dp, which divide
+the experts among them; `edp`: those that hold the same experts. `kv`: the tensor-parallel ranks that hold the same
 key/value head, where tp exceeds their number. `embedding`: the first and the last stage, which hold the two copies of a
 tied embedding."""
 
@@ -120,6 +121,7 @@ def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
     shared = max(plan.tp // kv_heads, 1)
     copy = plan.dp // plan.hsdp
     along = {"tp": ("tp", 1, plan.tp), "kv": ("tp", 1, shared), "cp": ("cp", 1, plan.cp), "dp": ("dp", 1, copy)}
+    along |= {"ep": ("dp", 1, plan.ep), "edp": ("dp", plan.ep, plan.dp // plan.ep)}
     along |= {"dp_replicate": ("dp", copy, plan.hsdp), "pp": ("pp", 1, plan.pp), "embedding": ("pp", 1, plan.pp)}
     for axis in GROUP_AXES:
         if axis not in along:

@@ -34,6 +34,9 @@ class GraphOptions:
     reshard: with zero 3, give gathered parameters back after the forward and gather them again in the backward; None:
         yes. Without it they stay together until the backward is through, as with zero 2.
     strategy: a sharding strategy of the user's, as the text of `stagedb.parallel.custom` (empty: none).
+    expert_tp: tensor parallelism partitions each expert, too; False: every rank of tp has whole ones.
+    ep_sync: gradients of what all ranks of ep hold alike are reduced over it; False leaves that out (a measurement of
+        expert parallelism alone: copies drift apart).
     grad_sync: reduce gradients over dp after each micro-batch, or only after the last; None is the recipe's habit.
     """
 
@@ -52,6 +55,8 @@ class GraphOptions:
     reshard: bool | None = None
     grad_sync: bool | None = None
     strategy: str = ""
+    expert_tp: bool = True
+    ep_sync: bool = True
 
     def __post_init__(self) -> None:
         # The same rules said in other words are the same graph.
@@ -116,6 +121,8 @@ class GraphOptions:
                 f"only zero 3 gives parameters back after the forward: --{'' if self.reshard else 'no-'}reshard needs "
                 f"--zero 3, not {self.zero}"
             )
+        if not self.ep_sync and self.zero:
+            raise UsageError(f"zero {self.zero} shares gradients over all of dp: --no-ep-sync needs --zero 0")
         if self.grad_sync and self.zero == 1:
             raise UsageError(
                 "with zero 1 gradients are reduced once a step: --grad-sync needs --zero 0, 2 or 3, or leave it out"

@@ -11,6 +11,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.parallel.dtypes import Dtypes
+from stagedb.parallel.expert_plans import capacity, check_expert_parallelism, check_experts, widths
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.orders import ENDINGS, EXPLICIT, check_orders, order_text, parse_order, read_schedule_file
 from stagedb.parallel.schedule import INTERLEAVED, SCHEDULES, Task, stage_orders
@@ -26,7 +27,8 @@ class Plan:
 
     dp, tp, pp, cp, ep: degrees of data, tensor, pipeline, context and expert parallelism; the world has
     `dp * tp * pp * cp` ranks. hsdp: copies that are kept of what is sharded over dp, each on dp / hsdp neighbouring
-    ranks (hybrid sharding). micro_batch_size: sequences a data-parallel rank and micro-batch. global_batch_size:
+    ranks (hybrid sharding). capacity_factor: slots that an expert has for a rank's tokens, as a multiple of its even
+    share of them; None is dropless. micro_batch_size: sequences a rank of dp and micro-batch. global_batch_size:
     sequences a step; None is one micro-batch a data-parallel rank. seq_len: tokens a sequence.
     virtual_stages: chunks of layers that each stage holds; with more than one, 1f1b is interleaved 1F1B.
     task_order: where the schedule is `explicit`, the tasks of each stage in order, as text (`parallel.orders`).
@@ -44,6 +46,7 @@ class Plan:
     cp: int = 1
     ep: int = 1
     hsdp: int = 1
+    capacity_factor: float | None = None
     micro_batch_size: int = 1
     global_batch_size: int | None = None
     seq_len: int = 2048
@@ -62,9 +65,9 @@ class Plan:
         self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
         for word in (*DEGREES, "hsdp", "micro_batch_size", "seq_len", "virtual_stages", "recompute_every"):
             _check_positive(word, getattr(self, word))
-        for word, name in (("cp", "context"), ("ep", "expert")):
-            if getattr(self, word) > 1:
-                raise UsageError(f"{name} parallelism is not supported yet: --{word} must be 1")
+        if self.cp > 1:
+            raise UsageError("context parallelism is not supported yet: --cp must be 1")
+        check_expert_parallelism(self)
         self._check_sharding()
         if self.recompute_every > 1 and self.options.recompute == "none":
             raise UsageError(
@@ -129,6 +132,7 @@ class Plan:
         """The plan as flat words: `Plan.from_mapping(plan.to_dict()) == plan`."""
         numbers = (*DEGREES, "hsdp", "micro_batch_size", "global_batch_size", "seq_len")
         words = {name: getattr(self, name) for name in numbers}
+        words["capacity_factor"] = self.capacity_factor
         words["schedule"] = self.schedule
         words["virtual_stages"] = self.virtual_stages
         words["task_order"] = list(self.task_order)
@@ -210,6 +214,7 @@ class Plan:
                 f"a sequence of {self.seq_len} tokens is longer than the model's {sizes['P']} learned positions: "
                 f"--seq-len takes at most {sizes['P']}"
             )
+        check_experts(self, sizes)
         if self.options.sp and self.seq_len % self.tp:
             below = self.seq_len - self.seq_len % self.tp
             valid = [length for length in (below, below + self.tp) if length]
@@ -230,6 +235,8 @@ class Plan:
             "B": self.micro_batch_size * self.dp,
             "S": self.seq_len,
             **degrees,
+            "edp": self.dp // self.ep,
+            **capacity(self),
             "hsdp": self.hsdp,
             **self.dtypes.widths(),
             "runs": 2,
@@ -336,8 +343,8 @@ class Plan:
         heads, kv_heads = sizes["A"], sizes["KV"]
         rules: list[tuple[str, Callable[[int], bool]]] = [
             (f"does not divide the {heads} attention heads", lambda tp: heads % tp == 0),
-            (f"does not divide the feed-forward size {sizes['F']}", lambda tp: sizes["F"] % tp == 0),
         ]
+        rules += [(f"does not divide the feed-forward size {width}", _divides(width)) for width in widths(self, sizes)]
         if self.options.recipe == "megatron":
             # Its fused projection cannot repeat a K/V head; its vocabulary is padded to a multiple of 128 * tp.
             rules.append((f"does not divide the {kv_heads} key/value heads", lambda tp: kv_heads % tp == 0))
@@ -379,6 +386,10 @@ def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
             f"take --ranks {given * unit}, or leave --dp out"
         )
     return int(ranks // unit)
+
+
+def _divides(size: int) -> Callable[[int], bool]:
+    return lambda degree: size % degree == 0
 
 
 def _nearest(value: int, limit: int, valid: Callable[[int], bool]) -> list[int]:

@@ -68,6 +68,8 @@ class Recipe:
     composite_kernels: backwards of gates and of the loss are several kernels with values between them (PyTorch without
         compilation), or fused ones (Megatron).
     held: what the framework holds beside.
+    routing_tables: the order of tokens by expert is a buffer of the model (the recorded torch model, whose routing is
+        balanced by construction); else each layer makes its own.
     early_stop: a checkpointed part is recomputed only as far as the backward reads it (torch's non-reentrant
         checkpoint), or whole (Megatron).
     """
@@ -88,6 +90,7 @@ class Recipe:
     composite_kernels: bool
     held: Held
     early_stop: bool
+    routing_tables: bool = False
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -118,6 +121,7 @@ RECIPES: dict[RecipeName, Recipe] = {
             mesh_rank=4,
         ),
         early_stop=True,
+        routing_tables=True,
     ),
     "megatron": Recipe(
         pack="always",

@@ -36,8 +36,12 @@ WHOLE_EMBEDDING_GRADIENT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def rules(options: GraphOptions) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
-    """The table of a graph's options: the base with the regions that an option changes."""
+Table = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""By region, which mesh axes partition which logical axis."""
+
+
+def rules(options: GraphOptions, experts: bool = False) -> Table:
+    """The table of a graph's options: the base with the regions that an option changes, and those of experts."""
     table: dict[str, Mapping[str, tuple[str, ...]]] = dict(TENSOR_PARALLEL)
     if options.sp:
         table |= SEQUENCE_PARALLEL
@@ -45,9 +49,46 @@ def rules(options: GraphOptions) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
         table |= WHOLE_EMBEDDING_GRADIENT
     if not options.loss_parallel:
         table |= GATHERED_LOGITS
-    return {**table, **(parse_strategy(options.strategy).regions if options.strategy else {})}
+    if options.strategy:
+        table |= parse_strategy(options.strategy).regions
+    return _with_experts(table, options) if experts else table
 
 
-def kept(options: GraphOptions) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+def kept(options: GraphOptions, experts: bool = False) -> Table:
     """By region, how its weights are kept where that is not as its operators want them."""
-    return parse_strategy(options.strategy).weights if options.strategy else {}
+    table = parse_strategy(options.strategy).weights if options.strategy else {}
+    return _over_experts(table) if experts else table
+
+
+def _over_experts(table: Table) -> dict[str, dict[str, tuple[str, ...]]]:
+    return {
+        region: {axis: ("edp", "ep") if over == ("dp",) else over for axis, over in rule.items()}
+        for region, rule in table.items()
+    }
+
+
+def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Expert parallelism (Lepikhin et al. 2020): data-parallel ranks are those of `edp` times those of `ep`.
+
+    Tokens are partitioned over both and stay where they are between the experts; a token's slot in an expert is where
+    its rank has put it. Among experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or
+    (`expert_tp` off) leaves each of its ranks the tokens that sp gave it.
+    """
+    split = _over_experts(table)
+    home = split["between"]
+    inside: tuple[str, ...] = ("edp", "cp")
+    if options.sp and not options.expert_tp:
+        inside = (*inside, "tp")
+    split["router"] = {**home, "slots": slot_axes(options)}
+    split["experts"] = {"experts": ("ep",), "slots": inside}
+    if options.expert_tp:
+        split["experts"]["expert_ffn"] = ("tp",)
+    for rule in split.values():
+        if "ffn" in rule:
+            rule["shared_ffn"] = rule["ffn"]
+    return split
+
+
+def slot_axes(options: GraphOptions) -> tuple[str, ...]:
+    """The mesh axes whose ranks each have tokens of their own to deal to the slots of experts."""
+    return ("edp", "ep", "cp", "tp") if options.sp else ("edp", "ep", "cp")

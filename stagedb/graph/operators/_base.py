@@ -40,6 +40,7 @@ class Operator:
     `linear`: passes partial sums on (the sum of shares is the share of the sum).
     `reduction`: what a reduced axis leaves where it is partitioned.
     `gradient_region`: the region whose rules its backward follows, where that is not the forward's.
+    `sum_region`: the region in which gradients of its results are added, where that is not its own.
     `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
     """
 
@@ -47,6 +48,7 @@ class Operator:
     linear: ClassVar[bool] = False
     reduction: ClassVar[Literal["sum", "max"]] = "sum"
     gradient_region: ClassVar[str | None] = None
+    sum_region: ClassVar[str | None] = None
     in_place: ClassVar[bool] = False
 
     def flops(self, size: Size) -> sympy.Expr:
