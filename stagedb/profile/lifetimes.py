@@ -285,7 +285,9 @@ class _Making:
             return
         at, item = scatter
         if item.op.when == "every":
-            yield Life(name, layer, size, Category.TEMPORARIES, Moment(kind, index), (Moment(self.weights_task, at + 1),))
+            yield Life(
+                name, layer, size, Category.TEMPORARIES, Moment(kind, index), (Moment(self.weights_task, at + 1),)
+            )
         else:
             begin, end = Moment(kind, index, Which.FIRST), Moment(self.weights_task, at + 1, Which.LAST)
             yield Life(name, layer, size, Category.GRADIENTS, begin, (end,))
@@ -369,12 +371,19 @@ class _Making:
         later = (i for i, each in enumerate(items) if i > index and each.op.name == op.name)
         end = Moment(self.weights_task, next(later, len(items)), which)
         yield Life(
-            f"{name}.buffer", layer, bucket.bytes_in, Category.COMMUNICATION, Moment(self.weights_task, index, which), (end,)
+            f"{name}.buffer",
+            layer,
+            bucket.bytes_in,
+            Category.COMMUNICATION,
+            Moment(self.weights_task, index, which),
+            (end,),
         )
         if self.held.gradient_buffer:
             return  # added to the part that is always there
         if self.width("reduce") != self.width("param"):
-            yield _brief(f"{name}.reduced", layer, bucket.bytes_out, Category.TEMPORARIES, self.weights_task, index + 1, which)
+            yield _brief(
+                f"{name}.reduced", layer, bucket.bytes_out, Category.TEMPORARIES, self.weights_task, index + 1, which
+            )
         for member in bucket.members:
             part, over = self.program.parts[member.weight], Moment(STEP, len(self.program.items[STEP]))
             label = f"{member.weight}.gradient"
@@ -421,11 +430,7 @@ class _Making:
     @cached_property
     def reads(self) -> Mapping[Key, tuple[TaskKind, int]]:
         """The last item that uses each storage."""
-        return {
-            key: (kind, index)
-            for kind, index, item in self.running
-            for key in (*item.reads, *item.writes)
-        }
+        return {key: (kind, index) for kind, index, item in self.running for key in (*item.reads, *item.writes)}
 
     @cached_property
     def last_loss(self) -> tuple[str, int] | None:

@@ -127,7 +127,11 @@ def _layer_activations(stage: ClassMemory) -> int:
     """What the layers of a stage save, of as many micro-batches as its schedule has in flight at once."""
     ends = (TaskKind.BACKWARD, TaskKind.WEIGHT_GRADIENT)
     saved = [
-        sum(sum(each.values()) for position, each in stage.saved(chunk.chunk).items() if chunk.layers[position] is not None)
+        sum(
+            sum(each.values())
+            for position, each in stage.saved(chunk.chunk).items()
+            if chunk.layers[position] is not None
+        )
         for chunk in stage.programs
     ]
     return max(

@@ -49,7 +49,9 @@ def test_chunks_come_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "order.yml"
     path.write_text("stages: [F0 F0.1 B0.1 B0, F0 F0.1 B0.1 B0]")
     assert Plan.from_mapping(words(path, global_batch_size=1)).virtual_stages == 2
-    with pytest.raises(UsageError, match="has 2 chunks a stage, the plan says virtual_stages 3: take --virtual-stages 2"):
+    with pytest.raises(
+        UsageError, match="has 2 chunks a stage, the plan says virtual_stages 3: take --virtual-stages 2"
+    ):
         Plan.from_mapping(words(path, global_batch_size=1, virtual_stages=3))
 
 
@@ -82,7 +84,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> Non
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read the schedule .*none.yaml"):
+    with pytest.raises(UsageError, match=r"cannot read the schedule .*none\.yaml"):
         read_schedule_file(tmp_path / "none.yaml")
 
 
@@ -119,7 +121,12 @@ def test_layers_of_chunks() -> None:
     assert plan.chunk_layers(8) == (2, 2, 2, 2)
     uneven = Plan(pp=2, virtual_stages=2, global_batch_size=2, layers_per_stage=(4, 2))
     assert uneven.chunk_layers(6) == (2, 1, 2, 1)
-    with pytest.raises(UsageError, match=r"4 virtual stages do not divide .* \(6\): the nearest is --virtual-stages 3 or --virtual-stages 6"):
+    with pytest.raises(
+        UsageError,
+        match=r"4 virtual stages do not divide .* \(6\): the nearest is --virtual-stages 3 or --virtual-stages 6",
+    ):
         Plan(pp=2, virtual_stages=4, global_batch_size=2).chunk_layers(12)
-    with pytest.raises(UsageError, match=r"\(4,3\): the nearest is --virtual-stages 1; other numbers need another --pp"):
+    with pytest.raises(
+        UsageError, match=r"\(4,3\): the nearest is --virtual-stages 1; other numbers need another --pp"
+    ):
         plan.chunk_layers(7)

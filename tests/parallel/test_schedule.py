@@ -119,9 +119,7 @@ def test_zero_bubble_of_the_second_of_three_stages() -> None:
 def test_interleaved_on_the_last_of_two_stages() -> None:
     order = stage_orders("interleaved", 2, 4, 2)[1]
     text = " ".join(f"{task.kind[0]}{task.microbatch}.{task.chunk}" for task in order)
-    assert text == (
-        "f0.0 f1.0 f0.1 b0.1 f1.1 b1.1 f2.0 b0.0 f3.0 b1.0 f2.1 b2.1 f3.1 b3.1 b2.0 b3.0 s0.0"
-    )
+    assert text == ("f0.0 f1.0 f0.1 b0.1 f1.1 b1.1 f2.0 b0.0 f3.0 b1.0 f2.1 b2.1 f3.1 b3.1 b2.0 b3.0 s0.0")
 
 
 def test_one_f_one_b_of_the_first_of_three_stages() -> None:
