@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
@@ -19,6 +19,7 @@ stages:
 """
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1"]), st.integers(2, 5), st.integers(1, 3))
 def test_text_says_the_whole_order(name: str, p: int, groups: int) -> None:
     for order in stage_orders(name, p, groups * p, 2):
