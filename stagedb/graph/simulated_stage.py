@@ -42,7 +42,8 @@ def full(task: Task) -> tuple[str, int, int]:
 
 
 class Stage:
-    """The state of a stage's chunk. `index` is its number in the pipeline, of which there are `stages`. `places` are its positions in the whole model, with their blocks, in forward order."""
+    """The state of a stage's chunk. `index` is its number in the pipeline, of which there are `stages`.
+    `places` are its positions in the whole model, with their blocks, in forward order."""
 
     def __init__(
         self,
@@ -56,7 +57,8 @@ class Stage:
         stages: int | None = None,
         counted: int = 0,
     ) -> None:
-        """`counted`: layers of the stage that stand in its chunks before. `microbatches` holds the model's inputs (`tokens`, `labels`), whole; `post` is shared by all stages."""
+        """`counted`: layers of the stage that stand in its chunks before. `microbatches` holds the model's inputs
+        (`tokens`, `labels`), whole; `post` is shared by all stages."""
         layers = [place for place, block in places if mesh.specs[block].repeat != "1"]
         again = (place for at, place in enumerate(layers, start=counted + 1) if at % recompute_every == 0)
         self.recomputing = frozenset(again)

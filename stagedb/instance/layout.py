@@ -95,8 +95,9 @@ def lay_out(
 ) -> tuple[Stage, ...]:
     """Deal a model's blocks to numbers of the pipeline with the given numbers of layers.
 
-    With several chunks a stage, number n is on stage n % (numbers / chunks): its layers are counted on. What stands before the first layer goes to the first stage, what stands after the last one to the last stage, and
-    what stands between layers to the stage of the layer that follows. variant: that of a layer, by its number on its
+    With several chunks a stage, number n is on stage n % (numbers / chunks): its layers are counted on. What stands
+    before the first layer goes to the first stage, what stands after the last one to the last stage, and what
+    stands between layers to the stage of the layer that follows. variant: that of a layer, by its number on its
     stage.
     """
     units = [

@@ -41,11 +41,12 @@ class Item:
 class Program:
     """A chunk's items by kind of task in issue order, and its tensors. Of a step, the items are the chunk's own.
 
-    backwards: the kinds of task that make gradients, in the order in which a micro-batch comes to them: one, or the two
-    halves of a split backward. chunk: its number on the stage. sizes: bytes on one rank of the tensors that exist there. parts: those of one rank's part of weights and what the
-    optimizer keeps of them, where dp shares them. places: position and block. layers: by position, counted from the
-    stage's first; None outside layers. recomputing: positions of layers that recompute something. storage: to a tensor
-    the one whose bytes it is. gradients: weights by the gradients that a backward makes of them.
+    backwards: the kinds of task that make gradients, in the order in which a micro-batch comes to them: one, or the
+    two halves of a split backward. chunk: its number on the stage. sizes: bytes on one rank of the tensors that
+    exist there. parts: those of one rank's part of weights and what the optimizer keeps of them, where dp shares
+    them. places: position and block. layers: by position, counted from the stage's first; None outside layers.
+    recomputing: positions of layers that recompute something. storage: to a tensor the one whose bytes it is.
+    gradients: weights by the gradients that a backward makes of them.
     """
 
     chunk: int

@@ -1,6 +1,6 @@
 """Rank classes: they part the stages by what these do, and their tasks feed each other as the stages' do."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.instance.classes import ChunkWork, RankClass, StageWork, classify, feeds, work_digest
@@ -42,6 +42,7 @@ def content(work: StageWork) -> list[object]:
     return [chunks, [chunk.wraps for chunk in work.chunks], work.tasks]
 
 
+@settings(deadline=None)
 @given(schedules(), st.data())
 def test_stages_share_a_class_exactly_when_they_do_the_same(schedule: Schedule, data: st.DataObject) -> None:
     _, p, _, v = schedule
@@ -64,6 +65,7 @@ def test_stages_share_a_class_exactly_when_they_do_the_same(schedule: Schedule, 
     assert sorted(found) == list(range(sum(layers)))
 
 
+@settings(deadline=None)
 @given(schedules())
 def test_feeds_of_classes_are_those_of_their_stages(schedule: Schedule) -> None:
     name, p, m, v = schedule

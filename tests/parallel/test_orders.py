@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
@@ -19,6 +19,7 @@ stages:
 """
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1"]), st.integers(2, 5), st.integers(1, 3))
 def test_text_says_the_whole_order(name: str, p: int, groups: int) -> None:
     for order in stage_orders(name, p, groups * p, 2):
@@ -84,7 +85,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> Non
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read the schedule .*none.yaml"):
+    with pytest.raises(UsageError, match=r"cannot read the schedule .*none\.yaml"):
         read_schedule_file(tmp_path / "none.yaml")
 
 

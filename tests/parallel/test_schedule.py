@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
@@ -42,6 +42,7 @@ def live(order: tuple[Task, ...], until: TaskKind = B) -> int:
     return max(counts)
 
 
+@settings(deadline=None)
 @given(schedules())
 def test_each_microbatch_runs_once_each_way_and_the_step_is_last(chosen: tuple[str, int, int, int]) -> None:
     name, p, m, v = chosen
@@ -52,6 +53,7 @@ def test_each_microbatch_runs_once_each_way_and_the_step_is_last(chosen: tuple[s
         assert order[-1] == STEP
 
 
+@settings(deadline=None)
 @given(schedules())
 def test_replay_ends_and_meets_every_dependency(chosen: tuple[str, int, int, int]) -> None:
     name, p, m, v = chosen
@@ -75,6 +77,7 @@ def test_replay_ends_and_meets_every_dependency(chosen: tuple[str, int, int, int
             assert span.start >= at[I, mb, number].end
 
 
+@settings(deadline=None)
 @given(schedules())
 def test_bubble_is_the_published_one(chosen: tuple[str, int, int, int]) -> None:
     name, p, m, v = chosen
@@ -88,12 +91,14 @@ def test_bubble_is_the_published_one(chosen: tuple[str, int, int, int]) -> None:
         assert found < Fraction(p - 1, m + p - 1)
 
 
+@settings(deadline=None)
 @given(stage_counts, batches)
 def test_live_microbatches(p: int, m: int) -> None:
     assert [live(order) for order in stage_orders("1f1b", p, m)] == [min(p - stage, m) for stage in range(p)]
     assert [live(order) for order in stage_orders("gpipe", p, m)] == [m] * p
 
 
+@settings(deadline=None)
 @given(stage_counts, batches)
 def test_live_microbatches_of_a_split_backward(p: int, m: int) -> None:
     """Activations as 1F1B; with what weight gradients wait for, on each stage what 1F1B holds on its first."""
@@ -102,6 +107,7 @@ def test_live_microbatches_of_a_split_backward(p: int, m: int) -> None:
     assert all(live(order, W) <= min(p, m) for order in orders)
 
 
+@settings(deadline=None)
 @given(stage_counts, st.integers(1, 5), st.integers(2, 5))
 def test_live_microbatches_of_chunks(p: int, groups: int, v: int) -> None:
     """Megatron's warm-up, and the forward before the first backward."""

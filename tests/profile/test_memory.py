@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stagedb.api import Memory, Stagedb
 from stagedb.models import Card
-from stagedb.parallel import WIDTHS, Plan
-from stagedb.profile import Category, ClassMemory, analyse, record
+from stagedb.parallel import WIDTHS, Plan, TaskKind
+from stagedb.profile import Category, ClassMemory, Point, Usage, analyse, record
 from stagedb.store import Store
 from tests.graph.tiny import card
 
@@ -89,10 +89,69 @@ def test_a_recomputed_layer_keeps_its_input_alone(embedded_store: Store) -> None
     assert levels[-1] == 0
 
 
+def in_flight(usage: Usage, name: str) -> int:
+    """The most micro-batches, those of each chunk counted, of which tensors of this name live when a task is over.
+
+    Of the layers of a chunk, which are two in these tests, the first one counts.
+    """
+    ends = [Point(index, usage.lengths[task.kind, task.chunk]) for index, task in enumerate(usage.tasks)]
+    return max(
+        sum(each.count for each in usage.alive(end) if each.name == name and (each.layer or 0) % 2 == 0) for end in ends
+    )
+
+
+def usages(db: Stagedb, **words: Any) -> list[Usage]:
+    """Of each stage of a tiny model of eight layers."""
+    instance = db.instantiate(tiny(), seq_len=8, **words)
+    plan = Plan.from_mapping(instance.plan)
+    found = analyse(db.store, instance.graph, plan)
+    return [next(each.usage for each in found if stage in each.rank_class.stages) for stage in range(plan.pp)]
+
+
+FOR_INPUT, FOR_WEIGHT = "layer.ffn.w1", "layer.ffn.gate"
+"""What a forward makes that an input gradient reads last, and a weight gradient."""
+
+
+def test_an_input_gradient_frees_what_no_weight_gradient_reads(embedded_store: Store) -> None:
+    """ZB-H1 (Qi et al. 2023): min(p - i, m) wait for input gradients, no more than min(p, m) for weight gradients."""
+    stages, microbatches = 4, 6
+    found = usages(Stagedb(embedded_store), pp=stages, schedule="zb-h1", global_batch_size=microbatches)
+    assert [in_flight(each, FOR_INPUT) for each in found] == [stages - stage for stage in range(stages)]
+    # Beside those that the next input gradient frees, as many as the stage lags behind.
+    assert [in_flight(each, FOR_WEIGHT) for each in found] == [stages] * stages
+    for each in found:
+        over = each.after(len(each.tasks) - 1)
+        assert over.get(Category.ACTIVATIONS, 0) in (0, 4)  # the mean of the losses
+        assert Category.GRADIENTS not in over
+
+
+def test_chunks_hold_megatron_s_count_of_micro_batches(embedded_store: Store) -> None:
+    stages, microbatches, chunks = 2, 4, 2
+    db = Stagedb(embedded_store)
+    found = usages(db, pp=stages, virtual_stages=chunks, global_batch_size=microbatches)
+    held = [2 * (stages - stage - 1) + (chunks - 1) * stages + 1 for stage in range(stages)]
+    assert [in_flight(each, FOR_INPUT) for each in found] == held
+    plain = usages(db, pp=stages, global_batch_size=microbatches)
+    for chunked, whole in zip(found, plain, strict=True):
+        for category in (Category.PARAMETERS, Category.OPTIMIZER):
+            assert chunked.before()[category] == whole.before()[category]
+        assert Category.GRADIENTS not in chunked.after(len(chunked.tasks) - 1)
+
+
+@pytest.mark.parametrize("words", [{"virtual_stages": 2}, {"schedule": "zb-h1"}])
+def test_gathered_parameters_are_given_back(embedded_store: Store, words: dict[str, Any]) -> None:
+    for zero in (2, 3):
+        for each in usages(Stagedb(embedded_store), pp=2, dp=2, zero=zero, global_batch_size=8, **words):
+            last = max(index for index, task in enumerate(each.tasks) if task.kind is not TaskKind.STEP)
+            if zero == 2:  # whole from the first forward to the last backward
+                assert Category.GATHERED in each.after(0)
+            assert Category.GATHERED not in each.after(last)
+
+
 def test_a_plan_s_memory_is_in_the_store(store: Store) -> None:
     """The same rows whichever way they are asked for, until the instance is removed."""
     db = Stagedb(store)
-    instance = db.instantiate(tiny(), tp=2, pp=2, dp=2, zero=3, global_batch_size=8, seq_len=8)
+    instance = db.instantiate(tiny(), tp=2, pp=2, virtual_stages=2, dp=2, zero=3, global_batch_size=8, seq_len=8)
     assert len(db.query("memory_at_peak", instance=instance.id)) == 0
     found = db.memory(instance.id)
     assert db.memory(instance.id) == found
