@@ -202,6 +202,8 @@ def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
         try:
             store = _on_endpoint(endpoint, source)
             store.version()
+            if embedded.running(home) != endpoint:
+                raise ConnectionLost(f"{source} is ending")
         except (UsageError, ConnectionLost):
             # It was just about to end, or was killed this moment: the next one is there soon.
             if store is not None:
