@@ -1,5 +1,6 @@
 """What the documentation takes from the program: cog calls these functions (`cog -r docs/*.md README.md`)."""
 
+import dataclasses
 import inspect
 import json
 from pathlib import Path
@@ -74,3 +75,65 @@ def scale_table() -> str:
 
 def _list(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names)
+
+
+def strategy_regions() -> str:
+    """The regions of a model with the logical axes that rules may partition."""
+    from stagedb.parallel.custom import AXES
+
+    return "".join(f"| `{region}` | {', '.join(f'`{axis}`' for axis in axes)} |\n" for region, axes in AXES.items())
+
+
+GATHERED = '{"regions": {"ffn": {"batch": ["dp"], "seq": ["cp", "tp"]}}, "weights": {"ffn": {"ffn": ["tp"]}}}'
+
+
+def strategy_case() -> str:
+    """What one layer sends under tensor parallelism, gathered feed-forward weights, and FSDP."""
+    lines = ["| hidden | sequence | tp 8 + sp | gathered feed-forward | FSDP 8 |", "|---:|---:|---:|---:|---:|"]
+    for hidden in (4096, 8192, 16384):
+        for sequence in (4096, 16384, 65536, 262144):
+            plans: tuple[dict[str, object], ...] = (
+                {"tp": 8, "sp": True},
+                {"tp": 8, "sp": True, "strategy": GATHERED},
+                {"dp": 8, "zero": 3},
+            )
+            sizes = (_layer_volume(hidden, {**plan, "seq_len": sequence}) for plan in plans)
+            lines.append(f"| {hidden:,} | {sequence:,} | " + " | ".join(f"{size / 1e6:,.0f}" for size in sizes) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _layer_volume(hidden: int, words: dict[str, object]) -> int:
+    """Bytes that a rank sends for one layer in a step: rings send (n - 1)/n of what is gathered or scattered."""
+    from stagedb.models import load_card
+    from stagedb.parallel import Plan
+    from stagedb.parallel.build import build_graph
+    from stagedb.symbols import evaluate
+
+    heads = hidden // 128
+    sizes = {"hidden": hidden, "heads": heads, "kv_heads": heads, "head_dim": 128, "ffn": hidden * 7 // 2}
+    card = dataclasses.replace(load_card("llama3-8b"), max_positions=1 << 20, parameters=0, **sizes)
+    plan = Plan.from_mapping(words)
+    graph = build_graph(card, plan.options)
+    env = plan.env(graph.sizes)
+    ends = [
+        (op.kind, evaluate(op.comm_bytes or "0", env), evaluate(op.comm_out_bytes or "0", env))
+        for op in graph.ops
+        if op.type == "collective" and op.block == "layer" and evaluate(op.present or "1", env) > 0
+    ]
+    for weight in graph.tensors:
+        for name in (*weight.gathers, *weight.buckets) if (weight.role, weight.block) == ("weight", "layer") else ():
+            bucket = next(op for op in graph.ops if op.name == name)
+            if evaluate(bucket.present or "1", env) > 0:
+                own = {
+                    **env,
+                    "elements": evaluate(weight.elements or "0", env),
+                    "shard": evaluate(weight.shard or "0", env),
+                }
+                ends.append(
+                    (bucket.kind, *(evaluate(text or "0", own) for text in (bucket.comm_bytes, bucket.comm_out_bytes)))
+                )
+    return sum(_sent(kind, operand, result) for kind, operand, result in ends)
+
+
+def _sent(kind: str, operand: int, result: int) -> int:
+    return 2 * operand * 7 // 8 if kind == "all_reduce" else abs(result - operand)

@@ -13,8 +13,13 @@ from typing import Any
 
 import filelock
 import pytest
+from hypothesis import settings
 
 from stagedb.store import LABELS, Store, connect, embedded, open_store
+
+# A machine that is busy with something else is no failure.
+settings.register_profile("stagedb", deadline=None)
+settings.load_profile("stagedb")
 
 HOW = "no Neo4j server to test on: `scripts/neo4j start` starts one and prints the setting that points the tests at it"
 

@@ -12,11 +12,11 @@
 // column bytes: integer [B] — sum over ranks and messages
 MATCH (c:RankClass {instance: $instance})
 MATCH (t:Task {instance: $instance, class: c.class})
-WITH c.class AS class, c.ranks AS ranks,
+WITH c.class AS class, c.ranks AS ranks, t.chunk AS chunk,
   sum(CASE WHEN t.kind = 'forward' THEN 1 ELSE 0 END) AS forwards,
   sum(CASE WHEN t.kind IN ['backward', 'input_gradient'] THEN 1 ELSE 0 END) AS input_gradients,
   sum(CASE WHEN t.kind IN ['backward', 'weight_gradient'] THEN 1 ELSE 0 END) AS weight_gradients
-MATCH (o:Op {instance: $instance, class: class})
+MATCH (o:Op {instance: $instance, class: class, chunk: chunk})
 WHERE o.type IN ['collective', 'send']
 WITH o, ranks, CASE
     WHEN o.`when` <> 'every' OR o.template = 'step' THEN 1

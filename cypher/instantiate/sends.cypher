@@ -18,5 +18,5 @@ CREATE (:Op:Send {
   name: s.name, sym: s.id, block: s.block, type: s.type, kind: s.kind, phase: s.phase, `when`: s.`when`,
   flops: v[s.flops], bytes_read: v[s.bytes_read], bytes_written: v[s.bytes_written],
   axis: s.axis, comm_bytes: v[s.comm_bytes], comm_out_bytes: v[s.comm_out_bytes], dtype: $dtypes[s.dtype],
-  peer: CASE row.end WHEN 'next' THEN 1 ELSE -1 END
+  peer: row.peer
 })

@@ -8,8 +8,8 @@
 // column flops: integer[] [flop] — of one run of each
 MATCH (c:RankClass {instance: $instance})
 MATCH (t:Task {instance: $instance, class: c.class, kind: 'forward'})
-WITH c, count(t) AS forwards
-MATCH (o:Op {instance: $instance, class: c.class})
+WITH c, t.chunk AS chunk, count(t) AS forwards
+MATCH (o:Op {instance: $instance, class: c.class, chunk: chunk})
 WHERE o.flops > 0
 WITH c.class AS class, c.ranks AS ranks, forwards,
   CASE WHEN o.template = 'step' OR o.`when` <> 'every' THEN 1 ELSE forwards END AS runs, o.flops AS flops

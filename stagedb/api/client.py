@@ -17,6 +17,7 @@ from stagedb.export import Request, export
 from stagedb.export.ranks import shard_ranks
 from stagedb.models import Card, card_names
 from stagedb.parallel import Plan, typed_words
+from stagedb.parallel.schedule import INTERLEAVED
 from stagedb.parallel.words import DTYPE_WORDS
 from stagedb.store import Store, load
 from stagedb.store import connect as open_store
@@ -260,6 +261,10 @@ def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any
     said = {**plan, **words}
     if "ranks" in words and "dp" not in words:
         said["dp"] = None
+    if "schedule" in words:
+        said |= {word: words.get(word) for word in ("virtual_stages", "task_order")}
+    elif "virtual_stages" in words and plan.get("schedule") == INTERLEAVED:
+        said["schedule"] = None  # as the number of chunks has it
     if "dtype" in words:
         said |= {word: words.get(word) for word in DTYPE_WORDS if word != "dtype"}
     elif "param_dtype" in words:

@@ -18,11 +18,14 @@ class GraphWords(TypedDict, total=False):
     recompute: Literal["none", "full", "core", "pointwise", "operators"]
     recompute_operators: Sequence[str] | str
     early_stop: bool
+    strategy: str
     zero: Literal[0, 1, 2, 3]
     reshard: bool
     grad_sync: bool
     cp_kind: Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ulysses"]
     cp_grad_sync: bool
+    expert_tp: bool
+    ep_sync: bool
 
 
 class PlanWords(GraphWords, total=False):
@@ -33,11 +36,15 @@ class PlanWords(GraphWords, total=False):
     pp: int
     dp: int
     cp: int
+    ep: int
+    capacity_factor: float
     hsdp: int
     micro_batch_size: int
     global_batch_size: int
     seq_len: int
     schedule: str
+    virtual_stages: int
+    task_order: Sequence[str]
     recompute_every: int
     layers_per_stage: Sequence[int] | str
     rank_order: Sequence[str] | str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stagedb.cli.graphs import count
 from stagedb.cli.options import Common, option_groups
 from stagedb.cli.output import Format, Output
 from stagedb.errors import UsageError
@@ -74,7 +75,7 @@ def memory(
     """
     room = None if capacity is None else _size(capacity)
     chosen = show or (Show.ALL if output.format is Format.TABLE and output.output is None else Show.PEAKS)
-    if chosen is Show.ALL and output.format is not Format.TABLE:
+    if chosen is Show.ALL and (output.format is not Format.TABLE or output.output is not None):
         raise UsageError(
             "three tables of different columns make one file of no format: --show peaks, phases or tensors"
         )
@@ -176,20 +177,21 @@ def _tell(common: Common, peaks: Sequence[Mapping[str, Any]], room: int) -> None
         return
     ranks = sum(row["ranks"] for row in over)
     common.say(
-        f"does not fit: {ranks:,} ranks of {len(over)} of {len(peaks)} classes hold more than {room / GIB:,.2f} GiB, "
-        f"the fullest by {(most - room) / GIB:,.2f} GiB"
+        f"does not fit: {count(ranks, 'rank')} of {len(over)} of {count(len(peaks), 'class', 'classes')} hold more "
+        f"than {room / GIB:,.2f} GiB, the fullest by {(most - room) / GIB:,.2f} GiB"
     )
     raise typer.Exit(1)
 
 
 def _size(text: str) -> int:
     """Bytes of `80GiB`, `80 GB` or `1.5TiB`."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]i?B|B)", text)
-    if match is None:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?B)", text, re.IGNORECASE)
+    units = {unit.lower(): size for unit, size in UNITS.items()}
+    if match is None or match[2].lower() not in units:
         raise UsageError(
             f"{text!r} is not a size: --capacity takes a number and one of {', '.join(UNITS)}, as in 80GiB"
         )
-    return int(float(match[1]) * UNITS[match[2]])
+    return int(float(match[1]) * units[match[2].lower()])
 
 
 def register(app: typer.Typer) -> None:

@@ -47,6 +47,10 @@ class GraphWords:
             help="Cross-entropy on vocabulary-parallel logits, or on gathered ones.  [loss-parallel]",
         ),
     ] = None
+    strategy: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Sharding rules of your own, by region of the model (YAML)."),
+    ] = None
     recompute: Annotated[
         str | None,
         typer.Option(
@@ -103,6 +107,20 @@ class GraphWords:
             "--cp-grad-sync/--no-cp-grad-sync", help="Reduce gradients over cp, too, or over dp alone.  [cp-grad-sync]"
         ),
     ] = None
+    expert_tp: Annotated[
+        bool | None,
+        typer.Option(
+            "--expert-tp/--no-expert-tp",
+            help="Tensor parallelism partitions each expert too, or its ranks have whole ones.  [expert-tp]",
+        ),
+    ] = None
+    ep_sync: Annotated[
+        bool | None,
+        typer.Option(
+            "--ep-sync/--no-ep-sync",
+            help="Reduce over ep the gradients of all but experts; without, copies drift apart.  [ep-sync]",
+        ),
+    ] = None
     plan: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Read these words from a YAML, JSON or TOML file; options given here win."),
@@ -135,6 +153,14 @@ class PlanWords(GraphWords):
     cp: Annotated[
         int | None, typer.Option(metavar="N", help="Context parallelism: ranks that share a sequence.  [1]")
     ] = None
+    ep: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Expert parallelism, among the ranks of dp: N divides dp and the experts.  [1]"),
+    ] = None
+    capacity_factor: Annotated[
+        float | None,
+        typer.Option(metavar="F", help="Slots of an expert, as a multiple of its even share.  [dropless]"),
+    ] = None
     hsdp: Annotated[
         int | None,
         typer.Option(metavar="N", help="Copies of what is sharded, each on dp / N neighbouring ranks.  [1]"),
@@ -150,7 +176,14 @@ class PlanWords(GraphWords):
         int | None, typer.Option(metavar="N", help="Tokens of a sequence.  [what the model was trained with]")
     ] = None
     schedule: Annotated[
-        str | None, typer.Option(metavar="1f1b|gpipe", help="Order of micro-batches on the stages.  [1f1b]")
+        str | None,
+        typer.Option(
+            metavar="1f1b|interleaved|zb-h1|gpipe|FILE",
+            help="Order of micro-batches on the stages, or a YAML or JSON file that says each stage's.  [1f1b]",
+        ),
+    ] = None
+    virtual_stages: Annotated[
+        int | None, typer.Option(metavar="N", help="Chunks of layers on each stage, interleaved.  [1]")
     ] = None
     recompute_every: Annotated[
         int | None, typer.Option(metavar="K", help="Recompute in every K-th layer of a stage alone.  [1]")

@@ -33,12 +33,15 @@ def query(
 
     A text that could write is refused. In a text, $instance is the id of the instance asked about.
     """
-    from stagedb.api import connect
+    from stagedb import api
 
     params = dict(_pair(text) for text in param or [])
-    with connect(common.store) as db:
+    with api.connect(common.store) as db:
         answer = db.query(query, params, instance=instance, timeout=timeout)
     output.write(answer.columns, answer.rows)
+    asked = None if answer.rows else next((info for info in api.queries() if info.name == query), None)
+    if asked is not None:
+        common.note(f"{query}: {asked.description}")
 
 
 @option_groups

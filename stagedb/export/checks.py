@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from stagedb.errors import StagedbError
-from stagedb.export.columns import COLLECTIVE, COMPUTE, FORWARD, RECV, SEND, ClassColumns, Workload
+from stagedb.export.columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
 from stagedb.export.rules import SMALLEST_ALL_GATHER
 from stagedb.export.sequence import Sequence
 from stagedb.export.wire import Ints
@@ -105,11 +105,12 @@ def _pairs(workload: Workload, nodes: Mapping[int, Sequence]) -> Iterator[str]:
 def _messages(columns: ClassColumns, nodes: Sequence, type_: int, hop: int) -> list[tuple[int, int]]:
     """Tag and size of the messages with the stage `hop` further, by tag and then in issue order."""
     ops = nodes.ops
-    chosen = (ops.type == type_) & (np.sign(ops.peer) == hop)
+    chosen = (ops.type == type_) & (ops.towards == hop)
     by_layout = [layout.ops[chosen[layout.ops]] for layout in nodes.layouts]
+    own = ops.tags
     found = [
-        (2 * microbatch + int(ops.template[row] != FORWARD), int(ops.size[row]))
-        for layout, microbatch in zip(nodes.layout.tolist(), columns.tasks.microbatch.tolist(), strict=True)
+        (tag + int(own[row]), int(ops.size[row]))
+        for layout, tag in zip(nodes.layout.tolist(), columns.tasks.tags.tolist(), strict=True)
         for row in by_layout[layout].tolist()
     ]
     return sorted(found, key=lambda message: message[0])

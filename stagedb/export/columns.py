@@ -34,8 +34,8 @@ RUNS: Mapping[int, tuple[int, ...]] = {
 class Ops:
     """The operators of a rank class, one a row. `template`, `type` and `when` are indexes of the tuples above.
 
-    Compute: `flops`, `bytes` (read and written). Others: `size` in bytes, `axis`, `dtype`; messages: `peer` (+1 or -1,
-    the stage at the other end). What an op does not have is 0 or "".
+    Compute: `flops`, `bytes` (read and written). Others: `size` in bytes, `axis`, `dtype`; messages: `peer` (how many
+    stages away the other end is). What an op does not have is 0 or "".
     """
 
     name: tuple[str, ...]
@@ -55,6 +55,21 @@ class Ops:
 
     def __len__(self) -> int:
         return len(self.name)
+
+    @property
+    def towards(self) -> Ints:
+        """Of a message, which way along the pipeline its other end lies: 1 the next stage, -1 the one before."""
+        return np.where((self.template == FORWARD) == (self.type == SEND), 1, -1)
+
+    @property
+    def tags(self) -> Ints:
+        """What a message's tag has beside its task's: the direction, and what makes a sender's chunk the receiver's.
+
+        Around the ends of the stages a message leads to another chunk.
+        """
+        around = (self.type == SEND) & (self.peer * self.towards < 0)
+        tags: Ints = (self.template != FORWARD) + np.where(around, 2 * self.towards, 0)
+        return tags
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,13 @@ class Tasks:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def tags(self) -> Ints:
+        """Of each task, what its messages' tags begin at: by micro-batch, then by the chunk that they are for."""
+        chunks = 1 + int(self.chunk.max(initial=0))
+        tags: Ints = 2 * (self.microbatch * chunks + self.chunk)
+        return tags
 
 
 @dataclass(frozen=True)

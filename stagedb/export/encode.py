@@ -13,7 +13,7 @@ import numpy as np
 from stagedb.errors import StagedbError
 from stagedb.export import chakra_pb2 as pb
 from stagedb.export import wire
-from stagedb.export.columns import COLLECTIVE, COMPUTE, FORWARD, RECV, SEND, ClassColumns, Ops, Workload
+from stagedb.export.columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Ops, Workload
 from stagedb.export.encoded import EncodedClass, RankBytes
 from stagedb.export.sequence import CTRL_DEPS, DATA_DEPS, Layout, Sequence
 from stagedb.export.wire import Bytes, Ints, Rows
@@ -87,7 +87,7 @@ def rank_bytes(workload: Workload, fields: RankFields, ranks: Ints) -> RankBytes
 
 def encode(columns: ClassColumns, nodes: Sequence, fields: RankFields, said: Mapping[str, str | int]) -> EncodedClass:
     """Encode a class. `said` goes into the metadata at the beginning of each file, beside the rank."""
-    tags = 2 * columns.tasks.microbatch
+    tags = columns.tasks.tags
     width = wire.varint_size(max(nodes.nodes, int(tags.max(initial=0)) + 1))
     attributes = _Attributes.of(nodes.ops, fields, width)
     beginning = _metadata(fields, said)
@@ -162,7 +162,7 @@ class _Attributes:
         axes = {axis: fields.begins.get(f"group.{axis}", -1) for axis in set(ops.axis)}
         collective, message = ops.type == COLLECTIVE, (ops.type == SEND) | (ops.type == RECV)
         source = np.array([axes[axis] for axis in ops.axis], np.int64)
-        peers = np.where(ops.peer > 0, fields.begins["next"], fields.begins["previous"])
+        peers = np.where(ops.towards > 0, fields.begins["next"], fields.begins["previous"])
         source = np.where(message, peers, source)
         groups = attribute("pg_name", "string_val", wire.constant(b"0" * fields.digits, len(ops)))
         zero = wire.constant(bytes(wire.padded(np.zeros(1, np.int64), fields.width)), len(ops))
@@ -231,14 +231,15 @@ def _template(ops: Ops, layout: Layout, attributes: _Attributes, width: int, fie
         waiting.append(wire.spread(np.zeros(count, np.int64), waits[field]) * width + np.repeat(first, waits[field]))
     by_field = [layout.field == CTRL_DEPS, layout.field == DATA_DEPS]
     patched = attributes.length[rows]
-    direction = (ops.template[rows[tagged_rows]] != FORWARD).astype(np.int64)
     return _Template(
         body.data,
         slots=np.concatenate([ends[0] - width, *waiting, ends[7][tagged_rows] - width]),
         refs=np.concatenate(
             [np.zeros(count, np.int64), *(layout.ref[each] for each in by_field), np.full(len(tagged_rows), _TAG)]
         ),
-        offsets=np.concatenate([np.arange(count), *(layout.offset[each] for each in by_field), direction]),
+        offsets=np.concatenate(
+            [np.arange(count), *(layout.offset[each] for each in by_field), ops.tags[rows[tagged_rows]]]
+        ),
         patches=wire.spread(ends[6] - patched, patched),
         sources=wire.spread(attributes.source[rows], patched),
     )

@@ -153,10 +153,11 @@ class _Sequencer:
     def _rows_of(self, kind: int, chunk: int, first: int, last: int) -> Ints:
         """The ops that a task of this variant runs, in issue order."""
         ops = self.columns.ops
-        runs = (ops.chunk == chunk) & np.isin(ops.template, RUNS[kind])
+        # A step is that of all chunks of the stage, one after the other.
+        runs = ((ops.chunk == chunk) | (ops.template == STEP)) & np.isin(ops.template, RUNS[kind])
         runs &= ((ops.when != FIRST) | bool(first)) & ((ops.when != LAST) | bool(last))
         rows = np.flatnonzero(runs)
-        return rows[np.argsort(ops.order[rows], kind="stable")].astype(np.int64)
+        return rows[np.lexsort((ops.order[rows], ops.chunk[rows]))].astype(np.int64)
 
     def _before(self, chosen: Ints, has: npt.NDArray[np.bool_]) -> Ints:
         """For each task the latest one before it that has something; -1 for none."""

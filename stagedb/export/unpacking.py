@@ -18,10 +18,10 @@ def unpack_traces(
     and StagedbError for failures, a damaged file among them; then nothing is left under the name.
     """
     clock = Clock()
-    if request.force and path.resolve().is_relative_to(request.out.resolve()):
-        raise UsageError(f"{path} is in {request.out}, which --force would remove with it: name another with --out")
     with Packed(path) as packed, clock.stage("read"):
         request.check(packed.world, only)
+        if request.force and path.resolve().is_relative_to(request.out.resolve()):
+            raise UsageError(f"{path} is in {request.out}, which --force would remove with it: name another with --out")
         traces = _wanted(packed, only)
     return write_set(traces, request, counter=Counter(progress), clock=clock)
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import sympy
 
@@ -43,6 +43,15 @@ SHARDS = symbol("dp") * symbol("cp") / symbol("hsdp")
 """Members of a group over which something is sharded: those of dp and cp, but for replicas (hybrid sharding)."""
 
 
+def _of_experts(weight: Layout) -> bool:
+    return weight.on("ep") is not None
+
+
+def _shards(weight: Layout) -> sympy.Expr:
+    """Members of a group that shares a weight: of experts, those that hold the same ones."""
+    return symbol("edp") / symbol("hsdp") if _of_experts(weight) else SHARDS
+
+
 @dataclass(frozen=True)
 class Bucket:
     """A collective over many weights, or their gradients: its rule, mesh axis, and when it runs.
@@ -50,6 +59,7 @@ class Bucket:
     `only` is a condition beside that its group has more than one member, of which there are `members` (None: as the
     mesh axis says). `dtype` is the class on the wire. `parts`: an
     all-reduce is over one rank's parts of the gradients, not whole ones; gathers and scatters always are of parts.
+    of: whether it takes all weights, only those of `experts` that ranks of ep divide among them, or only `dense` ones.
     """
 
     name: str
@@ -62,14 +72,19 @@ class Bucket:
     only: sympy.Expr | None = None
     parts: bool = False
     members: sympy.Expr | None = None
+    of: Literal["all", "dense", "experts"] = "all"
+
+    def takes(self, weight: Layout) -> bool:
+        """Whether a weight of this layout passes it."""
+        return self.of == "all" or (self.of == "experts") == _of_experts(weight)
 
     def bytes(self) -> tuple[sympy.Expr, sympy.Expr]:
         """What one weight adds to the operand and to the result: it has `elements`, or `shard` of them on a rank."""
         if self.kind == "all_reduce":
             whole = (symbol("shard") if self.parts else symbol("elements")) * WIDTHS[self.dtype]
             return whole, whole
-        part = symbol("shard") * WIDTHS[self.dtype]
-        return (part, part * SHARDS) if self.kind == "all_gather" else (part * SHARDS, part)
+        part, shards = symbol("shard") * WIDTHS[self.dtype], symbol("edp") if self.axis == "edp" else SHARDS
+        return (part, part * shards) if self.kind == "all_gather" else (part * shards, part)
 
 
 @dataclass(frozen=True)
@@ -111,6 +126,8 @@ def present_if_shared(axis: str) -> sympy.Expr:
         return symbol("pp") - 1
     if axis == "dp":
         return SHARDS - 1
+    if axis == "edp":
+        return symbol("edp") - 1
     if axis == "dp_replicate":
         return symbol("hsdp") - 1
     return symbol(axis) - 1
@@ -201,8 +218,8 @@ def _step(
         early = habits.partial is not None and habits.partial.template is not Template.STEP
         if "tp" in partial and habits.partial is not None and early:
             names.append(habits.partial.name)
-        if "dp" in partial:
-            names += [bucket.name for bucket in habits.gradients]
+        if "dp" in partial or "edp" in partial:
+            names += [bucket.name for bucket in habits.gradients if bucket.takes(layouts[weight.name])]
         if "kv_heads" in weight.axes and "packed" not in weight.axes:
             names.append(REPLICATED_HEADS)
         if "tp" in partial and not early:
@@ -212,8 +229,7 @@ def _step(
                 grad = _reduce(step, layouts, block, grad, "tp")
         if tie is not None and weight.name in (tie.first, tie.second):
             grad = _reduce(step, layouts, block, grad, "embedding")
-        part = cut(grad, layouts, weight, _in_step(grad))
-        if part is not None:
+        while (part := cut(grad, layouts, weight, _in_step(grad))) is not None:
             step.append(part)
             (grad,) = part.outputs
         ready.append(grad)
@@ -327,12 +343,12 @@ class _OfShards(Sizes):
 
     def elements(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
         origin = next(name for name in self.rows if tensor.name == name or tensor.name.startswith(f"{name}."))
-        return shard_elements(self.local_shape(tensor, layout), self.rows[origin])
+        return shard_elements(self.local_shape(tensor, layout), self.rows[origin], _shards(layout))
 
 
-def shard_elements(shape: tuple[sympy.Expr, ...], rows: int) -> sympy.Expr:
+def shard_elements(shape: tuple[sympy.Expr, ...], rows: int, shards: sympy.Expr = SHARDS) -> sympy.Expr:
     """Elements of one rank's part of a parameter that is cut into equal parts of whole rows, the last ones padded."""
-    return sympy.ceiling(sympy.Mul(*shape[:rows]) / SHARDS) * sympy.Mul(*shape[rows:])
+    return sympy.ceiling(sympy.Mul(*shape[:rows]) / shards) * sympy.Mul(*shape[rows:])
 
 
 def _absent_bytes(
@@ -417,15 +433,20 @@ def _weights(
     tie: Tie | None,
 ) -> dict[str, SymTensor]:
     rows = {}
+    copies = {weight.name: {weight.name} for weight in block.weights}
+    for op in operations:
+        for name in copies.keys() & {t.name for t in op.inputs}:
+            if isinstance(op.operator, Redistribution):
+                copies[name] |= {t.name for t in op.outputs}
     for order, weight in enumerate(block.weights):
         layout = layouts[weight.name]
         copy = tie is not None and weight.name == tie.second
-        shard = shard_elements(sizes.local_shape(weight, layout), block.rows[weight.name])
+        shard = shard_elements(sizes.local_shape(weight, layout), block.rows[weight.name], _shards(layout))
         sharded: dict[str, Any] = {
             "rows": block.rows[weight.name],
             "shard": canonical(shard),
-            "gathers": tuple(bucket.name for bucket in habits.parameters),
-            "readers": tuple(op.name for op in operations if weight.name in {t.name for t in op.inputs}),
+            "gathers": tuple(bucket.name for bucket in habits.parameters if bucket.takes(layout)),
+            "readers": tuple(op.name for op in operations if copies[weight.name] & {t.name for t in op.inputs}),
         }
         rows[weight.name] = SymTensor(
             **{
@@ -449,7 +470,7 @@ def _made_with(block: LaidOut, grad: Tensor) -> tuple[str, ...]:
     """
     names = {op.name: i for i, op in enumerate(block.operations)}
     (maker,) = [op for op in block.operations if grad.name in {t.name for t in op.outputs}]
-    if isinstance(maker.operator, Redistribution) and maker.operator.move == "slice":
+    if isinstance(maker.operator, Redistribution):
         return (*_made_with(block, maker.inputs[0]), maker.name)
     twin = f"{maker.origin}.input_gradient"
     return (maker.name, twin) if names.get(twin, -1) > names[maker.name] else (maker.name,)

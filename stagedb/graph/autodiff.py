@@ -15,7 +15,7 @@ def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tens
     engines do; the sum takes part in the region of the tensor that it is the gradient of.
     """
     forward = list(tracer.operations)
-    regions = {tensor.name: op.region for op in forward for tensor in op.outputs}
+    regions = {tensor.name: op.operator.sum_region or op.region for op in forward for tensor in op.outputs}
     consumers = {tensor.name: op.region for op in reversed(forward) for tensor in op.inputs}
     grads: dict[str, Tensor] = dict(seeds)
     for op in reversed(forward):

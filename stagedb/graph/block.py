@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from stagedb.graph.autodiff import differentiate
-from stagedb.graph.layout import Layout, Partitioned
-from stagedb.graph.matcher import Matching, Rules, match, wanted
+from stagedb.graph.layout import MESH_AXES, Layout, Partial
+from stagedb.graph.matcher import Matching, Rules, match, redistribution, wanted
 from stagedb.graph.operators import Redistribution
 from stagedb.graph.recompute import Part, cached, recompute
 from stagedb.graph.ring import spell_out
@@ -60,8 +60,12 @@ def lay_out(
     choices: Matching,
     hidden: tuple[str, ...],
     weight_gradient_first: Callable[[bool], bool],
+    stored: Rules | None = None,
 ) -> LaidOut:
-    """Trace a block's forward, derive its backward, and match the layouts of both."""
+    """Trace a block's forward, derive its backward, and match the layouts of both.
+
+    stored: by region how its weights are kept, where that is not as its operators want them.
+    """
     tracer = Tracer(plan.name, weight_gradient_first=weight_gradient_first)
     port_tensor = tracer.tensor("input", hidden, "act", "activation")
     result = plan.trace(tracer, port_tensor)
@@ -78,7 +82,8 @@ def lay_out(
     }
     port = wanted(hidden, rules[PORT_REGION])
     regions = {tensor.name: op.region for op in reversed(tracer.operations) for tensor in op.inputs}
-    layouts = {tensor.name: wanted(tensor.axes, rules[regions[tensor.name]]) for tensor in tracer.weights}
+    held = {**rules, **(stored or {})}
+    layouts = {tensor.name: wanted(tensor.axes, held[regions[tensor.name]]) for tensor in tracer.weights}
     layouts |= {name: wanted(tensor.axes, rules[regions[name]]) for name, tensor in given.items()}
     leave: dict[str, Layout] = {}
     if x is not None:
@@ -91,8 +96,7 @@ def lay_out(
     repeats = dict[str, str]()
     gradients, layouts = {weight.name: grads[weight.name] for weight in tracer.weights}, dict(matched.layouts)
     operations = spell_out(matched.operations, layouts)
-    if plan.cut_gradients:
-        operations = _cut_gradients(operations, tracer.weights, gradients, layouts)
+    operations = _led_to_parts(operations, tracer.weights, gradients, layouts, plan.cut_gradients)
     kept = frozenset() if plan.recomputed is None else cached(operations, plan.recomputed)
     if plan.recomputed is not None:
         operations, repeats = recompute(operations, plan.recomputed)
@@ -114,31 +118,37 @@ def lay_out(
 
 
 def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Operation) -> Operation | None:
-    """The slice that a gradient is led through where its weight is partitioned and itself is not; None where both are.
+    """What leads a gradient to the parts that its weight is kept in, on one mesh axis; None where it is in such parts.
 
-    The new tensor's layout is added. The slice is issued as `like`.
+    A sum for a weight that is whole stays partial: it is reduced as one of many. The new tensor's layout is added; the
+    operation is issued as `like`.
     """
-    for axis in weight.axes:
-        for mesh_axis in layouts[weight.name].cuts(axis):
-            if layouts[gradient.name].on(mesh_axis) is None:
-                part = dataclasses.replace(gradient, name=f"{gradient.name}.slice.{mesh_axis}")
-                layouts[part.name] = layouts[gradient.name].with_(mesh_axis, Partitioned(axis))
-                move = Redistribution("slice", mesh_axis, target=axis)
-                return dataclasses.replace(like, name=part.name, operator=move, inputs=(gradient,), outputs=(part,))
+    for mesh_axis in reversed(MESH_AXES):
+        have, goal = layouts[gradient.name].on(mesh_axis), layouts[weight.name].on(mesh_axis)
+        if have == goal or (goal is None and isinstance(have, Partial)):
+            continue
+        move = redistribution(mesh_axis, have, goal)
+        part = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
+        layouts[part.name] = layouts[gradient.name].with_(mesh_axis, goal)
+        return dataclasses.replace(like, name=part.name, operator=move, inputs=(gradient,), outputs=(part,))
     return None
 
 
-def _cut_gradients(
+def _led_to_parts(
     operations: tuple[Operation, ...],
     weights: Iterable[Tensor],
     gradients: dict[str, Tensor],
     layouts: dict[str, Layout],
+    slices: bool,
 ) -> tuple[Operation, ...]:
+    """Send at once what does not lie as its weight is kept; cut what is whole, unless the step does that."""
     rows = list(operations)
     for weight in weights:
         at = next(i for i, op in enumerate(rows) if gradients[weight.name] in op.outputs)
-        part = cut(gradients[weight.name], layouts, weight, rows[at])
-        if part is not None:
-            rows.insert(at + 1, part)
+        while (part := cut(gradients[weight.name], layouts, weight, rows[at])) is not None:
+            if not slices and isinstance(part.operator, Redistribution) and part.operator.move == "slice":
+                break
+            at += 1
+            rows.insert(at, part)
             gradients[weight.name] = part.outputs[0]
     return tuple(rows)

@@ -13,7 +13,19 @@ import numpy as np
 
 from stagedb.graph.operators import Array
 from stagedb.graph.simulated_mesh import SimulatedMesh, Value
-from stagedb.graph.simulated_stage import BACKWARD, FORWARD, STEP, Key, Message, Stage, Task, Waiting
+from stagedb.graph.simulated_stage import (
+    BACKWARD,
+    FORWARD,
+    HALVES,
+    STEP,
+    Key,
+    Message,
+    Stage,
+    Task,
+    Waiting,
+    full,
+    run_tasks,
+)
 from stagedb.graph.symbolic import SymGraph
 from stagedb.symbols import evaluate
 
@@ -28,7 +40,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """By stage, how many consecutive positions of the model it holds, and its tasks in the order of their running."""
+    """How many consecutive positions each number holds, and each stage's tasks in the order of their running.
+
+    Number n is chunk n // stages of stage n % stages.
+    """
 
     positions: Sequence[int]
     orders: Sequence[Sequence[Task]]
@@ -80,17 +95,19 @@ def run(
     mesh = SimulatedMesh(graph, env)
     post: dict[Message, Value] = {}
     bounds = pairwise(accumulate(pipeline.positions, initial=0))
-    stages = [
-        Stage(mesh, index, places[start:end], weights, batches, post, recompute_every)
-        for index, (start, end) in enumerate(bounds)
-    ]
-    _run_in_turn([stage.run(order) for stage, order in zip(stages, pipeline.orders, strict=True)])
+    pp, stages = env["pp"], list[Stage]()
+    for index, (start, end) in enumerate(bounds):
+        counted = sum(each.layers for each in stages[index % pp :: pp])
+        more = {"stages": len(pipeline.positions), "counted": counted}
+        stages.append(Stage(mesh, index, places[start:end], weights, batches, post, recompute_every, **more))
+    _run_in_turn([run_tasks(stages[stage::pp], order) for stage, order in enumerate(pipeline.orders)])
     return Run(float(np.mean(list(stages[-1].losses.values()))), _together(mesh, stages))
 
 
 def _check(pipeline: Pipeline, env: Mapping[str, int], places: int, sequences: int) -> None:
     """ValueError where a pipeline, a plan and a batch do not belong together."""
-    if not len(pipeline.positions) == len(pipeline.orders) == env["pp"]:
+    chunks, rest = divmod(len(pipeline.positions), env["pp"])
+    if not chunks or rest or len(pipeline.orders) != env["pp"]:
         raise ValueError(
             f"{len(pipeline.positions)} stages have positions and {len(pipeline.orders)} have orders, pp is {env['pp']}"
         )
@@ -99,9 +116,12 @@ def _check(pipeline: Pipeline, env: Mapping[str, int], places: int, sequences: i
     if not sequences or sequences % env["B"]:
         raise ValueError(f"{sequences} sequences are not whole micro-batches of {env['B']}")
     count = sequences // env["B"]
-    tasks = sorted([(STEP, 0), *((kind, index) for kind in (FORWARD, BACKWARD) for index in range(count))])
+    tasks = [
+        sorted([(STEP, 0, 0), *((kind, at, chunk) for kind in kinds for at in range(count) for chunk in range(chunks))])
+        for kinds in ((FORWARD, BACKWARD), (FORWARD, *HALVES))
+    ]
     for stage, order in enumerate(pipeline.orders):
-        if sorted(order) != tasks or order[-1] != (STEP, 0):
+        if sorted(map(full, order)) not in tasks or full(order[-1]) != (STEP, 0, 0):
             raise ValueError(f"stage {stage} does not run each of {count} micro-batches once, and then the step")
 
 

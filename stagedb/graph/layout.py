@@ -8,8 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-MESH_AXES = ("dp", "cp", "tp")
-"""The axes that layouts speak of, outermost first: an axis partitioned over several is cut in this order."""
+MESH_AXES = ("dp", "edp", "ep", "cp", "tp")
+"""The axes that layouts speak of, outermost first: an axis partitioned over several is cut in this order.
+
+Experts see the ranks of dp and cp as another two axes: `ep`, over which experts are partitioned, and `edp` (dp x cp /
+ep), whose ranks hold the same experts. A layout is on one pair or on the other.
+"""
 
 INNERMOST_FIRST = ("heads", "kv_heads")
 """Tensor axes that are cut in the reverse order of the mesh: tensor parallelism deals heads, context parallelism deals

@@ -49,6 +49,8 @@ def wanted(axes: tuple[str, ...], rules: Mapping[str, tuple[str, ...]], labels: 
 
 def left(op: Operation, inputs: list[Layout]) -> Layout:
     """What partitioned inputs leave where the output does not keep the axis: a partial result."""
+    if op.operator.deals:
+        return Layout()
     cut = {m for layout in inputs for m, p in layout.placements if isinstance(p, Partitioned)}
     return Layout.of({m: Partial(op.operator.reduction) for m in cut})
 
@@ -64,7 +66,9 @@ class _Matcher:
     gathered: dict[str, Operation] = field(default_factory=dict)
 
     def scope(self, op: Operation) -> str:
-        """Operations of one scope share redistributions."""
+        """Operations of one scope share redistributions. What experts have been sent serves all of their operations."""
+        if op.region == "experts":
+            return ""
         backward = self.choices.regather and op.template is not Template.FORWARD
         return ("backward " if backward else "") + ("" if self.choices.share else op.origin)
 
@@ -73,7 +77,7 @@ class _Matcher:
         if not op.operator.linear:
             return ()
         # What is not shared is what a tensor-parallel plan redistributes; sums over data wait in any case.
-        axes = MESH_AXES if self.choices.share else tuple(m for m in MESH_AXES if m != "tp")
+        axes = MESH_AXES if self.choices.share or op.region == "experts" else tuple(m for m in MESH_AXES if m != "tp")
         return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
 
     def issue(self, op: Operation) -> None:
@@ -86,7 +90,8 @@ class _Matcher:
                 want = want.with_(mesh_axis, Partial())
             inputs.append(self.redistributed(self.narrowed(tensor, op), want, op))
         moved = inputs[0] is not op.inputs[0] if inputs else False
-        if moved and self.choices.regather and op.template is Template.FORWARD and isinstance(op.operator, Quantize):
+        again = self.choices.regather and op.region != "experts"
+        if moved and again and op.template is Template.FORWARD and isinstance(op.operator, Quantize):
             self.gathered[op.outputs[0].name] = op
         self.issued.append(Operation(op.name, op.operator, tuple(inputs), *_rest(op)))
         consumed = [self.layouts[t.name] for t in inputs]
@@ -120,10 +125,13 @@ class _Matcher:
         """The tensor in the wanted layout, moved there if no earlier consumer of the scope did."""
         if self.layouts[tensor.name] == want:
             return tensor
-        key = (tensor.name, want, self.scope(consumer))
-        kept = (tensor.name, want, self.scope(consumer).removeprefix("backward "))
+        scope = self.scope(consumer)
+        kept = (tensor.name, want, scope.removeprefix("backward "))
         if self.exchanged(tensor, want) and kept in self.copies:
             return self.copies[kept]
+        if tensor.role == "weight" and consumer.template is not Template.FORWARD:
+            scope = f"backward {scope}"  # what a weight's parts make is not kept from the forward
+        key = (tensor.name, want, scope)
         if key not in self.copies:
             self.copies[key] = self.move(tensor, want, consumer)
         return self.copies[key]
@@ -139,13 +147,11 @@ class _Matcher:
 
     def move(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:
         current = tensor
-        for mesh_axis in reversed(MESH_AXES):
+        for mesh_axis in _turns(self.layouts[tensor.name], want):
             have, goal = self.layouts[current.name].on(mesh_axis), want.on(mesh_axis)
-            if have == goal:
-                continue
-            operator = _redistribution(mesh_axis, have, goal)
+            operator = redistribution(mesh_axis, have, goal)
             name = self.unique(f"{current.name}.{operator.move}.{mesh_axis}")
-            moved = Tensor(name, current.axes, current.dtype, current.role)
+            moved = Tensor(name, current.axes, current.dtype, "activation" if tensor.role == "weight" else current.role)
             reduces = isinstance(have, Partial)
             at = self.after(current.name) if reduces else len(self.issued)
             made_by = self.issued[at - 1] if reduces else consumer
@@ -179,11 +185,21 @@ class _Matcher:
         return candidate
 
 
+def _turns(have: Layout, want: Layout) -> list[str]:
+    """The mesh axes to move on, innermost first. Tokens go to their experts before they are gathered over tp, and come
+    back when they have been partitioned over it again."""
+    axes = [m for m in reversed(MESH_AXES) if have.on(m) != want.on(m)]
+    if want.on("ep") == Partitioned("experts"):
+        return sorted(axes, key=lambda m: (not isinstance(have.on(m), Partial), m != "ep"))
+    return sorted(axes, key=lambda m: m == "ep") if have.on("ep") == Partitioned("experts") else axes
+
+
 def _rest(op: Operation) -> tuple[tuple[Tensor, ...], str, Template, str]:
     return op.outputs, op.region, op.template, op.origin
 
 
-def _redistribution(mesh_axis: str, have: Placement | None, goal: Placement | None) -> Redistribution:
+def redistribution(mesh_axis: str, have: Placement | None, goal: Placement | None) -> Redistribution:
+    """The collective, or local slice, that makes one placement on a mesh axis of another."""
     match have, goal:
         case Partial(reduction), None:
             return Redistribution("all_reduce", mesh_axis, reduces=reduction)

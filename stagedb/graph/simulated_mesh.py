@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stagedb.graph.layout import MESH_AXES, Layout, parse_layout
+from stagedb.graph.layout import Layout, parse_layout
 from stagedb.graph.operators import AdamW, Array, Operator, Place, Redistribution, Rotate, load
 from stagedb.graph.symbolic import BlockSpec, SymGraph, SymOp, SymTensor, Template
 from stagedb.symbols import evaluate
@@ -67,8 +67,12 @@ class SimulatedMesh:
     @cached_property
     def ranks(self) -> Sequence[Mapping[str, int]]:
         """The coordinates of each rank, tp innermost."""
-        ranges = [range(self.env[axis]) for axis in MESH_AXES]
-        return [dict(zip(MESH_AXES, c, strict=True)) for c in itertools.product(*ranges)]
+        ranges = [range(self.env[axis]) for axis in ("dp", "cp", "tp")]
+        found = []
+        for dp, cp, tp in itertools.product(*ranges):
+            edp, ep = divmod(dp * self.env["cp"] + cp, self.env["ep"])
+            found.append({"dp": dp, "edp": edp, "ep": ep, "cp": cp, "tp": tp})
+        return found
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -114,6 +118,14 @@ class SimulatedMesh:
     def together(self) -> int:
         """Ranks of cp that gradients are reduced over."""
         return self.env["cp"] if json.loads(self.graph.options).get("cp_grad_sync", True) else 1
+
+    def sharing(self, row: SymTensor) -> str:
+        """The axis of the groups that share a weight: experts are shared by those who hold the same."""
+        return "edp" if self.env["ep"] > 1 and self.layouts[row.name].on("ep") is not None else "dp"
+
+    def sharers(self, row: SymTensor) -> int:
+        """Members of such a group."""
+        return self.shards if self.sharing(row) == "dp" else self.env["edp"]
 
     def weights(self, block: str) -> list[SymTensor]:
         """The weights of a block."""
@@ -190,19 +202,19 @@ class SimulatedMesh:
 
     def split(self, value: Value, row: SymTensor) -> Value:
         """Each rank's part of a weight that a dp group shares: rows in equal parts, the last ones padded."""
-        out = []
+        out, shards, axis = [], self.sharers(row), self.sharing(row)
         for rank, array in zip(self.ranks, value, strict=True):
             rows = array.reshape(int(np.prod(array.shape[: row.rows])), -1)
-            each = -(-len(rows) // self.shards)
-            padded = np.pad(rows, ((0, each * self.shards - len(rows)), (0, 0)))
-            out.append(np.split(padded, self.shards)[self._group("dp", rank).index(self.ranks.index(rank))])
+            each = -(-len(rows) // shards)
+            padded = np.pad(rows, ((0, each * shards - len(rows)), (0, 0)))
+            out.append(np.split(padded, shards)[self._group(axis, rank).index(self.ranks.index(rank))])
         return out
 
     def join(self, value: Value, row: SymTensor) -> Value:
         """The weight that the parts of a group make."""
         out = []
         for rank in self.ranks:
-            rows = np.concatenate([value[member] for member in self._group("dp", rank)])
+            rows = np.concatenate([value[member] for member in self._group(self.sharing(row), rank)])
             shape = [length for _, length in (self._part(a, self.layouts[row.name].cuts(a), rank) for a in row.axes)]
             out.append(rows[: int(np.prod(shape[: row.rows]))].reshape(shape))
         return out
@@ -281,7 +293,8 @@ class SimulatedMesh:
 
     def _before(self, axis: str, rank: Mapping[str, int]) -> int:
         """The member before this one on a ring."""
-        return self.ranks.index({**rank, axis: (rank[axis] - 1) % self.env[axis]})
+        members = self._group(axis, rank)
+        return members[members.index(self.ranks.index(rank)) - 1]
 
     def _group(self, axis: str, rank: Mapping[str, int]) -> list[int]:
         """The ranks that share a collective on an axis with this one, in order."""
@@ -296,9 +309,14 @@ class SimulatedMesh:
             same = [{**rank, "dp": dp} for dp in (near if axis == "dp" else apart)]
             if axis == "dp" and self.together > 1:
                 same = [{**member, "cp": cp} for member in same for cp in range(self.env["cp"])]
+        elif axis in ("ep", "edp"):
+            fixed = {"ep", "edp", "tp"} - {axis}
+            same = [dict(other) for other in self.ranks if all(other[a] == rank[a] for a in fixed)]
         else:
             same = [{**rank, axis: i} for i in range(self.env[axis])]
-        return [self.ranks.index(member) for member in same]
+        # Where a member stands on edp and ep follows from dp.
+        named = [tuple(other[a] for a in ("dp", "cp", "tp")) for other in self.ranks]
+        return [named.index(tuple(member[a] for a in ("dp", "cp", "tp"))) for member in same]
 
     def _redistribute(self, move: Redistribution, value: Value, row: SymTensor) -> Value:
         out = []

@@ -1,6 +1,6 @@
-"""One pipeline stage of a simulated step: what it keeps, and what its tasks do with it.
+"""One number of a simulated pipeline: a stage, or one of its chunks. What it keeps, and what its tasks do with it.
 
-A stage keeps the activations of each micro-batch that is under way, its weights (or its parts of them), and what has
+It keeps the activations of each micro-batch that is under way, its weights (or its parts of them), and what has
 been summed of each gradient. With others it shares only what it posts.
 """
 
@@ -16,13 +16,18 @@ from stagedb.graph.symbolic import OpType, SymOp, SymTensor, Template, When
 Key = tuple[str, int]
 """A tensor (or weight) of the block at a position of the whole model."""
 
-Task = tuple[str, int]
-"""What a stage does: "forward" or "backward" of a micro-batch, or ("step", 0)."""
+Task = tuple[str, int] | tuple[str, int, int]
+"""What a stage does: a kind and a micro-batch, and the chunk where it has several; the step is ("step", 0).
+
+Kinds are "forward", and "backward" or its halves "input_gradient" and "weight_gradient".
+"""
 
 FORWARD, BACKWARD, STEP = "forward", "backward", "step"
+HALVES = (str(Template.INPUT_GRADIENT), str(Template.WEIGHT_GRADIENT))
+"""What a split backward is split into."""
 
 Message = tuple[int, str, int]
-"""The stage that a value is for, what it is (a template, or `TIED`), and its micro-batch."""
+"""The number that a value is for, what it is (a template, or `TIED`), and its micro-batch."""
 
 TIED = "embedding"
 """The mesh axis on which the first and the last stage sum the gradient of a weight that both have."""
@@ -31,8 +36,14 @@ Waiting = Generator[str, None, None]
 """Work that yields, as a text, what it waits for."""
 
 
+def full(task: Task) -> tuple[str, int, int]:
+    """A task with its chunk."""
+    return (task[0], task[1], task[2] if len(task) == 3 else 0)
+
+
 class Stage:
-    """A stage's state. `places` are its positions in the whole model, with their blocks, in forward order."""
+    """The state of a stage's chunk. `index` is its number in the pipeline, of which there are `stages`.
+    `places` are its positions in the whole model, with their blocks, in forward order."""
 
     def __init__(
         self,
@@ -43,10 +54,16 @@ class Stage:
         microbatches: Sequence[Mapping[str, Array]],
         post: MutableMapping[Message, Value],
         recompute_every: int = 1,
+        stages: int | None = None,
+        counted: int = 0,
     ) -> None:
-        """`microbatches` holds the model's inputs (`tokens`, `labels`), whole; `post` is shared by all stages."""
+        """`counted`: layers of the stage that stand in its chunks before. `microbatches` holds the model's inputs
+        (`tokens`, `labels`), whole; `post` is shared by all stages."""
         layers = [place for place, block in places if mesh.specs[block].repeat != "1"]
-        self.recomputing = frozenset(layers[recompute_every - 1 :: recompute_every])
+        again = (place for at, place in enumerate(layers, start=counted + 1) if at % recompute_every == 0)
+        self.recomputing = frozenset(again)
+        self.layers = len(layers)
+        self.stages = stages or mesh.env["pp"]
         self.mesh, self.index, self.places = mesh, index, places
         self.blocks = dict(places)
         self.microbatches, self.post = microbatches, post
@@ -63,27 +80,16 @@ class Stage:
             for row in mesh.weights(block):
                 value = mesh.scatter(weights[(row.tied, 0) if row.tied else (row.name, place)], row)
                 sharded = any(mesh.templates[name] is not Template.STEP for name in row.gathers)
-                if sharded and mesh.shards > 1:
+                if sharded and mesh.sharers(row) > 1:
                     self.parts[row.name, place] = mesh.split(value, row)
                 else:
                     self.whole[row.name, place] = value
 
-    @property
-    def stages(self) -> int:
-        """How many stages there are."""
-        return self.mesh.env["pp"]
-
-    def run(self, order: Sequence[Task]) -> Waiting:
-        """Run the tasks one after another; yields what the stage waits for, until it is there."""
-        kinds = [kind for kind, _ in order]
-        for at, (kind, microbatch) in enumerate(order):
-            due = {When.EVERY}
-            if kind not in kinds[:at]:
-                due.add(When.FIRST)
-            if kind not in kinds[at + 1 :]:
-                due.add(When.LAST)
-            task = {FORWARD: self.forward, BACKWARD: self.backward}.get(kind)
-            yield from self.step() if task is None else task(microbatch, due)
+    def run(self, kind: str, microbatch: int, due: set[When]) -> Waiting:
+        """Run a task of this chunk; yields what it waits for, until it is there."""
+        tasks = {FORWARD: self.forward, BACKWARD: self.backward}
+        tasks |= dict(zip(HALVES, (self.input_gradient, self.weight_gradient), strict=True))
+        yield from tasks[kind](microbatch, due)
 
     def forward(self, microbatch: int, due: set[When]) -> Waiting:
         """The forward of a micro-batch through all positions, then the message to the next stage."""
@@ -105,6 +111,26 @@ class Stage:
 
     def backward(self, microbatch: int, due: set[When]) -> Waiting:
         """Both gradients of a micro-batch, its message to the stage before, and what is due of gradient buckets."""
+        yield from self.gradients_of(microbatch, due, (Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT))
+        self.collect(microbatch, due)
+        self.drop_parameters(due)
+
+    def input_gradient(self, microbatch: int, due: set[When]) -> Waiting:
+        """The half of a backward that others wait for. No gathered parameter outlives it."""
+        yield from self.gradients_of(microbatch, due, (Template.INPUT_GRADIENT,))
+        for key in self.parts:
+            self.running[microbatch].pop(key, None)
+        self.drop_parameters(due)
+
+    def weight_gradient(self, microbatch: int, due: set[When]) -> Waiting:
+        """The other half, from what the first has left."""
+        yield from ()
+        for place, block in reversed(self.places):
+            self.compute(self.running[microbatch], place, block, (Template.WEIGHT_GRADIENT,), due)
+        self.collect(microbatch, due)
+
+    def gradients_of(self, microbatch: int, due: set[When], templates: Sequence[Template]) -> Waiting:
+        """A micro-batch's backward through all positions, as far as it is in these templates, with its messages."""
         values = self.running[microbatch]
         yield from self.take(values, Template.INPUT_GRADIENT, microbatch)
         if self.index == self.stages - 1:
@@ -114,14 +140,21 @@ class Stage:
         for place, block in reversed(self.places):
             self.hand_over(values, Template.INPUT_GRADIENT, place)
             self.gather_parameters(values, place, block, Template.INPUT_GRADIENT, due)
-            self.compute(values, place, block, (Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT), due)
+            self.compute(values, place, block, templates, due)
         self.send(values, Template.INPUT_GRADIENT, microbatch)
+
+    def collect(self, microbatch: int, due: set[When]) -> None:
+        """Add up a micro-batch's gradients of weights, and lead them through the buckets that are due."""
+        values = self.running[microbatch]
         for place, block in self.places:
             for update in self.mesh.updates[block]:
                 key = (update.weight.name, place)
                 self.accumulate(key, 0, values[update.gradient, place])
                 self.reduce(key, update, Template.WEIGHT_GRADIENT, due)
         del self.running[microbatch]
+
+    def drop_parameters(self, due: set[When]) -> None:
+        """Forget what was gathered for all micro-batches, after the last of them."""
         if When.LAST in due:
             for key in self.parts:
                 self.whole.pop(key, None)
@@ -288,3 +321,20 @@ class Stage:
     def repeated(self, block: str) -> bool:
         """Whether a block is a layer."""
         return self.mesh.specs[block].repeat != "1"
+
+
+def run_tasks(chunks: Sequence[Stage], order: Sequence[Task]) -> Waiting:
+    """Run a stage's tasks one after another; yields what the stage waits for, until it is there."""
+    tasks = [full(task) for task in order]
+    kinds = [(kind, chunk) for kind, _, chunk in tasks]
+    for at, (kind, microbatch, chunk) in enumerate(tasks):
+        due = {When.EVERY}
+        if (kind, chunk) not in kinds[:at]:
+            due.add(When.FIRST)
+        if (kind, chunk) not in kinds[at + 1 :]:
+            due.add(When.LAST)
+        if kind != STEP:
+            yield from chunks[chunk].run(kind, microbatch, due)
+            continue
+        for each in chunks:
+            yield from each.step()

@@ -11,14 +11,31 @@ from stagedb.parallel import Task, receiver
 
 
 @dataclass(frozen=True)
-class StageWork:
-    """What one stage does: its blocks, its buckets, its task order; on one rank of cp, where these differ."""
+class ChunkWork:
+    """What one chunk (virtual stage) holds: its blocks, and its buckets, which are its own.
+
+    `wraps`: whether a message before it and after it (along the pipeline) goes around the ends of the stages.
+    """
 
     stage: Stage
     order: IssueOrder
     buckets: tuple[Bucket, ...]
+    wraps: tuple[bool, bool] = (False, False)
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """What one stage does: its chunks, its task order; on one rank of cp, where these differ."""
+
+    index: int
+    chunks: tuple[ChunkWork, ...]
     tasks: tuple[Task, ...]
     cp_rank: int = 0
+
+    @property
+    def layers(self) -> int:
+        """Layers of all chunks."""
+        return sum(chunk.stage.layers for chunk in self.chunks)
 
 
 @dataclass(frozen=True)
@@ -26,6 +43,7 @@ class RankClass:
     """Stages with equal work, `stages`, and (stage, rank of cp) of each: rank 0 stands for all where none differ.
 
     `work` is that of the first of them; peers and groups are relative, so it serves all.
+    first_layers: of each stage, chunk after chunk, what makes a layer's number on the stage that in the model.
     """
 
     number: int
@@ -38,7 +56,10 @@ class RankClass:
 
 @dataclass(frozen=True, order=True)
 class Feed:
-    """A task of one class waits for a message of a task (by index) of the class `hop` stages away."""
+    """A task of one class waits for a message of a task (by index) of the class `hop` stages away.
+
+    Between chunks a message goes around the ends: from the last stage to the first the hop is 1 less their number.
+    """
 
     source_class: int
     source: int
@@ -54,10 +75,17 @@ def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
     """
     content = {
         **common,
+        "tasks": [[task.kind, task.microbatch, task.chunk] for task in work.tasks],
+        "chunks": [_content(chunk) for chunk in work.chunks],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _content(work: ChunkWork) -> Mapping[str, object]:
+    return {
         "blocks": [place.block for place in work.stage.with_cuts()],
         "variants": [[place.variant, *place.steps] for place in work.stage.with_cuts()],
-        "ends": [work.stage.has_previous, work.stage.has_next],
-        "tasks": [[task.kind, task.microbatch, task.chunk] for task in work.tasks],
+        "ends": [work.stage.has_previous, work.stage.has_next, *work.wraps],
         "buckets": [
             [
                 bucket.op,
@@ -69,24 +97,25 @@ def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
             for bucket in work.buckets
         ],
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def classify(works: Sequence[StageWork], common: Mapping[str, object]) -> tuple[RankClass, ...]:
     """Classes in the order of their first stages."""
-    stages: dict[str, list[StageWork]] = {}
+    found: dict[str, list[StageWork]] = {}
     for work in works:
-        stages.setdefault(work_digest(work, common), []).append(work)
-    return tuple(
-        RankClass(
-            number,
-            digest,
-            tuple(dict.fromkeys(work.stage.index for work in members)),
-            tuple({work.stage.index: work.stage.first_layer for work in members}.values()),
-            members[0],
-            tuple((work.stage.index, work.cp_rank) for work in members),
-        )
-        for number, (digest, members) in enumerate(stages.items())
+        found.setdefault(work_digest(work, common), []).append(work)
+    return tuple(_class(number, digest, members) for number, (digest, members) in enumerate(found.items()))
+
+
+def _class(number: int, digest: str, members: Sequence[StageWork]) -> RankClass:
+    firsts = {work.index: [chunk.stage.first_layer - chunk.stage.counted for chunk in work.chunks] for work in members}
+    return RankClass(
+        number,
+        digest,
+        tuple(firsts),
+        tuple(first for layers in firsts.values() for first in layers),
+        members[0],
+        tuple((work.index, work.cp_rank) for work in members),
     )
 
 
@@ -98,7 +127,7 @@ def feeds(classes: Sequence[RankClass]) -> list[Feed]:
     found: set[Feed] = set()
     for (stage, rank), each in class_of.items():
         for index, task in enumerate(each.work.tasks):
-            to = receiver(task, stage, stages)
+            to = receiver(task, stage, stages, len(each.work.chunks))
             if to is not None:
                 target = class_of[to[0], rank].number
                 found.add(Feed(each.number, index, target, indexes[target][to[1]], to[0] - stage))

@@ -19,7 +19,7 @@ from typing import Any
 from stagedb.errors import StagedbError, UsageError
 from stagedb.faults import fault_point
 from stagedb.instance.buckets import fill
-from stagedb.instance.classes import RankClass, StageWork, classify
+from stagedb.instance.classes import ChunkWork, RankClass, StageWork, classify
 from stagedb.instance.layout import lay_out
 from stagedb.instance.reading import Evaluated, StoredGraph, evaluate_graph, read_graph
 from stagedb.instance.rows import (
@@ -37,7 +37,7 @@ from stagedb.instance.rows import (
     task_order_rows,
     task_rows,
 )
-from stagedb.parallel import AxisGroups, Plan, groups, option, stage_orders
+from stagedb.parallel import AxisGroups, Plan, groups, option, splits
 from stagedb.store import Lease, Store, building
 
 FORMAT = 4
@@ -115,7 +115,7 @@ def _groups(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Axis
 
 
 def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[RankClass, ...]:
-    orders = stage_orders(plan.schedule, plan.pp, plan.microbatches)
+    orders = plan.orders()
     works = []
     room = 1 + evaluated.turns * evaluated.width
     for rank in sorted({rank for _, rank, _ in evaluated.variants}):
@@ -124,10 +124,15 @@ def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Ran
             again = plan.recomputes(layer)
             return tuple(evaluated.variants[again, rank, step] for step in range(max(evaluated.turns, 1)))
 
-        stages = lay_out(evaluated.blocks, plan.stage_layers(stored.sizes["L"]), variants, evaluated.loops)
-        for stage, tasks in zip(stages, orders, strict=True):
-            buckets, order = fill(stage, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last, room)
-            works.append(StageWork(stage, order, buckets, tasks, rank))
+        layers = plan.chunk_layers(stored.sizes["L"])
+        chunks = []
+        for number in lay_out(evaluated.blocks, layers, variants, evaluated.loops, plan.virtual_stages):
+            # Each chunk is a model of its own to torch's and Megatron's wrappers: no bucket holds weights of two.
+            buckets, order = fill(number, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last, room)
+            stage = number.index % plan.pp
+            wraps = (number.has_previous and stage == 0, number.has_next and stage == plan.pp - 1)
+            chunks.append(ChunkWork(number, order, buckets, wraps))
+        works += [StageWork(stage, tuple(chunks[stage :: plan.pp]), orders[stage], rank) for stage in range(plan.pp)]
     common = {"format": FORMAT, "graph": stored.id, "values": evaluated.values, "dtypes": plan.dtypes.names()}
     return classify(works, common)
 
@@ -178,7 +183,8 @@ class _Copy:
         edges, readers = bucket_links(self.instance, self.classes)
         self._rows("links", edges)
         self._rows("bucket_readers", readers)
-        self.store.write("instantiate/chains", instance=self.instance)
+        split = any(splits(each.work.tasks) for each in self.classes)
+        self.store.write("instantiate/chains", instance=self.instance, split=split)
 
     def _make_tasks(self) -> None:
         self._rows("tasks", list(task_rows(self.instance, self.classes)), instance=self.instance)

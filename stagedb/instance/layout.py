@@ -39,7 +39,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Stage:
-    """The blocks of one pipeline stage, in forward order, without the cuts."""
+    """The blocks of one number in the pipeline, in forward order, without the cuts: a stage, or one of its chunks.
+
+    `first_layer` is in the model, `counted` how many layers of its stage stand in the chunks before.
+    """
 
     index: int
     places: tuple[Place, ...]
@@ -47,6 +50,7 @@ class Stage:
     layers: int
     has_previous: bool
     has_next: bool
+    counted: int = 0
 
     def with_cuts(self) -> tuple[Place, ...]:
         """The places with a cut at either end that has a neighbour."""
@@ -90,11 +94,13 @@ def lay_out(
     stage_layers: Sequence[int],
     variants: Callable[[int], tuple[int, ...]] = lambda layer: (0,),
     loops: Collection[str] = (),
+    chunks: int = 1,
 ) -> tuple[Stage, ...]:
-    """Deal a model's blocks to stages with the given numbers of layers.
+    """Deal a model's blocks to numbers of the pipeline with the given numbers of layers.
 
-    What stands before the first layer goes to the first stage, what stands after the last one to the last stage, and
-    what stands between layers to the stage of the layer that follows. variants: those of a layer, by its number on its
+    With several chunks a stage, number n is on stage n % (numbers / chunks): its layers are counted on. What stands
+    before the first layer goes to the first stage, what stands after the last one to the last stage, and what
+    stands between layers to the stage of the layer that follows. variants: those of a layer, by its number on its
     stage: of each turn of its loops, where its block is one of `loops`; the first is its own.
     """
     units = [
@@ -116,23 +122,26 @@ def lay_out(
             stage, dealt = stage + 1, 0
         rows[stage].append((name, is_layer))
         dealt, left = dealt + is_layer, left - is_layer
+    stages = len(stage_layers) // chunks
+    counted = [sum(stage_layers[index % stages : index : stages]) for index in range(len(stage_layers))]
     return tuple(
         Stage(
             index,
-            _places(row, variants, loops),
+            _places(row, variants, loops, counted[index]),
             sum(stage_layers[:index]),
             stage_layers[index],
             index > 0,
             index < last,
+            counted[index],
         )
         for index, row in enumerate(rows)
     )
 
 
 def _places(
-    row: Sequence[tuple[str, bool]], variants: Callable[[int], tuple[int, ...]], loops: Collection[str]
+    row: Sequence[tuple[str, bool]], variants: Callable[[int], tuple[int, ...]], loops: Collection[str], layer: int
 ) -> tuple[Place, ...]:
-    places, layer = [], 0
+    places = []
     for position, (name, is_layer) in enumerate(row):
         place = Place(position, name)
         if is_layer:

@@ -9,7 +9,7 @@ from typing import Any
 from stagedb.errors import StagedbError, UsageError
 from stagedb.instance.buckets import BucketOp, OpPlace, Weight
 from stagedb.instance.layout import BUCKET, Block
-from stagedb.parallel import GROUP_AXES, Plan
+from stagedb.parallel import GROUP_AXES, Plan, splits
 from stagedb.store import Store
 from stagedb.symbols import evaluate, symbols
 
@@ -107,7 +107,7 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
         buckets=tuple(_bucket(op, plan, plan.env(graph.sizes)) for op in ops if op["block"] == BUCKET),
         axes=_axes(ops),
         orders=1 + max((op["order"] for op in graph.ops), default=0),
-        last=_last(ops),
+        last=_last(ops, any(map(splits, plan.orders()))),
     )
 
 
@@ -151,13 +151,16 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> Bucket
         )
 
     gathers = op["kind"] == "all_gather"
-    return BucketOp(op["name"], op["bucket"], op["order"], op["template"], gathers, plan.shards, sizes)
+    parts = plan.dp * plan.cp // plan.ep if op["axis"] == "edp" else plan.shards
+    return BucketOp(op["name"], op["bucket"], op["order"], op["template"], gathers, parts, sizes)
 
 
-def _last(ops: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str], str]:
+    """What computes last in a block's forward and backward; where that is split, in the half that parameters serve."""
     found: dict[tuple[str, str], str] = {}
     for op in sorted(ops, key=lambda op: int(op["order"])):
-        if op["type"] == "compute" and op["template"] != "step":
+        left_out = ("step", "weight_gradient") if split else ("step",)
+        if op["type"] == "compute" and op["template"] not in left_out:
             found[op["block"], "forward" if op["template"] == "forward" else "backward"] = op["name"]
     return found
 

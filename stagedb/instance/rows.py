@@ -4,12 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from stagedb.instance.classes import RankClass, feeds
-from stagedb.parallel import AxisGroups, Mesh, Plan, first_and_last
+from stagedb.instance.classes import ChunkWork, RankClass, feeds
+from stagedb.parallel import AxisGroups, Mesh, Plan, expert_axis, first_and_last
 
 Row = dict[str, Any]
-CHUNK = 0
-"""The only virtual stage of each stage."""
 
 
 def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
@@ -22,7 +20,7 @@ def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
             "digest": each.digest,
             "stages": list(each.stages),
             "first_layers": list(each.first_layers),
-            "layers": each.work.stage.layers,
+            "layers": each.work.layers,
             "ranks": len(each.places) * per_place,
             "tasks": len(each.work.tasks),
         }
@@ -35,15 +33,16 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
 
     Where it has loops, one more for each of their turns. width: the issue numbers that a turn takes.
     """
+    stages = 1 + max(stage for each in classes for stage in each.stages)
     rows = []
-    for each in classes:
-        stage, order = each.work.stage, each.work.order
-        standing = {block: _at(instance, each, position) for block, position in stage.standing().items()}
+    for each, number, work in _chunks(classes):
+        stage, order = work.stage, work.order
+        standing = {block: _at(instance, each, number, position) for block, position in stage.standing().items()}
         for place in stage.with_cuts():
             rows += [
                 {
                     "class": each.number,
-                    "chunk": CHUNK,
+                    "chunk": number,
                     "variant": variant,
                     "step": step,
                     "mark": "" if step is None else f".{step}",
@@ -54,12 +53,13 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
                     "position": place.position,
                     "layer": place.layer,
                     "end": place.end,
+                    "peer": _peer(work, place.end, stages),
                     "slots": order.slots,
                     "upward": order.upward(place.position),
                     "downward": order.downward(place.position),
-                    "here": _at(instance, each, place.position),
-                    "before": _at(instance, each, place.position - 1),
-                    "after": _at(instance, each, place.position + 1),
+                    "here": _at(instance, each, number, place.position),
+                    "before": _at(instance, each, number, place.position - 1),
+                    "after": _at(instance, each, number, place.position + 1),
                     "standing": standing,
                 }
                 for step, variant in ((None, place.variant), *enumerate(place.steps))
@@ -67,13 +67,27 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
     return rows
 
 
+def _chunks(classes: Sequence[RankClass]) -> Iterator[tuple[RankClass, int, ChunkWork]]:
+    """Every chunk of every class, with its number on the stage."""
+    return ((each, number, work) for each in classes for number, work in enumerate(each.work.chunks))
+
+
+def _peer(work: ChunkWork, end: str | None, stages: int) -> int | None:
+    """Stages from here to the other end of a cut's messages; from the last stage to the first between two chunks."""
+    if end is None:
+        return None
+    if end == "previous":
+        return stages - 1 if work.wraps[0] else -1
+    return 1 - stages if work.wraps[1] else 1
+
+
 def bucket_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
     """One row a bucket collective."""
     return [
         {
-            "id": _bucket(instance, each, bucket.position, bucket.op, bucket.index),
+            "id": _bucket(instance, each, number, bucket.position, bucket.op, bucket.index),
             "class": each.number,
-            "chunk": CHUNK,
+            "chunk": number,
             "op": bucket.op,
             "index": bucket.index,
             "position": bucket.position,
@@ -81,8 +95,8 @@ def bucket_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
             "bytes_in": bucket.bytes_in,
             "bytes_out": bucket.bytes_out,
         }
-        for each in classes
-        for bucket in each.work.buckets
+        for each, number, work in _chunks(classes)
+        for bucket in work.buckets
     ]
 
 
@@ -95,17 +109,18 @@ def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row]
     """
     edges: dict[tuple[str, str, str], None] = {}
     readers: dict[tuple[str, str], None] = {}
-    for each in classes:
+    for each, number, work in _chunks(classes):
         passed: dict[tuple[int, str], dict[int, str]] = {}
         gradients: dict[tuple[int, str], list[str]] = {}
-        for bucket in each.work.buckets:
-            own = _bucket(instance, each, bucket.position, bucket.op, bucket.index)
-            edges |= dict.fromkeys((_at(instance, each, position) + op, own, "limit") for position, op in bucket.after)
+        for bucket in work.buckets:
+            own = _bucket(instance, each, number, bucket.position, bucket.op, bucket.index)
+            limits = [_at(instance, each, number, position) + op for position, op in bucket.after]
+            edges |= dict.fromkeys((source, own, "limit") for source in limits)
             for member in bucket.members:
                 key = (member.position, member.weight)
-                sources = [_at(instance, each, position) + op for position, op in member.gradients]
+                sources = [_at(instance, each, number, position) + op for position, op in member.gradients]
                 if bucket.gathers:
-                    reading = [_at(instance, each, position) + op for position, op in member.readers]
+                    reading = [_at(instance, each, number, position) + op for position, op in member.readers]
                     edges |= dict.fromkeys((source, own, "data") for source in sources)
                     edges |= dict.fromkeys((own, reader, "data") for reader in reading)
                 else:
@@ -168,9 +183,10 @@ def coordinate_classes(classes: Sequence[RankClass], plan: Plan) -> list[int]:
 
 
 def mesh_axes(plan: Plan) -> Row:
-    """Degree and stride of every mesh axis."""
+    """Degree and stride of every mesh axis. `ep` numbers neighbours along dp and cp."""
     mesh = Mesh.of(plan)
-    return {axis: {"size": size, "stride": mesh.stride(axis)} for axis, size in mesh.axes}
+    axes = {axis: {"size": size, "stride": mesh.stride(axis)} for axis, size in mesh.axes}
+    return {**axes, "ep": {"size": plan.ep, "stride": mesh.stride(expert_axis(plan))}}
 
 
 def group_axes(groups: Sequence[AxisGroups]) -> Mapping[str, Row]:
@@ -204,13 +220,13 @@ def rank_rows(world: int, most: int) -> list[Row]:
     return [{"first": first, "last": min(first + most, world) - 1} for first in range(0, world, most)]
 
 
-def _at(instance: str, each: RankClass, position: int) -> str:
-    """How the ids of the ops at a position of a class begin."""
-    return f"{instance}/{each.number}/{CHUNK}/{position}/"
+def _at(instance: str, each: RankClass, chunk: int, position: int) -> str:
+    """How the ids of the ops at a position of a chunk of a class begin."""
+    return f"{instance}/{each.number}/{chunk}/{position}/"
 
 
-def _bucket(instance: str, each: RankClass, position: int, op: str, index: int) -> str:
-    return f"{_at(instance, each, position)}{op}.{index}"
+def _bucket(instance: str, each: RankClass, chunk: int, position: int, op: str, index: int) -> str:
+    return f"{_at(instance, each, chunk, position)}{op}.{index}"
 
 
 def _task(instance: str, number: int, index: int) -> str:

@@ -40,6 +40,7 @@ from stagedb.graph.operators import (
     TokenMean,
 )
 from stagedb.graph.tensors import Tensor, Tracer
+from stagedb.models.experts import mixture, routing_tables
 
 HIDDEN = ("batch", "seq", "hidden")
 QUERY = ("batch", "seq", "heads", "head_dim")
@@ -66,6 +67,12 @@ class Architecture(Protocol):
     def linear_bias(self) -> bool: ...
     @property
     def qkv_bias(self) -> bool: ...
+    @property
+    def qk_norm(self) -> bool: ...
+    @property
+    def experts(self) -> int: ...
+    @property
+    def shared_ffn(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class Style:
 
     pack_qkv, pack_gate: one matmul makes q, k and v (gate and up). row_bias: a bias behind a row-parallel matmul is
     added inside it, or after its result has been reduced. fp8: the matmuls of layers read operands cast to it.
-    embedding_dropout: the region whose layout its mask has.
+    embedding_dropout: the region whose layout its mask has. routing_tables: the order of tokens by expert is made once.
     """
 
     pack_qkv: bool
@@ -89,6 +96,7 @@ class Style:
     apart: bool
     explicit_mask: bool
     ring: Literal["no", "gathered", "passed"]
+    routing_tables: bool = False
 
 
 def _linear(
@@ -117,20 +125,21 @@ def _linear(
 
 
 def _norm(t: Tracer, card: Architecture, style: Style, name: str, x: Tensor) -> Tensor:
-    weight = t.weight(f"{name}.weight", ("hidden",))
-    y = t.activation(name, HIDDEN)
-    token = ("batch", "seq")
+    """Normalised over the last axis."""
+    token, last = x.axes[:-1], x.axes[-1:]
+    weight = t.weight(f"{name}.weight", last)
+    y = t.activation(name, x.axes)
     if card.norm == "layernorm":
-        bias = t.weight(f"{name}.bias", ("hidden",))
+        bias = t.weight(f"{name}.bias", last)
         mean, rstd = t.activation(f"{name}.mean", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
         t.emit(name, LayerNorm(), (x, weight, bias), y, mean, rstd)
         return y
     if not style.eager:
         t.emit(name, RMSNorm(), (x, weight), y, t.activation(f"{name}.rstd", token, "fp32"))
         return y
-    wide = t.activation(f"{name}.wide", HIDDEN, "fp32")
+    wide = t.activation(f"{name}.wide", x.axes, "fp32")
     square, rstd = t.activation(f"{name}.mean_square", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
-    normal, scaled = t.activation(f"{name}.normal", HIDDEN, "fp32"), t.activation(f"{name}.scaled", HIDDEN, "fp32")
+    normal, scaled = t.activation(f"{name}.normal", x.axes, "fp32"), t.activation(f"{name}.scaled", x.axes, "fp32")
     t.emit(f"{name}.wide", Cast(), (x,), wide)
     t.emit(f"{name}.mean_square", MeanSquare(), (wide,), square)
     t.emit(f"{name}.rstd", Rsqrt(), (square,), rstd)
@@ -185,6 +194,8 @@ def buffers(card: Architecture, style: Style) -> tuple[tuple[Tensor, str], ...]:
         held.append((Tensor("stage.rotary", ("seq", "head_dim"), "act", "buffer"), "attention"))
     if style.attention == "math" or style.explicit_mask:
         held.append((Tensor("stage.mask", ("seq", "kseq"), "bool", "buffer"), "attention_core"))
+    if card.experts and style.routing_tables:
+        held += [(table, "router") for table in routing_tables()]
     return tuple(held)
 
 
@@ -209,14 +220,20 @@ def _queries_keys_values(t: Tracer, card: Architecture, style: Style, x: Tensor)
     bias, rotary = card.linear_bias or card.qkv_bias, card.positions == "rotary"
     if style.pack_qkv:
         qkv = _linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias, style.fp8)
-        if not rotary:
+        if not rotary and not card.qk_norm:
             return (qkv,)
-        turned = t.activation("attn.rotary", PACKED)
-        t.emit("attn.rotary", Rotary(packed=True), (qkv,), turned)
-        return (turned,)
-    q = _linear(t, "attn.wq", x, ("heads", "head_dim", "hidden"), QUERY, bias, style.fp8)
-    k = _linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
-    v = _linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
+        if not card.qk_norm:
+            turned = t.activation("attn.rotary", PACKED)
+            t.emit("attn.rotary", Rotary(packed=True), (qkv,), turned)
+            return (turned,)
+        q, k, v = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
+        t.emit("attn.split", SplitHeads(), (qkv,), q, k, v)
+    else:
+        q = _linear(t, "attn.wq", x, ("heads", "head_dim", "hidden"), QUERY, bias, style.fp8)
+        k = _linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
+        v = _linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
+    if card.qk_norm:
+        q, k = _norm(t, card, style, "attn.q_norm", q), _norm(t, card, style, "attn.k_norm", k)
     if not rotary:
         return q, k, v
     turned_q, turned_k = t.activation("attn.rotary_q", QUERY), t.activation("attn.rotary_k", KEY)
@@ -277,8 +294,11 @@ def _plain_attention(t: Tracer, card: Architecture, style: Style, qkv: tuple[Ten
     return context
 
 
-def layer(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
-    """A pre-norm layer: attention and feed-forward, each added to the residual stream."""
+def layer(t: Tracer, card: Architecture, style: Style, x: Tensor, dense: bool = False) -> Tensor:
+    """A pre-norm layer: attention and feed-forward, each added to the residual stream.
+
+    dense: a layer without experts, whatever the card has.
+    """
     t.region = "between"
     normal = _norm(t, card, style, "attn_norm", x)
     t.region = "attention"
@@ -289,6 +309,8 @@ def layer(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
     x = _residual(t, style, "attn.add", x, out, bias)
 
     normal = _norm(t, card, style, "ffn_norm", x)
+    if card.experts and not dense:
+        return _residual(t, style, "ffn.add", x, mixture(t, card, style, normal), None)
     t.region = "ffn"
     out, bias = _row(t, card, style, "ffn.w2", _feed_forward(t, card, style, normal), ("hidden", "ffn"))
     return _residual(t, style, "ffn.add", x, out, bias)

@@ -12,22 +12,20 @@ _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
 
 def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
-    """The card of a dense decoder-only model.
+    """The card of a decoder-only model.
 
-    UsageError, with the reason, for an architecture that is none of `ARCHITECTURES`, a mixture of experts, a missing
-    key, or a choice that a card cannot say.
+    UsageError, with the reason, for an architecture that is none of `ARCHITECTURES`, a missing key, or a choice that a
+    card cannot say.
     """
-    experts = [key for key in _EXPERTS if config.get(key)]
-    if experts:
-        raise UsageError(
-            f"a mixture of experts ({experts[0]}={config[experts[0]]}) is not supported: dense models only"
-        )
     named = config.get("architectures") or []
     found = [word for word in named if word in ARCHITECTURES] if isinstance(named, list) else []
     if not found:
         given = ", ".join(map(str, named)) if isinstance(named, list) and named else "none named in `architectures`"
         raise UsageError(f"architecture not supported: {given}; supported are {', '.join(ARCHITECTURES)}")
     card = ARCHITECTURES[found[0]](config, name)
+    experts = [key for key in _EXPERTS if config.get(key)]
+    if experts and not card.experts:
+        raise UsageError(f"a mixture of experts ({experts[0]}={config[experts[0]]}) is not supported in {found[0]}")
     return replace(card, parameters=card.count_parameters())
 
 
@@ -92,6 +90,48 @@ def _qwen2(config: Mapping[str, Any], name: str) -> Card:
     return _within_window(_llama_like(config, name, "qwen2.5", qkv_bias=True), window)
 
 
+def _qwen3(config: Mapping[str, Any], name: str) -> Card:
+    window = config.get("sliding_window") if config.get("use_sliding_window") else None
+    return _within_window(replace(_llama_like(config, name, "qwen3"), qk_norm=True), window)
+
+
+def _mixtral(config: Mapping[str, Any], name: str) -> Card:
+    card = _within_window(_llama_like(config, name, "mixtral"), config.get("sliding_window"))
+    return _with_experts(card, config, "num_local_experts", _need(config, "intermediate_size"))
+
+
+def _qwen3_moe(config: Mapping[str, Any], name: str) -> Card:
+    step, dense = _either(config, "decoder_sparse_step", 1), _either(config, "mlp_only_layers", [])
+    if step != 1 or dense:
+        raise UsageError(
+            f"decoder_sparse_step {step} with mlp_only_layers {dense}: dense layers among those with experts"
+        )
+    return _with_experts(_qwen3(config, name), config, "num_experts", _need(config, "moe_intermediate_size"))
+
+
+def _deepseek(config: Mapping[str, Any], name: str) -> Card:
+    if _either(config, "moe_layer_freq", 1) != 1:
+        raise UsageError(f"moe_layer_freq {config['moe_layer_freq']}: dense layers among those with experts")
+    width = _need(config, "moe_intermediate_size")
+    shared = width * _either(config, "n_shared_experts", 0)
+    card = _llama_like(config, name, "deepseek")
+    dense = _either(config, "first_k_dense_replace", 0)
+    return _with_experts(card, config, "n_routed_experts", width, shared_ffn=shared, dense_layers=dense)
+
+
+def _with_experts(
+    card: Card, config: Mapping[str, Any], experts: str, width: int, shared_ffn: int = 0, dense_layers: int = 0
+) -> Card:
+    return replace(
+        card,
+        experts=_need(config, experts),
+        top_k=_need(config, "num_experts_per_tok"),
+        expert_ffn=width,
+        shared_ffn=shared_ffn,
+        dense_layers=dense_layers,
+    )
+
+
 def _within_window(card: Card, window: int | None) -> Card:
     """Attention over a sliding window is attention over everything, up to sequences as long as the window."""
     return card if window is None else replace(card, max_positions=min(window, card.max_positions))
@@ -131,6 +171,10 @@ ARCHITECTURES = {
     "LlamaForCausalLM": _llama,
     "MistralForCausalLM": _mistral,
     "Qwen2ForCausalLM": _qwen2,
+    "Qwen3ForCausalLM": _qwen3,
+    "MixtralForCausalLM": _mixtral,
+    "Qwen3MoeForCausalLM": _qwen3_moe,
+    "DeepseekForCausalLM": _deepseek,
     "GPT2LMHeadModel": _gpt2,
 }
 """The architectures that are read, each with its reader."""

@@ -23,7 +23,7 @@ from stagedb.parallel.identity import graph_key, model_sizes
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import RECIPES, Recipe
 from stagedb.parallel.sharding import habits
-from stagedb.parallel.strategies import rules
+from stagedb.parallel.strategies import kept, rules, slot_axes
 from stagedb.symbols import symbol
 
 _RINGS: Mapping[str, Literal["gathered", "passed"]] = {"ring-allgather": "gathered", "ring-alltoall": "passed"}
@@ -44,14 +44,17 @@ def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
         apart=options.cp_kind != "none",
         explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and recipe.explicit_mask,
         ring=_RINGS.get(options.cp_kind, "no"),
+        routing_tables=recipe.routing_tables,
     )
 
 
-def _sizes(recipe: Recipe) -> Sizes:
+def _sizes(recipe: Recipe, options: GraphOptions) -> Sizes:
     vocabulary = symbol("V")
     if recipe.vocabulary_multiple is not None:
         multiple = recipe.vocabulary_multiple * symbol("tp")
         vocabulary = multiple * sympy.ceiling(vocabulary / multiple)
+    parts = sympy.Mul(*map(symbol, slot_axes(options)))
+    routed = symbol("B") * symbol("S") * symbol("K") * symbol("capacity")
     return Sizes(
         {
             "batch": symbol("B"),
@@ -67,22 +70,35 @@ def _sizes(recipe: Recipe) -> Sizes:
             "state": sympy.Integer(3),
             "vocab": vocabulary,
             "positions": symbol("P"),
+            "experts": symbol("E"),
+            "choices": symbol("K"),
+            "expert_ffn": symbol("FE"),
+            "shared_ffn": symbol("FS"),
+            # Each rank deals its own tokens, so that what it rounds up is its own share of an expert's slots.
+            "slots": parts * sympy.ceiling(routed / (symbol("E") * symbol("per") * parts)),
+            "own_tokens": symbol("B") * symbol("S") / (symbol("dp") * symbol("cp")),
         },
         frozenset({"kv_heads"}),
     )
 
 
 def _core(op: Operation) -> bool:
-    return op.name.removeprefix("layer.attn.").split(".")[0] in ("wide_k", "wide_v", "scores", "weights", "context")
+    part, _, name = _in_layer(op.name).partition(".")
+    return part == "attn" and name.split(".")[0] in ("wide_k", "wide_v", "scores", "weights", "context")
 
 
 def _pointwise(op: Operation) -> bool:
     return op.operator.kind not in ("matmul", "attention")
 
 
+def _in_layer(name: str) -> str:
+    """An operation's name without that of its block."""
+    return name.partition(".")[2]
+
+
 def _named(name: str, operators: tuple[str, ...]) -> bool:
     """Whether an operation of the layer is, or stands under, one of these."""
-    return any(f"{name}.".startswith(f"layer.{operator}.") for operator in operators)
+    return any(f"{_in_layer(name)}.".startswith(f"{operator}.") for operator in operators)
 
 
 def _recomputed(options: GraphOptions, recipe: Recipe) -> Part | None:
@@ -100,7 +116,18 @@ def _recomputed(options: GraphOptions, recipe: Recipe) -> Part | None:
 
 def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[LaidOut, ...]:
     style = _style(card, options, recipe)
-
+    dense: tuple[BlockPlan, ...] = ()
+    if card.dense_layers:
+        dense = (
+            BlockPlan(
+                name="dense",
+                repeat="LD",
+                trace=lambda t, x: blocks.layer(t, card, style, x, dense=True),
+                input=True,
+                loss=False,
+                recomputed=_recomputed(options, recipe),
+            ),
+        )
     plans = (
         BlockPlan(
             name="embedding",
@@ -110,9 +137,10 @@ def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[
             loss=False,
             cut_gradients=card.tied or options.zero >= 2,
         ),
+        *dense,
         BlockPlan(
             name="layer",
-            repeat="L",
+            repeat="L - LD" if dense else "L",
             trace=lambda t, x: blocks.layer(t, card, style, x),
             input=True,
             loss=False,
@@ -125,16 +153,17 @@ def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[
     def weight_first(has_bias: bool) -> bool:
         return recipe.weight_gradient_first and not has_bias
 
-    laid_out = tuple(lay_out(plan, rules(options), matching, blocks.HIDDEN, weight_first) for plan in plans)
+    table, stored = rules(options, card.experts > 0), kept(options)
+    laid_out = tuple(lay_out(plan, table, matching, blocks.HIDDEN, weight_first, stored) for plan in plans)
     if options.recompute == "operators":
-        _check_operators(options.recompute_operators, laid_out[1].operations)
+        _check_operators(options.recompute_operators, laid_out[-2].operations)
     return laid_out
 
 
 def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...]) -> None:
     """Raise UsageError for names that no operation of a layer's forward has, or if nothing comes of them."""
     forward = [op for op in operations if op.template is Template.FORWARD]
-    names = [op.name.removeprefix("layer.") for op in forward if not isinstance(op.operator, Redistribution)]
+    names = [_in_layer(op.name) for op in forward if not isinstance(op.operator, Redistribution)]
     above = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 1)}
     for operator in chosen:
         if not any(_named(op.name, (operator,)) for op in forward):
@@ -157,10 +186,10 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     recipe = RECIPES[options.recipe]
     laid_out = _lay_out_blocks(card, options, recipe)
     tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
-    table = rules(options)
+    table = rules(options, card.experts > 0)
     held = blocks.buffers(card, _style(card, options, recipe))
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
-    rows = assemble(laid_out, _sizes(recipe), habits(options, recipe), tie, buffers)
+    rows = assemble(laid_out, _sizes(recipe, options), habits(options, recipe, card.experts > 0), tie, buffers)
     return SymGraph(
         key=graph_key(card, options),
         name=card.name,

@@ -34,6 +34,15 @@ def model_sizes(card: Card, recipe: Recipe) -> dict[str, int]:
         "KV": card.kv_heads,
         "D": card.head_dim,
         "F": card.ffn,
+        **_experts(card),
         "V": vocabulary,
         "S": card.max_positions,
     }
+
+
+def _experts(card: Card) -> dict[str, int]:
+    """`E` experts, `K` of them a token, `FE` wide; `FS` the width of shared ones, `LD` layers without experts."""
+    if card.experts == 0:
+        return {}
+    sizes = {"E": card.experts, "K": card.top_k, "FE": card.expert_ffn, "FS": card.shared_ffn, "LD": card.dense_layers}
+    return {name: size for name, size in sizes.items() if size}

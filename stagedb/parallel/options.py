@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from stagedb.errors import UsageError
+from stagedb.parallel.custom import canonical_strategy
 
 RecipeName = Literal["torch", "megatron"]
 CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ulysses"]
@@ -34,6 +35,10 @@ class GraphOptions:
         the optimizer's state (1), gradients too (2), parameters too (3). In torch 2 and 3 are FSDP2.
     reshard: with zero 3, give gathered parameters back after the forward and gather them again in the backward; None:
         yes. Without it they stay together until the backward is through, as with zero 2.
+    strategy: a sharding strategy of the user's, as the text of `stagedb.parallel.custom` (empty: none).
+    expert_tp: tensor parallelism partitions each expert, too; False: every rank of tp has whole ones.
+    ep_sync: gradients of what all ranks of ep hold alike are reduced over it; False leaves that out (a measurement of
+        expert parallelism alone: copies drift apart).
     grad_sync: reduce gradients over dp after each micro-batch, or only after the last; None is the recipe's habit.
     cp_kind: how the ranks of cp, each with a part of the sequence, compute attention: not at all (`none`: cp is 1),
         with keys and values gathered (`allgather-kv`), in turns with those of each rank, which are gathered once
@@ -59,8 +64,13 @@ class GraphOptions:
     grad_sync: bool | None = None
     cp_kind: CpKind = "none"
     cp_grad_sync: bool = True
+    strategy: str = ""
+    expert_tp: bool = True
+    ep_sync: bool = True
 
     def __post_init__(self) -> None:
+        # The same rules said in other words are the same graph.
+        object.__setattr__(self, "strategy", canonical_strategy(self.strategy))
         if self.recipe not in ("torch", "megatron"):
             raise UsageError(f"unknown recipe {self.recipe!r}: --recipe is torch or megatron")
         if self.attention not in ("fused", "math"):
@@ -106,6 +116,8 @@ class GraphOptions:
             raise UsageError(
                 "the fused attention kernel recomputes its core already: --recompute core needs --attention math"
             )
+        if self.recompute == "none":
+            object.__setattr__(self, "early_stop", None)  # there is nothing to stop
         # The same operators said in another order are the same graph.
         object.__setattr__(self, "recompute_operators", tuple(sorted(set(self.recompute_operators))))
         if self.recompute == "operators" and not self.recompute_operators:
@@ -131,6 +143,8 @@ class GraphOptions:
                 f"only zero 3 gives parameters back after the forward: --{'' if self.reshard else 'no-'}reshard needs "
                 f"--zero 3, not {self.zero}"
             )
+        if not self.ep_sync and self.zero:
+            raise UsageError(f"zero {self.zero} shares gradients over all of dp: --no-ep-sync needs --zero 0")
         if self.grad_sync and self.zero == 1:
             raise UsageError(
                 "with zero 1 gradients are reduced once a step: --grad-sync needs --zero 0, 2 or 3, or leave it out"

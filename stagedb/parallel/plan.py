@@ -3,15 +3,19 @@
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.parallel.dtypes import Dtypes
+from stagedb.parallel.expert_plans import capacity, check_expert_parallelism, check_experts, widths
 from stagedb.parallel.options import GraphOptions
+from stagedb.parallel.orders import ENDINGS, EXPLICIT, check_orders, order_text, parse_order, read_schedule_file
 from stagedb.parallel.recipes import RECIPES
-from stagedb.parallel.schedule import SCHEDULES
+from stagedb.parallel.schedule import INTERLEAVED, SCHEDULES, Task, stage_orders
 from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, option, typed_words
 
 RANK_ORDER = ("tp", "cp", "dp", "pp")
@@ -24,8 +28,11 @@ class Plan:
 
     dp, tp, pp, cp, ep: degrees of data, tensor, pipeline, context and expert parallelism; the world has
     `dp * tp * pp * cp` ranks. hsdp: copies that are kept of what is sharded over dp, each on dp / hsdp neighbouring
-    ranks (hybrid sharding). micro_batch_size: sequences a data-parallel rank and micro-batch. global_batch_size:
+    ranks (hybrid sharding). capacity_factor: slots that an expert has for a rank's tokens, as a multiple of its even
+    share of them; None is dropless. micro_batch_size: sequences a rank of dp and micro-batch. global_batch_size:
     sequences a step; None is one micro-batch a data-parallel rank. seq_len: tokens a sequence.
+    virtual_stages: chunks of layers that each stage holds; with more than one, 1f1b is interleaved 1F1B.
+    task_order: where the schedule is `explicit`, the tasks of each stage in order, as text (`parallel.orders`).
     recompute_every: what the options recompute is recomputed in every so-manieth layer of a stage, counted from 1
     (torchtitan's `selective_ac_option`).
     layers_per_stage: layers of each pipeline stage; None deals them evenly, the remainder to the early stages.
@@ -40,10 +47,13 @@ class Plan:
     cp: int = 1
     ep: int = 1
     hsdp: int = 1
+    capacity_factor: float | None = None
     micro_batch_size: int = 1
     global_batch_size: int | None = None
     seq_len: int = 2048
     schedule: str = "1f1b"
+    virtual_stages: int = 1
+    task_order: tuple[str, ...] = ()
     recompute_every: int = 1
     layers_per_stage: tuple[int, ...] | None = None
     # None is replaced below, so that readers always find a Dtypes: the recipe's habit is known only there.
@@ -54,25 +64,28 @@ class Plan:
         if self.dtypes is None:
             object.__setattr__(self, "dtypes", Dtypes.of(self.options.recipe))
         self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
-        for word in (*DEGREES, "hsdp", "micro_batch_size", "seq_len", "recompute_every"):
+        for word in (*DEGREES, "hsdp", "micro_batch_size", "seq_len", "virtual_stages", "recompute_every"):
             _check_positive(word, getattr(self, word))
-        if self.ep > 1:
-            raise UsageError("expert parallelism is not supported yet: --ep must be 1")
         self._check_context()
+        check_expert_parallelism(self)
         self._check_sharding()
         if self.recompute_every > 1 and self.options.recompute == "none":
             raise UsageError(
                 f"--recompute-every {self.recompute_every} has nothing to recompute: say what with --recompute, "
                 "or leave it out"
             )
-        if self.schedule not in SCHEDULES:
-            raise UsageError(f"unknown schedule {self.schedule!r}: --schedule is one of {', '.join(SCHEDULES)}")
+        if self.schedule not in (*SCHEDULES, EXPLICIT):
+            raise UsageError(
+                f"unknown schedule {self.schedule!r}: --schedule is one of {', '.join(SCHEDULES)}, "
+                f"or a file of one ({', '.join(ENDINGS)})"
+            )
         if sorted(self.rank_order) != sorted(RANK_ORDER):
             raise UsageError(
                 f"rank order {','.join(self.rank_order)} does not name each of {', '.join(RANK_ORDER)} once "
                 "(--rank-order, innermost first)"
             )
         self._check_batch()
+        self._check_schedule()
         if self.layers_per_stage is not None:
             self._check_layers_per_stage(self.layers_per_stage)
 
@@ -85,6 +98,10 @@ class Plan:
         """
         typed = typed_words(words)
         ranks = typed.pop("ranks", None)
+        if str(typed.get("schedule", "")).lower().endswith(ENDINGS):
+            if "task_order" in typed:
+                raise UsageError("the plan says its order of tasks twice: as task_order, and as a file (--schedule)")
+            typed |= {"task_order": read_schedule_file(Path(typed["schedule"])), "schedule": EXPLICIT}
         options = GraphOptions(**{word: typed.pop(word) for word in OPTION_WORDS if word in typed})
         formats = {word.removesuffix("_dtype"): typed.pop(word) for word in DTYPE_WORDS if word in typed}
         dtypes = Dtypes.of(options.recipe, **formats)
@@ -120,7 +137,10 @@ class Plan:
         """The plan as flat words: `Plan.from_mapping(plan.to_dict()) == plan`."""
         numbers = (*DEGREES, "hsdp", "micro_batch_size", "global_batch_size", "seq_len")
         words = {name: getattr(self, name) for name in numbers}
+        words["capacity_factor"] = self.capacity_factor
         words["schedule"] = self.schedule
+        words["virtual_stages"] = self.virtual_stages
+        words["task_order"] = list(self.task_order)
         words["recompute_every"] = self.recompute_every
         words["layers_per_stage"] = None if self.layers_per_stage is None else list(self.layers_per_stage)
         words["rank_order"] = list(self.rank_order)
@@ -153,12 +173,36 @@ class Plan:
             )
         return self.layers_per_stage
 
+    def chunk_layers(self, layers: int) -> tuple[int, ...]:
+        """Layers of each chunk, in the order of the pipeline: chunk c of stage i is number c * pp + i.
+
+        Raises UsageError when a stage's layers cannot be dealt to its chunks.
+        """
+        dealt = self.stage_layers(layers)
+        if any(share % self.virtual_stages for share in dealt):
+            most = math.gcd(*dealt)
+            valid = _nearest(self.virtual_stages, most, lambda chunks: most % chunks == 0)
+            raise UsageError(
+                f"{self.virtual_stages} virtual stages do not divide the layers of each stage "
+                f"({','.join(map(str, sorted(set(dealt), reverse=True)))}): the nearest is "
+                f"{_either('virtual_stages', valid)}"
+                + ("" if most > 1 else "; other numbers need another --pp or --layers-per-stage")
+            )
+        return tuple(share // self.virtual_stages for share in dealt) * self.virtual_stages
+
+    def orders(self) -> tuple[tuple[Task, ...], ...]:
+        """The order of tasks of every stage."""
+        if self.schedule == EXPLICIT:
+            return tuple(parse_order(text, f"task_order[{stage}]") for stage, text in enumerate(self.task_order))
+        return stage_orders(self.schedule, self.pp, self.microbatches, self.virtual_stages)
+
     def recomputes(self, layer: int) -> bool:
         """Whether a layer, counted from 0 on its stage, recomputes what the options say."""
         return (layer + 1) % self.recompute_every == 0
 
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raise UsageError, with the nearest valid value, when a model of these sizes cannot run under this plan."""
+        self.chunk_layers(sizes["L"])
         most = max(self.stage_layers(sizes["L"]))
         if self.recompute_every > most:
             raise UsageError(
@@ -176,6 +220,7 @@ class Plan:
                 f"a sequence of {self.seq_len} tokens is longer than the model's {sizes['P']} learned positions: "
                 f"--seq-len takes at most {sizes['P']}"
             )
+        check_experts(self, sizes)
         self._check_sequence()
 
     def env(self, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -191,6 +236,8 @@ class Plan:
             "B": self.micro_batch_size * self.dp,
             "S": self.seq_len,
             **degrees,
+            "edp": self.dp * self.cp // self.ep,
+            **capacity(self),
             "hsdp": self.hsdp,
             **self.dtypes.widths(),
             "runs": 2,
@@ -210,7 +257,7 @@ class Plan:
         if kind == "none":
             habit = RECIPES[self.options.recipe].cp_kind
             object.__setattr__(self, "options", dataclasses.replace(self.options, cp_kind=habit))
-        if not self.options.cp_grad_sync:
+        if not self.options.cp_grad_sync and self.ep == 1:
             return
         places = sorted(self.rank_order.index(axis) for axis in ("cp", "dp") if axis in self.rank_order)
         apart = len(places) == 2 and places[1] - places[0] > 1
@@ -267,8 +314,13 @@ class Plan:
                 f"{'shards nothing' if zero == 0 else 'has no such copies in the torch recipe'}: "
                 f"take --zero {max(least, 3 if recipe == 'torch' else 1)}, or leave --hsdp out"
             )
+        if self.hsdp == self.dp:
+            raise UsageError(
+                f"hsdp {self.hsdp} keeps as many copies as there are ranks, so that they share nothing: "
+                f"take --zero 0, or --hsdp below {self.dp}"
+            )
         if self.dp % self.hsdp:
-            valid = _nearest(self.hsdp, self.dp, lambda copies: self.dp % copies == 0)
+            valid = _nearest(self.hsdp, self.dp, lambda copies: self.dp % copies == 0 and copies < self.dp)
             raise UsageError(
                 f"hsdp {self.hsdp} does not divide dp {self.dp} into equal copies: the nearest is "
                 f"{_either('hsdp', valid)}"
@@ -286,6 +338,58 @@ class Plan:
                 f"x dp {self.dp} = {unit}: the nearest is {_either('global_batch_size', valid)}"
             )
 
+    def _check_schedule(self) -> None:
+        if self.task_order and self.schedule != EXPLICIT:
+            raise UsageError(f"task_order goes with --schedule {EXPLICIT}, not with {self.schedule}: leave one out")
+        if self.schedule == EXPLICIT:
+            self._check_explicit()
+            return
+        if self.schedule == "1f1b" and self.virtual_stages > 1:
+            object.__setattr__(self, "schedule", INTERLEAVED)
+        if self.schedule != INTERLEAVED and self.virtual_stages > 1:
+            raise UsageError(
+                f"schedule {self.schedule} has one chunk a stage, the plan says virtual_stages {self.virtual_stages}: "
+                f"take --schedule {INTERLEAVED}, or leave --virtual-stages out"
+            )
+        if self.schedule == "zb-h1" and self.pp == 1:
+            raise UsageError("schedule zb-h1 with pp 1 has no bubble to fill: take --pp 2 or more, or --schedule 1f1b")
+        if self.schedule == INTERLEAVED:
+            self._check_interleaved()
+
+    def _check_explicit(self) -> None:
+        if not self.task_order:
+            raise UsageError(f"schedule {EXPLICIT} needs its order of tasks: name a file of it with --schedule FILE")
+        orders = self.orders()
+        chunks = check_orders(orders, self.pp, self.microbatches)
+        if self.virtual_stages not in (1, chunks):
+            raise UsageError(
+                f"the schedule has {chunks} chunks a stage, the plan says virtual_stages {self.virtual_stages}: "
+                f"take --virtual-stages {chunks}, or leave it out"
+            )
+        object.__setattr__(self, "virtual_stages", chunks)
+        # One text for one order, so that a plan's digest is of its meaning.
+        object.__setattr__(self, "task_order", tuple(map(order_text, orders)))
+
+    def _check_interleaved(self) -> None:
+        if self.virtual_stages == 1:
+            raise UsageError(
+                f"schedule {INTERLEAVED} needs several chunks a stage: take --virtual-stages 2 or more, "
+                "or --schedule 1f1b"
+            )
+        if self.pp == 1:
+            raise UsageError(
+                f"virtual_stages {self.virtual_stages} with pp 1 interleaves nothing: take --pp 2 or more, "
+                "or leave --virtual-stages out"
+            )
+        if self.microbatches % self.pp:
+            unit = self.micro_batch_size * self.dp * self.pp
+            below = self.batch // unit * unit
+            valid = [batch for batch in (below, below + unit) if batch]
+            raise UsageError(
+                f"interleaved 1F1B runs micro-batches in groups of pp {self.pp}, which do not divide the plan's "
+                f"{self.microbatches}: the nearest is {_either('global_batch_size', valid)}"
+            )
+
     def _check_layers_per_stage(self, layers: tuple[int, ...]) -> None:
         text = ",".join(map(str, layers))
         if len(layers) != self.pp:
@@ -297,8 +401,8 @@ class Plan:
         heads, kv_heads = sizes["A"], sizes["KV"]
         rules: list[tuple[str, Callable[[int], bool]]] = [
             (f"does not divide the {heads} attention heads", lambda tp: heads % tp == 0),
-            (f"does not divide the feed-forward size {sizes['F']}", lambda tp: sizes["F"] % tp == 0),
         ]
+        rules += [(f"does not divide the feed-forward size {width}", _divides(width)) for width in widths(self, sizes)]
         if self.options.recipe == "megatron":
             # Its fused projection cannot repeat a K/V head; its vocabulary is padded to a multiple of 128 * tp.
             rules.append((f"does not divide the {kv_heads} key/value heads", lambda tp: kv_heads % tp == 0))
@@ -340,6 +444,10 @@ def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
             f"take --ranks {given * unit}, or leave --dp out"
         )
     return int(ranks // unit)
+
+
+def _divides(size: int) -> Callable[[int], bool]:
+    return lambda degree: size % degree == 0
 
 
 def _nearest(value: int, limit: int, valid: Callable[[int], bool]) -> list[int]:

@@ -71,6 +71,8 @@ class Recipe:
     explicit_mask: with gathered keys and values the kernel reads the causal mask as numbers that are added to the
         scores, and keeps it for the backward (torch); else it knows where a rank's queries begin.
     held: what the framework holds beside.
+    routing_tables: the order of tokens by expert is a buffer of the model (the recorded torch model, whose routing is
+        balanced by construction); else each layer makes its own.
     early_stop: a checkpointed part is recomputed only as far as the backward reads it (torch's non-reentrant
         checkpoint), or whole (Megatron).
     """
@@ -93,6 +95,7 @@ class Recipe:
     explicit_mask: bool
     held: Held
     early_stop: bool
+    routing_tables: bool = False
 
 
 RECIPES: dict[RecipeName, Recipe] = {
@@ -125,6 +128,7 @@ RECIPES: dict[RecipeName, Recipe] = {
             mesh_rank=4,
         ),
         early_stop=True,
+        routing_tables=True,
     ),
     "megatron": Recipe(
         pack="always",

@@ -59,14 +59,70 @@ def one_f_one_b(stage: int, stages: int, microbatches: int) -> tuple[Task, ...]:
     return (*order, Task(TaskKind.STEP))
 
 
-SCHEDULES: Mapping[str, Callable[[int, int, int], tuple[Task, ...]]] = {"gpipe": gpipe, "1f1b": one_f_one_b}
-"""Schedules by the name that a plan uses: (stage, stages, microbatches) to the stage's order."""
+def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
+    """Interleaved 1F1B (Narayanan et al. 2021, section 2.2), with Megatron's count of warm-up forwards.
+
+    Groups of `stages` micro-batches pass through one chunk after the other; needs micro-batches in whole groups.
+    """
+    total = microbatches * chunks
+    warm_up = min(warm_up_forwards(stage, stages, chunks), total)
+
+    def at(kind: TaskKind, index: int) -> Task:
+        group, rest = divmod(index, stages * chunks)
+        chunk, inside = divmod(rest, stages)
+        forward = kind is TaskKind.FORWARD
+        return Task(kind, group * stages + inside, chunk if forward else chunks - 1 - chunk)
+
+    order = [at(TaskKind.FORWARD, index) for index in range(warm_up)]
+    for index in range(total):
+        if warm_up + index < total:
+            order.append(at(TaskKind.FORWARD, warm_up + index))
+        order.append(at(TaskKind.BACKWARD, index))
+    return (*order, Task(TaskKind.STEP))
 
 
-def stage_orders(schedule: str, stages: int, microbatches: int) -> tuple[tuple[Task, ...], ...]:
+def warm_up_forwards(stage: int, stages: int, chunks: int) -> int:
+    """Forwards that Megatron's interleaved schedule runs on a stage before its first backward's own."""
+    return 2 * (stages - stage - 1) + (chunks - 1) * stages
+
+
+def zero_bubble_h1(stage: int, stages: int, microbatches: int) -> tuple[Task, ...]:
+    """ZB-H1 (Qi et al. 2023): 1F1B whose weight gradients come `stage` micro-batches after their input gradients.
+
+    What a stage holds for weight gradients that wait and for input gradients is together what the first stage holds.
+    """
+    order: list[Task] = []
+    for task in one_f_one_b(stage, stages, microbatches):
+        if task.kind is TaskKind.BACKWARD:
+            order.append(Task(TaskKind.INPUT_GRADIENT, task.microbatch))
+            if task.microbatch >= stage:
+                order.append(Task(TaskKind.WEIGHT_GRADIENT, task.microbatch - stage))
+        elif task.kind is TaskKind.FORWARD:
+            order.append(task)
+    rest = range(max(microbatches - stage, 0), microbatches)
+    return (*order, *(Task(TaskKind.WEIGHT_GRADIENT, index) for index in rest), Task(TaskKind.STEP))
+
+
+INTERLEAVED = "interleaved"
+SCHEDULES: Mapping[str, Callable[[int, int, int, int], tuple[Task, ...]]] = {
+    "gpipe": lambda stage, stages, microbatches, chunks: gpipe(stage, stages, microbatches),
+    "1f1b": lambda stage, stages, microbatches, chunks: one_f_one_b(stage, stages, microbatches),
+    INTERLEAVED: interleaved,
+    "zb-h1": lambda stage, stages, microbatches, chunks: zero_bubble_h1(stage, stages, microbatches),
+}
+"""Schedules by the name that a plan uses: (stage, stages, microbatches, chunks) to the stage's order. One alone has
+more than one chunk."""
+
+
+def stage_orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tuple[tuple[Task, ...], ...]:
     """The order of every stage under a schedule of this name."""
     order = SCHEDULES[schedule]
-    return tuple(order(stage, stages, microbatches) for stage in range(stages))
+    return tuple(order(stage, stages, microbatches, chunks) for stage in range(stages))
+
+
+def splits(order: Order) -> bool:
+    """Whether backwards run as their halves."""
+    return any(task.kind in (TaskKind.INPUT_GRADIENT, TaskKind.WEIGHT_GRADIENT) for task in order)
 
 
 def first_and_last(order: Order) -> Iterator[tuple[bool, bool]]:

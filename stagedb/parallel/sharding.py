@@ -7,6 +7,8 @@ not). megatron: DistributedDataParallel with one buffer, the distributed optimiz
 
 from dataclasses import replace
 
+import sympy
+
 from stagedb.graph.assemble import Bucket, Habits
 from stagedb.graph.symbolic import Template, When
 from stagedb.parallel.options import GraphOptions
@@ -17,9 +19,33 @@ ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
 """Above 0 with one stage, and with several."""
 
 
-def habits(options: GraphOptions, recipe: Recipe) -> Habits:
-    """The buckets of a graph, and whether its kernels are composite."""
-    return replace(_shared(options, recipe), temporaries=recipe.composite_kernels)
+def habits(options: GraphOptions, recipe: Recipe, experts: bool = False) -> Habits:
+    """The buckets of a graph, and whether its kernels are composite. experts: of a model that has some."""
+    found = replace(_shared(options, recipe), temporaries=recipe.composite_kernels)
+    if not experts:
+        return found
+    if not options.ep_sync:
+        return replace(found, gradients=tuple(replace(bucket, axis="edp") for bucket in found.gradients))
+    gradients, parameters = (
+        tuple(part for bucket in buckets for part in _apart(bucket)) for buckets in (found.gradients, found.parameters)
+    )
+    return replace(found, gradients=gradients, parameters=parameters)
+
+
+def _apart(bucket: Bucket) -> tuple[Bucket, ...]:
+    """Where experts are partitioned over ep, theirs are buckets of their own, among the ranks that hold the same."""
+    if bucket.axis != "dp":
+        return (bucket,)
+
+    def where(condition: sympy.Expr) -> sympy.Expr:
+        return condition if bucket.only is None else sympy.Min(bucket.only, condition)
+
+    together, apart = where(2 - symbol("ep")), where(symbol("ep") - 1)
+    return (
+        replace(bucket, only=together),
+        replace(bucket, name=f"{bucket.name}.dense", only=apart, of="dense"),
+        replace(bucket, name=f"{bucket.name}.experts", axis="edp", only=apart, of="experts"),
+    )
 
 
 def _shared(options: GraphOptions, recipe: Recipe) -> Habits:

@@ -8,6 +8,7 @@ does the rest. Data parallelism partitions the batch everywhere, context paralle
 
 from collections.abc import Mapping
 
+from stagedb.parallel.custom import parse_strategy
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import RECIPES
 
@@ -42,9 +43,13 @@ WHOLE_EMBEDDING_GRADIENT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def rules(options: GraphOptions) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
-    """The table of a graph's options: the base with the regions that an option changes."""
-    table = dict(TENSOR_PARALLEL)
+Table = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""By region, which mesh axes partition which logical axis."""
+
+
+def rules(options: GraphOptions, experts: bool = False) -> Table:
+    """The table of a graph's options: the base with the regions that an option changes, and those of experts."""
+    table: dict[str, Mapping[str, tuple[str, ...]]] = dict(TENSOR_PARALLEL)
     if options.cp_kind == "ulysses":
         table |= HEADS_OVER_CONTEXT
     if options.sp:
@@ -53,4 +58,36 @@ def rules(options: GraphOptions) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
         table |= WHOLE_EMBEDDING_GRADIENT
     if not options.loss_parallel:
         table |= GATHERED_LOGITS
-    return table
+    if options.strategy:
+        table |= parse_strategy(options.strategy).regions
+    return _with_experts(table, options) if experts else table
+
+
+def kept(options: GraphOptions) -> Table:
+    """By region, how its weights are kept where that is not as its operators want them."""
+    return parse_strategy(options.strategy).weights if options.strategy else {}
+
+
+def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Expert parallelism (Lepikhin et al. 2020): the ranks of dp and cp are those of `edp` times those of `ep`.
+
+    Tokens stay where they are between the experts; a token's slot in an expert is where its rank has put it. Among
+    experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or (`expert_tp` off) leaves
+    each of its ranks the tokens that sp gave it.
+    """
+    split = {region: dict(rule) for region, rule in table.items()}
+    home = split["between"]
+    inside = ("edp", "tp") if options.sp and not options.expert_tp else ("edp",)
+    split["router"] = {**home, "slots": slot_axes(options)}
+    split["experts"] = {"experts": ("ep",), "slots": inside}
+    if options.expert_tp:
+        split["experts"]["expert_ffn"] = ("tp",)
+    for rule in split.values():
+        if "ffn" in rule:
+            rule["shared_ffn"] = rule["ffn"]
+    return split
+
+
+def slot_axes(options: GraphOptions) -> tuple[str, ...]:
+    """The mesh axes whose ranks each have tokens of their own to deal to the slots of experts."""
+    return ("edp", "ep", "tp") if options.sp else ("edp", "ep")

@@ -2,31 +2,37 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from stagedb.instance import RankClass, rank_classes
 from stagedb.parallel import Plan, Task, TaskKind
 from stagedb.profile.lifetimes import lives, saved
-from stagedb.profile.program import Program, program
+from stagedb.profile.program import Item, Program, programs
 from stagedb.profile.usage import Alive, Point, Usage
 from stagedb.store import Store, read_graph
 
-PHASES: Mapping[TaskKind, str] = {
-    TaskKind.FORWARD: "forward",
-    TaskKind.BACKWARD: "backward",
-    TaskKind.STEP: "optimizer",
+PHASES: Mapping[str, tuple[TaskKind, ...]] = {
+    "forward": (TaskKind.FORWARD,),
+    "backward": (TaskKind.BACKWARD, TaskKind.INPUT_GRADIENT, TaskKind.WEIGHT_GRADIENT),
+    "optimizer": (TaskKind.STEP,),
 }
 
 
 @dataclass(frozen=True)
 class ClassMemory:
-    """The memory of one rank of a class. `usage` tells live bytes at every point of the step."""
+    """The memory of one rank of a class. `usage` tells live bytes at every point of the step; a program a chunk."""
 
     rank_class: RankClass
-    program: Program
+    programs: tuple[Program, ...]
     usage: Usage
 
     @property
+    def program(self) -> Program:
+        """The program of the first chunk: of the stage, where it has one."""
+        return self.programs[0]
+
+    @cached_property
     def peak(self) -> Point:
         """Where the most is held."""
         return self.usage.peak()
@@ -34,24 +40,24 @@ class ClassMemory:
     def ends(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Bytes by category before the step, and when the last task of each phase is over."""
         yield "start", {str(category): size for category, size in self.usage.before().items()}
-        for kind, word in ((TaskKind.FORWARD, "forward_end"), (TaskKind.BACKWARD, "backward_end")):
-            last = max(i for i, task in enumerate(self.usage.tasks) if task.kind is kind)
-            yield word, {str(category): size for category, size in self.usage.after(last).items()}
+        for phase in ("forward", "backward"):
+            last = max(i for i, task in enumerate(self.usage.tasks) if task.kind in PHASES[phase])
+            yield f"{phase}_end", {str(category): size for category, size in self.usage.after(last).items()}
         yield "step_end", {str(c): size for c, size in self.usage.after(len(self.usage.tasks) - 1).items()}
 
     def peaks(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Bytes by category at the peak of each phase, and at that of all."""
-        for kind, phase in PHASES.items():
-            found = self.usage.at(self.usage.peak([kind]))
+        for phase, kinds in PHASES.items():
+            found = self.usage.at(self.usage.peak(kinds))
             yield f"{phase}_peak", {str(category): size for category, size in found.items()}
         yield "peak", {str(category): size for category, size in self.usage.at(self.peak).items()}
 
-    def saved(self) -> dict[int, dict[str, int]]:
-        """What one micro-batch's forward saves for its backward: bytes by position of the layer that reads it there.
+    def saved(self, chunk: int = 0) -> dict[int, dict[str, int]]:
+        """What one micro-batch's forward of a chunk saves for its backward: bytes by position of who reads it there.
 
         Received inputs count, wherever they lie; what a pipeline keeps besides does not.
         """
-        return saved(self.program)
+        return saved(self.programs[chunk])
 
     def alive(self) -> list[Alive]:
         """The tensors that live at the peak, the biggest first."""
@@ -61,19 +67,24 @@ class ClassMemory:
     def at(self, point: Point) -> tuple[Task, str | None, str]:
         """The task of a point, and the id's end and the name of the op that runs then; no op at a task's end."""
         task = self.usage.tasks[point.task]
-        items = self.program.items[task.kind]
+        items = self.items(task)
         if point.index == len(items):
             return task, None, "the end"
-        item = items[point.index]
-        layer, bucket = self.program.layers.get(item.position), item.bucket
+        chunk, item = items[point.index]
+        layer, bucket = self.programs[chunk].layers.get(item.position), item.bucket
         if bucket is not None:
             name = f"{item.op.name}.{bucket.index}"
-            return task, f"{item.position}/{name}", name
+            return task, f"{chunk}/{item.position}/{name}", name
         name = item.op.name
         if layer is not None:
             head, _, rest = name.partition(".")
             name = f"{head}.{layer}.{rest}"
-        return task, f"{item.position}/{item.op.name}", name
+        return task, f"{chunk}/{item.position}/{item.op.name}", name
+
+    def items(self, task: Task) -> list[tuple[int, Item]]:
+        """What a task runs, with the chunk that each item is of: a step runs all chunks'."""
+        chosen = self.programs if task.kind is TaskKind.STEP else self.programs[task.chunk : task.chunk + 1]
+        return [(each.chunk, item) for each in chosen for item in each.items[task.kind]]
 
 
 def analyse(store: Store, graph: str, plan: Plan) -> tuple[ClassMemory, ...]:
@@ -81,8 +92,9 @@ def analyse(store: Store, graph: str, plan: Plan) -> tuple[ClassMemory, ...]:
     symbolic = read_graph(store, graph)
     found = []
     for each in rank_classes(store, graph, plan):
-        made = program(symbolic, plan, each)
-        lengths = {kind: len(items) for kind, items in made.items.items()}
+        made = programs(symbolic, plan, each)
+        lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
+        lengths[TaskKind.STEP, 0] = sum(len(one.items[TaskKind.STEP]) for one in made)
         found.append(ClassMemory(each, made, Usage(lives(made, plan), each.work.tasks, lengths)))
     return tuple(found)
 
@@ -123,9 +135,9 @@ def _peaks(instance: str, found: tuple[ClassMemory, ...]) -> Iterator[dict[str, 
         yield {
             "class": number,
             "peak": sum(each.usage.at(point).values()),
-            "phase": PHASES[task.kind],
+            "phase": next(phase for phase, kinds in PHASES.items() if task.kind in kinds),
             "task": point.task,
             "microbatch": None if task.kind is TaskKind.STEP else task.microbatch,
-            "op": None if op is None else f"{instance}/{number}/{task.chunk}/{op}",
+            "op": None if op is None else f"{instance}/{number}/{op}",
             "name": name,
         }

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from stagedb.graph.symbolic import BlockSpec, OpType, SymGraph, SymOp, SymTensor, Template
 from stagedb.instance import Bucket, Place, RankClass
-from stagedb.parallel import WIDTHS, Plan, TaskKind
+from stagedb.parallel import WIDTHS, Plan, TaskKind, splits
 from stagedb.symbols import evaluate
 
 Key = tuple[str, int]
@@ -15,6 +15,8 @@ Key = tuple[str, int]
 TEMPLATES: Mapping[TaskKind, tuple[Template, ...]] = {
     TaskKind.FORWARD: (Template.FORWARD,),
     TaskKind.BACKWARD: (Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT),
+    TaskKind.INPUT_GRADIENT: (Template.INPUT_GRADIENT,),
+    TaskKind.WEIGHT_GRADIENT: (Template.WEIGHT_GRADIENT,),
     TaskKind.STEP: (Template.STEP,),
 }
 
@@ -38,14 +40,18 @@ class Item:
 
 @dataclass(frozen=True)
 class Program:
-    """A stage's items by kind of task in issue order, and its tensors.
+    """A chunk's items by kind of task in issue order, and its tensors. Of a step, the items are the chunk's own.
 
-    sizes: bytes on one rank of the tensors that exist there. parts: those of one rank's part of weights and what the
-    optimizer keeps of them, where dp shares them. places: position and block. layers: by position, counted from the
-    stage's first; None outside layers. recomputing: positions of layers that recompute something. storage: to a tensor
-    the one whose bytes it is. gradients: weights by the gradients that a backward makes of them.
+    backwards: the kinds of task that make gradients, in the order in which a micro-batch comes to them: one, or the
+    two halves of a split backward. chunk: its number on the stage. sizes: bytes on one rank of the tensors that
+    exist there. parts: those of one rank's part of weights and what the optimizer keeps of them, where dp shares
+    them. places: position and block. layers: by position, counted from the stage's first; None outside layers.
+    recomputing: positions of layers that recompute something. storage: to a tensor the one whose bytes it is.
+    gradients: weights by the gradients that a backward makes of them.
     """
 
+    chunk: int
+    backwards: tuple[TaskKind, ...]
     items: Mapping[TaskKind, tuple[Item, ...]]
     tensors: Mapping[str, SymTensor]
     sizes: Mapping[str, int]
@@ -63,16 +69,17 @@ class Program:
         return key
 
 
-def program(graph: SymGraph, plan: Plan, each: RankClass) -> Program:
-    """The program of a rank class of a graph's instance under a plan."""
-    return _Making(graph, plan, each).make()
+def programs(graph: SymGraph, plan: Plan, each: RankClass) -> tuple[Program, ...]:
+    """The programs of the chunks of a rank class of a graph's instance under a plan."""
+    return tuple(_Making(graph, plan, each, chunk).make() for chunk in range(len(each.work.chunks)))
 
 
 class _Making:
     """What making a program looks things up in."""
 
-    def __init__(self, graph: SymGraph, plan: Plan, each: RankClass) -> None:
-        self.graph, self.plan, self.work, self.stage = graph, plan, each.work, each.work.stage
+    def __init__(self, graph: SymGraph, plan: Plan, each: RankClass, chunk: int) -> None:
+        self.graph, self.plan, self.chunk, self.work = graph, plan, chunk, each.work.chunks[chunk]
+        self.stage, self.split = self.work.stage, splits(each.work.tasks)
         self.env = {**plan.env(graph.sizes), "cp_rank": each.work.cp_rank + 1}
         self.widths = {name: WIDTHS[format_] for name, format_ in plan.dtypes.names().items()}
         self.values: dict[tuple[str, bool, int], int] = {}
@@ -99,8 +106,12 @@ class _Making:
         sizes = {tensor.name: self.value(tensor.bytes) for tensor in self.graph.tensors if self.present(tensor)}
         again = [place.position for place in self.stage.places if place.layer is not None and self.recomputes(place)]
         places = self.stage.places
+        halves = (TaskKind.INPUT_GRADIENT, TaskKind.WEIGHT_GRADIENT)
+        backwards = halves if self.split else (TaskKind.BACKWARD,)
         return Program(
-            items={kind: self.items(kind) for kind in TEMPLATES},
+            chunk=self.chunk,
+            backwards=backwards,
+            items={kind: self.items(kind) for kind in (TaskKind.FORWARD, *backwards, TaskKind.STEP)},
             tensors=self.tensors,
             sizes=sizes,
             parts=dict(self.parts()),
@@ -131,8 +142,8 @@ class _Making:
     def turns(self, op: SymOp, place: Place) -> Iterator[tuple[int, int]]:
         """In which turns an op runs, and its number in each; one that is in no loop runs once."""
         slots = self.work.order.slots
-        backward = op.template in TEMPLATES[TaskKind.BACKWARD]
-        begin = self.work.order.downward if backward else self.work.order.upward
+        upward = op.template in (Template.FORWARD, Template.STEP)
+        begin = self.work.order.upward if upward else self.work.order.downward
         if op.times is None or op.loop is None:
             yield 0, begin(place.position) + op.order * slots
             return

@@ -37,11 +37,11 @@ class Alive:
 
 @dataclass(frozen=True)
 class Usage:
-    """The memory of a rank class. `lengths` is the number of items of each kind of task."""
+    """The memory of a rank class. `lengths` is the number of items of each kind of task and chunk."""
 
     held: Lives
     tasks: Sequence[Task]
-    lengths: Mapping[TaskKind, int]
+    lengths: Mapping[tuple[TaskKind, int], int]
 
     @cached_property
     def states(self) -> Levels:
@@ -57,18 +57,20 @@ class Usage:
         return list(first_and_last(self.tasks))
 
     @cached_property
-    def _curves(self) -> dict[tuple[TaskKind, bool, bool], Levels]:
-        """By kind of task, first and last: bytes beyond those before it, while each item runs and at its end."""
+    def _curves(self) -> dict[tuple[TaskKind, int, bool, bool], Levels]:
+        """By kind of task, chunk, first and last: bytes beyond those before it, while each item runs and at its end."""
         curves = {
-            (task.kind, *mark): np.zeros((len(CATEGORIES), self.lengths[task.kind] + 1), np.int64)
+            (task.kind, task.chunk, *mark): np.zeros(
+                (len(CATEGORIES), self.lengths[task.kind, task.chunk] + 1), np.int64
+            )
             for task, mark in zip(self.tasks, self.marks, strict=True)
         }
         for life in self.held.lives:
             row = CATEGORIES.index(life.category)
             for sign, moments in ((1, (life.begin,)), (-1, life.ends)):
                 for moment in moments:
-                    for (kind, first, last), curve in curves.items():
-                        if kind is moment.kind and moment.which.fits(first, last):
+                    for (kind, chunk, first, last), curve in curves.items():
+                        if (kind, chunk) == (moment.kind, moment.chunk) and moment.which.fits(first, last):
                             curve[row, moment.index] += sign * life.bytes
         return {key: curve.cumsum(axis=1) for key, curve in curves.items()}
 
@@ -77,12 +79,12 @@ class Usage:
         """Bytes by category before each task, and after the last."""
         levels = [self.states]
         for task, mark in zip(self.tasks, self.marks, strict=True):
-            levels.append(levels[-1] + self._curves[task.kind, *mark][:, -1])
+            levels.append(levels[-1] + self._curves[task.kind, task.chunk, *mark][:, -1])
         return np.stack(levels)
 
     def levels(self, task: int) -> Levels:
         """Bytes by category while each item of a task runs, and at its end."""
-        curve = self._curves[self.tasks[task].kind, *self.marks[task]]
+        curve = self._curves[self.tasks[task].kind, self.tasks[task].chunk, *self.marks[task]]
         levels: Levels = self._before[task][:, None] + curve
         return levels
 
@@ -109,7 +111,7 @@ class Usage:
         for index, (task, mark) in enumerate(zip(self.tasks, self.marks, strict=True)):
             if kinds is not None and task.kind not in kinds:
                 continue
-            top, at = tops[task.kind, *mark]
+            top, at = tops[task.kind, task.chunk, *mark]
             level = int(self._before[index].sum()) + top
             if best is None or level > best[0]:
                 best = (level, Point(index, at))
@@ -128,17 +130,21 @@ class Usage:
 
     def _passed(self, moment: Moment, point: Point) -> int:
         """How often a moment has come by a point."""
-        count = self._came[moment.kind, moment.which][point.task]
-        here = self.tasks[point.task].kind is moment.kind and moment.which.fits(*self.marks[point.task])
+        count = self._came[moment.kind, moment.chunk, moment.which][point.task]
+        task = self.tasks[point.task]
+        here = (task.kind, task.chunk) == (moment.kind, moment.chunk) and moment.which.fits(*self.marks[point.task])
         return count + (here and moment.index <= point.index)
 
     @cached_property
-    def _came(self) -> dict[tuple[TaskKind, Which], list[int]]:
-        """By kind and which: how many such tasks there are before each one."""
+    def _came(self) -> dict[tuple[TaskKind, int, Which], list[int]]:
+        """By kind, chunk and which: how many such tasks there are before each one."""
         pairs = list(zip(self.tasks, self.marks, strict=True))
         return {
-            (kind, which): [0, *accumulate(task.kind is kind and which.fits(*mark) for task, mark in pairs)]
-            for kind in self.lengths
+            (kind, chunk, which): [
+                0,
+                *accumulate((task.kind, task.chunk) == (kind, chunk) and which.fits(*mark) for task, mark in pairs),
+            ]
+            for kind, chunk in self.lengths
             for which in Which
         }
 

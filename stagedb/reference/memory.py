@@ -69,6 +69,8 @@ def memory_notes(record: Record) -> Iterator[str]:
         return
     if record.config["recompute"] == "sac":
         yield "saved for the backward: the record has checkpoint inputs alone; compared are live bytes after forward"
+    if record.config["ep"] > 1:
+        yield "gradients of what is no expert: recorded as reduced over ep, whose ranks are here those of dp"
     if record.config["style"] == "gpt" and record.config["dtype"] == "bf16":
         yield "LayerNorm's statistics: bf16 on the CPU that was recorded, fp32 on accelerators; counted as recorded"
 

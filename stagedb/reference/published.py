@@ -90,7 +90,7 @@ def _row(db: Stagedb, row: Mapping[str, Any]) -> Iterator[Published]:
             else:
                 instance = instance or db.instantiate(card, **row["plan"])
                 value = _ours(db, card, instance.id, what)
-            ours = value / UNITS.get(match["unit"] or "", 1) * float(row.get("times", 1))
+            ours = value / UNITS.get(match["unit"] or "", 1)
             exact = int(ours) if isinstance(reference, int) else ours
             quantity = f"{quantity} of {_title(card, row['plan'])}"
             yield Published(row["source"], quantity, reference, exact, row.get("within"))
@@ -125,10 +125,20 @@ def _ours(db: Stagedb, card: Card, instance: str, what: str) -> int:
 
 def _layer_activations(stage: ClassMemory) -> int:
     """What the layers of a stage save, of as many micro-batches as its schedule has in flight at once."""
-    kinds = [task.kind for task in stage.usage.tasks]
-    balance = accumulate((kind is TaskKind.FORWARD) - (kind is TaskKind.BACKWARD) for kind in kinds)
-    saved = (sum(each.values()) for position, each in stage.saved().items() if _is_layer(stage, position))
-    return max(balance) * sum(saved)
+    ends = (TaskKind.BACKWARD, TaskKind.WEIGHT_GRADIENT)
+    saved = [
+        sum(
+            sum(each.values())
+            for position, each in stage.saved(chunk.chunk).items()
+            if chunk.layers[position] is not None
+        )
+        for chunk in stage.programs
+    ]
+    return max(
+        accumulate(
+            ((task.kind is TaskKind.FORWARD) - (task.kind in ends)) * saved[task.chunk] for task in stage.usage.tasks
+        )
+    )
 
 
 def _one_layer(stage: ClassMemory) -> int:
@@ -143,8 +153,9 @@ def _is_layer(stage: ClassMemory, position: int) -> bool:
 
 def _states(stage: ClassMemory, layers: bool) -> int:
     """Bytes of parameters, gradients and what the optimizer keeps, at the end of the backward."""
-    last = max(i for i, task in enumerate(stage.usage.tasks) if task.kind is TaskKind.BACKWARD)
-    end = Point(last, stage.usage.lengths[TaskKind.BACKWARD])
+    last = max(i for i, task in enumerate(stage.usage.tasks) if task.kind is not TaskKind.STEP)
+    task = stage.usage.tasks[last]
+    end = Point(last, stage.usage.lengths[task.kind, task.chunk])
     held = [alive for alive in stage.usage.alive(end) if alive.category in STATES]
     return sum(alive.bytes for alive in held if alive.layer is not None or not layers)
 

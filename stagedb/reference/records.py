@@ -85,6 +85,7 @@ def _record(path: Path, place: int, row: Any) -> Record:
             if found.get(kind)
         }
         messages: Counter[Message] = Counter()
+        row = {**row, "collectives": [_on_plan_axis(sent, row["config"]) for sent in row["collectives"]]}
         for sent in row["collectives"]:
             size, result = sent["bytes_in"] or sent["bytes_out"], sent["bytes_out"] or sent["bytes_in"]
             dtype = DTYPES.get(sent["dtype"], sent["dtype"])
@@ -94,6 +95,12 @@ def _record(path: Path, place: int, row: Any) -> Record:
         return Record(str(row["name"]), dict(row["config"]), Counts(flops, messages), events, held)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(f"{path}: record {place} lacks or misuses a field: {error}") from None
+
+
+def _on_plan_axis(sent: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A record with ep reduces the gradients of dense weights over it: in a plan these ranks are those of dp."""
+    dense = sent["axis"] == "ep" and sent["op"] == "all_reduce" and config["dp"] == 1
+    return {**sent, "axis": "dp"} if dense else sent
 
 
 def _memory(row: Mapping[str, Any]) -> RecordedMemory:
@@ -111,9 +118,9 @@ def _memory(row: Mapping[str, Any]) -> RecordedMemory:
 def card_of(config: Mapping[str, Any]) -> Card:
     """The model of a record: torch's untied embedding and head, biases and learned positions in the gpt style."""
     style = config["style"]
-    if style not in ("llama", "gpt"):
-        raise Unsupported(f"models of style {style} (experts)")
-    gpt = style == "gpt"
+    if style not in ("llama", "gpt", "moe"):
+        raise Unsupported(f"models of style {style}")
+    gpt, moe = style == "gpt", style == "moe"
     return Card(
         name=config["model"],
         family=style,
@@ -134,6 +141,9 @@ def card_of(config: Mapping[str, Any]) -> Card:
         linear_bias=gpt,
         qkv_bias=False,
         parameters=0,
+        experts=config["experts"] if moe else 0,
+        top_k=config["topk"] if moe else 0,
+        expert_ffn=config["ffn"] if moe else 0,
         source="the configuration of a record",
     )
 
@@ -141,7 +151,6 @@ def card_of(config: Mapping[str, Any]) -> Card:
 _UNSUPPORTED: tuple[tuple[str, Any, str], ...] = (
     ("dp_kind", ("none", "ddp", "fsdp"), "an unknown kind of data parallelism"),
     ("mixed", ("none", "fp32master"), "an unknown kind of mixed precision"),
-    ("ep", (1,), "expert parallelism"),
     ("optimizer", ("adamw",), "an optimizer other than AdamW"),
     ("recompute", tuple(RECOMPUTE), "an unknown kind of recomputation"),
 )
@@ -155,13 +164,16 @@ def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
     if config["cp"] > 1 and config["cp_impl"] not in CP_KINDS:
         raise Unsupported(f"context parallelism of kind {config['cp_impl']}")
     copies = config["dp_replicate"]
-    dp = config["dp"] * copies
+    # A record with ep has a mesh of nothing else: its ranks are data-parallel in all but their experts.
+    dp = config["dp"] * copies * config["ep"]
     sharded = config["dp_kind"] == "fsdp"
     master = {"param_dtype": "fp32", "grad_dtype": "bf16", "reduce_dtype": "fp32", "opt_dtype": "fp32"}
     return {
         **(master if config["mixed"] == "fp32master" else {}),
         "zero": (3 if config["reshard"] else 2) if sharded else 0,
         "hsdp": copies,
+        "ep": config["ep"],
+        "ep_sync": config["ep"] == 1 or config["ep_sync"],
         "recipe": "torch",
         "tp": config["tp"],
         "cp": config["cp"],

@@ -13,7 +13,7 @@ import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import embedded, queries, targets
-from stagedb.store.failures import OutOfMemory, is_out_of_memory, translated, unreachable
+from stagedb.store.failures import ConnectionLost, OutOfMemory, is_out_of_memory, translated, unreachable
 from stagedb.store.migrations import Migration, described, pending
 from stagedb.store.statements import Statement, load
 from stagedb.store.values import Table
@@ -198,17 +198,27 @@ def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
     source = f"the embedded engine of {home}"
     for attempt in range(EMBEDDED_ATTEMPTS):
         endpoint = embedded.ensure(home, environment)
+        store: Store | None = None
         try:
-            driver = _driver(endpoint.uri, (endpoint.username, endpoint.password), source)
-        except UsageError:
+            store = _on_endpoint(endpoint, source)
+            store.version()
+            if embedded.running(home) != endpoint:
+                raise ConnectionLost(f"{source} is ending")
+        except (UsageError, ConnectionLost):
             # It was just about to end, or was killed this moment: the next one is there soon.
+            if store is not None:
+                store.close()
             if attempt == EMBEDDED_ATTEMPTS - 1:
                 raise
             time.sleep(0.5)
         else:
-            break
+            return store
+    raise StagedbError(f"{source} cannot be reached")
+
+
+def _on_endpoint(endpoint: embedded.Endpoint, source: str) -> Store:
     return Store(
-        driver,
+        _driver(endpoint.uri, (endpoint.username, endpoint.password), source),
         endpoint.database,
         "embedded",
         endpoint.uri,

@@ -15,6 +15,9 @@ class OutOfMemory(StagedbError):
     """A transaction was too large for the server's memory: less of it at once may fit."""
 
 
+_ENDED = "credentials of this connection are no longer valid"
+
+
 class ConnectionLost(StagedbError):
     """The server went away while it was spoken to."""
 
@@ -47,12 +50,13 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
             f"the store at {uri} could not write what {doing} made, and has kept what it held before: see whether its "
             "disk is full, and run the command again"
         )
-    if isinstance(error, driver.AuthError):
+    # The embedded engine says the latter where it ends under a connection, as a server does when it is lost.
+    if isinstance(error, driver.AuthError) and _ENDED not in text:
         return UsageError(
             f"the store at {uri} refused the account: check NEO4J_USERNAME and NEO4J_PASSWORD, or the store's entry in "
             "the configuration file"
         )
-    if isinstance(error, driver.ServiceUnavailable | driver.SessionExpired | OSError):
+    if isinstance(error, driver.ServiceUnavailable | driver.SessionExpired | driver.AuthError | OSError):
         return ConnectionLost(
             f"the connection to the store at {uri} was lost during {doing}: run the command again, it clears what is "
             "unfinished and completes"

@@ -169,7 +169,11 @@ FIRST = (
             Property("class", "integer", "its number in the instance"),
             Property("digest", "string", "digest of the evaluated work"),
             Property("stages", "integer[]", "pipeline stages in the class"),
-            Property("first_layers", "integer[]", "first layer of each of these stages"),
+            Property(
+                "first_layers",
+                "integer[]",
+                "of each of these stages, chunk after chunk: what makes an op's `layer` its number in the model",
+            ),
             Property("layers", "integer", "layers of one stage"),
             Property("ranks", "integer", "number of ranks", "ranks"),
             Property("ops", "integer", "number of its ops"),
@@ -191,7 +195,7 @@ FIRST = (
             Property("name", "string", "its name in the graph"),
             Property("sym", "string", "id of the symbolic op it is a copy of"),
             Property("block", "string", "block of the symbolic op"),
-            Property("layer", "integer?", "layer, counted from the first of the stage; absent outside layers"),
+            Property("layer", "integer?", "layer, counted over the chunks of the stage; absent outside layers"),
             Property("type", "string", "compute, collective, send or recv"),
             Property("kind", "string", "what it does: matmul, attention, all_gather …"),
             Property("phase", "string", "forward, backward, recompute or optimizer"),
@@ -204,7 +208,11 @@ FIRST = (
             Property("comm_bytes", "integer?", "its input on one rank; a message's size", "B"),
             Property("comm_out_bytes", "integer?", "its output on one rank", "B"),
             Property("dtype", "string?", "dtype of the elements on the wire"),
-            Property("peer", "integer?", "stages from here to the other end of a message: +1 or -1"),
+            Property(
+                "peer",
+                "integer?",
+                "stages from here to the other end of a message; more than one where it goes around the ends",
+            ),
         ),
         indexes=(("instance",), ("instance", "class")),
         also=("Compute", "Collective", "Send", "Recv"),
@@ -236,7 +244,7 @@ FIRST = (
             Property("class", "integer", "number of its rank class"),
             *(
                 Property(f"group_{axis}", "integer?", f"its group on the {axis} axis, if it has one")
-                for axis in ("tp", "kv", "cp", "dp", "dp_replicate", "ep", "pp", "embedding")
+                for axis in ("tp", "kv", "cp", "dp", "dp_replicate", "ep", "edp", "pp", "embedding")
             ),
         ),
         indexes=(("instance",), ("instance", "rank")),
@@ -297,7 +305,7 @@ MEMORY = (
             _INSTANCE,
             Property("class", "integer", "number of its rank class"),
             Property("name", "string", "the tensor's name in the graph, or that of a buffer"),
-            Property("layer", "integer?", "layer, counted from the first of the stage; absent outside layers"),
+            Property("layer", "integer?", "layer, counted over the chunks of the stage; absent outside layers"),
             Property("category", "string", "what it is held for"),
             Property("count", "integer", "how many of it live: one a microbatch in flight"),
             Property("bytes", "integer", "of all of them together", "B"),

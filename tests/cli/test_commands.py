@@ -393,7 +393,7 @@ def test_a_capacity_is_checked(run: Run, tiny: str) -> None:
     over = run("memory", "--capacity", f"{peak - 1}B")
     assert over.status == 1
     assert "does not fit" in over.out
-    assert run("memory", "--capacity", "80GiB").status == run("memory", "--capacity", "1.5 TB").status == 0
+    assert run("memory", "--capacity", "80gib").status == run("memory", "--capacity", "1.5 TB").status == 0
 
 
 @pytest.mark.parametrize(
@@ -402,6 +402,7 @@ def test_a_capacity_is_checked(run: Run, tiny: str) -> None:
         (("--capacity", "80"), "80GiB"),
         (("--class", "7"), "--class is one of 0, 1"),
         (("--show", "all", "-f", "csv"), "--show peaks, phases or tensors"),
+        (("--show", "all", "-o", "memory.txt"), "--show peaks, phases or tensors"),
         (("nowhere",), "stagedb ls"),
     ],
 )

@@ -54,11 +54,11 @@ def plain_dependencies(columns: ClassColumns) -> "Dependencies":
         chosen = [
             op
             for op in range(len(ops))
-            if ops.chunk[op] == tasks.chunk[task]
+            if (ops.chunk[op] == tasks.chunk[task] or ops.template[op] == 3)
             and int(ops.template[op]) in RUNS[int(tasks.kind[task])]
             and {"every": True, "first": tasks.first[task], "last": tasks.last[task]}[WHENS[int(ops.when[op])]]
         ]
-        chosen.sort(key=lambda op: int(ops.order[op]))
+        chosen.sort(key=lambda op: (int(ops.chunk[op]), int(ops.order[op])))
         for op in chosen:
             ident += 1
             run.ids[op] = ident
@@ -193,10 +193,16 @@ def plain_op_nodes(workload: Workload, rank: int, dependencies: Dependencies) ->
         if type_ == COLLECTIVE:
             node.attr.add(name="pg_name", string_val=str(groups[ops.axis[op]]))
         if type_ in (SEND, RECV):
-            neighbours = workload.ranks.next if ops.peer[op] > 0 else workload.ranks.previous
-            node.attr.add(name="comm_dst" if type_ == SEND else "comm_src", int32_val=int(neighbours[rank]))
             backward = ops.template[op] != 0
-            node.attr.add(name="comm_tag", int32_val=2 * int(columns.tasks.microbatch[task]) + int(backward))
+            onward = (type_ == SEND) != backward
+            neighbours = workload.ranks.next if onward else workload.ranks.previous
+            node.attr.add(name="comm_dst" if type_ == SEND else "comm_src", int32_val=int(neighbours[rank]))
+            # The chunk that receives: another one where the message goes from one end of the stages to the other.
+            chunk, around = int(columns.tasks.chunk[task]), (ops.peer[op] > 0) != onward
+            if type_ == SEND and around:
+                chunk += 1 if onward else -1
+            which = int(columns.tasks.microbatch[task]) * (1 + int(columns.tasks.chunk.max())) + chunk
+            node.attr.add(name="comm_tag", int32_val=2 * which + int(backward))
         nodes.append(node)
     return nodes
 

@@ -121,7 +121,7 @@ def templates(draw: st.DrawFn) -> list[Op]:
                 draw(st.sampled_from([EVERY, EVERY, FIRST, LAST])),
                 axis={COMPUTE: "", COLLECTIVE: "tp", SEND: "pp", RECV: "pp"}[type_],
                 size=0 if type_ == COMPUTE else draw(st.integers(1, 2**40)),
-                peer=draw(st.sampled_from([-1, 1])) if type_ in (SEND, RECV) else 0,
+                peer=(1 if (template == FORWARD) == (type_ == SEND) else -1) if type_ in (SEND, RECV) else 0,
                 flops=draw(st.integers(0, 2**55)),
                 bytes=draw(st.integers(0, 2**55)),
                 after=tuple(sorted(after)),

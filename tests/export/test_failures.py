@@ -198,8 +198,10 @@ def test_of_two_that_resume_at_once_the_second_finds_the_set_complete(
     environment = {**os.environ, "STAGEDB_FAULT": f"export.{stage}:pause", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as exporting:
         os.waitpid(exporting.pid, os.WUNTRACED)
-        assert not export_workload(workload(), out, resume=True).there
-        exporting.send_signal(signal.SIGCONT)
+        try:
+            assert not export_workload(workload(), out, resume=True).there
+        finally:
+            exporting.send_signal(signal.SIGCONT)
         said, _ = exporting.communicate(timeout=60)
         assert (exporting.returncode, said) == (0, "complete already\n")
     assert validate_traces(out).faults == ()
@@ -212,8 +214,10 @@ def test_the_second_that_resumes_is_told_of_another_export(tmp_path: Path) -> No
     environment = {**os.environ, "STAGEDB_FAULT": "export.rename:pause", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as exporting:
         os.waitpid(exporting.pid, os.WUNTRACED)
-        export_workload(workload(microbatches=5), out)
-        exporting.send_signal(signal.SIGCONT)
+        try:
+            export_workload(workload(microbatches=5), out)
+        finally:
+            exporting.send_signal(signal.SIGCONT)
         said, _ = exporting.communicate(timeout=60)
         assert exporting.returncode == 2
         assert "is another export" in said

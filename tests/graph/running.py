@@ -11,25 +11,32 @@ from stagedb.graph.operators import Array
 from stagedb.graph.simulated_stage import Key
 from stagedb.instance.layout import Block, lay_out
 from stagedb.parallel.schedule import stage_orders
+from stagedb.symbols import evaluate
 
 BATCH, SEQ = 4, 8
 
 
-def environment(graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: int = 1, cp: int = 1) -> dict[str, int]:
+def environment(
+    graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: int = 1, cp: int = 1, ep: int = 1
+) -> dict[str, int]:
     """What a plan binds: degrees, the global micro-batch, the sequence, dtype widths."""
     widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
-    degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": 1, "pp": pp, "hsdp": hsdp}
-    return {**graph.sizes, **widths, "copies": 1, "runs": 2, "B": BATCH, "S": SEQ, "cp_rank": 1, "step": 1, **degrees}
+    degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "edp": dp * cp // ep, "pp": pp, "hsdp": hsdp}
+    fixed = {"copies": 1, "runs": 2, "capacity": 1, "per": 1, "B": BATCH, "S": SEQ, "cp_rank": 1, "step": 1}
+    return {**graph.sizes, **widths, **fixed, **degrees}
 
 
-def pipeline(graph: SymGraph, schedule: str, stage_layers: tuple[int, ...], microbatches: int) -> Pipeline:
-    """The stages of so many layers, with the orders of a schedule."""
-    blocks = [Block(spec.name, None if spec.repeat == "1" else graph.sizes["L"]) for spec in graph.blocks]
-    stages = lay_out(blocks, stage_layers)
-    orders = stage_orders(schedule, len(stages), microbatches)
+def pipeline(
+    graph: SymGraph, schedule: str, stage_layers: tuple[int, ...], microbatches: int, chunks: int = 1
+) -> Pipeline:
+    """The numbers of the pipeline, of so many layers each, with the orders of a schedule."""
+    repeats = [None if spec.repeat == "1" else evaluate(spec.repeat, graph.sizes) for spec in graph.blocks]
+    blocks = [Block(spec.name, times) for spec, times in zip(graph.blocks, repeats, strict=True)]
+    stages = lay_out(blocks, stage_layers, chunks=chunks)
+    orders = stage_orders(schedule, len(stages) // chunks, microbatches, chunks)
     return Pipeline(
         [len(stage.places) for stage in stages],
-        [[(str(task.kind), task.microbatch) for task in order] for order in orders],
+        [[(str(task.kind), task.microbatch, task.chunk) for task in order] for order in orders],
     )
 
 
@@ -50,14 +57,15 @@ class Example:
         hsdp: int = 1,
         every: int = 1,
         cp: int = 1,
+        ep: int = 1,
     ) -> Run:
         """One step on dp·cp·tp simulated ranks."""
-        env = environment(self.graph, dp, tp, hsdp, cp=cp)
+        env = environment(self.graph, dp, tp, hsdp, cp=cp, ep=ep)
         return run(self.graph, env, weights or self.weights, self.tokens, self.labels, recompute_every=every)
 
-    def run_pipelined(self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1) -> Run:
-        """One step on stages of dp·tp simulated ranks."""
-        env = environment(self.graph, dp, tp, hsdp, len(plan.orders))
+    def run_pipelined(self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1, cp: int = 1, ep: int = 1) -> Run:
+        """One step on stages of dp·cp·tp simulated ranks."""
+        env = environment(self.graph, dp, tp, hsdp, len(plan.orders), cp, ep)
         return run(self.graph, env, self.weights, self.tokens, self.labels, plan)
 
     def run_whole(self) -> Run:

@@ -19,7 +19,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("style", ["llama", "gpt", "gpt tied", "llama qkv bias"])
+@pytest.mark.parametrize("style", ["llama", "gpt", "gpt tied", "llama qkv bias", "qwen3"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_every_weight_s_gradient_is_the_slope_of_the_loss(style: str, options: GraphOptions) -> None:
     words = style.split()

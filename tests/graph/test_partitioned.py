@@ -75,7 +75,7 @@ def agree(part: Run, whole: Run) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    style=st.sampled_from(["llama", "gpt"]),
+    style=st.sampled_from(["llama", "gpt", "qwen3"]),
     kv_heads=st.sampled_from([1, 2, 4]),
     tied=st.booleans(),
     chosen=options(),

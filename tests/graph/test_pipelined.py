@@ -37,9 +37,10 @@ def whole_run(style: str, kv_heads: int, tied: bool, layers: int, plain: GraphOp
     chosen=options(),
     sharing=st.sampled_from([(1, 1), (2, 1), (4, 1), (4, 2), (2, 2)]),
     tp=st.sampled_from([1, 2, 4]),
-    schedule=st.sampled_from(["gpipe", "1f1b"]),
+    schedule=st.sampled_from(["gpipe", "1f1b", "zb-h1", "interleaved"]),
     stage_layers=st.sampled_from([(2,), (1, 1), (2, 1), (1, 1, 1)]),
     microbatches=st.integers(1, MICROBATCHES),
+    chunks=st.sampled_from([(1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 1, 1, 1, 1)]),
 )
 def test_loss_and_gradients_do_not_depend_on_the_pipeline(
     style: str,
@@ -51,7 +52,11 @@ def test_loss_and_gradients_do_not_depend_on_the_pipeline(
     schedule: str,
     stage_layers: tuple[int, ...],
     microbatches: int,
+    chunks: tuple[int, ...],
 ) -> None:
+    each = 1
+    if schedule == "interleaved":  # two stages of two or three chunks
+        stage_layers, microbatches, each = chunks, 2 * microbatches, len(chunks) // 2
     if style == "gpt" or chosen.recipe == "megatron":
         kv_heads = 4  # a packed projection cannot repeat its K/V heads
     dp, hsdp = sharing if chosen.zero > (chosen.recipe == "torch") else (sharing[0], 1)
@@ -68,7 +73,7 @@ def test_loss_and_gradients_do_not_depend_on_the_pipeline(
     )
     graph = build_graph(model, chosen)
     made = example(graph, microbatches=microbatches)
-    part = made.run_pipelined(pipeline(graph, schedule, stage_layers, microbatches), dp, tp, hsdp)
+    part = made.run_pipelined(pipeline(graph, schedule, stage_layers, microbatches, each), dp, tp, hsdp)
     agree(part, whole_run(style, kv_heads, tied, sum(stage_layers), plain, microbatches))
 
 
@@ -86,7 +91,7 @@ def with_ops(made: Example, changed: Callable[[SymOp], SymOp | None]) -> Example
     return dataclasses.replace(made, graph=dataclasses.replace(made.graph, ops=ops))
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
 def test_micro_batches_make_the_step_of_the_whole_batch_at_once(schedule: str) -> None:
     made = tiny(GraphOptions())
     env = {**environment(made.graph), "B": MICROBATCHES * BATCH}
@@ -198,7 +203,7 @@ def test_when_gradients_are_reduced_matters(chosen: GraphOptions, monkeypatch: p
 
 
 @pytest.mark.parametrize("zero", [2, 3])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
 def test_a_gather_that_comes_too_late_or_never_is_seen(schedule: str, zero: int) -> None:
     made = tiny(GraphOptions(zero=zero))
     agree(made.run_pipelined(plan(made, schedule), 2), made.run_whole())
@@ -230,6 +235,33 @@ def test_a_tied_weight_s_ends_must_be_summed(zero: int) -> None:
     alone = with_ops(made, lambda op: dataclasses.replace(op, present="0") if op is ends[0] else op)
     with pytest.raises(ValueError, match="never end"):
         alone.run_pipelined(plan(made), 2)
+
+
+def test_recomputed_layers_are_counted_over_the_chunks_of_a_stage() -> None:
+    made = example(build_graph(card("llama", layers=6), GraphOptions(recompute="full")), microbatches=2)
+    chosen = pipeline(made.graph, "interleaved", (2, 1, 1, 2), 2, chunks=2)
+    stages: list[Stage] = []
+    honest = Stage.step
+
+    def step(self: Stage) -> Generator[str, None, None]:
+        stages.append(self)
+        yield from honest(self)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Stage, "step", step)
+        env = environment(made.graph, pp=2)
+        part = run(made.graph, env, made.weights, made.tokens, made.labels, chosen, recompute_every=2)
+    agree(part, made.run_whole())
+    # Positions: the embedding, then layers 0 1 | 2 | 3 | 4 5 of stages 0, 1, 0, 1; every second of a stage's own.
+    assert sorted((stage.index, *stage.recomputing) for stage in stages) == [(0, 2), (1,), (2,), (3, 5)]
+
+
+def test_a_weight_gradient_that_reads_what_its_half_does_not_have_is_seen() -> None:
+    """What an input gradient makes is there for the weight gradient of its micro-batch alone, and once."""
+    made = example(build_graph(card("llama"), GraphOptions()), microbatches=1)
+    late = [("forward", 0), ("weight_gradient", 0), ("input_gradient", 0), ("step", 0)]
+    with pytest.raises(KeyError):
+        made.run_pipelined(Pipeline((4,), (late,)))
 
 
 def test_orders_that_wait_for_each_other_are_an_error() -> None:

@@ -508,3 +508,90 @@ def test_killed_halfway_nothing_is_visible_and_the_next_run_completes(
         "RETURN ranks, groups, tasks, count(d) AS edges",
     )
     assert counts == [{"ranks": 8, "groups": 8, "tasks": 6, "edges": 41}]
+
+
+def test_chunks_of_a_stage(embedded_store: Store) -> None:
+    """Two stages of two chunks: messages between consecutive numbers, around the ends between chunks."""
+    plan = Plan(pp=2, virtual_stages=2, dp=2, global_batch_size=4)
+    instance = made(embedded_store, plan, layers=4, key="chunks")
+    first, second = ops(embedded_store, instance, 0), ops(embedded_store, instance, 1)
+    found = [
+        {(row["name"], row["chunk"], row["peer"]) for row in rows if row["type"] in ("send", "recv")}
+        for rows in (first, second)
+    ]
+    # One stage away; from the last stage to the first, or back, as many as there are less one.
+    assert found[0] == {
+        ("cut.send_forward", 0, 1),
+        ("cut.recv_backward", 0, 1),
+        ("cut.recv_forward", 1, 1),
+        ("cut.send_backward", 1, 1),
+        ("cut.send_forward", 1, 1),
+        ("cut.recv_backward", 1, 1),
+    }
+    assert found[1] == {(name, chunk, -1) for name, chunk, _ in found[1]}
+    assert {(name, chunk) for name, chunk, _ in found[1]} == {
+        ("cut.recv_forward", 0),
+        ("cut.send_backward", 0),
+        ("cut.send_forward", 0),
+        ("cut.recv_backward", 0),
+        ("cut.recv_forward", 1),
+        ("cut.send_backward", 1),
+    }
+    blocks = [{(row["block"], row["chunk"]) for row in rows} for rows in (first, second)]
+    assert ("embedding", 0) in blocks[0] and ("embedding", 1) not in blocks[0]
+    assert ("head", 1) in blocks[1] and ("head", 0) not in blocks[1]
+    assert {(row["layer"], row["chunk"]) for row in first if row["block"] == "layer"} == {(0, 0), (1, 1)}
+    # Each chunk is wrapped by itself: a bucket of its own.
+    assert {row["chunk"] for row in first if row["kind"] == "all_reduce"} == {0, 1}
+    classes = ask(
+        embedded_store,
+        "MATCH (c:RankClass {instance: $instance}) RETURN c.first_layers AS first, c.layers AS layers ORDER BY c.class",
+        instance=instance,
+    )
+    # Layers 0 and 2 stand on stage 0, 1 and 3 on stage 1.
+    assert classes == [{"first": [0, 1], "layers": 2}, {"first": [1, 2], "layers": 2}]
+
+
+def test_no_input_gradient_waits_for_a_weight_gradient(embedded_store: Store) -> None:
+    plan = Plan(pp=2, schedule="zb-h1", dp=2, tp=2, global_batch_size=4)
+    instance = made(embedded_store, plan, layers=4, key="split")
+    backwards = (
+        "MATCH (a:Op {instance: $instance})-[d:DEP]->(b:Op) WHERE a.template = $source AND b.template = $target "
+    )
+    waits = [
+        ask(
+            embedded_store,
+            backwards + "RETURN a.name",
+            instance=instance,
+            source=f"{source}_gradient",
+            target=f"{target}_gradient",
+        )
+        for source, target in (("input", "weight"), ("weight", "input"))
+    ]
+    assert waits[0]
+    assert not waits[1]
+    kinds = ask(
+        embedded_store,
+        "MATCH (t:Task {instance: $instance, class: 1}) RETURN t.kind AS kind ORDER BY t.index",
+        instance=instance,
+    )
+    assert " ".join(row["kind"][0] for row in kinds) == "f i f i w w s"
+
+
+@pytest.mark.parametrize("words", [{"virtual_stages": 2}, {"schedule": "zb-h1"}])
+def test_a_schedule_changes_no_work(embedded_store: Store, words: dict[str, Any]) -> None:
+    """Every layer computes what it does under 1F1B, on whichever stage, and as much is sent over tp."""
+    plain = Plan(pp=2, tp=2, dp=2, global_batch_size=8)
+    found = []
+    for plan in (plain, dataclasses.replace(plain, **words)):
+        instance = made(embedded_store, plan, layers=4, key="work")
+        flops = embedded_store.read("analyze/flops_by_layer", instance=instance)
+        sent = embedded_store.read("analyze/bytes_by_axis", instance=instance)
+        found.append(
+            (
+                sorted((row["block"], row["layer"] or 0, row["forward_flops"], row["backward_flops"]) for row in flops),
+                sorted((row["kind"], row["phase"], row["bytes"]) for row in sent if row["axis"] == "tp"),
+            )
+        )
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 5

@@ -20,8 +20,6 @@ def test_a_graph_s_weights_are_the_card_s_parameters(name: str, recipe: str) -> 
     weights = [tensor for tensor in graph.tensors if tensor.role == "weight" and tensor.tied is None]
     vocabulary = {"torch": model.vocab, "megatron": -(-model.vocab // 128) * 128}[recipe]
     padding = (vocabulary - model.vocab) * model.hidden * (1 if model.tied else 2)
-    total = sum(
-        math.prod(evaluate(size, env) for size in tensor.shape) * (model.layers if tensor.block == "layer" else 1)
-        for tensor in weights
-    )
+    repeats = {block.name: evaluate(block.repeat, env) for block in graph.blocks}
+    total = sum(math.prod(evaluate(size, env) for size in tensor.shape) * repeats[tensor.block] for tensor in weights)
     assert total - padding == model.count_parameters()

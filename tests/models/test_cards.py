@@ -37,6 +37,11 @@ EXACT = {
     "qwen2.5-14b": 14_770_033_664,
     "qwen2.5-32b": 32_763_876_352,
     "qwen2.5-72b": 72_706_203_648,
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_620_634_112,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "deepseek-moe-16b": 16_375_728_128,
 }
 """Parameters of the published checkpoints."""
 
@@ -54,6 +59,7 @@ PRINTED = {
     "megatron-22b": (22e9, 0.5e9),
     "megatron-530b": (529.6e9, 0.05e9),
     "megatron-1t": (1008.0e9, 0.05e9),
+    "deepseek-v2-lite-ffn": (15.7e9, 0.1e9),  # its attention has more parameters than the published one
     "palm-540b": (540.35e9, 0.01e9),  # one norm a layer more than the paper's parallel blocks
 }
 """Parameters as papers print them, and how far an exact count may be away."""
@@ -81,6 +87,21 @@ def test_library_cards_are_complete(name: str) -> None:
     assert card.parameters == card.count_parameters()
     assert card.source
     assert Card(**card.to_dict()) == card  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("mixtral-8x7b", 12.9),
+        ("mixtral-8x22b", 39.2),
+        ("qwen3-30b-a3b", 3.4),
+        ("qwen3-235b-a22b", 22.2),
+        ("deepseek-moe-16b", 2.8),
+        ("llama3-8b", 8.0),
+    ],
+)
+def test_parameters_that_a_token_passes(name: str, billions: float) -> None:
+    assert round(load_card(name).count_active() / 1e9, 1) == billions
 
 
 def test_names_are_sorted_by_size() -> None:
@@ -148,6 +169,11 @@ def test_each_choice_has_its_parameters() -> None:
         ({"norm": "batchnorm"}, "norm must be one of rmsnorm, layernorm, not 'batchnorm'"),
         ({"name": "../evil"}, "name has letters"),
         ({"name": ""}, "name has letters"),
+        ({"top_k": 2}, "top_k is for a mixture of experts, and experts is 0"),
+        ({"experts": 4, "top_k": 5, "expert_ffn": 8}, "top_k=5 is not from 1 to experts=4"),
+        ({"experts": 4, "top_k": 2}, "expert_ffn must be positive"),
+        ({"experts": 4, "top_k": 2, "expert_ffn": 8, "dense_layers": 2}, "leaves no layer with experts"),
+        ({"experts": 4, "top_k": 2, "expert_ffn": 8, "mlp": "plain"}, "experts are gated"),
     ],
 )
 def test_what_is_no_model_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -298,6 +324,64 @@ QWEN = {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
+MIXTRAL = {
+    "architectures": ["MixtralForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "model_type": "mixtral",
+    "num_attention_heads": 32,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "vocab_size": 32000,
+}
+QWEN_MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+DEEPSEEK = {
+    "architectures": ["DeepseekForCausalLM"],
+    "attention_bias": False,
+    "first_k_dense_replace": 1,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "max_position_embeddings": 4096,
+    "model_type": "deepseek",
+    "moe_intermediate_size": 1408,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_attention_heads": 16,
+    "num_experts_per_tok": 6,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 16,
+    "tie_word_embeddings": False,
+    "vocab_size": 102400,
+}
 GPT2 = {
     "activation_function": "gelu_new",
     "architectures": ["GPT2LMHeadModel"],
@@ -311,7 +395,16 @@ GPT2 = {
 
 
 @pytest.mark.parametrize(
-    ("config", "name"), [(LLAMA, "llama3-8b"), (MISTRAL, "mistral-7b"), (QWEN, "qwen2.5-3b"), (GPT2, "gpt2-xl")]
+    ("config", "name"),
+    [
+        (LLAMA, "llama3-8b"),
+        (MISTRAL, "mistral-7b"),
+        (QWEN, "qwen2.5-3b"),
+        (GPT2, "gpt2-xl"),
+        (MIXTRAL, "mixtral-8x7b"),
+        (QWEN_MOE, "qwen3-30b-a3b"),
+        (DEEPSEEK, "deepseek-moe-16b"),
+    ],
 )
 def test_published_configs_make_the_librarys_cards(config: dict[str, Any], name: str) -> None:
     card, known = from_hugging_face(config, name=name), load_card(name)
@@ -331,8 +424,15 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({**LLAMA, "architectures": ["MixtralForCausalLM"], "num_local_experts": 8}, "mixture of experts"),
-        ({**LLAMA, "architectures": ["MixtralForCausalLM"]}, "not supported: MixtralForCausalLM; supported are Llama"),
+        ({**LLAMA, "num_local_experts": 8}, "mixture of experts .*is not supported in LlamaForCausalLM"),
+        ({**LLAMA, "architectures": ["MixtralForCausalLM"]}, "missing num_local_experts"),
+        ({**MIXTRAL, "num_experts_per_tok": 9}, "top_k=9 is not from 1 to experts=8"),
+        ({**QWEN_MOE, "mlp_only_layers": [3]}, "dense layers among those with experts"),
+        ({**DEEPSEEK, "moe_layer_freq": 2}, "dense layers among those with experts"),
+        (
+            {**DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"]},
+            "not supported: DeepseekV2ForCausalLM; supported are Llama",
+        ),
         ({**LLAMA, "architectures": ["T5ForConditionalGeneration"]}, "not supported: T5ForConditionalGeneration"),
         ({**LLAMA, "architectures": None}, "none named in `architectures`"),
         ({**LLAMA, "hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),

@@ -78,3 +78,29 @@ def test_no_group_of_one_and_none_that_is_not_wanted() -> None:
     assert groups(Plan(dp=2, tp=1, pp=2), 8, ("tp", "kv", "embedding")) != ()
     assert [made.axis for made in groups(Plan(dp=2, tp=1, pp=2), 8, ("tp", "kv", "embedding"))] == ["embedding"]
     assert groups(Plan(tp=8), 8, ("kv", "dp", "pp")) == ()
+
+
+@given(
+    st.sampled_from([(2, 2), (4, 2), (4, 4), (6, 3), (8, 2)]),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from(list(permutations(RANK_ORDER))),
+)
+def test_experts_are_divided_among_neighbours_along_dp(
+    degrees: tuple[int, int], tp: int, pp: int, order: tuple[str, ...]
+) -> None:
+    """A rank's group on ep is of consecutive places on dp, that on edp of every ep-th: together they make dp."""
+    dp, ep = degrees
+    plan = Plan(dp=dp, ep=ep, tp=tp, pp=pp, rank_order=order)
+    mesh = Mesh.of(plan)
+    found = {made.axis: made for made in groups(plan, 8, ("ep", "edp"))}
+    assert set(found) == {"ep", "edp"} if dp > ep else {"ep"}
+    for rank in range(plan.world):
+        here = mesh.coordinates(rank)
+        places = {"ep": [here["dp"] // ep * ep + i for i in range(ep)], "edp": list(range(here["dp"] % ep, dp, ep))}
+        for axis, made in found.items():
+            index = made.index_of(rank)
+            assert index is not None
+            assert [mesh.coordinates(other) for other in made.ranks(index)] == [
+                {**here, "dp": place} for place in places[axis]
+            ]

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
@@ -19,50 +19,113 @@ from stagedb.parallel.schedule import (
 )
 
 F, B, STEP = TaskKind.FORWARD, TaskKind.BACKWARD, Task(TaskKind.STEP)
-schedules = st.sampled_from(sorted(SCHEDULES))
+I, W = TaskKind.INPUT_GRADIENT, TaskKind.WEIGHT_GRADIENT  # noqa: E741
 stage_counts = st.integers(1, 9)
 batches = st.integers(1, 24)
 
 
-def live(order: tuple[Task, ...]) -> int:
-    """The most micro-batches whose forward has run and whose backward has not ended."""
+@st.composite
+def schedules(draw: st.DrawFn) -> tuple[str, int, int, int]:
+    """A schedule's name, stages, micro-batches and chunks that go together."""
+    name, p = draw(st.sampled_from(sorted(SCHEDULES))), draw(stage_counts)
+    if name == "interleaved":
+        return name, p, p * draw(st.integers(1, 5)), draw(st.integers(2, 5))
+    return name, p, draw(batches), 1
+
+
+def live(order: tuple[Task, ...], until: TaskKind = B) -> int:
+    """The most micro-batches, those of each chunk counted, whose forward has run and whose `until` has not ended."""
     counts, now = [0], 0
     for task in order:
-        now += {F: 1, B: -1}.get(task.kind, 0)
+        now += {F: 1, until: -1}.get(task.kind, 0)
         counts.append(now)
     return max(counts)
 
 
-@given(schedules, stage_counts, batches)
-def test_each_microbatch_runs_once_each_way_and_the_step_is_last(name: str, p: int, m: int) -> None:
-    for order in stage_orders(name, p, m):
-        assert sorted(order) == sorted([Task(kind, mb) for kind in (F, B) for mb in range(m)] + [STEP])
+@settings(deadline=None)
+@given(schedules())
+def test_each_microbatch_runs_once_each_way_and_the_step_is_last(chosen: tuple[str, int, int, int]) -> None:
+    name, p, m, v = chosen
+    kinds = (F, I, W) if name == "zb-h1" else (F, B)
+    for order in stage_orders(name, p, m, v):
+        tasks = [Task(kind, mb, chunk) for kind in kinds for mb in range(m) for chunk in range(v)]
+        assert sorted(order) == sorted([*tasks, STEP])
         assert order[-1] == STEP
 
 
-@given(schedules, stage_counts, batches)
-def test_replay_ends_and_meets_every_dependency(name: str, p: int, m: int) -> None:
-    spans = replay(stage_orders(name, p, m))
-    at = {(stage, span.task): span for stage, row in enumerate(spans) for span in row}
-    assert len(at) == p * (2 * m + 1)
-    for (stage, task), span in at.items():
-        if task.kind is F and stage > 0:
-            assert span.start >= at[stage - 1, task].end
-        if task.kind is B:
-            assert span.start >= at[stage, Task(F, task.microbatch)].end
-            if stage < p - 1:
-                assert span.start >= at[stage + 1, task].end
+@settings(deadline=None)
+@given(schedules())
+def test_replay_ends_and_meets_every_dependency(chosen: tuple[str, int, int, int]) -> None:
+    name, p, m, v = chosen
+    spans = replay(stage_orders(name, p, m, v))
+    # By number in the pipeline, in which chunk c of stage i is c * p + i.
+    at = {
+        (span.task.kind, span.task.microbatch, span.task.chunk * p + stage): span
+        for stage, row in enumerate(spans)
+        for span in row
+        if span.task != STEP
+    }
+    backward = I if name == "zb-h1" else B
+    for (kind, mb, number), span in at.items():
+        if kind is F and number > 0:
+            assert span.start >= at[F, mb, number - 1].end
+        if kind is backward:
+            assert span.start >= at[F, mb, number].end
+            if number < p * v - 1:
+                assert span.start >= at[backward, mb, number + 1].end
+        if kind is W:
+            assert span.start >= at[I, mb, number].end
 
 
-@given(schedules, stage_counts, batches)
-def test_bubble_is_the_published_one(name: str, p: int, m: int) -> None:
-    assert bubble(stage_orders(name, p, m)) == Fraction(p - 1, m + p - 1)
+@settings(deadline=None)
+@given(schedules())
+def test_bubble_is_the_published_one(chosen: tuple[str, int, int, int]) -> None:
+    name, p, m, v = chosen
+    found = bubble(stage_orders(name, p, m, v))
+    if name != "zb-h1":
+        assert found == Fraction(p - 1, v * m + p - 1)
+    elif m >= p:
+        # Qi et al. 2023, table 1: (p - 1)(T_F + T_B - T_W), one unit each.
+        assert found == Fraction(p - 1, 3 * m + p - 1)
+    else:
+        assert found < Fraction(p - 1, m + p - 1)
 
 
+@settings(deadline=None)
 @given(stage_counts, batches)
 def test_live_microbatches(p: int, m: int) -> None:
     assert [live(order) for order in stage_orders("1f1b", p, m)] == [min(p - stage, m) for stage in range(p)]
     assert [live(order) for order in stage_orders("gpipe", p, m)] == [m] * p
+
+
+@settings(deadline=None)
+@given(stage_counts, batches)
+def test_live_microbatches_of_a_split_backward(p: int, m: int) -> None:
+    """Activations as 1F1B; with what weight gradients wait for, on each stage what 1F1B holds on its first."""
+    orders = stage_orders("zb-h1", p, m)
+    assert [live(order, I) for order in orders] == [min(p - stage, m) for stage in range(p)]
+    assert all(live(order, W) <= min(p, m) for order in orders)
+
+
+@settings(deadline=None)
+@given(stage_counts, st.integers(1, 5), st.integers(2, 5))
+def test_live_microbatches_of_chunks(p: int, groups: int, v: int) -> None:
+    """Megatron's warm-up, and the forward before the first backward."""
+    orders = stage_orders("interleaved", p, groups * p, v)
+    found = [min(2 * (p - stage - 1) + (v - 1) * p + 1, groups * p * v) for stage in range(p)]
+    assert [live(order) for order in orders] == found
+
+
+def test_zero_bubble_of_the_second_of_three_stages() -> None:
+    order = stage_orders("zb-h1", 3, 4)[1]
+    text = " ".join(f"{task.kind[0]}{task.microbatch}" for task in order)
+    assert text == "f0 f1 i0 f2 i1 w0 f3 i2 w1 i3 w2 w3 s0"
+
+
+def test_interleaved_on_the_last_of_two_stages() -> None:
+    order = stage_orders("interleaved", 2, 4, 2)[1]
+    text = " ".join(f"{task.kind[0]}{task.microbatch}.{task.chunk}" for task in order)
+    assert text == ("f0.0 f1.0 f0.1 b0.1 f1.1 b1.1 f2.0 b0.0 f3.0 b1.0 f2.1 b2.1 f3.1 b3.1 b2.0 b3.0 s0.0")
 
 
 def test_one_f_one_b_of_the_first_of_three_stages() -> None:

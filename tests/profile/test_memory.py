@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from stagedb.api import Memory, Stagedb
 from stagedb.models import Card
-from stagedb.parallel import WIDTHS, Plan
-from stagedb.profile import Category, analyse, record
+from stagedb.parallel import WIDTHS, Plan, TaskKind
+from stagedb.profile import Category, ClassMemory, Point, Usage, analyse, record
 from stagedb.store import Store
 from tests.graph.tiny import card
 
@@ -87,10 +89,69 @@ def test_a_recomputed_layer_keeps_its_input_alone(embedded_store: Store) -> None
     assert levels[-1] == 0
 
 
+def in_flight(usage: Usage, name: str) -> int:
+    """The most micro-batches, those of each chunk counted, of which tensors of this name live when a task is over.
+
+    Of the layers of a chunk, which are two in these tests, the first one counts.
+    """
+    ends = [Point(index, usage.lengths[task.kind, task.chunk]) for index, task in enumerate(usage.tasks)]
+    return max(
+        sum(each.count for each in usage.alive(end) if each.name == name and (each.layer or 0) % 2 == 0) for end in ends
+    )
+
+
+def usages(db: Stagedb, **words: Any) -> list[Usage]:
+    """Of each stage of a tiny model of eight layers."""
+    instance = db.instantiate(tiny(), seq_len=8, **words)
+    plan = Plan.from_mapping(instance.plan)
+    found = analyse(db.store, instance.graph, plan)
+    return [next(each.usage for each in found if stage in each.rank_class.stages) for stage in range(plan.pp)]
+
+
+FOR_INPUT, FOR_WEIGHT = "layer.ffn.w1", "layer.ffn.gate"
+"""What a forward makes that an input gradient reads last, and a weight gradient."""
+
+
+def test_an_input_gradient_frees_what_no_weight_gradient_reads(embedded_store: Store) -> None:
+    """ZB-H1 (Qi et al. 2023): min(p - i, m) wait for input gradients, no more than min(p, m) for weight gradients."""
+    stages, microbatches = 4, 6
+    found = usages(Stagedb(embedded_store), pp=stages, schedule="zb-h1", global_batch_size=microbatches)
+    assert [in_flight(each, FOR_INPUT) for each in found] == [stages - stage for stage in range(stages)]
+    # Beside those that the next input gradient frees, as many as the stage lags behind.
+    assert [in_flight(each, FOR_WEIGHT) for each in found] == [stages] * stages
+    for each in found:
+        over = each.after(len(each.tasks) - 1)
+        assert over.get(Category.ACTIVATIONS, 0) in (0, 4)  # the mean of the losses
+        assert Category.GRADIENTS not in over
+
+
+def test_chunks_hold_megatron_s_count_of_micro_batches(embedded_store: Store) -> None:
+    stages, microbatches, chunks = 2, 4, 2
+    db = Stagedb(embedded_store)
+    found = usages(db, pp=stages, virtual_stages=chunks, global_batch_size=microbatches)
+    held = [2 * (stages - stage - 1) + (chunks - 1) * stages + 1 for stage in range(stages)]
+    assert [in_flight(each, FOR_INPUT) for each in found] == held
+    plain = usages(db, pp=stages, global_batch_size=microbatches)
+    for chunked, whole in zip(found, plain, strict=True):
+        for category in (Category.PARAMETERS, Category.OPTIMIZER):
+            assert chunked.before()[category] == whole.before()[category]
+        assert Category.GRADIENTS not in chunked.after(len(chunked.tasks) - 1)
+
+
+@pytest.mark.parametrize("words", [{"virtual_stages": 2}, {"schedule": "zb-h1"}])
+def test_gathered_parameters_are_given_back(embedded_store: Store, words: dict[str, Any]) -> None:
+    for zero in (2, 3):
+        for each in usages(Stagedb(embedded_store), pp=2, dp=2, zero=zero, global_batch_size=8, **words):
+            last = max(index for index, task in enumerate(each.tasks) if task.kind is not TaskKind.STEP)
+            if zero == 2:  # whole from the first forward to the last backward
+                assert Category.GATHERED in each.after(0)
+            assert Category.GATHERED not in each.after(last)
+
+
 def test_a_plan_s_memory_is_in_the_store(store: Store) -> None:
     """The same rows whichever way they are asked for, until the instance is removed."""
     db = Stagedb(store)
-    instance = db.instantiate(tiny(), tp=2, pp=2, dp=2, zero=3, global_batch_size=8, seq_len=8)
+    instance = db.instantiate(tiny(), tp=2, pp=2, virtual_stages=2, dp=2, zero=3, global_batch_size=8, seq_len=8)
     assert len(db.query("memory_at_peak", instance=instance.id)) == 0
     found = db.memory(instance.id)
     assert db.memory(instance.id) == found
@@ -136,3 +197,70 @@ def test_a_tied_weight_is_held_once(embedded_store: Store) -> None:
     apart = db.memory(db.instantiate(tiny(tied=True), pp=2, seq_len=8).id)
     weights = sum(held(apart, number, "start")["parameters"] for number in (0, 1))
     assert weights == tiny(tied=False).count_parameters() * WIDTHS["bf16"]
+
+
+def test_the_rows_that_are_not_there_yet_are_told_how_to_get(store: Store) -> None:
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), seq_len=8)
+    assert len(db.query("memory_by_category", instance=instance.id)) == 0
+    assert any("`stagedb memory`" in info.description for info in db.queries() if info.name == "memory_by_category")
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> dict[str, Any]:
+    """Plans of every way to share and to schedule, with sizes that a tiny model takes."""
+    recipe = draw(st.sampled_from(["torch", "megatron"]))
+    zero = draw(st.sampled_from([0, 1, 2, 3] if recipe == "torch" else [0, 1, 3]))
+    dp = draw(st.sampled_from([2, 4])) if zero else draw(st.sampled_from([1, 2]))
+    words: dict[str, Any] = {
+        "recipe": recipe,
+        "zero": zero,
+        "dp": dp,
+        "tp": draw(st.sampled_from([1, 2])),
+        "pp": draw(st.sampled_from([1, 2, 4])),
+        "schedule": draw(st.sampled_from(["1f1b", "gpipe"])),
+        "recompute": draw(st.sampled_from(["none", "full", "pointwise"])),
+        "global_batch_size": dp * draw(st.sampled_from([1, 2, 5])),
+        "seq_len": 8,
+    }
+    if zero == 3:
+        words["reshard"] = draw(st.booleans())
+    if zero != 1:
+        words["grad_sync"] = draw(st.sampled_from([None, True, False]))
+    if zero >= 2 and dp == 4:
+        words["hsdp"] = draw(st.sampled_from([1, 2]))
+    if recipe == "torch" and zero >= 2:
+        words["reduce_dtype"] = draw(st.sampled_from(["bf16", "fp32"]))
+    if words["recompute"] != "none":
+        words["recompute_every"] = draw(st.sampled_from([1, 2]))
+    return words
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=plans(), tied=st.booleans())
+def test_what_is_taken_is_given_back(embedded_store: Store, words: dict[str, Any], tied: bool) -> None:
+    """No category is ever below nothing; a step ends with what it began with, the losses apart; parts are one copy."""
+    db = Stagedb(embedded_store)
+    words = {word: value for word, value in words.items() if value is not None}
+    plan = Plan.from_mapping(words)
+    options = {word: value for word, value in plan.options.to_dict().items() if value is not None}
+    graph = db.build(tiny(tied=tied), **options)  # type: ignore[arg-type]
+    for each in analyse(embedded_store, graph.id, plan):
+        usage = each.usage
+        for index in range(len(usage.tasks)):
+            assert usage.levels(index).min() >= 0
+        start, end = usage.before(), usage.after(len(usage.tasks) - 1)
+        assert sum(end.values()) - sum(start.values()) in (0, 4)
+        for life in usage.held.lives:
+            for moment in (life.begin, *life.ends):
+                assert moment.index <= usage.lengths[moment.kind, moment.chunk]
+        gathered = list(Category).index(Category.GATHERED)
+        whole = 2 * sum(each.program.sizes.get(name, 0) for name, _ in _weights(each))
+        assert max(int(usage.levels(i)[gathered].max()) for i in range(len(usage.tasks))) <= whole
+
+
+def _weights(each: ClassMemory) -> list[tuple[str, int]]:
+    tensors = each.program.tensors.values()
+    return [
+        (t.name, at) for at, block in each.program.places for t in tensors if (t.block, t.role) == (block, "weight")
+    ]

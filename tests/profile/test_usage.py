@@ -47,7 +47,7 @@ def test_levels_are_those_of_a_walk(
 ) -> None:
     tasks = stage_orders(schedule, stages, microbatches)[data.draw(st.integers(0, stages - 1))]
     held = Lives(tuple(State("s", None, size, Category.PARAMETERS) for size in states), tuple(found))
-    usage = Usage(held, tasks, LENGTHS)
+    usage = Usage(held, tasks, {(kind, 0): length for kind, length in LENGTHS.items()})
     live = Counter({Category.PARAMETERS: sum(states)})
     counts = [0] * len(found)
     levels: dict[Point, Counter[Category]] = {}

@@ -54,6 +54,8 @@ def test_one_that_is_just_ending_is_waited_for(home: Path) -> None:
             store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}])
             process = process_of(home)
         process.terminate()
+        while embedded.running(home) is not None:
+            time.sleep(0.01)  # until it has seen that; it ends a while later
     with connect(environment={}, home=home) as store:
         assert store.query("MATCH (t:SymTensor) RETURN t.id AS id").rows == (("x/1",),)
 

@@ -47,14 +47,18 @@ class Operator:
     `linear`: passes partial sums on (the sum of shares is the share of the sum).
     `reduction`: what a reduced axis leaves where it is partitioned.
     `gradient_region`: the region whose rules its backward follows, where that is not the forward's.
+    `sum_region`: the region in which gradients of its results are added, where that is not its own.
     `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
+    `deals`: each rank puts what it has under other axes (tokens, slots of experts); nothing is summed over ranks.
     """
 
     kind: ClassVar[str] = "elementwise"
     linear: ClassVar[bool] = False
     reduction: ClassVar[Literal["sum", "max"]] = "sum"
     gradient_region: ClassVar[str | None] = None
+    sum_region: ClassVar[str | None] = None
     in_place: ClassVar[bool] = False
+    deals: ClassVar[bool] = False
 
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]

@@ -50,7 +50,7 @@ class RMSNormGradient(Operator):
         normal = x * rstd[..., None]
         scaled = dy * weight
         dx = rstd[..., None] * (scaled - normal * (scaled * normal).mean(axis=-1, keepdims=True))
-        return [dx, (dy * normal).sum(axis=(0, 1))]
+        return [dx, (dy * normal).sum(axis=tuple(range(dy.ndim - 1)))]
 
 
 @dataclass(frozen=True)

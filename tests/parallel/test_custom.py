@@ -1,0 +1,81 @@
+"""Strategies of users: rules as data, read, said in one way, refused with what is allowed."""
+
+from pathlib import Path
+
+import pytest
+
+from stagedb.errors import UsageError
+from stagedb.parallel import GraphOptions
+from stagedb.parallel.build import build_graph
+from tests.graph.tiny import card
+
+GATHERED = """\
+regions:
+  ffn: {batch: [dp], seq: [cp, tp]}
+weights:
+  ffn: {ffn: [tp]}
+"""
+
+
+def written(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "strategy.yaml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def test_the_same_rules_in_other_words_are_the_same_graph(tmp_path: Path) -> None:
+    options = GraphOptions(sp=True, strategy=written(tmp_path, GATHERED))
+    again = GraphOptions(sp=True, strategy="{'regions'".replace("'", '"') + options.strategy.removeprefix('{"regions"'))
+    other = "weights: {ffn: {ffn: tp}}\nregions: {ffn: {seq: [tp, cp], batch: dp}}\n"
+    assert options == again == GraphOptions(sp=True, strategy=written(tmp_path, other))
+    assert build_graph(card("llama"), options).key != build_graph(card("llama"), GraphOptions(sp=True)).key
+
+
+def test_a_region_s_weights_are_gathered_before_each_use_and_their_gradients_scattered(tmp_path: Path) -> None:
+    graph = build_graph(card("llama"), GraphOptions(sp=True, strategy=written(tmp_path, GATHERED)))
+    found = [
+        (op.kind, str(op.template), op.comm_bytes)
+        for op in graph.ops
+        if op.type == "collective" and op.name.startswith("layer.ffn.")
+    ]
+    assert sorted(found) == [
+        *[("all_gather", "forward", "F*H*e_param/tp")] * 3,
+        *[("all_gather", "input_gradient", "F*H*e_param/tp")] * 3,
+        *[("reduce_scatter", "weight_gradient", "F*H*e_grad")] * 3,
+    ]
+    weights = {t.name: t for t in graph.tensors if t.role == "weight"}
+    assert weights["layer.ffn.w1.weight"].elements == "F*H/tp"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "holds no rules"),
+        ("[1]", "holds no rules"),
+        ("regions: [", "is not YAML"),
+        ("rules: {}", "unknown key 'rules': it takes regions, weights"),
+        ("regions: 3", "it takes rules by region"),
+        ("regions: {mlp: {seq: [tp]}}", "unknown region 'mlp': it takes embedding, between"),
+        ("regions: {ffn: [tp]}", "it takes mesh axes by logical axis"),
+        ("regions: {ffn: {rows: [tp]}}", "unknown logical axis 'rows': it takes batch, seq, ffn, hidden"),
+        ("regions: {attention: {seq: [tp]}}", "unknown logical axis 'seq'"),
+        ("regions: {ffn: {seq: {tp: 1}}}", "it takes a list of mesh axes (dp, cp, tp)"),
+        ("regions: {ffn: {seq: [xp]}}", "unknown mesh axis 'xp': it takes dp, cp, tp"),
+        ("regions: {ffn: {seq: [tp, tp]}}", "names a mesh axis twice"),
+        ("regions: {ffn: {seq: [tp], ffn: [tp]}}", "tp cannot partition both ffn and seq"),
+        ("regions: {attention: {heads: [tp]}}", "heads and kv_heads take one rule"),
+        ("weights: {ffn: {kv: [tp]}}", "weights: ffn names an unknown logical axis 'kv'"),
+    ],
+)
+def test_what_is_no_strategy_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        GraphOptions(strategy=written(tmp_path, text))
+    assert says in str(refused.value)
+    assert "strategy.yaml" in str(refused.value)
+
+
+def test_a_strategy_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--strategy"):
+        GraphOptions(strategy=str(tmp_path / "none.yaml"))
+    with pytest.raises(UsageError, match="not JSON"):
+        GraphOptions(strategy="{")
