@@ -2,8 +2,9 @@
 // A place is a block at a position of a class: class, chunk, variant, block, position, layer (null outside layers), end
 // (`previous` or `next`, of a cut), peer (stages from there to the other end, of a cut), slots, upward and downward (issue numbers at which the position begins), here, before,
 // after (how ids of ops at this and the neighbouring positions begin), standing (the same for each block that stands once).
-// A place that has loops has a row more for each of their turns: step (from 0; null in the others), mark, before_mark and
-// last_mark (what ends the ids of ops of this turn, of the turn before and of the last one), offset (of its issue numbers).
+// A place that has loops has a row more for each of their turns: step (from 0; null in the others), mark and before_mark
+// (what ends the ids of ops of this turn and of the turn before), offset (of its issue numbers). turns: step and variant
+// of each of them.
 // The look-ups by block and by id are indexed; nodes are made by CREATE, as an interrupted instance is swept first
 // and MERGE of two labels costs one of the engines ten times as much.
 //

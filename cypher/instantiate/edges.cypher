@@ -1,5 +1,6 @@
 // Copy the edges whose target's block stands at a position, from wherever their source stands (`hop`).
-// An end that the stage does not have is not found by its id, and the edge falls away.
+// An end that the stage does not have is not found by its id, and the edge falls away. From outside a loop an edge
+// leads to the first turn that has the target, and outwards from the last one that has the source.
 //
 // mode: writes
 // param graph: string — the graph's id
@@ -9,7 +10,9 @@ UNWIND $rows AS row
 MATCH (y:SymOp {graph: $graph, block: row.block})<-[d:DEP]-(x:SymOp)
 WHERE (d.present IS NULL OR $values[row.variant][d.present] > 0)
   AND ((y.times IS NULL AND row.step IS NULL)
-    OR (y.times IS NOT NULL AND (row.step = 0 OR (x.times IS NOT NULL AND row.step > 0))))
+    OR (y.times IS NOT NULL AND row.step IS NOT NULL
+      AND (x.times IS NOT NULL
+        OR row.step = head([t IN row.turns WHERE y.present IS NULL OR $values[t.variant][y.present] > 0 | t.step]))))
 WITH row, d, x, y,
   CASE d.hop
     WHEN 'same' THEN row.here
@@ -18,8 +21,13 @@ WITH row, d, x, y,
     WHEN 'next' THEN row.after
     ELSE row.standing[x.block]
   END AS there,
-  CASE WHEN x.times IS NULL THEN '' WHEN y.times IS NULL THEN row.last_mark WHEN d.hop = 'turn' THEN row.before_mark
-    ELSE row.mark END AS turn
+  CASE
+    WHEN x.times IS NULL THEN ''
+    WHEN y.times IS NULL
+      THEN '.' + toString(last([t IN row.turns WHERE x.present IS NULL OR $values[t.variant][x.present] > 0 | t.step]))
+    WHEN d.hop = 'turn' THEN row.before_mark
+    ELSE row.mark
+  END AS turn
 MATCH (a:Op {id: there + x.name + turn})
 MATCH (b:Op {id: row.here + y.name + row.mark})
 MERGE (a)-[:DEP {kind: d.kind}]->(b)

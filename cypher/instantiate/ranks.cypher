@@ -16,6 +16,7 @@ CREATE (:Rank {
   group_tp: $groups.tp.first + r / $groups.tp.span * $groups.tp.stride + r % $groups.tp.stride,
   group_kv: $groups.kv.first + r / $groups.kv.span * $groups.kv.stride + r % $groups.kv.stride,
   group_cp: $groups.cp.first + r / $groups.cp.span * $groups.cp.stride + r % $groups.cp.stride,
+  group_cpa: $groups.cpa.first + r / $groups.cpa.span * $groups.cpa.stride + r % $groups.cpa.stride,
   group_dp: $groups.dp.first + r / $groups.dp.span * $groups.dp.stride + r % $groups.dp.stride,
   group_ep: $groups.ep.first + r / $groups.ep.span * $groups.ep.stride + r % $groups.ep.stride,
   group_edp: $groups.edp.first + r / $groups.edp.span * $groups.edp.stride + r % $groups.edp.stride,

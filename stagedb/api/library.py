@@ -83,7 +83,8 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
     said = {option: value for option, value in words.items() if option in OPTION_WORDS}
     wanted = GraphOptions(**said)
     if words.get("cp", 1) > 1 and "cp_kind" not in said:
-        wanted = dataclasses.replace(wanted, cp_kind=RECIPES[wanted.recipe].cp_kind)
+        habit = "ulysses-ring" if words.get("ulysses", 1) > 1 else RECIPES[wanted.recipe].cp_kind
+        wanted = dataclasses.replace(wanted, cp_kind=habit)
     card = word if isinstance(word, Card) else find_card(word)
     if card is not None:
         return _of_card(store, card, wanted)

@@ -22,7 +22,8 @@ class GraphWords(TypedDict, total=False):
     zero: Literal[0, 1, 2, 3]
     reshard: bool
     grad_sync: bool
-    cp_kind: Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ulysses"]
+    cp_kind: Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
+    cp_chunks: Literal["none", "balanced", "contiguous"]
     cp_grad_sync: bool
     expert_tp: bool
     ep_sync: bool
@@ -39,6 +40,7 @@ class PlanWords(GraphWords, total=False):
     ep: int
     capacity_factor: float
     hsdp: int
+    ulysses: int
     micro_batch_size: int
     global_batch_size: int
     seq_len: int

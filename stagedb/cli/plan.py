@@ -97,8 +97,16 @@ class GraphWords:
         str | None,
         typer.Option(
             metavar="KIND",
-            help="How the ranks of --cp compute attention: allgather-kv, ring-allgather, ring-alltoall or ulysses.  "
-            "[torch: ring-allgather; megatron: allgather-kv]",
+            help="How the ranks of --cp compute attention: allgather-kv, ring-allgather, ring-alltoall, ring-p2p, "
+            "ulysses or ulysses-ring.  [torch: ring-allgather; megatron: ring-p2p]",
+        ),
+    ] = None
+    cp_chunks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="Which part of a sequence a rank of --cp has: balanced (a chunk from the front and one from the back) "
+            "or contiguous.  [balanced where the kind can]",
         ),
     ] = None
     cp_grad_sync: Annotated[
@@ -152,6 +160,12 @@ class PlanWords(GraphWords):
     dp: Annotated[int | None, typer.Option(metavar="N", help="Data parallelism.  [from --ranks, else 1]")] = None
     cp: Annotated[
         int | None, typer.Option(metavar="N", help="Context parallelism: ranks that share a sequence.  [1]")
+    ] = None
+    ulysses: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="With --cp-kind ulysses-ring: neighbours that exchange heads, in a ring over cp / N.  [1]"
+        ),
     ] = None
     ep: Annotated[
         int | None,

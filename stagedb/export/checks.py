@@ -84,12 +84,18 @@ def _rows(nodes: Sequence, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -
 
 
 def _pairs(workload: Workload, nodes: Mapping[int, Sequence]) -> Iterator[str]:
-    """What one class sends to a neighbouring stage, that stage's class receives: tag, size and number."""
-    number = workload.ranks.number
-    for hop, neighbour in ((1, workload.ranks.next), (-1, workload.ranks.previous)):
+    """What one class sends to a neighbour, a stage or a rank of a ring, its class receives: tag, size and number."""
+    ranks = workload.ranks
+    number = ranks.number
+    for hop, neighbour, ring in (
+        (1, ranks.next, False),
+        (-1, ranks.previous, False),
+        (1, ranks.ring_next, True),
+        (-1, ranks.ring_previous, True),
+    ):
         for one, other in np.unique(np.stack([number, number[neighbour]], axis=1), axis=0).tolist():
-            sent = _messages(workload.classes[one], nodes[one], SEND, hop)
-            received = _messages(workload.classes[other], nodes[other], RECV, -hop)
+            sent = _messages(workload.classes[one], nodes[one], SEND, hop, ring)
+            received = _messages(workload.classes[other], nodes[other], RECV, -hop, ring)
             if sent != received:
                 yield (
                     f"class {one} sends {len(sent)} messages to class {other}, which receives {len(received)}"
@@ -97,17 +103,17 @@ def _pairs(workload: Workload, nodes: Mapping[int, Sequence]) -> Iterator[str]:
                     else f"class {one} sends messages of other sizes or tags than class {other} receives"
                 )
         if (neighbour == np.arange(len(number))).any() and any(
-            _messages(columns, nodes[columns.number], SEND, hop) for columns in workload.classes
+            _messages(columns, nodes[columns.number], SEND, hop, ring) for columns in workload.classes
         ):
             yield "a rank sends messages to itself"
 
 
-def _messages(columns: ClassColumns, nodes: Sequence, type_: int, hop: int) -> list[tuple[int, int]]:
-    """Tag and size of the messages with the stage `hop` further, by tag and then in issue order."""
+def _messages(columns: ClassColumns, nodes: Sequence, type_: int, hop: int, ring: bool) -> list[tuple[int, int]]:
+    """Tag and size of the messages with the stage, or rank of a ring, `hop` further, by tag and then in issue order."""
     ops = nodes.ops
-    chosen = (ops.type == type_) & (ops.towards == hop)
+    chosen = (ops.type == type_) & (ops.towards == hop) & (ops.rings == ring)
     by_layout = [layout.ops[chosen[layout.ops]] for layout in nodes.layouts]
-    own = ops.tags
+    own = ops.tags(columns.tasks)
     found = [
         (tag + int(own[row]), int(ops.size[row]))
         for layout, tag in zip(nodes.layout.tolist(), columns.tasks.tags.tolist(), strict=True)

@@ -35,7 +35,7 @@ class Ops:
     """The operators of a rank class, one a row. `template`, `type` and `when` are indexes of the tuples above.
 
     Compute: `flops`, `bytes` (read and written). Others: `size` in bytes, `axis`, `dtype`; messages: `peer` (how many
-    stages away the other end is). What an op does not have is 0 or "".
+    stages away the other end is; on `cp`, ranks of it around the ring). What an op does not have is 0 or "".
     """
 
     name: tuple[str, ...]
@@ -57,18 +57,32 @@ class Ops:
         return len(self.name)
 
     @property
-    def towards(self) -> Ints:
-        """Of a message, which way along the pipeline its other end lies: 1 the next stage, -1 the one before."""
-        return np.where((self.template == FORWARD) == (self.type == SEND), 1, -1)
+    def rings(self) -> npt.NDArray[np.bool_]:
+        """Which are messages around a ring of context parallelism; all others are between stages."""
+        on_ring = np.array([axis == "cp" for axis in self.axis], bool)
+        found: npt.NDArray[np.bool_] = on_ring & ((self.type == SEND) | (self.type == RECV))
+        return found
 
     @property
-    def tags(self) -> Ints:
+    def towards(self) -> Ints:
+        """Of a message, which way its other end lies: 1 the next stage or rank of a ring, -1 the one before."""
+        along: Ints = np.where((self.template == FORWARD) == (self.type == SEND), 1, -1)
+        return np.where(self.rings, np.sign(self.peer), along)
+
+    def tags(self, tasks: "Tasks") -> Ints:
         """What a message's tag has beside its task's: the direction, and what makes a sender's chunk the receiver's.
 
-        Around the ends of the stages a message leads to another chunk.
+        Around the ends of the stages a message leads to another chunk. Those around a ring come after all of these,
+        each with the number that it has among the task's messages of its end: both ends count alike.
         """
-        around = (self.type == SEND) & (self.peer * self.towards < 0)
+        around = (self.type == SEND) & (self.peer * self.towards < 0) & ~self.rings
         tags: Ints = (self.template != FORWARD) + np.where(around, 2 * self.towards, 0)
+        on_ring = np.flatnonzero(self.rings)
+        part = (self.chunk * 2 + (self.template != FORWARD)) * len(TYPES) + self.type
+        on_ring = on_ring[np.lexsort((self.order[on_ring], part[on_ring]))]
+        begins = np.flatnonzero(np.diff(part[on_ring], prepend=-1))
+        number = np.arange(len(on_ring)) - np.repeat(begins, np.diff(np.append(begins, len(on_ring))))
+        tags[on_ring] += tasks.span * (1 + number)
         return tags
 
 
@@ -100,6 +114,11 @@ class Tasks:
         chunks = 1 + int(self.chunk.max(initial=0))
         tags: Ints = 2 * (self.microbatch * chunks + self.chunk)
         return tags
+
+    @property
+    def span(self) -> int:
+        """How many tags messages between stages take."""
+        return 2 * (1 + int(self.microbatch.max(initial=0))) * (1 + int(self.chunk.max(initial=0)))
 
 
 @dataclass(frozen=True)
@@ -133,26 +152,35 @@ class Groups:
 
 @dataclass(frozen=True)
 class RankTable:
-    """Every rank's class and the ranks next to it in the pipeline (around its ends), by rank."""
+    """Every rank's class and the ranks next to it in the pipeline (around its ends) and on its ring of cp, by rank."""
 
     number: Ints
     next: Ints
     previous: Ints
+    ring_next: Ints
+    ring_previous: Ints
 
     def __len__(self) -> int:
         return len(self.number)
 
     @classmethod
-    def of(cls, coordinates: Mapping[str, Ints], number: Ints) -> "RankTable":
-        """From each rank's coordinates on `tp`, `cp`, `dp` and `pp`."""
-        world = len(number)
-        stages = int(coordinates["pp"].max(initial=0)) + 1
-        # Sorted this way, the ranks of one pipeline stand in a row.
-        lines = np.lexsort(tuple(coordinates[axis] for axis in ("pp", "dp", "cp", "tp"))).reshape(-1, stages)
-        following, before = np.empty(world, np.int64), np.empty(world, np.int64)
-        following[lines] = np.roll(lines, -1, axis=1)
-        before[lines] = np.roll(lines, 1, axis=1)
-        return cls(number, following, before)
+    def of(cls, coordinates: Mapping[str, Ints], number: Ints, distance: int = 1) -> "RankTable":
+        """From each rank's coordinates on `tp`, `cp`, `dp` and `pp`.
+
+        distance: how many ranks of cp lie from one of a ring to the next.
+        """
+        return cls(number, *_neighbours(coordinates, "pp", 1), *_neighbours(coordinates, "cp", distance))
+
+
+def _neighbours(coordinates: Mapping[str, Ints], along: str, distance: int) -> tuple[Ints, Ints]:
+    """For every rank those so far onwards and back along an axis, around its ends."""
+    lines = np.lexsort((coordinates[along], *(coordinates[axis] for axis in ("pp", "dp", "cp", "tp") if axis != along)))
+    # Sorted this way, the ranks of one line stand in a row.
+    rows = lines.reshape(-1, int(coordinates[along].max(initial=0)) + 1)
+    onwards, back = np.empty(len(lines), np.int64), np.empty(len(lines), np.int64)
+    onwards[rows] = np.roll(rows, -distance, axis=1)
+    back[rows] = np.roll(rows, distance, axis=1)
+    return onwards, back
 
 
 @dataclass(frozen=True)

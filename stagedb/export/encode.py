@@ -41,6 +41,10 @@ _ATTR = pb.Node.DESCRIPTOR.fields_by_name["attr"].number
 _VALUES = {field.name: field.number for field in pb.AttributeProto.DESCRIPTOR.fields}
 
 
+NEIGHBOURS = ("next", "previous", "ring_next", "ring_previous")
+"""Ranks that messages go to or come from: columns of RankTable."""
+
+
 @dataclass(frozen=True)
 class RankFields:
     """Where what differs between ranks stands in a rank's own bytes, by name, and how wide it is."""
@@ -51,7 +55,7 @@ class RankFields:
 
     @classmethod
     def of(cls, workload: Workload) -> "RankFields":
-        """`rank`, `next` and `previous` as varints, `group.<axis>` as decimal digits."""
+        """`rank` and its neighbours as varints, `group.<axis>` as decimal digits."""
         width = wire.varint_size(max(len(workload.ranks) - 1, 1))
         gids = workload.groups.gid
         lengths = {len(str(gid)) for gid in (gids.min(), gids.max())} if len(gids) else {1}
@@ -62,7 +66,7 @@ class RankFields:
             )
         digits = lengths.pop()
         begins, at = {}, 0
-        for name in ("rank", "next", "previous"):
+        for name in ("rank", *NEIGHBOURS):
             begins[name] = at
             at += width
         for axis in sorted(set(workload.groups.axis)):
@@ -80,18 +84,18 @@ def rank_bytes(workload: Workload, fields: RankFields, ranks: Ints) -> RankBytes
             powers = 10 ** np.arange(fields.digits - 1, -1, -1, dtype=np.int64)
             parts.append((gids[:, None] // powers % 10 + ord("0")).astype(np.uint8))
         else:
-            columns = {"rank": ranks, "next": workload.ranks.next[ranks], "previous": workload.ranks.previous[ranks]}
-            parts.append(wire.padded(columns[name], fields.width))
+            column = ranks if name == "rank" else getattr(workload.ranks, name)[ranks]
+            parts.append(wire.padded(column, fields.width))
     return RankBytes(ranks, np.concatenate(parts, axis=1))
 
 
 def encode(columns: ClassColumns, nodes: Sequence, fields: RankFields, said: Mapping[str, str | int]) -> EncodedClass:
     """Encode a class. `said` goes into the metadata at the beginning of each file, beside the rank."""
-    tags = columns.tasks.tags
-    width = wire.varint_size(max(nodes.nodes, int(tags.max(initial=0)) + 1))
+    tags, own = columns.tasks.tags, nodes.ops.tags(columns.tasks)
+    width = wire.varint_size(max(nodes.nodes, int(tags.max(initial=0)) + int(own.max(initial=1))))
     attributes = _Attributes.of(nodes.ops, fields, width)
     beginning = _metadata(fields, said)
-    templates = [beginning, *(_template(nodes.ops, layout, attributes, width, fields) for layout in nodes.layouts)]
+    templates = [beginning, *(_template(nodes.ops, layout, attributes, width, own) for layout in nodes.layouts)]
     # A reference is the first id of a task; the last one is the tag of the task's messages.
     bases = np.where(nodes.sources >= 0, nodes.base[nodes.sources], 0)
     references = np.concatenate([bases, tags[:, None]], axis=1)
@@ -162,7 +166,10 @@ class _Attributes:
         axes = {axis: fields.begins.get(f"group.{axis}", -1) for axis in set(ops.axis)}
         collective, message = ops.type == COLLECTIVE, (ops.type == SEND) | (ops.type == RECV)
         source = np.array([axes[axis] for axis in ops.axis], np.int64)
-        peers = np.where(ops.towards > 0, fields.begins["next"], fields.begins["previous"])
+        onwards, back = (
+            np.where(ops.rings, fields.begins[f"ring_{name}"], fields.begins[name]) for name in ("next", "previous")
+        )
+        peers = np.where(ops.towards > 0, onwards, back)
         source = np.where(message, peers, source)
         groups = attribute("pg_name", "string_val", wire.constant(b"0" * fields.digits, len(ops)))
         zero = wire.constant(bytes(wire.padded(np.zeros(1, np.int64), fields.width)), len(ops))
@@ -208,7 +215,7 @@ def node_name(name: str, type_: int) -> str:
     return f"{name.replace(',', ';').replace('=', ':')} {pb.NodeType.Name(NODE_TYPES[type_])}"
 
 
-def _template(ops: Ops, layout: Layout, attributes: _Attributes, width: int, fields: RankFields) -> _Template:
+def _template(ops: Ops, layout: Layout, attributes: _Attributes, width: int, tags: Ints) -> _Template:
     rows, count = layout.ops, len(layout.ops)
     types = ops.type[rows]
     names = wire.texts([node_name(ops.name[row], int(kind)) for row, kind in zip(rows, types, strict=True)])
@@ -238,7 +245,7 @@ def _template(ops: Ops, layout: Layout, attributes: _Attributes, width: int, fie
             [np.zeros(count, np.int64), *(layout.ref[each] for each in by_field), np.full(len(tagged_rows), _TAG)]
         ),
         offsets=np.concatenate(
-            [np.arange(count), *(layout.offset[each] for each in by_field), ops.tags[rows[tagged_rows]]]
+            [np.arange(count), *(layout.offset[each] for each in by_field), tags[rows[tagged_rows]]]
         ),
         patches=wire.spread(ends[6] - patched, patched),
         sources=wire.spread(attributes.source[rows], patched),

@@ -51,7 +51,7 @@ def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = N
         plan=plan,
         degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
         classes=tuple(_class(store, instance, each) for each in classes),
-        ranks=_ranks(store, instance, int(row["world"])),
+        ranks=_ranks(store, instance, int(row["world"]), int(plan.get("ulysses", 1))),
         groups=_groups(store.read("export/groups", instance=instance)[0]),
     )
 
@@ -127,7 +127,7 @@ def _tasks(row: Mapping[str, Any]) -> Tasks:
     )
 
 
-def _ranks(store: Store, instance: str, world: int) -> RankTable:
+def _ranks(store: Store, instance: str, world: int, distance: int) -> RankTable:
     row = store.read("export/ranks", instance=instance)[0]
     numbers = _ints(row["number"])
     order = np.argsort(numbers)
@@ -136,7 +136,7 @@ def _ranks(store: Store, instance: str, world: int) -> RankTable:
             f"the instance has {len(numbers)} of its {world} ranks: remove it with `stagedb rm` and make it again"
         )
     coordinates = {axis: _ints(row[axis])[order] for axis in ("tp", "cp", "dp", "pp")}
-    return RankTable.of(coordinates, _ints(row["class"])[order])
+    return RankTable.of(coordinates, _ints(row["class"])[order], distance)
 
 
 def _groups(row: Mapping[str, Any]) -> Groups:

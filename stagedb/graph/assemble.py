@@ -11,7 +11,7 @@ from stagedb.graph.block import LaidOut, cut
 from stagedb.graph.costs import WIDTHS, Sizes, cost
 from stagedb.graph.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.graph.layout import Layout
-from stagedb.graph.operators import AdamW, Cast, Redistribution, Rotate, dump
+from stagedb.graph.operators import AdamW, Cast, Exchange, Redistribution, Rotate, Send, dump
 from stagedb.graph.symbolic import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
 from stagedb.graph.temporaries import temporary
 from stagedb.graph.tensors import Operation, Tensor
@@ -290,6 +290,27 @@ def _sym_op(
     if habits.optimizer and (habits.sharded or isinstance(move, AdamW)) and op.template is Template.STEP:
         rows = {**block.rows, **{block.gradients[name].name: rows for name, rows in block.rows.items()}}
         sizes = _OfShards(sizes.axes, sizes.replicable, rows)
+    if isinstance(move, Exchange):
+        sent = isinstance(move, Send)
+        ends = op.inputs if sent else op.outputs
+        message = canonical(move.message([sizes.bytes(tensor, layouts[tensor.name]) for tensor in ends]))
+        present = move.present()
+        return SymOp(
+            name=op.name,
+            type=OpType(move.kind),
+            kind=move.kind,
+            order=order,
+            reads=reads,
+            writes=writes,
+            axis="cp",
+            comm_bytes=message,
+            comm_out_bytes=message,
+            dtype=ends[0].dtype,
+            peer=canonical(move.peer()),
+            present=None if present is None else canonical(present),
+            semantics=dump(move),
+            **common,
+        )
     if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move != "slice"):
         tensor, result = op.inputs[0], op.outputs[0]
         present = present_if_shared(move.mesh_axis) if isinstance(move, Redistribution) else move.present()

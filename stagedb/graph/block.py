@@ -9,7 +9,7 @@ from stagedb.graph.layout import MESH_AXES, Layout, Partial
 from stagedb.graph.matcher import Matching, Rules, match, redistribution, wanted
 from stagedb.graph.operators import Redistribution
 from stagedb.graph.recompute import Part, cached, recompute
-from stagedb.graph.ring import spell_out
+from stagedb.graph.ring import spell_out, with_both_ends
 from stagedb.graph.tensors import Operation, Tensor, Tracer
 
 PORT_REGION = "between"
@@ -102,7 +102,7 @@ def lay_out(
         operations, repeats = recompute(operations, plan.recomputed)
     return LaidOut(
         plan=plan,
-        operations=operations,
+        operations=with_both_ends(operations),
         layouts={**layouts, **{name: layouts[of] for name, of in repeats.items()}},
         weights=tuple(tracer.weights),
         rows=tracer.rows,

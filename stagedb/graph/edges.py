@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import sympy
 
-from stagedb.graph.symbolic import BlockSpec, EdgeKind, Hop, SymEdge, SymOp
+from stagedb.graph.symbolic import BlockSpec, EdgeKind, Hop, OpType, SymEdge, SymOp
 from stagedb.symbols import canonical, parse, symbol
 
 
@@ -31,8 +31,8 @@ def data_edges(blocks: tuple[BlockSpec, ...], ops: list[SymOp], tied: tuple[str,
     for op in ops:
         for name in op.reads:
             readers[name].append(op.name)
-    for edge in (*_between(blocks, writers, readers), *_turn(blocks, writers, readers)):
-        edges[edge] = None
+    for edge in (*_between(blocks, writers, readers), *_turn(blocks, writers, readers), *_sent(ops, [*edges])):
+        edges.setdefault(edge, None)
     if tied is not None:
         together = canonical(2 - symbol("pp"))
         edges[SymEdge(tied[0], tied[1], EdgeKind.DATA, Hop.BLOCK, together)] = None
@@ -65,6 +65,17 @@ def _turn(blocks: tuple[BlockSpec, ...], writers: dict[str, str], readers: dict[
             loss = f"{block.name}.loss"
             for reader in readers[f"{loss}.gradient"]:
                 yield SymEdge(writers[loss], reader, EdgeKind.PROGRAM, Hop.SAME)
+
+
+def _sent(ops: list[SymOp], edges: list[SymEdge]) -> Iterable[SymEdge]:
+    """A loop sends no message before all is there that its computing waits for: one call begins both."""
+    loops = {op.name: (op.block, op.loop) for op in ops if op.times is not None}
+    sends = {loops[op.name]: op.name for op in ops if op.type is OpType.SEND and op.times is not None}
+    known = {(edge.source, edge.target) for edge in edges}
+    for edge in edges:
+        send = sends.get(loops.get(edge.target, ("", None)))
+        if send is not None and edge.source not in loops and (edge.source, send) not in known:
+            yield SymEdge(edge.source, send, EdgeKind.PROGRAM, edge.hop)
 
 
 def _skippable(blocks: tuple[BlockSpec, ...], i: int, j: int) -> bool:

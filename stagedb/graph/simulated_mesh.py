@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from stagedb.graph.layout import Layout, parse_layout
-from stagedb.graph.operators import AdamW, Array, Operator, Place, Redistribution, Rotate, load
+from stagedb.graph.operators import AdamW, Array, Operator, Place, Receive, Redistribution, Rotate, Send, load
 from stagedb.graph.symbolic import BlockSpec, SymGraph, SymOp, SymTensor, Template
 from stagedb.symbols import evaluate
 
@@ -71,7 +71,8 @@ class SimulatedMesh:
         found = []
         for dp, cp, tp in itertools.product(*ranges):
             edp, ep = divmod(dp * self.env["cp"] + cp, self.env["ep"])
-            found.append({"dp": dp, "edp": edp, "ep": ep, "cp": cp, "tp": tp})
+            cpr, cpa = divmod(cp, self.env["cpa"])
+            found.append({"dp": dp, "edp": edp, "ep": ep, "cp": cp, "cpr": cpr, "cpa": cpa, "tp": tp})
         return found
 
     @cached_property
@@ -138,21 +139,25 @@ class SimulatedMesh:
 
     @cached_property
     def order(self) -> Array | None:
-        """The tokens in the order in which ranks have them, where a ring balances causal work: a chunk from the front
-        and its counterpart from the back each; None where it is their own."""
-        cp = self.env["cp"]
-        if cp == 1 or not json.loads(self.graph.options).get("cp_kind", "none").startswith("ring"):
+        """The tokens in the order in which ranks have them, where causal work is balanced: a chunk from the front and
+        its counterpart from the back for each place of the ring; None where it is their own."""
+        cp, options = self.env["cp"], json.loads(self.graph.options)
+        if cp == 1 or options.get("cp_chunks") != "balanced":
             return None
-        chunks = np.split(np.arange(self.env["S"]), 2 * cp)
-        return np.concatenate([chunks[i] for rank in range(cp) for i in (rank, 2 * cp - 1 - rank)])
+        places = self.env["cpr"] if options["cp_kind"] == "ulysses-ring" else cp
+        chunks = np.split(np.arange(self.env["S"]), 2 * places)
+        return np.concatenate([chunks[i] for place in range(places) for i in (place, 2 * places - 1 - place)])
 
     def turns(self, op: SymOp) -> int:
         """How often an op runs in turn."""
         return 1 if op.times is None else evaluate(op.times, self.env)
 
-    def runs(self, op: SymOp, step: int) -> bool:
-        """Whether an op of a loop runs in a turn."""
-        return op.present is None or evaluate(op.present, {**self.env, "step": step + 1}) > 0
+    def runs(self, op: SymOp, step: int, rank: Mapping[str, int] | None = None) -> bool:
+        """Whether an op of a loop runs in a turn: on a rank, or on any."""
+        if op.present is None:
+            return True
+        ranks = range(self.env["cp"]) if rank is None else (rank["cp"],)
+        return any(evaluate(op.present, {**self.env, "step": step + 1, "cp_rank": cp + 1}) > 0 for cp in ranks)
 
     def execute(self, op: SymOp, inputs: list[Value], step: int = 0) -> list[Value]:
         """Run one op of a block on all ranks; a collective that the degrees leave out passes its input on."""
@@ -171,11 +176,51 @@ class SimulatedMesh:
         return [list(column) for column in zip(*results, strict=True)]
 
     def turn(self, op: SymOp, held: Mapping[str, Value], step: int) -> list[Value]:
-        """Run an op of a loop in a turn. What came is sent on in the place of the first; what is not there is empty."""
+        """Run an op of a loop in a turn. What came is sent on in the place of the first; what is not there is empty.
+
+        On a rank that leaves the turn out, what the op carries on stays as it was, and it makes nothing else.
+        """
         if isinstance(self.operators[op.name], Rotate):
             return self.execute(op, [held[[name for name in op.reads if name in held][-1]]], step)
         empty: Value = [np.empty(0)] * len(self.ranks)
-        return self.execute(op, [held.get(name, empty) for name in op.reads], step)
+        inputs = [held.get(name, empty) for name in op.reads]
+        results = []
+        for i, rank in enumerate(self.ranks):
+            if self.runs(op, step, rank):
+                results.append(self.operators[op.name].run(self._place(op, rank, step), [each[i] for each in inputs]))
+            else:
+                kept = {name: held[name][i] for name in op.previous if name in held}
+                results.append([kept.get(name, np.empty(0)) for name in op.writes])
+        return [list(column) for column in zip(*results, strict=True)]
+
+    def sent(self, op: SymOp, held: Mapping[str, Value], step: int) -> list[Value]:
+        """What a send puts on the wire in a turn: keys, in the backward then the sums of their gradients, as far as the
+        turn has them to send."""
+        operator = self.operators[op.name]
+        if not isinstance(operator, Send):
+            raise TypeError(f"{op.name} is not a send")
+        first, came, *sums = op.reads
+        keys = [held.get(came, held[first])]
+        if not operator.back:
+            return keys
+        last = step == self.turns(op) - 1
+        return [*([] if last else keys), *([held[sums[0]]] if step else [])]
+
+    def received(self, op: SymOp, message: list[Value], step: int) -> list[Value]:
+        """What a message leaves on the ranks that it goes to, in the place of each tensor that the receive writes."""
+        operator = self.operators[op.name]
+        if not isinstance(operator, Receive):
+            raise TypeError(f"{op.name} is not a receive")
+        hop = evaluate(op.peer or "", self.env)
+        named = [(rank["dp"], rank["cp"], rank["tp"]) for rank in self.ranks]
+        moved = []
+        for value in message:
+            sources = [(dp, (cp + hop) % self.env["cp"], tp) for dp, cp, tp in named]
+            moved.append([value[named.index(source)] for source in sources])
+        empty: Value = [np.empty(0)] * len(self.ranks)
+        if operator.back and step == 0:
+            return [*moved, empty]
+        return [empty, *moved] if operator.back and step == self.turns(op) - 1 else moved
 
     def reduce(self, bucket: SymOp, value: Value, weight: SymTensor) -> Value:
         """What a bucket leaves of a weight's gradient: its sum, or each rank's part of it."""
@@ -273,7 +318,7 @@ class SimulatedMesh:
                     starts[axis], lengths[axis] = self._part(axis, cut, rank)
         for name in op.writes:
             leader = leader and all(rank[m] == 0 for m in self.layouts[name].partials())
-        return Place(self.sizes, starts, lengths, leader, rank, step, self.order)
+        return Place(self.sizes, starts, lengths, leader, rank, step, self.order, self.env)
 
     def _part(self, axis: str, cuts: tuple[str, ...], rank: Mapping[str, int]) -> tuple[int, int]:
         """The first index and the length of a rank's part of an axis."""
@@ -305,13 +350,17 @@ class SimulatedMesh:
         elif axis in ("dp", "dp_replicate"):
             copy = self.env["dp"] // self.env["hsdp"]
             first, own = rank["dp"] // copy * copy, rank["dp"] % copy
-            near, apart = range(first, first + copy), range(own, self.env["dp"], copy)
-            same = [{**rank, "dp": dp} for dp in (near if axis == "dp" else apart)]
+            beside, apart = range(first, first + copy), range(own, self.env["dp"], copy)
+            same = [{**rank, "dp": dp} for dp in (beside if axis == "dp" else apart)]
             if axis == "dp" and self.together > 1:
                 same = [{**member, "cp": cp} for member in same for cp in range(self.env["cp"])]
         elif axis in ("ep", "edp"):
             fixed = {"ep", "edp", "tp"} - {axis}
             same = [dict(other) for other in self.ranks if all(other[a] == rank[a] for a in fixed)]
+        elif axis in ("cpr", "cpa"):
+            near = self.env["cpa"]
+            own = rank["cpa"] if axis == "cpr" else rank["cpr"] * near
+            same = [{**rank, "cp": own + i * (near if axis == "cpr" else 1)} for i in range(self.env[axis])]
         else:
             same = [{**rank, axis: i} for i in range(self.env[axis])]
         # Where a member stands on edp and ep follows from dp.

@@ -4,7 +4,7 @@ It keeps the activations of each micro-batch that is under way, its weights (or 
 been summed of each gradient. With others it shares only what it posts.
 """
 
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Generator, Mapping, MutableMapping, Sequence
 
 import numpy as np
@@ -199,7 +199,11 @@ class Stage:
                 values.update(zip(((name, place) for name in op.writes), outputs, strict=True))
 
     def loop(self, values: MutableMapping[Key, Value], place: int, ops: Sequence[SymOp]) -> None:
-        """Run the ops of a loop in turns. What an op has of the turn before it has not in the first: nothing."""
+        """Run the ops of a loop in turns. What an op has of the turn before it has not in the first: nothing.
+
+        A message is on the wire from its send to its receive; ValueError where one of them is not there.
+        """
+        wire: deque[list[Value]] = deque()
         for step in range(self.mesh.turns(ops[0])):
             before = {name: values.get((name, place)) for op in ops for name in op.previous} if step else {}
             for op in ops:
@@ -207,8 +211,18 @@ class Stage:
                     continue
                 held = {name: values[self.there(name, place), place] for name in op.reads if name not in op.previous}
                 held |= {name: value for name, value in before.items() if name in op.reads and value is not None}
-                outputs = self.mesh.turn(op, held, step)
+                if op.type is OpType.SEND:
+                    wire.append(self.mesh.sent(op, held, step))
+                    continue
+                if op.type is OpType.RECV:
+                    if not wire:
+                        raise ValueError(f"{op.name} waits for a message that nobody sends")
+                    outputs = self.mesh.received(op, wire.popleft(), step)
+                else:
+                    outputs = self.mesh.turn(op, held, step)
                 values.update(zip(((name, place) for name in op.writes), outputs, strict=True))
+        if wire:
+            raise ValueError(f"{len(wire)} messages of {ops[0].name} are not received")
 
     def there(self, name: str, place: int) -> str:
         """The tensor, or that which it repeats where it is not computed again."""

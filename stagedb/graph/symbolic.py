@@ -13,7 +13,7 @@ one op a bucket of parameters.
 from dataclasses import dataclass
 from enum import StrEnum
 
-FORMAT = 4
+FORMAT = 5
 """Version of the stored form; part of every digest."""
 
 
@@ -109,7 +109,8 @@ class SymOp:
     operands and results while it runs; `dims` = `[batch,] m, n, k` of a matmul or
     `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention.
     Collective: `axis`, `comm_bytes` (all-gather: this rank's input shard; others: this rank's whole input; send and
-    recv: the message), `comm_out_bytes`, `dtype` (class of the elements on the wire).
+    recv: the message), `comm_out_bytes`, `dtype` (class of the elements on the wire). A send or receive inside a block
+    has `peer`: how many ranks of cp lie from here to its other end, around the ring; the cuts' lead to a stage.
     `present`: the op exists where the expression evaluates above 0 (`tp - 1`).
     `times`: how often it is unrolled: in turns, with the others of its loop, whose first has the order `loop`; it reads
     `previous` as the turn before left them. Expressions may have the turn (`step`) and the rank on cp
@@ -138,6 +139,7 @@ class SymOp:
     comm_bytes: str | None = None
     comm_out_bytes: str | None = None
     dtype: str | None = None
+    peer: str | None = None
     present: str | None = None
     times: str | None = None
     loop: int | None = None

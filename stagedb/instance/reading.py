@@ -13,7 +13,7 @@ from stagedb.parallel import GROUP_AXES, Plan, splits
 from stagedb.store import Store
 from stagedb.symbols import evaluate, symbols
 
-COSTS = ("flops", "bytes_read", "bytes_written", "comm_bytes", "comm_out_bytes")
+COSTS = ("flops", "bytes_read", "bytes_written", "comm_bytes", "comm_out_bytes", "peer")
 """Columns of a symbolic op that hold one expression each; `dims` holds several."""
 
 
@@ -75,7 +75,8 @@ def read_graph(store: Store, graph: str) -> StoredGraph:
 def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
     """Evaluate each distinct expression once, but none of what is absent under the plan: it need not come out whole."""
     values = _Values(plan.env(graph.sizes))
-    ops = [op for op in graph.ops if values.present(op, op["name"])]
+    # What is not in the first turn of the first rank may be in another.
+    ops = [op for op in graph.ops if values.present(op, op["name"]) or op["times"] is not None]
     for op in ops:
         if op["times"] is not None:
             values.of(op["times"], f"turns of {op['name']}")

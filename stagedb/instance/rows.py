@@ -47,7 +47,7 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
                     "step": step,
                     "mark": "" if step is None else f".{step}",
                     "before_mark": "" if step is None else f".{step - 1}",
-                    "last_mark": f".{len(place.steps) - 1}",
+                    "turns": [{"step": turn, "variant": of} for turn, of in enumerate(place.steps)],
                     "offset": 0 if step is None else step * width,
                     "block": place.block,
                     "position": place.position,

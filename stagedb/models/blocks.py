@@ -25,6 +25,7 @@ from stagedb.graph.operators import (
     MaxOverVocabulary,
     MeanSquare,
     Multiply,
+    Operator,
     PickLabel,
     PositionEmbedding,
     Quantize,
@@ -81,7 +82,8 @@ class Style:
 
     pack_qkv, pack_gate: one matmul makes q, k and v (gate and up). row_bias: a bias behind a row-parallel matmul is
     added inside it, or after its result has been reduced. fp8: the matmuls of layers read operands cast to it.
-    embedding_dropout: the region whose layout its mask has. routing_tables: the order of tokens by expert is made once.
+    embedding_dropout: the region whose layout its mask has. core: the fused attention of ranks that share a sequence,
+    where it is not that of one rank. routing_tables: the order of tokens by expert is made once.
     """
 
     pack_qkv: bool
@@ -95,7 +97,7 @@ class Style:
     loss_parallel: bool
     apart: bool
     explicit_mask: bool
-    ring: Literal["no", "gathered", "passed"]
+    core: Operator | None
     routing_tables: bool = False
 
 
@@ -255,8 +257,8 @@ def _fused_attention(t: Tracer, style: Style, qkv: tuple[Tensor, ...]) -> Tensor
     """One kernel. Where ranks share a sequence, keys and values are moved apart from the queries."""
     qkv = _split(t, qkv) if style.apart else qkv
     t.region = "attention_core"
-    if style.ring != "no":
-        return _ring_attention(t, style, qkv)
+    if style.core is not None:
+        return _shared_attention(t, style.core, qkv)
     if style.explicit_mask:
         mask = t.activation("attn.mask", ("seq", "kseq"))
         t.emit("attn.mask", AdditiveMask(), (), mask)
@@ -266,10 +268,12 @@ def _fused_attention(t: Tracer, style: Style, qkv: tuple[Tensor, ...]) -> Tensor
     return context
 
 
-def _ring_attention(t: Tracer, style: Style, qkv: tuple[Tensor, ...]) -> Tensor:
-    """Keys and values in turn. The kernel keeps its random state; the merged result is put in order."""
+def _shared_attention(t: Tracer, core: Operator, qkv: tuple[Tensor, ...]) -> Tensor:
+    """Keys and values of other ranks in turn, or gathered. PyTorch puts what its balanced ring has merged in order."""
     context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
-    t.emit("attn.core", RingAttention(style.ring == "gathered"), qkv, context, lse)
+    t.emit("attn.core", core, qkv, context, lse)
+    if not isinstance(core, RingAttention) or core.passing == "sent" or not core.balanced:
+        return context
     ordered = t.activation("attn.contiguous", QUERY)
     t.emit("attn.contiguous", Contiguous(), (context,), ordered)
     return ordered

@@ -4,7 +4,6 @@ import difflib
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal
 
 import sympy
 
@@ -13,7 +12,7 @@ from stagedb.graph.assemble import Tie, assemble
 from stagedb.graph.block import BlockPlan, LaidOut, lay_out
 from stagedb.graph.costs import Sizes
 from stagedb.graph.matcher import Matching, wanted
-from stagedb.graph.operators import Redistribution
+from stagedb.graph.operators import Operator, PartAttention, Passing, Redistribution, RingAttention
 from stagedb.graph.recompute import Part
 from stagedb.graph.symbolic import SymGraph, Template
 from stagedb.graph.tensors import Operation
@@ -26,7 +25,12 @@ from stagedb.parallel.sharding import habits
 from stagedb.parallel.strategies import kept, rules, slot_axes
 from stagedb.symbols import symbol
 
-_RINGS: Mapping[str, Literal["gathered", "passed"]] = {"ring-allgather": "gathered", "ring-alltoall": "passed"}
+_RINGS: Mapping[str, Passing] = {
+    "ring-allgather": "gathered",
+    "ring-alltoall": "rotated",
+    "ring-p2p": "sent",
+    "ulysses-ring": "sent",
+}
 
 
 def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
@@ -43,9 +47,17 @@ def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
         loss_parallel=options.loss_parallel,
         apart=options.cp_kind != "none",
         explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and recipe.explicit_mask,
-        ring=_RINGS.get(options.cp_kind, "no"),
+        core=_core_of(options),
         routing_tables=recipe.routing_tables,
     )
+
+
+def _core_of(options: GraphOptions) -> Operator | None:
+    """The attention of ranks that share a sequence, where it is not that of one rank."""
+    balanced = options.cp_chunks == "balanced"
+    if options.cp_kind in _RINGS:
+        return RingAttention(_RINGS[options.cp_kind], "cpr" if options.cp_kind == "ulysses-ring" else "cp", balanced)
+    return PartAttention(balanced=balanced) if options.calls_by_part else None
 
 
 def _sizes(recipe: Recipe, options: GraphOptions) -> Sizes:
@@ -88,7 +100,7 @@ def _core(op: Operation) -> bool:
 
 
 def _pointwise(op: Operation) -> bool:
-    return op.operator.kind not in ("matmul", "attention")
+    return op.operator.kind not in ("matmul", "attention", "exchange")
 
 
 def _in_layer(name: str) -> str:

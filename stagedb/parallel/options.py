@@ -8,8 +8,11 @@ from stagedb.errors import UsageError
 from stagedb.parallel.custom import canonical_strategy
 
 RecipeName = Literal["torch", "megatron"]
-CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ulysses"]
+CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
 CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
+RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
+CpChunks = Literal["none", "balanced", "contiguous"]
+CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,14 @@ class GraphOptions:
     grad_sync: reduce gradients over dp after each micro-batch, or only after the last; None is the recipe's habit.
     cp_kind: how the ranks of cp, each with a part of the sequence, compute attention: not at all (`none`: cp is 1),
         with keys and values gathered (`allgather-kv`), in turns with those of each rank, which are gathered once
-        (`ring-allgather`) or go from rank to rank (`ring-alltoall`: torch's rings, of balanced causal work), or with
-        the whole sequence of some heads each (`ulysses`).
+        (`ring-allgather`) or go from rank to rank (`ring-alltoall`: torch's rings; `ring-p2p`: Transformer Engine's, by
+        sends and receives), with the whole sequence of some heads each (`ulysses`), or with the sequence of some
+        neighbours for some heads, in a ring over the rest (`ulysses-ring`: Transformer Engine's `a2a+p2p`; Fang and
+        Zhao 2024).
+    cp_chunks: which part of the sequence a rank has: a chunk from the front and its counterpart from the back, so that
+        causal work is alike (`balanced`), or one part (`contiguous`; torch's `enable_load_balance=False`), under which
+        late ranks compute more. `none` is what the kind has: balanced, but for ulysses, for torch's gathered keys,
+        which are read under an explicit mask, and for `attention` in matmuls.
     cp_grad_sync: gradients are reduced over dp and cp together; False leaves cp out, as a step does that computes
         gradients alone.
     """
@@ -63,6 +72,7 @@ class GraphOptions:
     reshard: bool | None = None
     grad_sync: bool | None = None
     cp_kind: CpKind = "none"
+    cp_chunks: CpChunks = "none"
     cp_grad_sync: bool = True
     strategy: str = ""
     expert_tp: bool = True
@@ -87,10 +97,7 @@ class GraphOptions:
             raise UsageError(
                 f"unknown kind of context parallelism {self.cp_kind!r}: --cp-kind is {', '.join(CP_KINDS)}"
             )
-        if self.cp_kind.startswith("ring") and self.attention == "math":
-            raise UsageError(f"{self.cp_kind} is made of fused kernels: --attention math needs --cp-kind allgather-kv")
-        if self.cp_kind.startswith("ring") and self.recipe == "megatron":
-            raise UsageError(f"{self.cp_kind} is PyTorch's: --recipe megatron takes --cp-kind allgather-kv or ulysses")
+        self._check_context()
         if not self.cp_grad_sync and self.zero:
             raise UsageError(
                 f"zero {self.zero} shares over dp and cp what belongs to gradients: --no-cp-grad-sync needs --zero 0"
@@ -106,6 +113,39 @@ class GraphOptions:
     def resharded(self) -> bool:
         """Whether parameters are given back after the forward."""
         return self.zero == 3 and self.reshard is not False
+
+    def _check_context(self) -> None:
+        kind = self.cp_kind
+        if kind in RINGS and self.attention == "math":
+            raise UsageError(f"{kind} is made of fused kernels: --attention math needs --cp-kind allgather-kv")
+        if kind in ("ring-allgather", "ring-alltoall") and self.recipe == "megatron":
+            raise UsageError(
+                f"{kind} is PyTorch's: --recipe megatron takes --cp-kind ring-p2p, allgather-kv, ulysses or "
+                "ulysses-ring"
+            )
+        if self.cp_chunks not in CP_CHUNKS:
+            raise UsageError(f"unknown chunks {self.cp_chunks!r}: --cp-chunks is balanced or contiguous")
+        if kind == "none":
+            return  # the plan has still to say which
+        free = kind in RINGS or self.calls_by_part
+        if self.cp_chunks == "none":
+            object.__setattr__(self, "cp_chunks", "balanced" if free else "contiguous")
+        elif self.cp_chunks == "balanced" and not free:
+            reason = (
+                "each rank has the whole sequence of its heads"
+                if kind == "ulysses"
+                else "one mask goes over all gathered keys"
+            )
+            near = "" if kind == "ulysses" or self.attention == "math" else ", or --recipe megatron"
+            raise UsageError(
+                f"with {kind} {reason}, so that chunks balance nothing: take --cp-chunks contiguous{near}, "
+                "or leave --cp-chunks out"
+            )
+
+    @property
+    def calls_by_part(self) -> bool:
+        """Whether gathered keys are read by a call for each part of a rank's queries, up to its end."""
+        return self.cp_kind == "allgather-kv" and self.recipe == "megatron" and self.attention == "fused"
 
     def _check_recompute(self) -> None:
         if self.recompute not in ("none", "full", "core", "pointwise", "operators"):

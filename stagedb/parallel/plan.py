@@ -28,7 +28,8 @@ class Plan:
 
     dp, tp, pp, cp, ep: degrees of data, tensor, pipeline, context and expert parallelism; the world has
     `dp * tp * pp * cp` ranks. hsdp: copies that are kept of what is sharded over dp, each on dp / hsdp neighbouring
-    ranks (hybrid sharding). capacity_factor: slots that an expert has for a rank's tokens, as a multiple of its even
+    ranks (hybrid sharding). ulysses: neighbours on cp that exchange heads, in a ring over cp / ulysses places
+    (cp_kind `ulysses-ring`). capacity_factor: slots that an expert has for a rank's tokens, as a multiple of its even
     share of them; None is dropless. micro_batch_size: sequences a rank of dp and micro-batch. global_batch_size:
     sequences a step; None is one micro-batch a data-parallel rank. seq_len: tokens a sequence.
     virtual_stages: chunks of layers that each stage holds; with more than one, 1f1b is interleaved 1F1B.
@@ -47,6 +48,7 @@ class Plan:
     cp: int = 1
     ep: int = 1
     hsdp: int = 1
+    ulysses: int = 1
     capacity_factor: float | None = None
     micro_batch_size: int = 1
     global_batch_size: int | None = None
@@ -64,7 +66,7 @@ class Plan:
         if self.dtypes is None:
             object.__setattr__(self, "dtypes", Dtypes.of(self.options.recipe))
         self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
-        for word in (*DEGREES, "hsdp", "micro_batch_size", "seq_len", "virtual_stages", "recompute_every"):
+        for word in (*DEGREES, "hsdp", "ulysses", "micro_batch_size", "seq_len", "virtual_stages", "recompute_every"):
             _check_positive(word, getattr(self, word))
         self._check_context()
         check_expert_parallelism(self)
@@ -135,7 +137,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as flat words: `Plan.from_mapping(plan.to_dict()) == plan`."""
-        numbers = (*DEGREES, "hsdp", "micro_batch_size", "global_batch_size", "seq_len")
+        numbers = (*DEGREES, "hsdp", "ulysses", "micro_batch_size", "global_batch_size", "seq_len")
         words = {name: getattr(self, name) for name in numbers}
         words["capacity_factor"] = self.capacity_factor
         words["schedule"] = self.schedule
@@ -236,6 +238,8 @@ class Plan:
             "B": self.micro_batch_size * self.dp,
             "S": self.seq_len,
             **degrees,
+            "cpr": self.cp // self.ulysses,
+            "cpa": self.ulysses,
             "edp": self.dp * self.cp // self.ep,
             **capacity(self),
             "hsdp": self.hsdp,
@@ -253,10 +257,16 @@ class Plan:
                 raise UsageError(
                     f"{kind} with cp 1 has nobody to share a sequence with: take --cp 2 or more, or leave --cp-kind out"
                 )
-            return
-        if kind == "none":
-            habit = RECIPES[self.options.recipe].cp_kind
+            if self.options.cp_chunks != "none":
+                raise UsageError(
+                    "with cp 1 there is one part of a sequence: take --cp 2 or more, or leave --cp-chunks out"
+                )
+        elif kind == "none":
+            habit = "ulysses-ring" if self.ulysses > 1 else RECIPES[self.options.recipe].cp_kind
             object.__setattr__(self, "options", dataclasses.replace(self.options, cp_kind=habit))
+        self._check_ulysses()
+        if self.cp == 1:
+            return
         if not self.options.cp_grad_sync and self.ep == 1:
             return
         places = sorted(self.rank_order.index(axis) for axis in ("cp", "dp") if axis in self.rank_order)
@@ -268,26 +278,54 @@ class Plan:
                 f"over which gradients are reduced together: take --rank-order {','.join(RANK_ORDER)}"
             )
 
+    def _check_ulysses(self) -> None:
+        ring, near = self.options.cp_kind == "ulysses-ring", self.ulysses
+        if not ring and near > 1:
+            raise UsageError(
+                f"--ulysses {near} says how many ranks exchange heads inside a ring: it needs --cp-kind ulysses-ring "
+                f"and --cp {2 * near} or another multiple"
+            )
+        if ring and (near == 1 or near == self.cp):
+            raise UsageError(
+                f"ulysses-ring with --ulysses {near} of cp {self.cp} is "
+                + (
+                    "a ring alone: take --ulysses 2 or more, or --cp-kind ring-p2p"
+                    if near == 1
+                    else "no ring: take fewer, or --cp-kind ulysses"
+                )
+            )
+        if ring and self.cp % near:
+            valid = [n for n in _nearest(near, self.cp // 2, lambda n: self.cp % n == 0) if n > 1]
+            raise UsageError(
+                f"--ulysses {near} does not divide cp {self.cp}: "
+                + (f"the nearest is {_either('ulysses', valid)}" if valid else "take --cp-kind ring-p2p")
+            )
+
     def _check_heads(self, sizes: Mapping[str, int]) -> None:
-        if self.options.cp_kind != "ulysses":
+        kind = self.options.cp_kind
+        if kind not in ("ulysses", "ulysses-ring"):
             return
         heads, kv_heads = sizes["A"] // self.tp, sizes["KV"] // self.tp
+        inner = kind == "ulysses-ring"
+        word, degree = ("ulysses", self.ulysses) if inner else ("cp", self.cp)
 
-        def fits(cp: int) -> bool:
-            return heads % cp == 0 and kv_heads % cp == 0 and kv_heads > 0
+        def fits(over: int) -> bool:
+            divides = not inner or (self.cp % over == 0 and over < self.cp)
+            return heads % over == 0 and kv_heads % over == 0 and kv_heads > 0 and divides
 
-        if not fits(self.cp):
-            valid = [cp for cp in _nearest(self.cp, heads, fits) if cp > 1]
-            near = f"the nearest is {_either('cp', valid)}, or" if valid else "take"
+        if not fits(degree):
+            valid = [near for near in _nearest(degree, heads, fits) if near > 1]
+            near = f"the nearest is {_either(word, valid)}, or" if valid else "take"
             raise UsageError(
-                f"ulysses deals the {sizes['A']} attention heads and {sizes['KV']} key/value heads over tp {self.tp} x "
-                f"cp {self.cp} = {self.tp * self.cp}, which does not divide both: {near} --cp-kind allgather-kv"
+                f"{kind} deals the {sizes['A']} attention heads and {sizes['KV']} key/value heads over tp {self.tp} x "
+                f"{word} {degree} = {self.tp * degree}, which does not divide both: {near} "
+                f"--cp-kind {'ring-p2p' if inner else 'allgather-kv'}"
             )
 
     def _check_sequence(self) -> None:
         split = self.options.sp and self.tp > 1
-        # A ring's work is balanced by giving each rank two chunks.
-        chunks = 2 if self.options.cp_kind.startswith("ring") else 1
+        # Causal work is balanced by giving each rank two chunks.
+        chunks = 2 if self.options.cp_chunks == "balanced" else 1
         unit = chunks * self.cp * (self.tp if split else 1)
         if self.seq_len % unit == 0:
             return

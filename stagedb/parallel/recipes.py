@@ -67,7 +67,7 @@ class Recipe:
         (DTensor's embedding_dense_backward), or each rank makes its `own` rows (Megatron).
     composite_kernels: backwards of gates and of the loss are several kernels with values between them (PyTorch without
         compilation), or fused ones (Megatron).
-    cp_kind: how ranks share a sequence where it is not said.
+    cp_kind: how ranks share a sequence where it is not said (Megatron-LM's `--cp-comm-type` is p2p).
     explicit_mask: with gathered keys and values the kernel reads the causal mask as numbers that are added to the
         scores, and keeps it for the backward (torch); else it knows where a rank's queries begin.
     held: what the framework holds beside.
@@ -145,7 +145,7 @@ RECIPES: dict[RecipeName, Recipe] = {
         sequence_parallel_gradients="one",
         embedding_gradient="own",
         composite_kernels=False,
-        cp_kind="allgather-kv",
+        cp_kind="ring-p2p",
         explicit_mask=False,
         held=Held(
             gradient_buffer=True,

@@ -29,6 +29,11 @@ HEADS_OVER_CONTEXT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """Ulysses (Jacobs et al. 2023): inside attention each rank has the whole sequence of some heads. Without it queries are
 partitioned there, and keys and values, whose sequence `kseq` no rule names, gathered."""
 
+HEADS_OVER_NEIGHBOURS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "attention_core": {"batch": ("dp",), "seq": ("cpr",), "heads": ("tp", "cpa"), "kv_heads": ("tp", "cpa")},
+}
+"""Ulysses inside a ring (Fang and Zhao 2024): neighbours exchange sequence for heads, and a ring goes over the rest."""
+
 SEQUENCE_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "between": {"batch": ("dp",), "seq": ("cp", "tp")},
 }
@@ -60,12 +65,25 @@ def rules(options: GraphOptions, experts: bool = False) -> Table:
         table |= GATHERED_LOGITS
     if options.strategy:
         table |= parse_strategy(options.strategy).regions
+    if options.cp_kind == "ulysses-ring":
+        table = {**{region: _two_axes(rule) for region, rule in table.items()}, **HEADS_OVER_NEIGHBOURS}
     return _with_experts(table, options) if experts else table
+
+
+def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    """The rule with the ranks of cp told as those of two axes."""
+    return {
+        axis: tuple(part for mesh_axis in over for part in (("cpr", "cpa") if mesh_axis == "cp" else (mesh_axis,)))
+        for axis, over in rule.items()
+    }
 
 
 def kept(options: GraphOptions) -> Table:
     """By region, how its weights are kept where that is not as its operators want them."""
-    return parse_strategy(options.strategy).weights if options.strategy else {}
+    weights = parse_strategy(options.strategy).weights if options.strategy else {}
+    return (
+        {region: _two_axes(rule) for region, rule in weights.items()} if options.cp_kind == "ulysses-ring" else weights
+    )
 
 
 def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tuple[str, ...]]]:

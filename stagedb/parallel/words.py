@@ -32,6 +32,7 @@ WORDS: Mapping[str, type] = {
     "ranks": int,
     **dict.fromkeys(DEGREES, int),
     "hsdp": int,
+    "ulysses": int,
     "capacity_factor": float,
     "micro_batch_size": int,
     "global_batch_size": int,

@@ -231,7 +231,7 @@ class _Making:
     def buffers(self) -> Iterator[State]:
         plan, held = self.plan, self.held
         for _, _, item in self.running:
-            if held.receive_buffers and item.op.type is OpType.RECV:
+            if held.receive_buffers and item.op.type is OpType.RECV and item.op.axis == "pp":
                 size = plan.microbatches * item.message
                 yield State(f"{item.op.name}.buffers", None, size, Category.COMMUNICATION)
         if held.reducer_copies:
@@ -260,7 +260,8 @@ class _Making:
                 yield _brief(name, layer, item.temporary, Category.TEMPORARIES, kind, index)
         for key, (kind, index, item) in self.begins.items():
             role = self.program.tensors[key[0]].role
-            if role not in ("activation", "gradient") or (item.op.type is OpType.RECV and self.held.receive_buffers):
+            buffered = item.op.type is OpType.RECV and item.op.axis == "pp" and self.held.receive_buffers
+            if role not in ("activation", "gradient") or buffered:
                 continue
             if key in self.program.gradients:
                 yield from self.gradient(key, kind, index)
@@ -482,6 +483,8 @@ class _Making:
         over = self.backward_over()
         found: dict[Key, tuple[Moment, ...]] = {}
         for _, _, item in self.running:
+            if item.op.axis != "pp":
+                continue
             if item.op.type is OpType.SEND and item.op.phase == "forward":
                 found[item.reads[0]] = (over,)
             elif item.op.type is OpType.SEND:

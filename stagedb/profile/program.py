@@ -169,7 +169,7 @@ class _Making:
                 )
                 for step, number in self.turns(op, place):
                     if self.present(op, self.recomputes(place), step):
-                        message = 0 if op.comm_bytes is None else self.value(op.comm_bytes)
+                        message = 0 if op.comm_bytes is None else self.value(op.comm_bytes, step=step)
                         temporary = self.value(op.temporary, step=step)
                         found.append(Item(op, place.position, number, reads, writes, temporary, message))
         ops = {op.name: op for op in self.by_block.get("bucket", ())}

@@ -138,6 +138,9 @@ FIRST = (
             Property("comm_bytes", "string?", "its input on one rank, an expression", "B"),
             Property("comm_out_bytes", "string?", "its output on one rank, an expression", "B"),
             Property("dtype", "string?", "class of the elements on the wire"),
+            Property(
+                "peer", "string?", "a message inside a block: ranks of cp from here to its other end, an expression"
+            ),
             _PRESENT,
             Property("times", "string?", "how often it is unrolled, an expression"),
             Property("loop", "integer?", "order of the first op of its loop, which it is unrolled with"),
@@ -244,7 +247,7 @@ FIRST = (
             Property("class", "integer", "number of its rank class"),
             *(
                 Property(f"group_{axis}", "integer?", f"its group on the {axis} axis, if it has one")
-                for axis in ("tp", "kv", "cp", "dp", "dp_replicate", "ep", "edp", "pp", "embedding")
+                for axis in ("tp", "kv", "cp", "cpa", "dp", "dp_replicate", "ep", "edp", "pp", "embedding")
             ),
         ),
         indexes=(("instance",), ("instance", "rank")),

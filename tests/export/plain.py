@@ -192,7 +192,23 @@ def plain_op_nodes(workload: Workload, rank: int, dependencies: Dependencies) ->
             node.attr.add(name="dtype", string_val=ops.dtype[op])
         if type_ == COLLECTIVE:
             node.attr.add(name="pg_name", string_val=str(groups[ops.axis[op]]))
-        if type_ in (SEND, RECV):
+        if type_ in (SEND, RECV) and ops.axis[op] == "cp":
+            neighbours = workload.ranks.ring_next if ops.peer[op] > 0 else workload.ranks.ring_previous
+            node.attr.add(name="comm_dst" if type_ == SEND else "comm_src", int32_val=int(neighbours[rank]))
+            # Those of one end in a task are numbered; each number has tags for all tasks.
+            tasks, backward = columns.tasks, int(ops.template[op] != 0)
+            alike = [
+                int(ops.order[at])
+                for at in range(len(ops))
+                if ops.type[at] == type_ and ops.axis[at] == "cp" and ops.chunk[at] == ops.chunk[op]
+                if int(ops.template[at] != 0) == backward
+            ]
+            chunks = 1 + int(tasks.chunk.max())
+            every = 2 * (int(tasks.microbatch.max()) + 1) * chunks
+            which = int(tasks.microbatch[task]) * chunks + int(tasks.chunk[task])
+            number = 1 + sum(order < ops.order[op] for order in alike)
+            node.attr.add(name="comm_tag", int32_val=2 * which + backward + every * number)
+        elif type_ in (SEND, RECV):
             backward = ops.template[op] != 0
             onward = (type_ == SEND) != backward
             neighbours = workload.ranks.next if onward else workload.ranks.previous

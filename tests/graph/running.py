@@ -17,11 +17,12 @@ BATCH, SEQ = 4, 8
 
 
 def environment(
-    graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: int = 1, cp: int = 1, ep: int = 1
+    graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: int = 1, cp: int = 1, ep: int = 1, cpa: int = 1
 ) -> dict[str, int]:
     """What a plan binds: degrees, the global micro-batch, the sequence, dtype widths."""
     widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
     degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "edp": dp * cp // ep, "pp": pp, "hsdp": hsdp}
+    degrees |= {"cpr": cp // cpa, "cpa": cpa}
     fixed = {"copies": 1, "runs": 2, "capacity": 1, "per": 1, "B": BATCH, "S": SEQ, "cp_rank": 1, "step": 1}
     return {**graph.sizes, **widths, **fixed, **degrees}
 
@@ -58,9 +59,10 @@ class Example:
         every: int = 1,
         cp: int = 1,
         ep: int = 1,
+        cpa: int = 1,
     ) -> Run:
         """One step on dp·cp·tp simulated ranks."""
-        env = environment(self.graph, dp, tp, hsdp, cp=cp, ep=ep)
+        env = environment(self.graph, dp, tp, hsdp, cp=cp, ep=ep, cpa=cpa)
         return run(self.graph, env, weights or self.weights, self.tokens, self.labels, recompute_every=every)
 
     def run_pipelined(self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1, cp: int = 1, ep: int = 1) -> Run:

@@ -14,7 +14,7 @@ from stagedb.graph.operators import RMSNorm, dump
 from stagedb.graph.symbolic import SymOp
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
-from stagedb.parallel.options import CP_KINDS, CpKind, RecipeName
+from stagedb.parallel.options import CP_CHUNKS, CP_KINDS, RINGS, CpChunks, CpKind, RecipeName
 from stagedb.symbols import evaluate
 from tests.graph.running import Example, environment, example
 from tests.graph.tiny import card
@@ -24,7 +24,7 @@ from tests.graph.tiny import card
 def case(style: str, kv_heads: int, tied: bool, options: GraphOptions) -> tuple[Example, Run]:
     """The graph, and what one with nothing sharded computes whole."""
     model = card(style, kv_heads=kv_heads, tied=tied)
-    plain = dataclasses.replace(options, zero=0, reshard=None, grad_sync=None, cp_kind="none")
+    plain = dataclasses.replace(options, zero=0, reshard=None, grad_sync=None, cp_kind="none", cp_chunks="none")
     return example(build_graph(model, options)), example(build_graph(model, plain)).run()
 
 
@@ -34,7 +34,11 @@ def options(draw: st.DrawFn) -> GraphOptions:
     attention: Literal["fused", "math"] = draw(st.sampled_from(ATTENTIONS))
     recompute = draw(st.sampled_from(RECOMPUTES if attention == "math" else RECOMPUTES[1:]))
     names = st.sets(st.sampled_from(["attn_norm", "attn", "attn.wo", "ffn", "ffn.w2"]), min_size=1)
-    rings = recipe == "torch" and attention == "fused"
+    kinds = [kind for kind in CP_KINDS if attention == "fused" or kind not in RINGS]
+    kinds = [kind for kind in kinds if recipe == "torch" or kind not in ("ring-allgather", "ring-alltoall")]
+    kind: CpKind = draw(st.sampled_from(kinds))
+    # What can be balanced can be contiguous, too.
+    free = kind in RINGS or (kind == "allgather-kv" and recipe == "megatron" and attention == "fused")
     zero = draw(st.sampled_from([0, 1, 2, 3] if recipe == "torch" else [0, 1, 3]))
     return GraphOptions(
         recipe=recipe,
@@ -51,7 +55,8 @@ def options(draw: st.DrawFn) -> GraphOptions:
         zero=zero,
         reshard=draw(st.sampled_from([None, True, False])) if zero == 3 else None,
         grad_sync=None if zero == 1 else draw(st.sampled_from([None, True, False])),
-        cp_kind=draw(st.sampled_from([kind for kind in CP_KINDS if rings or not kind.startswith("ring")])),
+        cp_kind=kind,
+        cp_chunks=draw(st.sampled_from(CP_CHUNKS)) if free else "none",
     )
 
 
@@ -96,8 +101,11 @@ def test_loss_and_gradients_do_not_depend_on_the_mesh(
         cp = 1
     elif chosen.cp_kind == "ulysses":
         cp = min(cp, max(kv_heads // tp, 1))
+    elif chosen.cp_kind == "ulysses-ring":
+        cp, tp = 4, min(tp, max(kv_heads // 2, 1))
+    cpa = 2 if chosen.cp_kind == "ulysses-ring" and kv_heads > 1 else 1  # one place alone is a ring of all ranks
     tp = min(tp, 8 // cp)  # the sequence has 8 tokens
-    agree(made.run(dp, tp, hsdp=hsdp, every=every, cp=cp), whole)
+    agree(made.run(dp, tp, hsdp=hsdp, every=every, cp=cp, cpa=cpa), whole)
 
 
 @pytest.mark.parametrize("recompute", ["full", "pointwise"])
@@ -154,18 +162,73 @@ def test_a_missing_collective_is_seen(style: str, recipe: str, sp: bool) -> None
             agree(Example(changed, made.weights, made.tokens, made.labels).run(1, 2), whole)
 
 
+@pytest.mark.parametrize("chunks", ["none", "contiguous"])
 @pytest.mark.parametrize("kind", [kind for kind in CP_KINDS if kind != "none"])
-def test_a_missing_exchange_of_context_parallelism_is_seen(kind: CpKind) -> None:
-    """Without any one collective over cp the run fails or differs."""
-    graph = build_graph(card("llama", kv_heads=4), GraphOptions(cp_kind=kind))
+def test_a_missing_exchange_of_context_parallelism_is_seen(kind: CpKind, chunks: CpChunks) -> None:
+    """Without any one collective or message over cp the run fails or differs."""
+    graph = build_graph(card("llama", kv_heads=4), GraphOptions(cp_kind=kind, cp_chunks=chunks))
     made, whole = example(graph), example(build_graph(card("llama", kv_heads=4), GraphOptions())).run()
-    agree(made.run(cp=2), whole)
-    moves = [op for op in graph.ops if op.axis == "cp"]
+    degrees = {"cp": 4, "cpa": 2} if kind == "ulysses-ring" else {"cp": 2}
+    agree(made.run(**degrees), whole)
+    moves = [op for op in graph.ops if op.axis in ("cp", "cpa")]
     assert moves
     for broken in moves:
         ops = tuple(_local(op) if op is broken else op for op in graph.ops)
+        changed = Example(dataclasses.replace(graph, ops=ops), made.weights, made.tokens, made.labels)
         with pytest.raises((AssertionError, KeyError, ValueError, IndexError)):
-            agree(Example(dataclasses.replace(graph, ops=ops), made.weights, made.tokens, made.labels).run(cp=2), whole)
+            agree(changed.run(**degrees), whole)
+
+
+@pytest.mark.parametrize("recipe", ["torch", "megatron"])
+@pytest.mark.parametrize("chunks", ["balanced", "contiguous"])
+@pytest.mark.parametrize("kind", ["ring-p2p", "ulysses-ring"])
+def test_what_a_ring_of_sends_puts_on_the_wire(kind: CpKind, chunks: CpChunks, recipe: RecipeName) -> None:
+    """Forward each turn but the last sends keys and values, 2·B·S/c·KV·D/tp elements; backward c turns send twice that,
+    but for the first, which has no gradients to send, and the last, which has no keys."""
+    model = card("llama", kv_heads=4)
+    graph = build_graph(model, GraphOptions(recipe=recipe, cp_kind=kind, cp_chunks=chunks))
+    cpa, cp, tp = (2, 8, 2) if kind == "ulysses-ring" else (1, 4, 2)
+    env = {**environment(graph, 1, tp, cp=cp, cpa=cpa), "S": 64}
+    places = cp // cpa
+    one = 2 * env["B"] * (64 // places) * 4 // (tp * cpa) * env["D"] * 2
+    sends = [op for op in graph.ops if op.kind == "send" and op.axis == "cp"]
+    receives = [op for op in graph.ops if op.kind == "recv" and op.axis == "cp"]
+    assert [op.phase for op in sends] == [op.phase for op in receives] == ["forward", "backward"]
+    for end, sign in ((sends, 1), (receives, -1)):
+        assert [evaluate(op.peer or "", env) for op in end] == [sign * cpa, -sign * cpa]
+        forward, backward = (
+            [evaluate(op.comm_bytes or "", {**env, "step": i + 1}) for i in range(places)] for op in end
+        )
+        there = [evaluate(end[0].present or "1", {**env, "step": i + 1}) > 0 for i in range(places)]
+        assert there == [True] * (places - 1) + [False] and end[1].present is None
+        assert forward[:-1] == [one] * (places - 1)
+        assert backward == [one, *[2 * one] * (places - 2), one]
+
+
+@pytest.mark.parametrize("kind", ["ring-allgather", "ring-alltoall", "ring-p2p", "allgather-kv"])
+@pytest.mark.parametrize("chunks", ["balanced", "contiguous"])
+def test_work_of_the_ranks_of_a_context(kind: CpKind, chunks: CpChunks) -> None:
+    """Balanced: alike on all ranks. Contiguous: rank r sees r + 1 parts of the keys, of which its own is counted whole."""
+    recipe: RecipeName = "torch" if kind.startswith("ring-a") else "megatron"
+    graph = build_graph(card("llama", kv_heads=4), GraphOptions(recipe=recipe, cp_kind=kind, cp_chunks=chunks))
+    cp, base = 4, {**environment(graph, cp=4), "S": 64}
+    pairs = 4 * base["B"] * 16 * 16 * base["A"] * base["D"]  # of one part's queries and keys
+    for phase, times in (("forward", 1), ("backward", 2.5)):
+        found = []
+        for rank in range(cp):
+            total = 0
+            for op in graph.ops:
+                for step in range(1 if op.times is None else evaluate(op.times, base)):
+                    env = {**base, "cp_rank": rank + 1, "step": step + 1}
+                    there = op.present is None or evaluate(op.present, env) > 0
+                    if op.kind == "attention" and op.phase == phase and there:
+                        total += evaluate(op.flops, env)
+            found.append(total / (pairs * times))
+        if chunks == "contiguous":
+            assert found == [1, 2, 3, 4]
+        else:
+            # A ring counts its own part whole, and half a part in each other turn; by parts, each chunk's keys to its end.
+            assert found == [(2 * cp + 1) / 4 if kind == "allgather-kv" else (cp + 1) / 2] * cp
 
 
 def _local(op: SymOp) -> SymOp:

@@ -119,6 +119,8 @@ def test_environment() -> None:
         "e_logits": 4,
         "copies": 2,
         "runs": 2,
+        "cpr": 1,
+        "cpa": 1,
         "cp_rank": 1,
         "step": 1,
     }
@@ -223,7 +225,41 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             "1028 tokens is not divisible by cp 4 x 2 chunks: take --seq-len 1024 or --seq-len 1032",
         ),
         ({"cp": 2, "attention": "math"}, "--attention math needs --cp-kind allgather-kv"),
-        ({"cp": 2, "recipe": "megatron", "cp_kind": "ring-alltoall"}, "--recipe megatron takes --cp-kind allgather-kv"),
+        ({"cp": 2, "recipe": "megatron", "cp_kind": "ring-alltoall"}, "--recipe megatron takes --cp-kind ring-p2p"),
+        ({"cp": 2, "recipe": "megatron", "attention": "math"}, "ring-p2p is made of fused kernels"),
+        ({"cp": 4, "cp_kind": "ring-p2p", "seq_len": 1028}, "1028 tokens is not divisible by cp 4 x 2 chunks"),
+        (
+            {"cp": 4, "cp_kind": "ring-p2p", "cp_chunks": "contiguous", "seq_len": 1026},
+            "1026 tokens is not divisible by cp 4: take --seq-len 1024 or --seq-len 1028",
+        ),
+        ({"cp": 2, "cp_chunks": "striped"}, "unknown chunks 'striped': --cp-chunks is balanced or contiguous"),
+        ({"cp_chunks": "balanced"}, "with cp 1 there is one part of a sequence: take --cp 2 or more"),
+        (
+            {"cp": 2, "cp_kind": "ulysses", "cp_chunks": "balanced"},
+            "with ulysses each rank has the whole sequence of its heads",
+        ),
+        (
+            {"cp": 2, "cp_kind": "allgather-kv", "cp_chunks": "balanced"},
+            "take --cp-chunks contiguous, or --recipe megatron, or leave --cp-chunks out",
+        ),
+        ({"ulysses": 2}, "it needs --cp-kind ulysses-ring and --cp 4 or another multiple"),
+        (
+            {"cp": 4, "cp_kind": "ring-p2p", "ulysses": 2},
+            "--ulysses 2 says how many ranks exchange heads inside a ring",
+        ),
+        ({"cp": 4, "cp_kind": "ulysses-ring"}, "a ring alone: take --ulysses 2 or more, or --cp-kind ring-p2p"),
+        ({"cp": 4, "ulysses": 4}, "ulysses-ring with --ulysses 4 of cp 4 is no ring: take fewer, or --cp-kind ulysses"),
+        ({"cp": 12, "ulysses": 5, "seq_len": 1536}, "does not divide cp 12: the nearest is --ulysses 4 or --ulysses 6"),
+        ({"cp": 5, "ulysses": 2, "seq_len": 1280}, "--ulysses 2 does not divide cp 5: take --cp-kind ring-p2p"),
+        (
+            {"cp": 12, "ulysses": 6, "seq_len": 1536},
+            "over tp 1 x ulysses 6 = 6, which does not divide both: the nearest is --ulysses 4, or --cp-kind ring-p2p",
+        ),
+        (
+            {"cp": 4, "ulysses": 2, "tp": 8},
+            "over tp 8 x ulysses 2 = 16, which does not divide both: take --cp-kind ring-p2p",
+        ),
+        ({"cp": 4, "ulysses": 2, "attention": "math"}, "--attention math needs --cp-kind allgather-kv"),
         (
             {"cp": 4, "cp_kind": "ulysses", "tp": 2, "sp": True, "seq_len": 1028},
             "not divisible by cp 4 x tp 2, over which sp splits it: take --seq-len 1024 or --seq-len 1032, or --no-sp",

@@ -13,6 +13,8 @@ from stagedb.graph.operators.attention import (
     AttentionGradient,
     FoldHeads,
     PackHeads,
+    PartAttention,
+    PartAttentionGradient,
     RepeatHeads,
     Rotary,
     Softmax,
@@ -69,15 +71,18 @@ from stagedb.graph.operators.loss import (
 from stagedb.graph.operators.norm import LayerNorm, LayerNormGradient, RMSNorm, RMSNormGradient
 from stagedb.graph.operators.optimizer import AdamW
 from stagedb.graph.operators.quantize import E4M3, Quantize
-from stagedb.graph.operators.redistribution import Redistribution, Rotate
+from stagedb.graph.operators.redistribution import Exchange, Receive, Redistribution, Rotate, Send
 from stagedb.graph.operators.ring import (
+    AddCome,
     Contiguous,
     PackKeys,
+    Passing,
     RingAttention,
     RingAttentionGradient,
     RingStep,
     RingStepGradient,
     UnpackGradients,
+    UnpackKeys,
 )
 
 OPERATORS: dict[str, type[Operator]] = {
@@ -87,6 +92,7 @@ OPERATORS: dict[str, type[Operator]] = {
         ActivationGradient,
         AdamW,
         Add,
+        AddCome,
         AdditiveMask,
         Attention,
         AttentionGradient,
@@ -105,6 +111,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Einsum,
         Embedding,
         EmbeddingGradient,
+        Exchange,
         FoldHeads,
         Gate,
         GateGradient,
@@ -117,10 +124,13 @@ OPERATORS: dict[str, type[Operator]] = {
         Multiply,
         PackHeads,
         PackKeys,
+        PartAttention,
+        PartAttentionGradient,
         PickLabel,
         PositionEmbedding,
         PositionEmbeddingGradient,
         Quantize,
+        Receive,
         RMSNorm,
         RMSNormGradient,
         Redistribution,
@@ -132,6 +142,7 @@ OPERATORS: dict[str, type[Operator]] = {
         RingStepGradient,
         Rotary,
         Rotate,
+        Send,
         Route,
         Rsqrt,
         RsqrtGradient,
@@ -148,6 +159,7 @@ OPERATORS: dict[str, type[Operator]] = {
         WeightedSum,
         WeightedSumGradient,
         UnpackGradients,
+        UnpackKeys,
     )
 }
 
@@ -173,6 +185,7 @@ __all__ = [
     "ActivationGradient",
     "AdamW",
     "Add",
+    "AddCome",
     "AdditiveMask",
     "Array",
     "Attention",
@@ -192,6 +205,7 @@ __all__ = [
     "Einsum",
     "Embedding",
     "EmbeddingGradient",
+    "Exchange",
     "FoldHeads",
     "Gate",
     "GateGradient",
@@ -205,6 +219,9 @@ __all__ = [
     "Operator",
     "PackHeads",
     "PackKeys",
+    "PartAttention",
+    "PartAttentionGradient",
+    "Passing",
     "PickLabel",
     "Place",
     "PositionEmbedding",
@@ -212,6 +229,7 @@ __all__ = [
     "Quantize",
     "RMSNorm",
     "RMSNormGradient",
+    "Receive",
     "Redistribution",
     "ReduceSum",
     "RepeatHeads",
@@ -224,6 +242,7 @@ __all__ = [
     "Route",
     "Rsqrt",
     "RsqrtGradient",
+    "Send",
     "Shift",
     "Softmax",
     "SoftmaxGradient",
@@ -235,6 +254,7 @@ __all__ = [
     "TopK",
     "TopKGradient",
     "UnpackGradients",
+    "UnpackKeys",
     "WeightedSum",
     "WeightedSumGradient",
     "dump",

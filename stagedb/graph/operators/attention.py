@@ -14,6 +14,7 @@ import sympy
 
 from stagedb.graph.operators._base import Array, Labels, Operator, Place, Size, arriving
 from stagedb.graph.symbolic import Template
+from stagedb.symbols import symbol
 
 if TYPE_CHECKING:
     from stagedb.graph.tensors import Operation, Tensor, Tracer
@@ -74,7 +75,7 @@ class Attention(Operator):
     ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
         # Keys and values, and their gradients, run over a sequence of their own.
         inside, made = [t.axes for t in inputs], [t.axes for t in outputs]
-        at = 1 if isinstance(self, AttentionGradient) else 0
+        at = 1 if isinstance(self, AttentionGradient | PartAttentionGradient) else 0
         if "packed" not in inside[at]:
             inside[at + 1 : at + 3] = [_keys(axes) for axes in inside[at + 1 : at + 3]]
             if at:
@@ -129,6 +130,95 @@ class AttentionGradient(Attention):
         dq, dk = np.einsum("bhqk,bkhd->bqhd", ds, wide_k), np.einsum("bhqk,bqhd->bkhd", ds, q)
         dk, dv = _fold(dk, kv_heads), _fold(dv, kv_heads)
         return [dq, dk, dv] if len(inputs) > 5 else [_pack(dq, dk, dv)]
+
+
+def _parts(balanced: bool) -> int:
+    return 2 if balanced else 1
+
+
+@dataclass(frozen=True)
+class PartAttention(Attention):
+    """Queries of one rank of cp, with gathered keys: each part of them reads the keys up to its end, no further.
+
+    Transformer Engine's context parallelism by all-gather. balanced: rank r of c has the r-th and the (2c-1-r)-th of 2c
+    chunks, one after the other, each in a call of its own (`step` 1 and 2, which `stagedb.graph.ring` spells out); else
+    the r-th of c parts. The keys of the `step` are in the order of the sequence; putting them there costs nothing here.
+    """
+
+    balanced: bool = True
+
+    def chunk(self) -> sympy.Expr:
+        """Which part of the sequence this call's queries are."""
+        rank, step, ranks = symbol("cp_rank") - 1, symbol("step") - 1, symbol("cp")
+        return rank + step * (2 * ranks - 1 - 2 * rank) if self.balanced else rank
+
+    def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
+        parts = _parts(self.balanced)
+        keys = (self.chunk() + 1) * size("kseq") / (parts * symbol("cp"))
+        return (
+            size("batch"), size("heads"), size("kv_heads"), size("seq") / parts, keys, size("head_dim")
+        )  # fmt: skip
+
+    def _pairs(self, size: Size) -> sympy.Expr:
+        batch, heads, _, queries, keys, head_dim = self.dims(size)
+        return batch * heads * queries * keys * head_dim
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
+        reads = (arriving(grads), *op.inputs, *op.outputs)
+        name = f"{op.name}.input_gradient"
+        operator = PartAttentionGradient(balanced=self.balanced)
+        tracer.emit(name, operator, reads, *made, template=Template.INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def rows(self, place: Place, length: int) -> slice:
+        """This call's part of a rank's `length` of queries."""
+        half = length // _parts(self.balanced)
+        return slice(place.step * half, (place.step + 1) * half)
+
+    def keys(self, place: Place, length: int) -> Array:
+        """Where the keys that it reads stand among the gathered ones, in the order of the sequence."""
+        ranks, rank = place.degrees["cp"], place.member["cp"]
+        chunk = rank if place.step == 0 else 2 * ranks - 1 - rank
+        order = np.arange(length) if place.order is None else np.argsort(place.order)
+        return np.asarray(order[: (chunk + 1) * length // (_parts(self.balanced) * ranks)])
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        q, k, v, *so_far = inputs
+        rows, columns, heads = self.rows(place, q.shape[1]), self.keys(place, k.shape[1]), q.shape[2]
+        scores = _scores(q[:, rows], _repeat(k[:, columns], heads), place.indices("seq")[rows])
+        top = scores.max(axis=-1)
+        lse = top + np.log(np.exp(scores - top[..., None]).sum(axis=-1))
+        weights = np.exp(scores - lse[..., None])
+        made = [np.einsum("bhqk,bkhd->bqhd", weights, _repeat(v[:, columns], heads)), lse]
+        if place.step == 0:
+            return made
+        return [np.concatenate([so_far[0], made[0]], axis=1), np.concatenate([so_far[1], made[1]], axis=2)]
+
+
+@dataclass(frozen=True)
+class PartAttentionGradient(PartAttention):
+    """dq, dk, dv of one call; after the first one with what they were before it."""
+
+    def flops(self, size: Size) -> sympy.Expr:
+        return 10 * self._pairs(size)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        do, q, k, v, o, lse, *so_far = inputs
+        rows, columns = self.rows(place, q.shape[1]), self.keys(place, k.shape[1])
+        heads, kv_heads = q.shape[2], k.shape[2]
+        dq, dk, dv = ([np.zeros_like(x) for x in (q, k, v)]) if place.step == 0 else [x.copy() for x in so_far]
+        wide_k, wide_v = (_repeat(x[:, columns], heads) for x in (k, v))
+        part, do, o = q[:, rows], do[:, rows], o[:, rows]
+        p = np.exp(_scores(part, wide_k, place.indices("seq")[rows]) - lse[:, :, rows, None])
+        ds = p * (np.einsum("bqhd,bkhd->bhqk", do, wide_v) - np.einsum("bqhd,bqhd->bhq", do, o)[..., None])
+        ds = ds / np.sqrt(q.shape[-1])
+        dq[:, rows] += np.einsum("bhqk,bkhd->bqhd", ds, wide_k)
+        dk[:, columns] += _fold(np.einsum("bhqk,bqhd->bkhd", ds, part), kv_heads)
+        dv[:, columns] += _fold(np.einsum("bhqk,bqhd->bkhd", p, do), kv_heads)
+        return [dq, dk, dv]
 
 
 @dataclass(frozen=True)

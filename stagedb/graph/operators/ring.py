@@ -1,15 +1,17 @@
-"""Ring attention over context-parallel ranks with balanced causal work, as PyTorch runs it.
+"""Ring attention over context-parallel ranks, as PyTorch and Transformer Engine run it.
 
-Rank r of c has the r-th and the (2c-1-r)-th of 2c chunks of the sequence. In turn i it has the keys and values of rank
-r - i: its own with the causal mask; of an earlier rank's, which it sees with all its queries, the first half alone; of
-a later rank's, which its second half of queries alone sees, all. `RingAttention` stands for all turns until layouts are
-known; then `stagedb.graph.ring` spells them out. A turn's symbol is `step`, a rank's `cp_rank`, both
-counted from 1, as symbols are above 0.
+Balanced causal work: rank r of c has the r-th and the (2c-1-r)-th of 2c chunks of the sequence. In turn i it has the
+keys and values of rank r - i: its own with the causal mask; of an earlier rank's, which it sees with all its queries,
+the first half alone; of a later rank's, which its second half of queries alone sees, all. Contiguous: rank r has the
+r-th of c parts, sees all of an earlier rank's keys, and computes nothing in the turns that have a later one's.
+
+`RingAttention` stands for all turns until layouts are known; then `stagedb.graph.ring` spells them out. A turn's symbol
+is `step`, a rank's `cp_rank`, both counted from 1, as symbols are above 0.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import sympy
@@ -23,20 +25,21 @@ if TYPE_CHECKING:
     from stagedb.graph.tensors import Operation, Tensor, Tracer
 
 STEP, RANK, RANKS = symbol("step") - 1, symbol("cp_rank") - 1, symbol("cp")
-EARLIER = sympy.Min(sympy.Max(RANK - STEP + 1, 0), 1)
-"""1 where the keys are this rank's own or an earlier one's, 0 where a later one's."""
-OWN = 1 - sympy.Min(STEP, 1)
-"""1 in the first turn."""
+
+Passing = Literal["gathered", "rotated", "sent"]
+"""How a rank comes by the keys of others: all at once, or each turn by a collective, or by a send and a receive."""
 
 
 @dataclass(frozen=True)
 class RingAttention(Operator):
     """Context and log-sum-exp of each row from q, k, v.
 
-    gathered: keys and values of all ranks are gathered once; else they go from rank to rank.
+    axis: the mesh axis of the ring. balanced: how the sequence is dealt.
     """
 
-    gathered: bool
+    passing: Passing
+    axis: str = "cp"
+    balanced: bool = True
 
     kind: ClassVar[str] = "attention"
 
@@ -46,7 +49,8 @@ class RingAttention(Operator):
         made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
         reads = (arriving(grads), *op.inputs, *op.outputs)
         name = f"{op.name}.input_gradient"
-        tracer.emit(name, RingAttentionGradient(self.gathered), reads, *made, template=Template.INPUT_GRADIENT)
+        operator = RingAttentionGradient(self.passing, self.axis, self.balanced)
+        tracer.emit(name, operator, reads, *made, template=Template.INPUT_GRADIENT)
         yield from enumerate(made)
 
 
@@ -54,7 +58,9 @@ class RingAttention(Operator):
 class RingAttentionGradient(Operator):
     """dq, dk, dv from what the forward has saved."""
 
-    gathered: bool
+    passing: Passing
+    axis: str = "cp"
+    balanced: bool = True
 
     kind: ClassVar[str] = "attention"
 
@@ -81,48 +87,98 @@ class UnpackGradients(Operator):
 
 
 @dataclass(frozen=True)
+class UnpackKeys(Operator):
+    """dk and dv as views of one tensor: no kernel runs."""
+
+    kind: ClassVar[str] = "copy"
+
+    def present(self) -> sympy.Expr | None:
+        return sympy.Integer(0)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        (dkv,) = inputs
+        return [dkv[:, :, :, 0], dkv[:, :, :, 1]]
+
+
+@dataclass(frozen=True)
+class AddCome(Operator):
+    """The gradient of the keys that a rank has, its own turn's added to what came with them.
+
+    Nothing has come in the first turn, and a turn that computes nothing adds nothing.
+    """
+
+    kind: ClassVar[str] = "elementwise"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        there = [x for x in inputs if x.size]
+        return [np.sum(there, axis=0) if there else inputs[0]]
+
+
+@dataclass(frozen=True)
 class RingStep(Operator):
     """One turn: attention of this rank's queries to one rank's keys, merged into the result of the turns before.
 
     Operands: q, the packed keys of all ranks (gathered) or of the first turn, then (unless gathered) those that came,
-    context and log-sum-exp so far.
+    context and log-sum-exp so far. back: the turns go from the last one's keys to the rank's own.
     """
 
     gathered: bool
+    axis: str = "cp"
+    balanced: bool = True
+    back: bool = False
 
     kind: ClassVar[str] = "attention"
     matmuls: ClassVar[int] = 2
 
+    def turn(self) -> sympy.Expr:
+        """How many ranks back the keys of this turn come from."""
+        return symbol(self.axis) - 1 - STEP if self.back else STEP
+
+    def rank(self) -> sympy.Expr:
+        """This rank's place on the ring; where it is not all of cp, neighbours share a place."""
+        return RANK if self.axis == "cp" else sympy.floor(RANK / symbol("cpa"))
+
+    def present(self) -> sympy.Expr | None:
+        return None if self.balanced else sympy.Max(self.rank() - self.turn() + 1, 0)
+
     def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
         # Gathered keys run over the whole sequence; a turn reads one rank's, as many as there are queries.
-        half = size("seq") / 2
-        queries, keys = half * (1 + EARLIER), half * (1 + sympy.Max(1 - EARLIER, OWN))
+        queries = keys = size("seq")
+        if self.balanced:
+            earlier = sympy.Min(sympy.Max(self.rank() - self.turn() + 1, 0), 1)  # or its own
+            own = 1 - sympy.Min(self.turn(), 1)
+            queries, keys = size("seq") / 2 * (1 + earlier), size("seq") / 2 * (1 + sympy.Max(1 - earlier, own))
         return size("batch"), size("heads"), size("kv_heads"), queries, keys, size("head_dim")
 
     def flops(self, size: Size) -> sympy.Expr:
         batch, heads, _, queries, keys, head_dim = self.dims(size)
         return 2 * self.matmuls * batch * heads * queries * keys * head_dim
 
+    def apart(self, place: Place) -> int:
+        """How many ranks back the keys of this turn come from."""
+        return place.degrees[self.axis] - 1 - place.step if self.back else place.step
+
     def parts(self, place: Place, length: int) -> tuple[slice, slice]:
         """The queries and the keys of one rank's `length` that this turn computes."""
-        if place.step == 0:
+        if self.apart(place) == 0 or not self.balanced:
             return slice(None), slice(None)
         half = length // 2
-        return (slice(None), slice(half)) if place.step <= place.member["cp"] else (slice(half, None), slice(None))
+        earlier = self.apart(place) <= place.member[self.axis]
+        return (slice(None), slice(half)) if earlier else (slice(half, None), slice(None))
 
     def keys(self, place: Place, first: Array, came: Array | None, length: int) -> tuple[Array, Array]:
         """k and v of this turn."""
         held = first if came is None else came
         if self.gathered:
             ranks = first.shape[1] // length
-            at = (place.member["cp"] - place.step) % ranks * length
+            at = (place.member[self.axis] - self.apart(place)) % ranks * length
             held = first[:, at : at + length]
         return held[:, :, :, 0], held[:, :, :, 1]
 
     def scores(self, place: Place, q: Array, k: Array) -> Array:
-        """Scaled scores; the first turn is causal inside the rank's own part."""
+        """Scaled scores; causal inside the rank's own part."""
         scores = np.einsum("bqhd,bkhd->bhqk", q, _repeat(k, q.shape[2])) / np.sqrt(q.shape[-1])
-        if place.step == 0:
+        if self.apart(place) == 0:
             rows = np.arange(q.shape[1])
             scores = np.where(rows[None, :] <= rows[:, None], scores, -np.inf)
         return np.asarray(scores)
@@ -146,17 +202,20 @@ class RingStep(Operator):
 
 @dataclass(frozen=True)
 class RingStepGradient(RingStep):
-    """One turn of the backward: adds to dq, and to the gradient of the keys that it has, which goes on with them.
+    """One turn of the backward: adds to dq, and makes the gradient of the keys that it has.
 
     Operands: the output's gradient, q, the packed keys, (unless gathered) those that came, context, log-sum-exp, random
-    state, dq so far, and the gradient that came.
+    state, dq so far. adds: and the gradient that came with the keys, to which it adds.
     """
+
+    adds: bool = True
 
     matmuls: ClassVar[int] = 5
 
     def run(self, place: Place, inputs: list[Array]) -> list[Array]:
-        do, q, first, *came, o, lse, _, dq_sum, dkv_came = inputs
-        length, kv_heads = q.shape[1], first.shape[2]
+        dkv_came = inputs[-1] if self.adds else np.empty(0)
+        do, q, first, *came, o, lse, _, dq_sum = inputs[:-1] if self.adds else inputs
+        length, kv_heads, whole = q.shape[1], first.shape[2], q
         k, v = self.keys(place, first, came[0] if came and place.step else None, length)
         rows, columns = self.parts(place, length)
         q, k, v, do, o, lse = q[:, rows], k[:, columns], v[:, columns], do[:, rows], o[:, rows], lse[:, :, rows]
@@ -164,8 +223,8 @@ class RingStepGradient(RingStep):
         p = np.exp(self.scores(place, q, k) - lse[..., None])
         dp = np.einsum("bqhd,bkhd->bhqk", do, _repeat(v, heads))
         ds = p * (dp - np.einsum("bqhd,bqhd->bhq", do, o)[..., None]) / np.sqrt(q.shape[-1])
-        dq = np.zeros_like(inputs[1]) if place.step == 0 else dq_sum.copy()
-        dkv = np.zeros_like(np.stack([inputs[1][:, :, :kv_heads]] * 2, axis=3)) if place.step == 0 else dkv_came.copy()
+        dq = dq_sum.copy() if dq_sum.size else np.zeros_like(whole)
+        dkv = dkv_came.copy() if dkv_came.size else np.zeros_like(np.stack([whole[:, :, :kv_heads]] * 2, axis=3))
         dq[:, rows] += np.einsum("bhqk,bkhd->bqhd", ds, _repeat(k, heads))
         dkv[:, columns, :, 0] += _fold(np.einsum("bhqk,bqhd->bkhd", ds, q), kv_heads)
         dkv[:, columns, :, 1] += _fold(np.einsum("bhqk,bqhd->bkhd", p, do), kv_heads)
