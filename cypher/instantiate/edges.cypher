@@ -9,10 +9,11 @@
 UNWIND $rows AS row
 MATCH (y:SymOp {graph: $graph, block: row.block})<-[d:DEP]-(x:SymOp)
 WHERE (d.present IS NULL OR $values[row.variant][d.present] > 0)
-  AND ((y.times IS NULL AND row.step IS NULL)
-    OR (y.times IS NOT NULL AND row.step IS NOT NULL
-      AND (x.times IS NOT NULL
-        OR row.step = head([t IN row.turns WHERE y.present IS NULL OR $values[t.variant][y.present] > 0 | t.step]))))
+WITH row, d, x, y, x.loop = y.loop AND x.block = y.block AND d.hop IN ['same', 'turn'] AS together
+WHERE (y.times IS NULL AND row.step IS NULL)
+  OR (y.times IS NOT NULL AND row.step IS NOT NULL
+    AND (together
+      OR row.step = head([t IN row.turns WHERE y.present IS NULL OR $values[t.variant][y.present] > 0 | t.step])))
 WITH row, d, x, y,
   CASE d.hop
     WHEN 'same' THEN row.here
@@ -23,10 +24,9 @@ WITH row, d, x, y,
   END AS there,
   CASE
     WHEN x.times IS NULL THEN ''
-    WHEN y.times IS NULL
-      THEN '.' + toString(last([t IN row.turns WHERE x.present IS NULL OR $values[t.variant][x.present] > 0 | t.step]))
     WHEN d.hop = 'turn' THEN row.before_mark
-    ELSE row.mark
+    WHEN together THEN row.mark
+    ELSE '.' + toString(last([t IN row.turns WHERE x.present IS NULL OR $values[t.variant][x.present] > 0 | t.step]))
   END AS turn
 MATCH (a:Op {id: there + x.name + turn})
 MATCH (b:Op {id: row.here + y.name + row.mark})

@@ -217,10 +217,11 @@ class SimulatedMesh:
         for value in message:
             sources = [(dp, (cp + hop) % self.env["cp"], tp) for dp, cp, tp in named]
             moved.append([value[named.index(source)] for source in sources])
+        if not operator.back:
+            return moved
         empty: Value = [np.empty(0)] * len(self.ranks)
-        if operator.back and step == 0:
-            return [*moved, empty]
-        return [empty, *moved] if operator.back and step == self.turns(op) - 1 else moved
+        last = step == self.turns(op) - 1
+        return [empty if last else moved[0], moved[-1] if step else empty]
 
     def reduce(self, bucket: SymOp, value: Value, weight: SymTensor) -> Value:
         """What a bucket leaves of a weight's gradient: its sum, or each rank's part of it."""

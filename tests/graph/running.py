@@ -65,9 +65,11 @@ class Example:
         env = environment(self.graph, dp, tp, hsdp, cp=cp, ep=ep, cpa=cpa)
         return run(self.graph, env, weights or self.weights, self.tokens, self.labels, recompute_every=every)
 
-    def run_pipelined(self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1, cp: int = 1, ep: int = 1) -> Run:
+    def run_pipelined(
+        self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1, cp: int = 1, ep: int = 1, cpa: int = 1
+    ) -> Run:
         """One step on stages of dp·cp·tp simulated ranks."""
-        env = environment(self.graph, dp, tp, hsdp, len(plan.orders), cp, ep)
+        env = environment(self.graph, dp, tp, hsdp, len(plan.orders), cp, ep, cpa)
         return run(self.graph, env, self.weights, self.tokens, self.labels, plan)
 
     def run_whole(self) -> Run:

@@ -78,6 +78,19 @@ def agree(part: Run, whole: Run) -> None:
         np.testing.assert_allclose(part.gradients[key], gradient, rtol=1e-7, atol=1e-10, err_msg=str(key))
 
 
+def context(chosen: GraphOptions, kv_heads: int, cp: int, tp: int) -> tuple[int, int, int]:
+    """The degrees near these, of cp, of neighbours that exchange heads, and of tp, that 8 tokens and the heads take."""
+    cpa = 1
+    if chosen.cp_kind == "none":
+        cp = 1
+    elif chosen.cp_kind == "ulysses":
+        cp = min(cp, max(kv_heads // tp, 1))
+    elif chosen.cp_kind == "ulysses-ring":
+        # A head that cannot be dealt leaves a ring alone.
+        cp, cpa, tp = 4, min(kv_heads, 2), min(tp, max(kv_heads // 2, 1))
+    return cp, cpa, min(tp, 8 // cp)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     style=st.sampled_from(["llama", "gpt", "qwen3"]),
@@ -97,14 +110,7 @@ def test_loss_and_gradients_do_not_depend_on_the_mesh(
         kv_heads = 4  # a packed projection cannot repeat its K/V heads
     made, whole = case(style, kv_heads, tied, chosen)
     hsdp = min(hsdp, dp) if chosen.zero > (chosen.recipe == "torch") else 1
-    if chosen.cp_kind == "none":
-        cp = 1
-    elif chosen.cp_kind == "ulysses":
-        cp = min(cp, max(kv_heads // tp, 1))
-    elif chosen.cp_kind == "ulysses-ring":
-        cp, tp = 4, min(tp, max(kv_heads // 2, 1))
-    cpa = 2 if chosen.cp_kind == "ulysses-ring" and kv_heads > 1 else 1  # one place alone is a ring of all ranks
-    tp = min(tp, 8 // cp)  # the sequence has 8 tokens
+    cp, cpa, tp = context(chosen, kv_heads, cp, tp)
     agree(made.run(dp, tp, hsdp=hsdp, every=every, cp=cp, cpa=cpa), whole)
 
 
@@ -168,15 +174,15 @@ def test_a_missing_exchange_of_context_parallelism_is_seen(kind: CpKind, chunks:
     """Without any one collective or message over cp the run fails or differs."""
     graph = build_graph(card("llama", kv_heads=4), GraphOptions(cp_kind=kind, cp_chunks=chunks))
     made, whole = example(graph), example(build_graph(card("llama", kv_heads=4), GraphOptions())).run()
-    degrees = {"cp": 4, "cpa": 2} if kind == "ulysses-ring" else {"cp": 2}
-    agree(made.run(**degrees), whole)
+    cp, cpa = (4, 2) if kind == "ulysses-ring" else (2, 1)
+    agree(made.run(cp=cp, cpa=cpa), whole)
     moves = [op for op in graph.ops if op.axis in ("cp", "cpa")]
     assert moves
     for broken in moves:
         ops = tuple(_local(op) if op is broken else op for op in graph.ops)
         changed = Example(dataclasses.replace(graph, ops=ops), made.weights, made.tokens, made.labels)
         with pytest.raises((AssertionError, KeyError, ValueError, IndexError)):
-            agree(changed.run(**degrees), whole)
+            agree(changed.run(cp=cp, cpa=cpa), whole)
 
 
 @pytest.mark.parametrize("recipe", ["torch", "megatron"])
@@ -208,7 +214,7 @@ def test_what_a_ring_of_sends_puts_on_the_wire(kind: CpKind, chunks: CpChunks, r
 @pytest.mark.parametrize("kind", ["ring-allgather", "ring-alltoall", "ring-p2p", "allgather-kv"])
 @pytest.mark.parametrize("chunks", ["balanced", "contiguous"])
 def test_work_of_the_ranks_of_a_context(kind: CpKind, chunks: CpChunks) -> None:
-    """Balanced: alike on all ranks. Contiguous: rank r sees r + 1 parts of the keys, of which its own is counted whole."""
+    """Balanced: alike on all ranks. Contiguous: rank r sees r + 1 parts of the keys, its own counted whole."""
     recipe: RecipeName = "torch" if kind.startswith("ring-a") else "megatron"
     graph = build_graph(card("llama", kv_heads=4), GraphOptions(recipe=recipe, cp_kind=kind, cp_chunks=chunks))
     cp, base = 4, {**environment(graph, cp=4), "S": 64}
@@ -227,7 +233,7 @@ def test_work_of_the_ranks_of_a_context(kind: CpKind, chunks: CpChunks) -> None:
         if chunks == "contiguous":
             assert found == [1, 2, 3, 4]
         else:
-            # A ring counts its own part whole, and half a part in each other turn; by parts, each chunk's keys to its end.
+            # A ring counts its own part whole and half of others'; calls by part count each chunk's keys to its end.
             assert found == [(2 * cp + 1) / 4 if kind == "allgather-kv" else (cp + 1) / 2] * cp
 
 

@@ -16,7 +16,7 @@ from stagedb.graph.simulated_stage import Key, Stage
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
 from tests.graph.running import BATCH, Example, environment, example, pipeline
-from tests.graph.test_partitioned import agree, options
+from tests.graph.test_partitioned import agree, context, options
 from tests.graph.tiny import card
 
 MICROBATCHES = 3
@@ -70,10 +70,14 @@ def test_loss_and_gradients_do_not_depend_on_the_pipeline(
         recompute="none",
         recompute_operators=(),
         early_stop=None,
+        cp_kind="none",
+        cp_chunks="none",
     )
     graph = build_graph(model, chosen)
     made = example(graph, microbatches=microbatches)
-    part = made.run_pipelined(pipeline(graph, schedule, stage_layers, microbatches, each), dp, tp, hsdp)
+    cp, cpa, tp = context(chosen, kv_heads, 2, tp)
+    stages = pipeline(graph, schedule, stage_layers, microbatches, each)
+    part = made.run_pipelined(stages, dp, tp, hsdp, cp, cpa=cpa)
     agree(part, whole_run(style, kv_heads, tied, sum(stage_layers), plain, microbatches))
 
 
