@@ -150,10 +150,18 @@ def stage_tasks(plan: Plan, stage: int) -> Tasks:
 
 
 def workload(
-    *, tp: int = 2, dp: int = 2, pp: int = 2, microbatches: int = 2, layers: int = 2, schedule: str = "1f1b"
+    *,
+    tp: int = 2,
+    dp: int = 2,
+    pp: int = 2,
+    cp: int = 1,
+    microbatches: int = 2,
+    layers: int = 2,
+    schedule: str = "1f1b",
+    distance: int = 1,
 ) -> Workload:
-    """A whole instance: one class a stage."""
-    plan = Plan(GraphOptions(), dp=dp, tp=tp, pp=pp, global_batch_size=dp * microbatches, schedule=schedule)
+    """A whole instance: one class a stage. distance: ranks of cp from one of a ring to the next."""
+    plan = Plan(GraphOptions(), dp=dp, tp=tp, pp=pp, cp=cp, global_batch_size=dp * microbatches, schedule=schedule)
     mesh = Mesh.of(plan)
     coordinates = [mesh.coordinates(rank) for rank in range(plan.world)]
     by_axis = {axis: np.array([each[axis] for each in coordinates], np.int64) for axis in ("tp", "cp", "dp", "pp")}
@@ -169,7 +177,7 @@ def workload(
         classes=tuple(
             columns(stage_ops(plan, stage, layers), stage_tasks(plan, stage), stage, (stage,)) for stage in range(pp)
         ),
-        ranks=RankTable.of(by_axis, by_axis["pp"]),
+        ranks=RankTable.of(by_axis, by_axis["pp"], distance),
         groups=Groups(
             gid=np.array([shape.first + index for shape, index in made], np.int64),
             axis=tuple(shape.axis for shape, _ in made),

@@ -112,6 +112,8 @@ def templates(draw: st.DrawFn) -> list[Op]:
     for template in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, STEP):
         for index in range(draw(st.integers(0, 4))):
             type_ = draw(shapes)
+            axis = draw(st.sampled_from(["pp", "cp"])) if type_ in (SEND, RECV) else "tp" if type_ == COLLECTIVE else ""
+            onward = 1 if (template == FORWARD) == (type_ == SEND) else -1
             after = draw(st.sets(st.sampled_from([op.name for op in ops]), max_size=3)) if ops else set()
             op = Op(
                 f"{template}, {index} = é",
@@ -119,9 +121,9 @@ def templates(draw: st.DrawFn) -> list[Op]:
                 type_,
                 "matmul" if type_ == COMPUTE else "all_reduce" if type_ == COLLECTIVE else "message",
                 draw(st.sampled_from([EVERY, EVERY, FIRST, LAST])),
-                axis={COMPUTE: "", COLLECTIVE: "tp", SEND: "pp", RECV: "pp"}[type_],
+                axis=axis,
                 size=0 if type_ == COMPUTE else draw(st.integers(1, 2**40)),
-                peer=(1 if (template == FORWARD) == (type_ == SEND) else -1) if type_ in (SEND, RECV) else 0,
+                peer={"pp": onward, "cp": draw(st.sampled_from([2, -2]))}.get(axis, 0),
                 flops=draw(st.integers(0, 2**55)),
                 bytes=draw(st.integers(0, 2**55)),
                 after=tuple(sorted(after)),
@@ -138,7 +140,7 @@ def test_any_templates_are_laid_out_as_the_plain_encoder_does(
 ) -> None:
     plan = Plan(GraphOptions(), pp=stages, tp=2, global_batch_size=microbatches, schedule=schedule)
     tasks = stage_tasks(plan, data.draw(st.integers(0, stages - 1)))
-    base = workload(tp=2, dp=1, pp=stages)
+    base = workload(tp=2, dp=1, pp=stages, cp=4, distance=2)
     each = columns(ops, tasks)
     made = dataclasses.replace(
         base, classes=(each,), ranks=dataclasses.replace(base.ranks, number=base.ranks.number * 0)
@@ -153,6 +155,19 @@ def test_any_templates_are_laid_out_as_the_plain_encoder_does(
         deps = [*node.ctrl_deps, *node.data_deps]
         assert len(set(deps)) == len(deps)
         assert all(0 < dep < node.id for dep in deps)
+
+
+def test_rings_are_inside_their_group_of_ranks() -> None:
+    """Neighbours two apart on cp, around its ends; those of the pipeline are as they were."""
+    ranks = workload(tp=2, dp=2, pp=2, cp=4, distance=2).ranks
+    at = np.arange(32)
+    cp, outside = at // 2 % 4, at % 2 + at // 8 * 8
+    np.testing.assert_array_equal(ranks.ring_next, outside + (cp + 2) % 4 * 2)
+    np.testing.assert_array_equal(ranks.ring_previous, outside + (cp - 2) % 4 * 2)
+    near = workload(tp=2, dp=1, pp=1, cp=3).ranks
+    assert near.ring_next.tolist() == [2, 3, 4, 5, 0, 1]
+    assert near.ring_previous.tolist() == [4, 5, 0, 1, 2, 3]
+    np.testing.assert_array_equal(ranks.next, (at + 16) % 32)
 
 
 def test_a_step_of_many_microbatches_is_few_layouts() -> None:
