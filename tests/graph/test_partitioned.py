@@ -114,6 +114,34 @@ def test_loss_and_gradients_do_not_depend_on_the_mesh(
     agree(made.run(dp, tp, hsdp=hsdp, every=every, cp=cp, cpa=cpa), whole)
 
 
+KINDS: list[tuple[RecipeName, CpKind, CpChunks]] = [
+    ("torch", "allgather-kv", "contiguous"),
+    ("torch", "ring-allgather", "balanced"),
+    ("torch", "ring-allgather", "contiguous"),
+    ("torch", "ring-alltoall", "balanced"),
+    ("torch", "ring-alltoall", "contiguous"),
+    ("megatron", "allgather-kv", "balanced"),
+    ("megatron", "allgather-kv", "contiguous"),
+    ("megatron", "ring-p2p", "balanced"),
+    ("megatron", "ring-p2p", "contiguous"),
+    ("megatron", "ulysses", "contiguous"),
+    ("megatron", "ulysses-ring", "balanced"),
+    ("megatron", "ulysses-ring", "contiguous"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "kind", "chunks"), KINDS)
+def test_ranks_that_share_a_sequence_compute_what_one_does(recipe: RecipeName, kind: CpKind, chunks: CpChunks) -> None:
+    """Every kind of context parallelism in each way of dealing the sequence, alone and with others."""
+    for zero, recompute in ((0, "none"), (3, "full")):
+        words = GraphOptions(recipe=recipe, sp=True, zero=zero, recompute=recompute)  # type: ignore[arg-type]
+        chosen = dataclasses.replace(words, cp_kind=kind, cp_chunks=chunks)
+        made, whole = case("llama", 4, False, chosen)
+        for near, tp in ((2, 2), (4, 1)):
+            cp, cpa, tp = context(chosen, 4, near, tp)
+            agree(made.run(2, tp, every=2, cp=cp, cpa=cpa), whole)
+
+
 @pytest.mark.parametrize("recompute", ["full", "pointwise"])
 @pytest.mark.parametrize("recipe", ["torch", "megatron"])
 def test_a_layer_that_does_not_recompute_reads_what_its_forward_made(recipe: RecipeName, recompute: str) -> None:
