@@ -38,6 +38,7 @@ class PlanWords(GraphWords, total=False):
     cp: int
     ep: int
     capacity_factor: float
+    expert_load: str | Sequence[int]
     hsdp: int
     micro_batch_size: int
     global_batch_size: int

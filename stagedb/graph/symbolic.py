@@ -13,7 +13,7 @@ one op a bucket of parameters.
 from dataclasses import dataclass
 from enum import StrEnum
 
-FORMAT = 4
+FORMAT = 5
 """Version of the stored form; part of every digest."""
 
 
