@@ -83,7 +83,8 @@ def _members(groups: Groups, axis: str) -> Ints:
     sizes = groups.sizes[chosen]
     column = np.arange(int(sizes.max()))
     starts = (np.cumsum(groups.sizes) - groups.sizes)[chosen]
-    return groups.ranks[starts[:, None] + np.where(column < sizes[:, None], column, 0)]
+    rows: Ints = groups.ranks[starts[:, None] + np.where(column < sizes[:, None], column, 0)]
+    return rows
 
 
 def _met(label: Ints, members: Ints) -> Ints:

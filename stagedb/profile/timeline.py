@@ -59,13 +59,20 @@ class Timeline:
         return self.order.network
 
 
-def timeline(network: Network, durations: Mapping[int, Ints], compute: str = "ready") -> Timeline:
+def timeline(
+    network: Network,
+    durations: Mapping[int, Ints],
+    compute: str = "ready",
+    delays: Mapping[int, int] | None = None,
+) -> Timeline:
     """Run a step. durations: by class number the ns that each of its ops takes. compute: one of `ORDERS`.
 
+    delays: of some nodes, by how many ns more they take; the streams' orders are those without.
     Raises StagedbError, naming what waits, where a step never ends.
     """
     length = network.lengths(durations)
-    return clock(decide(network, length, compute), length)
+    order = decide(network, length, compute)
+    return clock(order, network.lengths(durations, delays) if delays else length)
 
 
 def decide(network: Network, length: Ints, compute: str = "ready") -> Order:
@@ -213,10 +220,3 @@ def _implied(network: Network, events: Ints, source: Ints, target: Ints, reason:
     kept = np.flatnonzero(fresh)
     starts = np.searchsorted(after[kept], np.arange(network.events + 1))
     return Order(network, events, source[kept], target[kept], reason[kept], starts, before[kept])
-
-
-def nodes_by_event(network: Network) -> tuple[Ints, Ints]:
-    """The nodes sorted by event, and where each event's begin, with the number of nodes at the end."""
-    order = np.argsort(network.event, kind="stable")
-    starts = np.searchsorted(network.event[order], np.arange(network.events + 1))
-    return order, starts
