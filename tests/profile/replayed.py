@@ -72,7 +72,7 @@ class Run:
                 if rank.compute and not rank.computing:
                     node = heapq.heappop(rank.compute)
                     rank.computing = True
-                    self.begin(number, node)
+                    self.begin(number, node, self.said_cost(number, node))
             if not self.ends:
                 break
             self.now = self.ends[0][0]
@@ -82,31 +82,35 @@ class Run:
         assert all(len(rank.started) == len(rank.trace) for rank in self.ranks), "a node never ran"
         return self.now
 
-    def begin(self, number: int, node: int) -> None:
-        rank = self.ranks[number]
-        rank.started[node] = self.now
-        name = rank.trace.names[rank.row[node]].rpartition(" ")[0]
-        heapq.heappush(self.ends, (self.now + self.cost(name), number, node))
+    def said_cost(self, number: int, node: int) -> int:
+        trace = self.ranks[number].trace
+        return self.cost(trace.names[self.ranks[number].row[node]].rpartition(" ")[0])
+
+    def begin(self, number: int, node: int, took: int) -> None:
+        self.ranks[number].started[node] = self.now
+        heapq.heappush(self.ends, (self.now + took, number, node))
 
     def communicate(self, number: int, node: int) -> None:
         rank = self.ranks[number]
         rank.communicating = True
         if rank.trace.types[rank.row[node]] == pb.COMM_SEND_NODE:
-            self.begin_communicating(number, node)
+            self.begin_communicating(number, node, self.said_cost(number, node))
             return
         group = rank.said(node, "pg_name")
         here = self.arrived[group, rank.calls[group]]
         rank.calls[group] += 1
         here.append((number, node))
         if len(here) == len(self.groups[str(group)]):
+            # It ends for all together.
+            took = max(self.said_cost(member, its) for member, its in here)
             for member, its in here:
-                self.begin_communicating(member, its)
+                self.begin_communicating(member, its, took)
 
-    def begin_communicating(self, number: int, node: int) -> None:
-        self.begin(number, node)
-        if self.ends[0][0] == self.now:  # it takes no time
-            self.ends.remove((self.now, number, node))
-            heapq.heapify(self.ends)
+    def begin_communicating(self, number: int, node: int, took: int) -> None:
+        if took:
+            self.begin(number, node, took)
+        else:
+            self.ranks[number].started[node] = self.now
             self.end(number, node)
 
     def end(self, number: int, node: int) -> None:
