@@ -81,11 +81,15 @@ class Network:
         """How long each event takes [ns].
 
         durations: by class number, of each of its ops in ns; those of what receives are not looked at. delays: of some
-        nodes, how many ns more they take. A collective takes as long as the member that takes longest.
+        nodes, how many ns more they take. A collective takes as long as the member that takes longest. Raises
+        ValueError where a class's durations are not one integer an op, 0 or more.
         """
+        return self.lengths_of_lanes([durations[each.number] for each in self.columns], delays)
+
+    def lengths_of_lanes(self, durations: Sequence[Ints], delays: Mapping[int, int] | None = None) -> Ints:
+        """The same of durations that lanes of one class do not share: of each lane those of its class's ops."""
         took = np.zeros(len(self), np.int64)
-        for lane, columns in zip(self.lanes, self.columns, strict=True):
-            given = durations[columns.number]
+        for lane, columns, given in zip(self.lanes, self.columns, durations, strict=True):
             if given.shape != (len(columns.ops),) or not np.issubdtype(given.dtype, np.integer):
                 raise ValueError(
                     f"class {columns.number} has {len(columns.ops)} ops: their durations are as many int64"
@@ -109,7 +113,7 @@ class Network:
         return f"{columns.ops.name[self.op[node]]} in {task} on stage {lane.stage} (class {columns.number})"
 
 
-def network(workload: Workload, streams: str = "one") -> Network:
+def network_of(workload: Workload, streams: str = "one") -> Network:
     """Lay out all classes of an instance and connect them. `streams` is one of `STREAMS`.
 
     Raises StagedbError where collectives or messages of two classes do not fit together.

@@ -59,7 +59,7 @@ class Timeline:
         return self.order.network
 
 
-def timeline(
+def run_step(
     network: Network,
     durations: Mapping[int, Ints],
     compute: str = "ready",

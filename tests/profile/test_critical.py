@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from stagedb.issue.columns import COMPUTE, Ints, Workload
 from stagedb.profile.critical import PARTS
-from stagedb.profile.network import STREAMS, Reason, network
+from stagedb.profile.network import STREAMS, Reason, network_of
 from stagedb.profile.spent import Cover, step_times
-from stagedb.profile.timeline import ORDERS, Timeline, clock, timeline
+from stagedb.profile.timeline import ORDERS, Timeline, clock, run_step
 from tests.export.synthetic import workload
 
 
@@ -33,7 +33,7 @@ def timelines(draw: st.DrawFn) -> tuple[Timeline, Mapping[int, Ints]]:
     if draw(st.booleans()):
         durations = symmetric(made, durations)
     streams, compute = draw(st.sampled_from(STREAMS)), draw(st.sampled_from(ORDERS))
-    return timeline(network(made, streams), durations, compute), durations
+    return run_step(network_of(made, streams), durations, compute), durations
 
 
 def symmetric(made: Workload, durations: Mapping[int, Ints]) -> dict[int, Ints]:
@@ -142,7 +142,7 @@ def test_a_pipelines_wait_is_its_bubble() -> None:
     durations = {
         each.number: np.array([took.get(name, 0) for name in each.ops.name], np.int64) for each in made.classes
     }
-    found = step_times(timeline(network(made), durations))
+    found = step_times(run_step(network_of(made), durations))
     assert found.step == 10 + 3 + 10 + 20 + 5 + 20
     first, second = found.lanes
     assert (first.busy, first.exposed, first.bubble, first.idle) == (30, 3, 35, 0)
@@ -156,8 +156,8 @@ def test_a_pipelines_wait_is_its_bubble() -> None:
 
 def test_what_has_other_sizes_than_its_class_is_refused() -> None:
     made = workload(tp=1, dp=1, pp=1, microbatches=1)
-    net = network(made)
+    net = network_of(made)
     with pytest.raises(ValueError, match="durations"):
-        timeline(net, {0: np.zeros(3, np.int64)})
+        run_step(net, {0: np.zeros(3, np.int64)})
     with pytest.raises(ValueError, match="less than nothing"):
-        timeline(net, {0: np.full(len(made.classes[0].ops), -1)})
+        run_step(net, {0: np.full(len(made.classes[0].ops), -1)})

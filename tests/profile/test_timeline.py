@@ -15,9 +15,9 @@ from stagedb.issue.columns import COMPUTE, FORWARD, INPUT_GRADIENT, WEIGHT_GRADI
 from stagedb.issue.source import read_workload
 from stagedb.parallel import Plan
 from stagedb.parallel.schedule import replay, unit_cost
-from stagedb.profile.network import Network, network
+from stagedb.profile.network import Network, network_of
 from stagedb.profile.spent import step_times
-from stagedb.profile.timeline import Timeline, timeline
+from stagedb.profile.timeline import Timeline, run_step
 from stagedb.store import Store
 from tests.export.synthetic import workload
 from tests.export.written import export_workload
@@ -59,7 +59,7 @@ def test_a_step_is_a_replay_of_its_traces(
     made = workload(tp=tp, dp=dp, pp=pp, schedule=schedule, microbatches=microbatches)
     export_workload(made, tmp_path / "out")
     for seed in range(3):
-        check_replay(made, timeline(network(made), durations(made, seed)), tmp_path / "out", seed)
+        check_replay(made, run_step(network_of(made), durations(made, seed)), tmp_path / "out", seed)
 
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -93,7 +93,7 @@ def test_an_instances_step_is_a_replay_of_its_traces(embedded_store: Store, tmp_
     db, made, rows = instance(embedded_store, **PLANS[plan])
     db.export(made, out=tmp_path / "out")
     for seed in range(4):
-        check_replay(rows, timeline(network(rows), durations(rows, seed)), tmp_path / "out", seed)
+        check_replay(rows, run_step(network_of(rows), durations(rows, seed)), tmp_path / "out", seed)
 
 
 UNIT = 1_000
@@ -133,7 +133,7 @@ def test_bubbles_are_as_published(embedded_store: Store, words: dict[str, Any], 
     _, _, rows = instance(embedded_store, **words)
     for streams in ("one", "axis"):
         for compute in ("ready", "issue"):
-            found = step_times(timeline(network(rows, streams), units(rows, split=False), compute))
+            found = step_times(run_step(network_of(rows, streams), units(rows, split=False), compute))
             for spent in found.lanes:
                 assert Fraction(spent.bubble, found.step) == share
                 assert (spent.exposed, spent.idle) == (0, 0)
@@ -153,7 +153,7 @@ def test_tasks_run_when_the_schedule_has_them(embedded_store: Store, words: dict
     _, _, rows = instance(embedded_store, **words)
     plan = Plan.from_mapping(rows.plan)
     spans = replay(plan.orders(), unit_cost)
-    found = step_times(timeline(network(rows), units(rows, split=plan.schedule == "zb-h1")))
+    found = step_times(run_step(network_of(rows), units(rows, split=plan.schedule == "zb-h1")))
     assert found.step == UNIT * max(stage[-1].end for stage in spans)
     for lane, spent in zip(found.network.lanes, found.lanes, strict=True):
         assert [end / UNIT for end in spent.tasks.finish.tolist()] == [span.end for span in spans[lane.stage]]
@@ -163,26 +163,26 @@ def test_tasks_run_when_the_schedule_has_them(embedded_store: Store, words: dict
 def test_a_free_network_exposes_nothing(embedded_store: Store, plan: str) -> None:
     _, _, rows = instance(embedded_store, **PLANS[plan])
     free = {each.number: np.where(each.ops.type == COMPUTE, durations(rows)[each.number], 0) for each in rows.classes}
-    found = step_times(timeline(network(rows, "axis"), free))
+    found = step_times(run_step(network_of(rows, "axis"), free))
     assert [(spent.exposed, spent.communication) for spent in found.lanes] == [(0, 0)] * len(found.lanes)
     assert set(found.path.parts("axis")) == {"compute"}
 
 
 def test_lanes_are_few_however_many_ranks_there_are(embedded_store: Store) -> None:
     small, large = (instance(embedded_store, pp=4, tp=2, dp=dp, global_batch_size=3 * dp)[2] for dp in (2, 16))
-    both = [network(each) for each in (small, large)]
+    both = [network_of(each) for each in (small, large)]
     assert [len(each.lanes) for each in both] == [4, 4]
     assert len(both[0]) == len(both[1])
     assert [sum(lane.ranks for lane in each.lanes) for each in both] == [16, 128]
     assert [lane.stage for lane in both[1].lanes] == [0, 1, 2, 3]
     # Stages of one class keep other times.
     gpipe = instance(embedded_store, pp=4, schedule="gpipe", global_batch_size=3)[2]
-    assert (len(gpipe.classes), len(network(gpipe).lanes)) == (3, 4)
+    assert (len(gpipe.classes), len(network_of(gpipe).lanes)) == (3, 4)
 
 
 def test_streams_of_their_own_overlap_axes(embedded_store: Store) -> None:
     _, _, rows = instance(embedded_store, tp=2, dp=2, zero=3, sp=True)
-    one, axis = (timeline(network(rows, streams), durations(rows)) for streams in ("one", "axis"))
+    one, axis = (run_step(network_of(rows, streams), durations(rows)) for streams in ("one", "axis"))
     assert axis.network.streams == ("compute", "dp", "tp")
     assert axis.step < one.step
 
@@ -194,7 +194,7 @@ def test_what_waits_for_ever_is_told() -> None:
     turned = Tasks(*(getattr(tasks, field.name)[[2, 0, 1, 3, 4]] for field in dataclasses.fields(tasks)))
     broken = dataclasses.replace(made, classes=(dataclasses.replace(made.classes[0], tasks=turned), made.classes[1]))
     with pytest.raises(StagedbError, match=r"never ends: .* in backward of micro-batch 0 on stage 0 .* waits for "):
-        timeline(network(broken), durations(broken))
+        run_step(network_of(broken), durations(broken))
 
 
 def test_classes_that_do_not_fit_together_are_refused() -> None:
@@ -209,11 +209,11 @@ def test_classes_that_do_not_fit_together_are_refused() -> None:
     ):
         classes = (one, dataclasses.replace(other, ops=broken))
         with pytest.raises(StagedbError, match=said):
-            network(dataclasses.replace(made, classes=classes))
+            network_of(dataclasses.replace(made, classes=classes))
     with pytest.raises(UsageError, match="one or axis"):
-        network(made, "many")
+        network_of(made, "many")
     with pytest.raises(UsageError, match="ready or issue"):
-        timeline(network(made), durations(made), "any")
+        run_step(network_of(made), durations(made), "any")
 
 
 def test_members_in_several_lanes_wait_for_each_other() -> None:
@@ -227,7 +227,7 @@ def test_members_in_several_lanes_wait_for_each_other() -> None:
     for twin in twins:
         slower = np.where(twin.ops.type == COMPUTE, 500_000, 0)
         took[twin.number] = took[twin.number] + slower
-    found = step_times(timeline(network(made), took))
+    found = step_times(run_step(network_of(made), took))
     net = found.network
     assert [(lane.rank_class, lane.stage) for lane in net.lanes] == [(0, 0), (2, 0), (1, 1), (3, 1)]
     assert net.lanes[0].members["dp"] == (0, 1)
