@@ -4,7 +4,7 @@ A network connects all that an instance's rank classes issue; with durations of 
 critical path, slack and waits `step_times` tells.
 """
 
-from stagedb.profile.critical import Path
+from stagedb.profile.critical import Legs, Path
 from stagedb.profile.lanes import Lane
 from stagedb.profile.lifetimes import Category
 from stagedb.profile.memory import ClassMemory, analyse, record
@@ -20,6 +20,7 @@ __all__ = [
     "ClassMemory",
     "Lane",
     "LaneTimes",
+    "Legs",
     "Network",
     "OpTimes",
     "Path",

@@ -14,6 +14,16 @@ PARTS = ("kind", "axis", "phase", "stage", "class")
 
 
 @dataclass(frozen=True)
+class Legs:
+    """The critical path task by task: lane, task (index of its class's), start and finish [ns] of each leg."""
+
+    lane: Ints
+    task: Ints
+    start: Ints
+    finish: Ints
+
+
+@dataclass(frozen=True)
 class Path:
     """The critical path, from the begin of the step to its end: each node begins when the one before it ends.
 
@@ -49,6 +59,15 @@ class Path:
     def op(self) -> Ints:
         """Of each node its op, a row of its class's."""
         return self.network.op[self.node]
+
+    def legs(self) -> Legs:
+        """What of the path lies in one task in a row, as one."""
+        lane, task = self.lane, self.task
+        fresh = np.ones(len(self), bool)
+        fresh[1:] = (lane[1:] != lane[:-1]) | (task[1:] != task[:-1])
+        firsts = np.flatnonzero(fresh)
+        lasts = np.append(firsts[1:], len(self)) - 1
+        return Legs(lane[firsts], task[firsts], self.start[firsts], self.finish[lasts])
 
     def parts(self, by: str) -> Mapping[str, int]:
         """Nanoseconds of the path by one of `PARTS`, the most first. What computes has no axis: it is told as such."""

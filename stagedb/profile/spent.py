@@ -42,8 +42,9 @@ class TaskTimes:
 class LaneTimes:
     """The step of one lane [ns]: `busy + exposed + bubble + idle` are the step's length.
 
-    busy: computing. exposed: communicating and not computing. bubble: waiting for a message of another stage, and in a
-    pipeline when all is done until the step is over. idle: waiting for members of its groups, and the rest.
+    busy: computing. exposed: communicating and not computing. bubble: waiting for another stage, for a message or for
+    its member of a group, and in a pipeline when all is done until the step is over. idle: waiting for members of its
+    own stage, and the rest.
     communication: collectives and sends, hidden ones included, each moment once.
     """
 
@@ -76,6 +77,17 @@ class StepTimes:
     def network(self) -> Network:
         """What was run."""
         return self.timeline.network
+
+    def class_ops(self, number: int) -> OpTimes:
+        """The ops of a rank class on one rank of each of its lanes together: sums, and the least slack."""
+        lanes = [
+            each.ops for lane, each in zip(self.network.lanes, self.lanes, strict=True) if lane.rank_class == number
+        ]
+        sums = {name: np.sum([getattr(each, name) for each in lanes], axis=0) for name in _SUMS}
+        return OpTimes(**sums, slack=np.min([each.slack for each in lanes], axis=0))
+
+
+_SUMS = ("runs", "time", "exposed", "critical", "critical_runs")
 
 
 @dataclass(frozen=True)
@@ -201,26 +213,31 @@ def _bubble(found: Timeline, ready: Ints, every: Cover, at: slice) -> int:
     for begin, end in zip(*(each.tolist() for each in every.gaps(found.step)), strict=True):
         place = int(np.searchsorted(start[works], end))
         if place < len(works) and start[works[place]] == end:
-            total += _message_wait(found, ready, at.start + int(works[place]), begin)
+            total += _stage_wait(found, ready, at.start + int(works[place]), begin)
         elif piped:
             total += end - begin
     return total
 
 
-def _message_wait(found: Timeline, ready: Ints, node: int, begin: int) -> int:
-    """Of the time from `begin` until a node began, in which its lane did nothing, what it waited for messages.
+def _stage_wait(found: Timeline, ready: Ints, node: int, begin: int) -> int:
+    """Of the time from `begin` until a node began, in which its lane did nothing, what it waited for other stages.
 
     Goes back from node to node of the lane: each was ready when the one before it ended, which took no time.
     """
     order, net = found.order, found.network
+    stages = [lane.stage for lane in net.lanes]
     total = 0
     while True:
         event = int(net.event[node])
-        if net.type[node] == RECV:
-            total += max(int(found.start[event]) - max(int(ready[node]), begin), 0)
+        edges = range(int(order.starts[event]), int(order.starts[event + 1]))
+        start = int(found.start[event])
+        if start > ready[node]:
+            late = [edge for edge in edges if found.finish[order.before[edge]] == start]
+            stage = stages[net.lane[node]]
+            if all(net.type[node] == RECV or stages[net.lane[order.target[edge]]] != stage for edge in late):
+                total += max(start - max(int(ready[node]), begin), 0)
         if ready[node] <= begin:
             return total
-        edges = range(int(order.starts[event]), int(order.starts[event + 1]))
         node = next(
             int(order.source[edge])
             for edge in edges

@@ -2,7 +2,8 @@
 
 It knows nothing of classes, lanes or tasks. Of a rank's ready nodes the smallest id goes first, in one slot for compute
 and one for collectives and sends; what receives waits beside them. At every moment first all ends that ends then, then
-communication begins until nothing moves any more, then compute slots take what is ready.
+communication begins until nothing moves any more, then compute slots take what is ready; with `as_issued` a compute
+slot waits for its smallest id.
 """
 
 import heapq
@@ -36,14 +37,22 @@ class Rank:
         self.communicating = False
         self.calls: Counter[int] = Counter()
         self.started: dict[int, int] = {}
+        pairs = zip(trace.ids, trace.types, strict=True)
+        self.issued = sorted((node for node, type_ in pairs if type_ == pb.COMP_NODE), reverse=True)
+
+    def next_compute(self) -> int:
+        """The first issued node that computes and has not begun."""
+        while self.issued[-1] in self.started:
+            self.issued.pop()
+        return self.issued[-1]
 
     def said(self, node: int, attribute: str) -> int:
         return int(self.trace.attributes[attribute][self.row[node]])
 
 
 class Run:
-    def __init__(self, directory: Path, name: str, cost: Cost) -> None:
-        self.cost = cost
+    def __init__(self, directory: Path, name: str, cost: Cost, as_issued: bool = False) -> None:
+        self.cost, self.as_issued = cost, as_issued
         self.groups = json.loads((directory / f"{name}.json").read_text())
         self.world = len(list(directory.glob(f"{name}.*.et")))
         self.ranks = [Rank(read_trace(directory / f"{name}.{rank}.et")) for rank in range(self.world)]
@@ -69,7 +78,11 @@ class Run:
                         self.moving = True
                         self.communicate(number, heapq.heappop(rank.communication))
             for number, rank in enumerate(self.ranks):
-                if rank.compute and not rank.computing:
+                if (
+                    rank.compute
+                    and not rank.computing
+                    and not (self.as_issued and rank.compute[0] != rank.next_compute())
+                ):
                     node = heapq.heappop(rank.compute)
                     rank.computing = True
                     self.begin(number, node, self.said_cost(number, node))

@@ -1,5 +1,6 @@
 """Critical path and slack: exact to the nanosecond, whatever the durations."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stagedb.issue.columns import COMPUTE, Ints, Workload
+from stagedb.errors import UsageError
+from stagedb.issue.columns import COMPUTE, Ints, RankTable, Workload
 from stagedb.profile.critical import PARTS
 from stagedb.profile.network import STREAMS, Reason, network_of
 from stagedb.profile.spent import Cover, step_times
@@ -18,15 +20,17 @@ from tests.export.synthetic import workload
 @st.composite
 def timelines(draw: st.DrawFn) -> tuple[Timeline, Mapping[int, Ints]]:
     """A step of a small job with durations at random, some of them 0 and many alike, and these."""
-    pp = draw(st.integers(1, 4))
+    pp, dp = draw(st.integers(1, 4)), draw(st.integers(1, 2))
     made = workload(
         tp=draw(st.integers(1, 2)),
-        dp=draw(st.integers(1, 2)),
+        dp=dp,
         pp=pp,
         microbatches=draw(st.integers(1, 5)),
         layers=draw(st.integers(1, 3)),
         schedule=draw(st.sampled_from(["gpipe", "1f1b", "zb-h1"] if pp > 1 else ["gpipe", "1f1b"])),
     )
+    if dp == 2 and draw(st.booleans()):
+        made = with_twins(made)
     most = draw(st.sampled_from([1, 3, 1000]))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     durations = {each.number: random.integers(0, most + 1, len(each.ops)) for each in made.classes}
@@ -34,6 +38,23 @@ def timelines(draw: st.DrawFn) -> tuple[Timeline, Mapping[int, Ints]]:
         durations = symmetric(made, durations)
     streams, compute = draw(st.sampled_from(STREAMS)), draw(st.sampled_from(ORDERS))
     return run_step(network_of(made, streams), durations, compute), durations
+
+
+def with_twins(made: Workload) -> Workload:
+    """The ranks of dp 1 are of classes of their own, whose ops have other names and may take other times."""
+    stages, tp, pp = len(made.classes), made.plan["tp"], made.plan["pp"]
+    assert stages == pp
+    twins = [
+        dataclasses.replace(
+            each,
+            number=each.number + stages,
+            ops=dataclasses.replace(each.ops, name=tuple(f"twin.{name}" for name in each.ops.name)),
+        )
+        for each in made.classes
+    ]
+    number = made.ranks.number + stages * (np.arange(len(made.ranks)) // tp % 2)
+    ranks = RankTable(number, made.ranks.next, made.ranks.previous)
+    return dataclasses.replace(made, classes=(*made.classes, *twins), ranks=ranks)
 
 
 def symmetric(made: Workload, durations: Mapping[int, Ints]) -> dict[int, Ints]:
@@ -54,6 +75,10 @@ def test_the_critical_path_is_the_step_without_a_gap(made: tuple[Timeline, Mappi
     assert path.reason[0] == Reason.START
     # It changes lanes where a message or a member of a group is waited for, and nowhere else.
     assert ((path.lane[1:] != path.lane[:-1]) <= (path.reason[1:] >= Reason.MEMBER)).all()
+    legs = path.legs()
+    assert (legs.start[0], legs.finish[-1]) == (0, found.step)
+    assert (legs.start[1:] == legs.finish[:-1]).all()
+    assert ((legs.lane[1:] != legs.lane[:-1]) | (legs.task[1:] != legs.task[:-1])).all()
     for by in PARTS:
         assert sum(path.parts(by).values()) == found.step
 
@@ -117,6 +142,8 @@ def test_a_lane_spends_the_whole_step(made: tuple[Timeline, Mapping[int, Ints]])
         assert spent.ops.runs.sum() == at.stop - at.start
         assert spent.tasks.slack.min() == found.slack[at].min() == spent.ops.slack[spent.ops.runs > 0].min()
     assert sum(int(spent.ops.critical.sum()) for spent in found.lanes) == found.step
+    numbers = {lane.rank_class for lane in net.lanes}
+    assert sum(int(found.class_ops(number).critical.sum()) for number in numbers) == found.step
 
 
 spans = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12)
@@ -152,6 +179,14 @@ def test_a_pipelines_wait_is_its_bubble() -> None:
     ]
     assert ("cut.send_forward", 0) in said
     assert found.path.parts("axis") == {"compute": 60, "pp": 8}
+
+
+def test_a_node_is_found_by_lane_task_and_op() -> None:
+    net = network_of(workload(tp=1, dp=1, pp=2, microbatches=2))
+    for node in (0, 5, len(net) - 1):
+        assert net.node(int(net.lane[node]), int(net.task[node]), int(net.op[node])) == node
+    with pytest.raises(UsageError, match="does not run op"):
+        net.node(0, 0, len(net.columns[0].ops) - 1)
 
 
 def test_what_has_other_sizes_than_its_class_is_refused() -> None:

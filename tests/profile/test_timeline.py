@@ -11,7 +11,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
-from stagedb.issue.columns import COMPUTE, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Ints, RankTable, Tasks, Workload
+from stagedb.issue.columns import COMPUTE, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Ints, Tasks, Workload
 from stagedb.issue.source import read_workload
 from stagedb.parallel import Plan
 from stagedb.parallel.schedule import replay, unit_cost
@@ -23,6 +23,7 @@ from tests.export.synthetic import workload
 from tests.export.written import export_workload
 from tests.graph.tiny import card
 from tests.profile.replayed import Run
+from tests.profile.test_critical import with_twins
 
 
 def cost(name: str, seed: int = 0) -> int:
@@ -35,14 +36,14 @@ def durations(made: Workload, seed: int = 0) -> dict[int, Ints]:
     return {each.number: np.array([cost(name, seed) for name in each.ops.name], np.int64) for each in made.classes}
 
 
-def check_replay(made: Workload, found: Timeline, out: Path, seed: int = 0) -> None:
-    """Every node of every lane begins when it does in a replay of the traces."""
-    replayed = Run(out, made.model, lambda name: cost(name, seed))
+def check_replay(made: Workload, out: Path, seed: int = 0, compute: str = "ready") -> None:
+    """Every node of every rank begins when its lane's does in a replay of the traces."""
+    found = run_step(network_of(made), durations(made, seed), compute)
+    replayed = Run(out, made.model, lambda name: cost(name, seed), as_issued=compute == "issue")
     assert replayed.run() == found.step
-    assert began(found.network, found) == [
-        [replayed.ranks[lane.rank].started[node] for node in replayed.ranks[lane.rank].trace.ids]
-        for lane in found.network.lanes
-    ]
+    for lane, starts in zip(found.network.lanes, began(found.network, found), strict=True):
+        rank = replayed.ranks[lane.rank]
+        assert [rank.started[node] for node in rank.trace.ids] == starts
 
 
 def began(net: Network, found: Timeline) -> list[list[int]]:
@@ -59,7 +60,7 @@ def test_a_step_is_a_replay_of_its_traces(
     made = workload(tp=tp, dp=dp, pp=pp, schedule=schedule, microbatches=microbatches)
     export_workload(made, tmp_path / "out")
     for seed in range(3):
-        check_replay(made, run_step(network_of(made), durations(made, seed)), tmp_path / "out", seed)
+        check_replay(made, tmp_path / "out", seed)
 
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -93,7 +94,8 @@ def test_an_instances_step_is_a_replay_of_its_traces(embedded_store: Store, tmp_
     db, made, rows = instance(embedded_store, **PLANS[plan])
     db.export(made, out=tmp_path / "out")
     for seed in range(4):
-        check_replay(rows, run_step(network_of(rows), durations(rows, seed)), tmp_path / "out", seed)
+        check_replay(rows, tmp_path / "out", seed)
+    check_replay(rows, tmp_path / "out", 4, "issue")
 
 
 UNIT = 1_000
@@ -216,22 +218,18 @@ def test_classes_that_do_not_fit_together_are_refused() -> None:
         run_step(network_of(made), durations(made), "any")
 
 
-def test_members_in_several_lanes_wait_for_each_other() -> None:
+def test_members_in_several_lanes_wait_for_each_other(tmp_path: Path) -> None:
     """Two classes share a stage and its groups of axis dp: the slower one's compute decides when both go on."""
-    made = workload(tp=2, dp=2, pp=2, microbatches=3)
-    twins = [dataclasses.replace(each, number=each.number + 2) for each in made.classes]
-    dp = np.arange(len(made.ranks)) // 2 % 2
-    table = RankTable(made.ranks.number + 2 * dp, made.ranks.next, made.ranks.previous)
-    made = dataclasses.replace(made, classes=(*made.classes, *twins), ranks=table)
+    made = with_twins(workload(tp=2, dp=2, pp=2, microbatches=3))
+    export_workload(made, tmp_path / "out")
+    for seed in range(4):
+        check_replay(made, tmp_path / "out", seed)
     took = durations(made)
-    for twin in twins:
-        slower = np.where(twin.ops.type == COMPUTE, 500_000, 0)
-        took[twin.number] = took[twin.number] + slower
+    for twin in made.classes[2:]:
+        took[twin.number] = took[twin.number] + np.where(twin.ops.type == COMPUTE, 500_000, 0)
     found = step_times(run_step(network_of(made), took))
     net = found.network
     assert [(lane.rank_class, lane.stage) for lane in net.lanes] == [(0, 0), (2, 0), (1, 1), (3, 1)]
     assert net.lanes[0].members["dp"] == (0, 1)
     assert net.events < len(net)
     assert [spent.idle > 0 for spent in found.lanes] == [True, False, True, False]
-    assert (found.slack[found.path.node] == 0).all()
-    assert (found.path.start[1:] == found.path.finish[:-1]).all()
