@@ -9,7 +9,7 @@ from stagedb.profile.lanes import Lane
 from stagedb.profile.lifetimes import Category
 from stagedb.profile.memory import ClassMemory, analyse, record
 from stagedb.profile.network import Network, Reason, network_of
-from stagedb.profile.spent import LaneTimes, OpTimes, StepTimes, TaskTimes, step_times
+from stagedb.profile.spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times
 from stagedb.profile.timeline import Timeline, run_step
 from stagedb.profile.usage import Alive, Point, Usage
 from stagedb.profile.whatif import Scaling, WhatIf, what_if
@@ -22,6 +22,7 @@ __all__ = [
     "LaneTimes",
     "Legs",
     "Network",
+    "NodeTimes",
     "OpTimes",
     "Path",
     "Point",

@@ -81,8 +81,9 @@ class Network:
         """How long each event takes [ns].
 
         durations: by class number, of each of its ops in ns; those of what receives are not looked at. delays: of some
-        nodes, how many ns more they take. A collective takes as long as the member that takes longest. Raises
-        ValueError where a class's durations are not one integer an op, 0 or more.
+        nodes, how many ns more they take. A collective takes as long as the member that takes longest, and is delayed
+        as much as the member that is delayed most. Raises ValueError where a class's durations are not one integer an
+        op, 0 or more.
         """
         return self.lengths_of_lanes([durations[each.number] for each in self.columns], delays)
 
@@ -99,11 +100,12 @@ class Network:
             at = slice(int(self.firsts[lane.number]), int(self.firsts[lane.number + 1]))
             took[at] = given[self.op[at]]
         took[self.type == RECV] = 0
-        for node, delay in (delays or {}).items():
-            took[node] += delay
-        found = np.zeros(self.events, np.int64)
+        found, more = np.zeros((2, self.events), np.int64)
         np.maximum.at(found, self.event, took)
-        return found
+        for node, delay in (delays or {}).items():
+            more[self.event[node]] = max(more[self.event[node]], delay)
+        length: Ints = found + more
+        return length
 
     def say(self, node: int) -> str:
         """A node in words."""

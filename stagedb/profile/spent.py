@@ -11,6 +11,23 @@ from stagedb.profile.timeline import Timeline
 
 
 @dataclass(frozen=True)
+class NodeTimes:
+    """The nodes of a lane in issue order, one a row; times in ns.
+
+    task, op: indexes of its class's. arrival: when all that it needs of its own lane was there; from then to `start` it
+    waits for a message or for members of its group. exposed: how long it communicates while the lane computes nothing.
+    """
+
+    task: Ints
+    op: Ints
+    arrival: Ints
+    start: Ints
+    finish: Ints
+    slack: Ints
+    exposed: Ints
+
+
+@dataclass(frozen=True)
 class OpTimes:
     """The ops of a lane's class, one a row: how often each runs in a step, and ns of all its runs together.
 
@@ -77,6 +94,21 @@ class StepTimes:
     def network(self) -> Network:
         """What was run."""
         return self.timeline.network
+
+    def nodes(self, lane: int) -> NodeTimes:
+        """What a lane runs."""
+        net, timed = self.network, self.timeline
+        at = slice(int(net.firsts[lane]), int(net.firsts[lane + 1]))
+        event = net.event[at]
+        return NodeTimes(
+            task=net.task[at],
+            op=net.op[at],
+            arrival=self.arrival[at],
+            start=timed.start[event],
+            finish=timed.finish[event],
+            slack=self.slack[at],
+            exposed=self.exposed[at],
+        )
 
     def class_ops(self, number: int) -> OpTimes:
         """The ops of a rank class on one rank of each of its lanes together: sums, and the least slack."""

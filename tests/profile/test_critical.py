@@ -90,10 +90,10 @@ def test_a_delay_on_the_critical_path_delays_the_step_as_much(
 ) -> None:
     found, durations = made
     path = step_times(found).path
-    node = data.draw(st.sampled_from(path.node.tolist()))
     delta = data.draw(st.integers(1, 5000))
-    later = clock(found.order, found.network.lengths(durations, {node: delta}))
-    assert later.step == found.step + delta
+    for node in data.draw(st.lists(st.sampled_from(path.node.tolist()), min_size=1, max_size=8)):
+        later = clock(found.order, found.network.lengths(durations, {node: delta}))
+        assert later.step == found.step + delta
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -104,10 +104,10 @@ def test_a_delay_of_no_more_than_its_slack_changes_nothing(
     found, durations = made
     slack = step_times(found).slack
     assert (slack >= 0).all()
-    node = data.draw(st.integers(0, len(slack) - 1))
-    delta = data.draw(st.integers(0, int(slack[node])))
-    for delay, step in ((delta, found.step), (int(slack[node]) + 3, found.step + 3)):
-        assert clock(found.order, found.network.lengths(durations, {node: delay})).step == step
+    for node in data.draw(st.lists(st.integers(0, len(slack) - 1), min_size=1, max_size=8)):
+        delta = data.draw(st.integers(0, int(slack[node])))
+        for delay, step in ((delta, found.step), (int(slack[node]) + 3, found.step + 3)):
+            assert clock(found.order, found.network.lengths(durations, {node: delay})).step == step
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -140,6 +140,9 @@ def test_a_lane_spends_the_whole_step(made: tuple[Timeline, Mapping[int, Ints]])
         assert spent.ops.time.sum() == (finish - start)[at].sum()
         assert spent.ops.critical.sum() == spent.tasks.critical.sum()
         assert spent.ops.runs.sum() == at.stop - at.start
+        nodes = found.nodes(lane.number)
+        assert nodes.start.tolist() == start[at].tolist()
+        assert nodes.slack.tolist() == found.slack[at].tolist()
         assert spent.tasks.slack.min() == found.slack[at].min() == spent.ops.slack[spent.ops.runs > 0].min()
     assert sum(int(spent.ops.critical.sum()) for spent in found.lanes) == found.step
     numbers = {lane.rank_class for lane in net.lanes}

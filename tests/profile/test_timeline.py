@@ -15,7 +15,7 @@ from stagedb.issue.columns import COMPUTE, FORWARD, INPUT_GRADIENT, WEIGHT_GRADI
 from stagedb.issue.source import read_workload
 from stagedb.parallel import Plan
 from stagedb.parallel.schedule import replay, unit_cost
-from stagedb.profile.network import Network, network_of
+from stagedb.profile.network import STREAMS, Network, network_of
 from stagedb.profile.spent import step_times
 from stagedb.profile.timeline import Timeline, run_step
 from stagedb.store import Store
@@ -96,6 +96,22 @@ def test_an_instances_step_is_a_replay_of_its_traces(embedded_store: Store, tmp_
     for seed in range(4):
         check_replay(rows, tmp_path / "out", seed)
     check_replay(rows, tmp_path / "out", 4, "issue")
+
+
+@pytest.mark.parametrize("plan", ["interleaved", "tied", "experts", "zb-h1", "fsdp"])
+@pytest.mark.parametrize("streams", STREAMS)
+def test_an_instances_delays_cost_what_its_path_and_slack_say(embedded_store: Store, plan: str, streams: str) -> None:
+    _, _, rows = instance(embedded_store, **PLANS[plan])
+    net = network_of(rows, streams)
+    for seed in range(4):
+        took = durations(rows, seed)
+        found = step_times(run_step(net, took))
+        random = np.random.default_rng(seed)
+        cases = [(node, 7, 7) for node in random.choice(found.path.node, 20).tolist()]
+        for node in random.integers(0, len(net), 40).tolist():
+            cases += [(node, int(found.slack[node]), 0), (node, int(found.slack[node]) + 5, 5)]
+        for node, delay, later in cases:
+            assert run_step(net, took, delays={node: delay}).step == found.step + later
 
 
 UNIT = 1_000
