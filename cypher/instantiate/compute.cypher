@@ -2,6 +2,8 @@
 // A place is a block at a position of a class: class, chunk, variant, block, position, layer (null outside layers), end
 // (`previous` or `next`, of a cut), peer (stages from there to the other end, of a cut), slots, upward and downward (issue numbers at which the position begins), here, before,
 // after (how ids of ops at this and the neighbouring positions begin), standing (the same for each block that stands once).
+// A place that has loops has a row more for each of their turns: step (from 0; null in the others), mark, before_mark and
+// last_mark (what ends the ids of ops of this turn, of the turn before and of the last one), offset (of its issue numbers).
 // The look-ups by block and by id are indexed; nodes are made by CREATE, as an interrupted instance is swept first
 // and MERGE of two labels costs one of the engines ten times as much.
 //
@@ -14,16 +16,18 @@ UNWIND $rows AS row
 MATCH (s:SymOp {graph: $graph, block: row.block})
 WITH row, s, $values[row.variant] AS v
 WHERE s.type = 'compute' AND (s.present IS NULL OR v[s.present] > 0)
+  AND ((s.times IS NULL AND row.step IS NULL) OR (s.times IS NOT NULL AND row.step IS NOT NULL))
 CREATE (:Op:Compute {
-  id: row.here + s.name, instance: $instance, class: row.class, chunk: row.chunk, template: s.template,
+  id: row.here + s.name + row.mark, instance: $instance, class: row.class, chunk: row.chunk, template: s.template,
   position: row.position,
-  `order`: CASE WHEN s.template IN ['forward', 'step'] THEN row.upward ELSE row.downward END + s.`order` * row.slots,
+  `order`: CASE WHEN s.template IN ['forward', 'step'] THEN row.upward ELSE row.downward END
+    + coalesce(s.loop, s.`order`) * row.slots + row.offset + s.`order` - coalesce(s.loop, s.`order`),
   name: CASE
     WHEN row.layer IS NULL THEN s.name
     WHEN s.name STARTS WITH row.block + '.'
       THEN row.block + '.' + toString(row.layer) + substring(s.name, size(row.block))
     ELSE row.block + '.' + toString(row.layer) + '.' + s.name
-  END,
+  END + row.mark,
   sym: s.id, block: row.block, layer: row.layer, type: s.type, kind: s.kind, phase: s.phase, `when`: s.`when`,
   flops: v[s.flops], bytes_read: v[s.bytes_read], bytes_written: v[s.bytes_written],
   dims: [d IN s.dims | v[d]]

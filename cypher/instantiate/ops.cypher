@@ -17,10 +17,11 @@
 // column dims: string[]? — expressions
 // column present: string? — the op exists where this is above 0
 // column times: string? — how often it is unrolled
+// column loop: integer? — order of the first op of its loop
 // column bucket: string? — bucketing rule
 MATCH (s:SymOp {graph: $graph})
 RETURN s.name AS name, s.block AS block, s.template AS template, s.type AS type, s.kind AS kind, s.`order` AS `order`,
   s.axis AS axis, s.flops AS flops, s.bytes_read AS bytes_read, s.bytes_written AS bytes_written,
   s.comm_bytes AS comm_bytes, s.comm_out_bytes AS comm_out_bytes, s.dims AS dims, s.present AS present,
-  s.times AS times, s.bucket AS bucket
+  s.times AS times, s.loop AS loop, s.bucket AS bucket
 ORDER BY name

@@ -4,7 +4,7 @@
 // param instance: string — the instance's id
 // param axes: map — for each mesh axis: size, stride; of ep the size
 // param groups: map — for each axis that has groups: first (id), stride, span (stride times size)
-// param classes: integer[] — the class of each stage
+// param classes: integer[] — the class of each stage and, counted first, coordinate on cp
 // param rows: map[] — a range of ranks: first, last
 UNWIND $rows AS row
 UNWIND range(row.first, row.last) AS r
@@ -12,9 +12,10 @@ WITH r, r / $axes.tp.stride % $axes.tp.size AS tp, r / $axes.cp.stride % $axes.c
   r / $axes.dp.stride % $axes.dp.size AS dp, r / $axes.pp.stride % $axes.pp.size AS pp
 CREATE (:Rank {
   id: $instance + '/' + toString(r), instance: $instance, `rank`: r,
-  tp: tp, cp: cp, dp: dp, ep: dp % $axes.ep.size, pp: pp, class: $classes[pp],
+  tp: tp, cp: cp, dp: dp, ep: r / $axes.ep.stride % $axes.ep.size, pp: pp, class: $classes[pp * $axes.cp.size + cp],
   group_tp: $groups.tp.first + r / $groups.tp.span * $groups.tp.stride + r % $groups.tp.stride,
   group_kv: $groups.kv.first + r / $groups.kv.span * $groups.kv.stride + r % $groups.kv.stride,
+  group_cp: $groups.cp.first + r / $groups.cp.span * $groups.cp.stride + r % $groups.cp.stride,
   group_dp: $groups.dp.first + r / $groups.dp.span * $groups.dp.stride + r % $groups.dp.stride,
   group_ep: $groups.ep.first + r / $groups.ep.span * $groups.ep.stride + r % $groups.ep.stride,
   group_edp: $groups.edp.first + r / $groups.edp.span * $groups.edp.stride + r % $groups.edp.stride,

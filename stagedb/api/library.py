@@ -81,11 +81,14 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
     options that a stored graph does not have.
     """
     said = {option: value for option, value in words.items() if option in OPTION_WORDS}
+    wanted = GraphOptions(**said)
+    if words.get("cp", 1) > 1 and "cp_kind" not in said:
+        wanted = dataclasses.replace(wanted, cp_kind=RECIPES[wanted.recipe].cp_kind)
     card = word if isinstance(word, Card) else find_card(word)
     if card is not None:
-        return _of_card(store, card, GraphOptions(**said))
+        return _of_card(store, card, wanted)
     word = str(word)
-    graph = catalog.find_graph(store, word) or _by_name(store, word, GraphOptions(**said))
+    graph = catalog.find_graph(store, word) or _by_name(store, word, wanted)
     if graph is None:
         raise unknown_model(word, store)
     options = GraphOptions(**graph.options)

@@ -22,6 +22,8 @@ class GraphWords(TypedDict, total=False):
     zero: Literal[0, 1, 2, 3]
     reshard: bool
     grad_sync: bool
+    cp_kind: Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ulysses"]
+    cp_grad_sync: bool
     expert_tp: bool
     ep_sync: bool
 
@@ -33,6 +35,7 @@ class PlanWords(GraphWords, total=False):
     tp: int
     pp: int
     dp: int
+    cp: int
     ep: int
     capacity_factor: float
     hsdp: int

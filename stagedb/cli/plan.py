@@ -93,6 +93,20 @@ class GraphWords:
             help="Reduce gradients over dp after each micro-batch, or after the last.  [as the framework does]",
         ),
     ] = None
+    cp_kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="How the ranks of --cp compute attention: allgather-kv, ring-allgather, ring-alltoall or ulysses.  "
+            "[torch: ring-allgather; megatron: allgather-kv]",
+        ),
+    ] = None
+    cp_grad_sync: Annotated[
+        bool | None,
+        typer.Option(
+            "--cp-grad-sync/--no-cp-grad-sync", help="Reduce gradients over cp, too, or over dp alone.  [cp-grad-sync]"
+        ),
+    ] = None
     expert_tp: Annotated[
         bool | None,
         typer.Option(
@@ -131,11 +145,14 @@ class PlanWords(GraphWords):
     """How a training step is laid out over ranks; None where the command line does not say."""
 
     ranks: Annotated[
-        int | None, typer.Option(metavar="N", help="World size; gives dp = N / (tp x pp) where --dp is not said.")
+        int | None, typer.Option(metavar="N", help="World size; gives dp = N / (tp x pp x cp) where --dp is not said.")
     ] = None
     tp: Annotated[int | None, typer.Option(metavar="N", help="Tensor parallelism.  [1]")] = None
     pp: Annotated[int | None, typer.Option(metavar="N", help="Pipeline stages.  [1]")] = None
     dp: Annotated[int | None, typer.Option(metavar="N", help="Data parallelism.  [from --ranks, else 1]")] = None
+    cp: Annotated[
+        int | None, typer.Option(metavar="N", help="Context parallelism: ranks that share a sequence.  [1]")
+    ] = None
     ep: Annotated[
         int | None,
         typer.Option(metavar="N", help="Expert parallelism, among the ranks of dp: N divides dp and the experts.  [1]"),

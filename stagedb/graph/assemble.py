@@ -11,7 +11,7 @@ from stagedb.graph.block import LaidOut, cut
 from stagedb.graph.costs import WIDTHS, Sizes, cost
 from stagedb.graph.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.graph.layout import Layout
-from stagedb.graph.operators import AdamW, Cast, Redistribution, dump
+from stagedb.graph.operators import AdamW, Cast, Redistribution, Rotate, dump
 from stagedb.graph.symbolic import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
 from stagedb.graph.temporaries import temporary
 from stagedb.graph.tensors import Operation, Tensor
@@ -39,8 +39,8 @@ MASTER = symbol("copies") - 1
 AGAIN = symbol("runs") - 1
 """1 in a layer that recomputes what the graph's options say, else 0."""
 
-SHARDS = symbol("dp") / symbol("hsdp")
-"""Members of a group over which something is sharded: those of dp, but for replicas (hybrid sharding)."""
+SHARDS = symbol("dp") * symbol("cp") / symbol("hsdp")
+"""Members of a group over which something is sharded: those of dp and cp, but for replicas (hybrid sharding)."""
 
 
 def _of_experts(weight: Layout) -> bool:
@@ -56,7 +56,8 @@ def _shards(weight: Layout) -> sympy.Expr:
 class Bucket:
     """A collective over many weights, or their gradients: its rule, mesh axis, and when it runs.
 
-    `only` is a condition beside that its group has more than one member. `dtype` is the class on the wire. `parts`: an
+    `only` is a condition beside that its group has more than one member, of which there are `members` (None: as the
+    mesh axis says). `dtype` is the class on the wire. `parts`: an
     all-reduce is over one rank's parts of the gradients, not whole ones; gathers and scatters always are of parts.
     of: whether it takes all weights, only those of `experts` that ranks of ep divide among them, or only `dense` ones.
     """
@@ -70,6 +71,7 @@ class Bucket:
     dtype: str = "reduce"
     only: sympy.Expr | None = None
     parts: bool = False
+    members: sympy.Expr | None = None
     of: Literal["all", "dense", "experts"] = "all"
 
     def takes(self, weight: Layout) -> bool:
@@ -132,9 +134,13 @@ def present_if_shared(axis: str) -> sympy.Expr:
 
 
 def assemble(
-    blocks: tuple[LaidOut, ...], sizes: Sizes, habits: Habits, tie: Tie | None, buffers: tuple[Tensor, ...] = ()
+    blocks: tuple[LaidOut, ...],
+    sizes: Sizes,
+    habits: Habits,
+    tie: Tie | None,
+    buffers: tuple[tuple[Tensor, Layout], ...] = (),
 ) -> Assembled:
-    """All rows of the graph whose blocks stand in this order. `buffers` are held whole on every stage."""
+    """All rows of the graph whose blocks stand in this order. `buffers` are held on every stage, in their layouts."""
     ops: list[SymOp] = []
     tensors: dict[str, SymTensor] = {}
     used: set[str] = set()
@@ -161,7 +167,7 @@ def assemble(
     cut_ops, cut_tensors = _cut(blocks, sizes)
     ops += cut_ops
     tensors |= {tensor.name: tensor for tensor in cut_tensors}
-    tensors |= {tensor.name: _sym_tensor("stage", tensor, sizes, Layout()) for tensor in buffers}
+    tensors |= {tensor.name: _sym_tensor("stage", tensor, sizes, layout) for tensor, layout in buffers}
     specs = tuple(_spec(block) for block in blocks)
     tied = None if tie is None else (tensors[tie.first].grads[-1], f"{blocks[0].plan.name}.optimizer")
     edges = with_bypasses(ops, data_edges(specs, ops, tied))
@@ -268,22 +274,29 @@ def _sym_op(
     tie: Tie | None,
 ) -> SymOp:
     reads, writes = tuple(t.name for t in op.inputs), tuple(t.name for t in op.outputs)
-    common = {
+    common: dict[str, Any] = {
         "block": block.plan.name,
         "template": op.template,
         "phase": "recompute" if op.recomputed else PHASES[op.template],
         "when": When.EVERY,
     }
     move = op.operator
+    if op.loop is not None:
+        loop = op.loop
+        first = next(
+            i for i, each in enumerate(block.operations) if each.loop is not None and each.loop.name == loop.name
+        )
+        common |= {"times": canonical(loop.times), "loop": first, "previous": loop.previous}
     if habits.optimizer and (habits.sharded or isinstance(move, AdamW)) and op.template is Template.STEP:
         rows = {**block.rows, **{block.gradients[name].name: rows for name, rows in block.rows.items()}}
         sizes = _OfShards(sizes.axes, sizes.replicable, rows)
-    if isinstance(move, Redistribution) and move.move != "slice":
+    if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move != "slice"):
         tensor, result = op.inputs[0], op.outputs[0]
+        present = present_if_shared(move.mesh_axis) if isinstance(move, Redistribution) else move.present()
         return SymOp(
             name=op.name,
             type=OpType.COLLECTIVE,
-            kind=move.move,
+            kind=move.move if isinstance(move, Redistribution) else move.kind,
             order=order,
             reads=reads,
             writes=writes,
@@ -291,14 +304,14 @@ def _sym_op(
             comm_bytes=canonical(sizes.bytes(tensor, layouts[tensor.name])),
             comm_out_bytes=canonical(sizes.bytes(result, layouts[result.name])),
             dtype=tensor.dtype,
-            present=canonical(present_if_shared(move.mesh_axis)),
+            present=None if present is None else canonical(present),
             semantics=dump(move),
-            **common,  # type: ignore[arg-type]
+            **common,
         )
     costs = cost(op, sizes, layouts)
     absent = _absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (sympy.Integer(0),) * 2
     sliced = isinstance(move, Redistribution)
-    present = present_if_shared(move.mesh_axis) if isinstance(move, Redistribution) else None
+    present = present_if_shared(move.mesh_axis) if isinstance(move, Redistribution) else move.present()
     if isinstance(move, Cast):
         present = _present_if_wider(op.inputs[0].dtype, op.outputs[0].dtype)
     return SymOp(
@@ -315,7 +328,7 @@ def _sym_op(
         dims=tuple(map(canonical, costs.dims)),
         present=None if present is None else canonical(present),
         semantics=dump(move),
-        **common,  # type: ignore[arg-type]
+        **common,
     )
 
 
@@ -498,7 +511,7 @@ def _bucket_ops(buckets: list[Bucket]) -> list[SymOp]:
 
 
 def _present(bucket: Bucket) -> sympy.Expr:
-    shared = present_if_shared(bucket.axis)
+    shared = present_if_shared(bucket.axis) if bucket.members is None else bucket.members - 1
     return shared if bucket.only is None else sympy.Min(shared, bucket.only)
 
 

@@ -9,6 +9,7 @@ from stagedb.graph.layout import MESH_AXES, Layout, Partial
 from stagedb.graph.matcher import Matching, Rules, match, redistribution, wanted
 from stagedb.graph.operators import Redistribution
 from stagedb.graph.recompute import Part, cached, recompute
+from stagedb.graph.ring import spell_out
 from stagedb.graph.tensors import Operation, Tensor, Tracer
 
 PORT_REGION = "between"
@@ -92,8 +93,9 @@ def lay_out(
         layouts[arriving.name] = port
         leave[result.name] = port
     matched, handed = match(tracer.operations, rules, choices, layouts, leave)
-    operations, repeats = matched.operations, dict[str, str]()
+    repeats = dict[str, str]()
     gradients, layouts = {weight.name: grads[weight.name] for weight in tracer.weights}, dict(matched.layouts)
+    operations = spell_out(matched.operations, layouts)
     operations = _led_to_parts(operations, tracer.weights, gradients, layouts, plan.cut_gradients)
     kept = frozenset() if plan.recomputed is None else cached(operations, plan.recomputed)
     if plan.recomputed is not None:

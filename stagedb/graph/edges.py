@@ -18,12 +18,15 @@ def data_edges(blocks: tuple[BlockSpec, ...], ops: list[SymOp], tied: tuple[str,
     """
     writers: dict[str, str] = {}
     edges: dict[SymEdge, None] = {}
+    turns = {name: op.name for op in ops if op.times is not None for name in op.writes}
     for op in ops:
         for name in op.reads:
-            if name in writers and writers[name] != op.name:
+            if name in op.previous:
+                edges[SymEdge(turns[name], op.name, EdgeKind.DATA, Hop.TURN)] = None
+            elif name in writers and writers[name] != op.name:
                 edges[SymEdge(writers[name], op.name, EdgeKind.DATA, Hop.SAME)] = None
         # Weights and optimizer states are updated in place: the step writes what it reads.
-        writers |= {name: op.name for name in op.writes if name not in op.reads}
+        writers |= {name: op.name for name in op.writes if name not in op.reads or op.times is not None}
     readers: dict[str, list[str]] = defaultdict(list)
     for op in ops:
         for name in op.reads:
@@ -85,7 +88,12 @@ def absent(present: str) -> sympy.Expr:
 
 def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]:
     """The edges, and for every path through operators that may be left out one edge for where they are."""
-    optional = {op.name: op.present for op in ops if op.present is not None and op.block not in ("bucket", "cut")}
+    # What a loop's turn leaves out, its last turn's exchange, nothing of that turn reads.
+    optional = {
+        op.name: op.present
+        for op in ops
+        if op.present is not None and op.block not in ("bucket", "cut") and op.times is None
+    }
     leaving: dict[str, list[SymEdge]] = defaultdict(list)
     for edge in edges:
         leaving[edge.source].append(edge)

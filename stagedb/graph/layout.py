@@ -11,9 +11,13 @@ from typing import Literal
 MESH_AXES = ("dp", "edp", "ep", "cp", "tp")
 """The axes that layouts speak of, outermost first: an axis partitioned over several is cut in this order.
 
-Where a model has experts its data-parallel ranks are told as two axes: `ep`, over which experts are partitioned, and
-`edp` (dp / ep), whose ranks hold the same experts; else `dp` stands for both.
+Experts see the ranks of dp and cp as another two axes: `ep`, over which experts are partitioned, and `edp` (dp x cp /
+ep), whose ranks hold the same experts. A layout is on one pair or on the other.
 """
+
+INNERMOST_FIRST = ("heads", "kv_heads")
+"""Tensor axes that are cut in the reverse order of the mesh: tensor parallelism deals heads, context parallelism deals
+those of one tensor-parallel rank."""
 
 Reduction = Literal["sum", "max"]
 
@@ -59,8 +63,9 @@ class Layout:
         return Layout.of(changed)
 
     def cuts(self, tensor_axis: str) -> tuple[str, ...]:
-        """The mesh axes that partition one axis of the tensor, outermost first."""
-        return tuple(m for m, p in self.placements if p == Partitioned(tensor_axis))
+        """The mesh axes that partition one axis of the tensor, in the order in which they cut it."""
+        found = tuple(m for m, p in self.placements if p == Partitioned(tensor_axis))
+        return found[::-1] if tensor_axis in INNERMOST_FIRST else found
 
     def partials(self) -> tuple[str, ...]:
         """The mesh axes on which the tensor is partial."""

@@ -41,13 +41,16 @@ class Matched:
     layouts: Mapping[str, Layout]
 
 
-def wanted(axes: tuple[str, ...], rules: Mapping[str, tuple[str, ...]]) -> Layout:
-    """The layout that a region's rules give a tensor with these axes."""
-    return Layout.of({m: Partitioned(axis) for axis in axes for m in rules.get(axis, ())})
+def wanted(axes: tuple[str, ...], rules: Mapping[str, tuple[str, ...]], labels: tuple[str, ...] = ()) -> Layout:
+    """The layout that a region's rules give a tensor with these axes, which the operator may call by other names."""
+    named = zip(axes, labels or axes, strict=True)
+    return Layout.of({m: Partitioned(axis) for axis, label in named for m in rules.get(label, ())})
 
 
 def left(op: Operation, inputs: list[Layout]) -> Layout:
     """What partitioned inputs leave where the output does not keep the axis: a partial result."""
+    if op.operator.deals:
+        return Layout()
     cut = {m for layout in inputs for m, p in layout.placements if isinstance(p, Partitioned)}
     return Layout.of({m: Partial(op.operator.reduction) for m in cut})
 
@@ -80,8 +83,9 @@ class _Matcher:
     def issue(self, op: Operation) -> None:
         rules, passed = self.rules[op.region], self.passes(op)
         inputs = []
-        for tensor in op.inputs:
-            want = wanted(tensor.axes, rules)
+        read, made = op.operator.labels(op.inputs, op.outputs)
+        for tensor, labels in zip(op.inputs, read, strict=True):
+            want = wanted(tensor.axes, rules, labels)
             for mesh_axis in passed:
                 want = want.with_(mesh_axis, Partial())
             inputs.append(self.redistributed(self.narrowed(tensor, op), want, op))
@@ -91,8 +95,8 @@ class _Matcher:
             self.gathered[op.outputs[0].name] = op
         self.issued.append(Operation(op.name, op.operator, tuple(inputs), *_rest(op)))
         consumed = [self.layouts[t.name] for t in inputs]
-        for output in op.outputs:
-            layout = wanted(output.axes, rules)
+        for output, labels in zip(op.outputs, made, strict=True):
+            layout = wanted(output.axes, rules, labels)
             partial = left(op, consumed)
             for mesh_axis, placement in partial.placements:
                 if layout.on(mesh_axis) is None:
@@ -122,12 +126,24 @@ class _Matcher:
         if self.layouts[tensor.name] == want:
             return tensor
         scope = self.scope(consumer)
+        kept = (tensor.name, want, scope.removeprefix("backward "))
+        if self.exchanged(tensor, want) and kept in self.copies:
+            return self.copies[kept]
         if tensor.role == "weight" and consumer.template is not Template.FORWARD:
             scope = f"backward {scope}"  # what a weight's parts make is not kept from the forward
         key = (tensor.name, want, scope)
         if key not in self.copies:
             self.copies[key] = self.move(tensor, want, consumer)
         return self.copies[key]
+
+    def exchanged(self, tensor: Tensor, want: Layout) -> bool:
+        """Whether it is to be partitioned elsewhere: the result is no larger, so that nobody makes it again."""
+        have = self.layouts[tensor.name]
+        return any(
+            isinstance(p, Partitioned) and isinstance(want.on(m), Partitioned)
+            for m, p in have.placements
+            if p != want.on(m)
+        )
 
     def move(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:
         current = tensor

@@ -95,6 +95,10 @@ def _copy(op: Operation, makers: dict[str, Operation], needed: set[str]) -> Oper
         maker = makers.get(tensor.name)
         return _again(tensor) if maker is not None and maker.name in needed else tensor
 
+    loop = op.loop
+    if loop is not None:
+        previous = tuple(name + SUFFIX for name in loop.previous)
+        loop = dataclasses.replace(loop, name=loop.name + SUFFIX, previous=previous)
     return dataclasses.replace(
         op,
         name=op.name + SUFFIX,
@@ -102,6 +106,7 @@ def _copy(op: Operation, makers: dict[str, Operation], needed: set[str]) -> Oper
         outputs=tuple(map(_again, op.outputs)),
         template=Template.INPUT_GRADIENT,
         recomputed=True,
+        loop=loop,
     )
 
 

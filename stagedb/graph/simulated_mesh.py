@@ -4,6 +4,7 @@ Nothing here has state: a value is a list of arrays, one a rank, and every funct
 """
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from stagedb.graph.layout import Layout, parse_layout
-from stagedb.graph.operators import AdamW, Array, Operator, Place, Redistribution, load
+from stagedb.graph.operators import AdamW, Array, Operator, Place, Redistribution, Rotate, load
 from stagedb.graph.symbolic import BlockSpec, SymGraph, SymOp, SymTensor, Template
 from stagedb.symbols import evaluate
 
@@ -66,11 +67,12 @@ class SimulatedMesh:
     @cached_property
     def ranks(self) -> Sequence[Mapping[str, int]]:
         """The coordinates of each rank, tp innermost."""
-        ep = self.env["ep"]
         ranges = [range(self.env[axis]) for axis in ("dp", "cp", "tp")]
-        return [
-            {"dp": dp, "edp": dp // ep, "ep": dp % ep, "cp": cp, "tp": tp} for dp, cp, tp in itertools.product(*ranges)
-        ]
+        found = []
+        for dp, cp, tp in itertools.product(*ranges):
+            edp, ep = divmod(dp * self.env["cp"] + cp, self.env["ep"])
+            found.append({"dp": dp, "edp": edp, "ep": ep, "cp": cp, "tp": tp})
+        return found
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -109,8 +111,13 @@ class SimulatedMesh:
 
     @property
     def shards(self) -> int:
-        """Ranks that share something which dp shards: all of dp, but for replicas."""
-        return self.env["dp"] // self.env["hsdp"]
+        """Ranks that share something which dp shards: all of dp and cp, but for replicas."""
+        return self.env["dp"] * self.together // self.env["hsdp"]
+
+    @property
+    def together(self) -> int:
+        """Ranks of cp that gradients are reduced over."""
+        return self.env["cp"] if json.loads(self.graph.options).get("cp_grad_sync", True) else 1
 
     def sharing(self, row: SymTensor) -> str:
         """The axis of the groups that share a weight: experts are shared by those who hold the same."""
@@ -129,17 +136,46 @@ class SimulatedMesh:
         chosen = [op for op in self.graph.ops if op.block == block and op.template in templates]
         return sorted(chosen, key=lambda op: op.order)
 
-    def execute(self, op: SymOp, inputs: list[Value]) -> list[Value]:
+    @cached_property
+    def order(self) -> Array | None:
+        """The tokens in the order in which ranks have them, where a ring balances causal work: a chunk from the front
+        and its counterpart from the back each; None where it is their own."""
+        cp = self.env["cp"]
+        if cp == 1 or not json.loads(self.graph.options).get("cp_kind", "none").startswith("ring"):
+            return None
+        chunks = np.split(np.arange(self.env["S"]), 2 * cp)
+        return np.concatenate([chunks[i] for rank in range(cp) for i in (rank, 2 * cp - 1 - rank)])
+
+    def turns(self, op: SymOp) -> int:
+        """How often an op runs in turn."""
+        return 1 if op.times is None else evaluate(op.times, self.env)
+
+    def runs(self, op: SymOp, step: int) -> bool:
+        """Whether an op of a loop runs in a turn."""
+        return op.present is None or evaluate(op.present, {**self.env, "step": step + 1}) > 0
+
+    def execute(self, op: SymOp, inputs: list[Value], step: int = 0) -> list[Value]:
         """Run one op of a block on all ranks; a collective that the degrees leave out passes its input on."""
         operator = self.operators[op.name]
+        if isinstance(operator, Rotate):
+            (value,) = inputs
+            return [[value[self._before(operator.mesh_axis, rank)] for rank in self.ranks]]
         if isinstance(operator, Redistribution):
             if op.name not in self.present:
                 return inputs
             return [self._redistribute(operator, inputs[0], self.tensors[op.reads[0]])]
         results = [
-            operator.run(self._place(op, rank), [value[i] for value in inputs]) for i, rank in enumerate(self.ranks)
+            operator.run(self._place(op, rank, step), [value[i] for value in inputs])
+            for i, rank in enumerate(self.ranks)
         ]
         return [list(column) for column in zip(*results, strict=True)]
+
+    def turn(self, op: SymOp, held: Mapping[str, Value], step: int) -> list[Value]:
+        """Run an op of a loop in a turn. What came is sent on in the place of the first; what is not there is empty."""
+        if isinstance(self.operators[op.name], Rotate):
+            return self.execute(op, [held[[name for name in op.reads if name in held][-1]]], step)
+        empty: Value = [np.empty(0)] * len(self.ranks)
+        return self.execute(op, [held.get(name, empty) for name in op.reads], step)
 
     def reduce(self, bucket: SymOp, value: Value, weight: SymTensor) -> Value:
         """What a bucket leaves of a weight's gradient: its sum, or each rank's part of it."""
@@ -148,6 +184,8 @@ class SimulatedMesh:
 
     def scatter(self, whole: Array, row: SymTensor) -> Value:
         """The parts of a whole value, as its tensor lies."""
+        if row.role == "input" and self.order is not None:
+            whole = np.take(whole, self.order, axis=row.axes.index("seq"))
         return [whole[self._window(row, self.layouts[row.name], rank)] for rank in self.ranks]
 
     def gather(self, value: Value, row: SymTensor) -> Array:
@@ -169,7 +207,7 @@ class SimulatedMesh:
             rows = array.reshape(int(np.prod(array.shape[: row.rows])), -1)
             each = -(-len(rows) // shards)
             padded = np.pad(rows, ((0, each * shards - len(rows)), (0, 0)))
-            out.append(np.split(padded, shards)[rank[axis] % shards])
+            out.append(np.split(padded, shards)[self._group(axis, rank).index(self.ranks.index(rank))])
         return out
 
     def join(self, value: Value, row: SymTensor) -> Value:
@@ -224,7 +262,7 @@ class SimulatedMesh:
                 found.append(Update(weight, name, buckets, tuple(reductions)))
         return found
 
-    def _place(self, op: SymOp, rank: Mapping[str, int]) -> Place:
+    def _place(self, op: SymOp, rank: Mapping[str, int], step: int) -> Place:
         starts, lengths = {}, {}
         leader = True
         for name in (*op.reads, *op.writes):
@@ -235,7 +273,7 @@ class SimulatedMesh:
                     starts[axis], lengths[axis] = self._part(axis, cut, rank)
         for name in op.writes:
             leader = leader and all(rank[m] == 0 for m in self.layouts[name].partials())
-        return Place(self.sizes, starts, lengths, leader)
+        return Place(self.sizes, starts, lengths, leader, rank, step, self.order)
 
     def _part(self, axis: str, cuts: tuple[str, ...], rank: Mapping[str, int]) -> tuple[int, int]:
         """The first index and the length of a rank's part of an axis."""
@@ -253,6 +291,11 @@ class SimulatedMesh:
         parts = [self._part(axis, layout.cuts(axis), rank) for axis in row.axes]
         return tuple(slice(start, start + length) for start, length in parts)
 
+    def _before(self, axis: str, rank: Mapping[str, int]) -> int:
+        """The member before this one on a ring."""
+        members = self._group(axis, rank)
+        return members[members.index(self.ranks.index(rank)) - 1]
+
     def _group(self, axis: str, rank: Mapping[str, int]) -> list[int]:
         """The ranks that share a collective on an axis with this one, in order."""
         if axis == "kv":
@@ -260,13 +303,15 @@ class SimulatedMesh:
             peers = range(rank["tp"] // size * size, (rank["tp"] // size + 1) * size)
             same = [{**rank, "tp": tp} for tp in peers]
         elif axis in ("dp", "dp_replicate"):
-            first, own = rank["dp"] // self.shards * self.shards, rank["dp"] % self.shards
-            near, apart = range(first, first + self.shards), range(own, self.env["dp"], self.shards)
+            copy = self.env["dp"] // self.env["hsdp"]
+            first, own = rank["dp"] // copy * copy, rank["dp"] % copy
+            near, apart = range(first, first + copy), range(own, self.env["dp"], copy)
             same = [{**rank, "dp": dp} for dp in (near if axis == "dp" else apart)]
+            if axis == "dp" and self.together > 1:
+                same = [{**member, "cp": cp} for member in same for cp in range(self.env["cp"])]
         elif axis in ("ep", "edp"):
-            same = [
-                dict(other) for other in self.ranks if all(other[a] == rank[a] for a in other if a not in (axis, "dp"))
-            ]
+            fixed = {"ep", "edp", "tp"} - {axis}
+            same = [dict(other) for other in self.ranks if all(other[a] == rank[a] for a in fixed)]
         else:
             same = [{**rank, axis: i} for i in range(self.env[axis])]
         # Where a member stands on edp and ep follows from dp.

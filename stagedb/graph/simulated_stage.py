@@ -188,9 +188,26 @@ class Stage:
         due: set[When],
     ) -> None:
         """Run the ops of the block at a position."""
-        for op in self.mesh.ops(block, templates):
+        ops = self.mesh.ops(block, templates)
+        for op in ops:
             if op.when in due and (op.phase != "recompute" or place in self.recomputing):
+                if op.times is not None:
+                    if op.order == op.loop:
+                        self.loop(values, place, [each for each in ops if each.loop == op.loop])
+                    continue
                 outputs = self.mesh.execute(op, [values[self.there(name, place), place] for name in op.reads])
+                values.update(zip(((name, place) for name in op.writes), outputs, strict=True))
+
+    def loop(self, values: MutableMapping[Key, Value], place: int, ops: Sequence[SymOp]) -> None:
+        """Run the ops of a loop in turns. What an op has of the turn before it has not in the first: nothing."""
+        for step in range(self.mesh.turns(ops[0])):
+            before = {name: values.get((name, place)) for op in ops for name in op.previous} if step else {}
+            for op in ops:
+                if not self.mesh.runs(op, step):
+                    continue
+                held = {name: values[self.there(name, place), place] for name in op.reads if name not in op.previous}
+                held |= {name: value for name, value in before.items() if name in op.reads and value is not None}
+                outputs = self.mesh.turn(op, held, step)
                 values.update(zip(((name, place) for name in op.writes), outputs, strict=True))
 
     def there(self, name: str, place: int) -> str:

@@ -55,6 +55,7 @@ class Hop(StrEnum):
     """Where an edge's source stands, seen from its target at position p of the same stage."""
 
     SAME = "same"  # position p
+    TURN = "turn"  # position p, in the turn before of the same loop
     PREVIOUS = "previous"  # position p - 1: forward dataflow between blocks
     NEXT = "next"  # position p + 1: backward dataflow between blocks
     BLOCK = "block"  # wherever the source's (unrepeated) block stands on the stage
@@ -109,7 +110,10 @@ class SymOp:
     `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention.
     Collective: `axis`, `comm_bytes` (all-gather: this rank's input shard; others: this rank's whole input; send and
     recv: the message), `comm_out_bytes`, `dtype` (class of the elements on the wire).
-    `present`: the op exists where the expression evaluates above 0 (`tp - 1`). `times`: how often it is unrolled.
+    `present`: the op exists where the expression evaluates above 0 (`tp - 1`).
+    `times`: how often it is unrolled: in turns, with the others of its loop, whose first has the order `loop`; it reads
+    `previous` as the turn before left them. Expressions may have the turn (`step`) and the rank on cp
+    (`cp_rank`), both counted from 1.
     `bucket`: the bucketing rule (only in block `bucket`): see `stagedb.instance.buckets.deal`; such an op's
     comm_bytes and comm_out_bytes say what one weight adds to them, of its `elements` or of its `shard`.
     `semantics` is JSON that the numpy interpreter runs; nothing else reads it.
@@ -136,6 +140,8 @@ class SymOp:
     dtype: str | None = None
     present: str | None = None
     times: str | None = None
+    loop: int | None = None
+    previous: tuple[str, ...] = ()
     bucket: str | None = None
     semantics: str = "{}"
 

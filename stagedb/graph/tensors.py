@@ -23,6 +23,15 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """Operations of one loop run in turn, `times` times. One reads those of `previous` as the turn before left them."""
+
+    name: str
+    times: sympy.Expr
+    previous: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Operation:
     """An operator applied to tensors, in one region of the model (what the strategy's rules are looked up by).
 
@@ -38,6 +47,7 @@ class Operation:
     template: Template
     origin: str
     recomputed: bool = False
+    loop: Loop | None = None
 
 
 @dataclass

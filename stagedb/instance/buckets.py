@@ -150,11 +150,12 @@ def fill(
     ops: Sequence[BucketOp],
     orders: int,
     last: Mapping[tuple[str, str], str] | None = None,
+    room: int = 2,
 ) -> tuple[tuple[Bucket, ...], IssueOrder]:
     """The buckets of a stage, and the issue order that has room for them.
 
     weights: by block, in order of registration. orders: one more than the largest `SymOp.order`. last: by block and
-    task (`forward` or `backward`) the op that computes last.
+    task (`forward` or `backward`) the op that computes last. room: numbers that an op needs at least, for its loop.
     A bucket of gradients is issued right after the last op that makes one of them, never before the bucket that was
     closed before it; those of a unit where its backward ends; a bucket of a step comes before everything else. A unit's
     parameters are gathered before its forward, and again before the backward of the unit that is due before it (FSDP2
@@ -176,7 +177,7 @@ def fill(
     task = {op.name: {"forward": 0, "step": 2}.get(op.template, 1) for op in ops}
     buckets.sort(key=lambda bucket: (task[bucket.op], bucket.base, rank[bucket.op], bucket.index))
     ties = [list(tied) for _, tied in groupby(buckets, key=lambda bucket: (task[bucket.op], bucket.base))]
-    slots = max([2, *(1 + len(tied) for tied in ties)])
+    slots = max([2, room, *(1 + len(tied) for tied in ties)])
     placed = tuple(
         Bucket(
             op=each.op,

@@ -25,11 +25,12 @@ class ChunkWork:
 
 @dataclass(frozen=True)
 class StageWork:
-    """What one stage does: its chunks, its task order."""
+    """What one stage does: its chunks, its task order; on one rank of cp, where these differ."""
 
     index: int
     chunks: tuple[ChunkWork, ...]
     tasks: tuple[Task, ...]
+    cp_rank: int = 0
 
     @property
     def layers(self) -> int:
@@ -39,8 +40,9 @@ class StageWork:
 
 @dataclass(frozen=True)
 class RankClass:
-    """Stages with equal work. `work` is that of the first of them; peers and groups are relative, so it serves all.
+    """Stages with equal work, `stages`, and (stage, rank of cp) of each: rank 0 stands for all where none differ.
 
+    `work` is that of the first of them; peers and groups are relative, so it serves all.
     first_layers: of each stage, chunk after chunk, what makes a layer's number on the stage that in the model.
     """
 
@@ -49,6 +51,7 @@ class RankClass:
     stages: tuple[int, ...]
     first_layers: tuple[int, ...]
     work: StageWork
+    places: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, order=True)
@@ -81,7 +84,7 @@ def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
 def _content(work: ChunkWork) -> Mapping[str, object]:
     return {
         "blocks": [place.block for place in work.stage.with_cuts()],
-        "variants": [place.variant for place in work.stage.with_cuts()],
+        "variants": [[place.variant, *place.steps] for place in work.stage.with_cuts()],
         "ends": [work.stage.has_previous, work.stage.has_next, *work.wraps],
         "buckets": [
             [
@@ -98,30 +101,34 @@ def _content(work: ChunkWork) -> Mapping[str, object]:
 
 def classify(works: Sequence[StageWork], common: Mapping[str, object]) -> tuple[RankClass, ...]:
     """Classes in the order of their first stages."""
-    stages: dict[str, list[StageWork]] = {}
+    found: dict[str, list[StageWork]] = {}
     for work in works:
-        stages.setdefault(work_digest(work, common), []).append(work)
-    return tuple(
-        RankClass(
-            number,
-            digest,
-            tuple(work.index for work in members),
-            tuple(chunk.stage.first_layer - chunk.stage.counted for work in members for chunk in work.chunks),
-            members[0],
-        )
-        for number, (digest, members) in enumerate(stages.items())
+        found.setdefault(work_digest(work, common), []).append(work)
+    return tuple(_class(number, digest, members) for number, (digest, members) in enumerate(found.items()))
+
+
+def _class(number: int, digest: str, members: Sequence[StageWork]) -> RankClass:
+    firsts = {work.index: [chunk.stage.first_layer - chunk.stage.counted for chunk in work.chunks] for work in members}
+    return RankClass(
+        number,
+        digest,
+        tuple(firsts),
+        tuple(first for layers in firsts.values() for first in layers),
+        members[0],
+        tuple((work.index, work.cp_rank) for work in members),
     )
 
 
 def feeds(classes: Sequence[RankClass]) -> list[Feed]:
     """Which task's message which task waits for, between classes; a class may feed itself."""
-    class_of = {stage: each for each in classes for stage in each.stages}
+    class_of = {place: each for each in classes for place in each.places}
+    stages = 1 + max(stage for stage, _ in class_of)
     indexes = {each.number: {task: index for index, task in enumerate(each.work.tasks)} for each in classes}
     found: set[Feed] = set()
-    for stage, each in class_of.items():
+    for (stage, rank), each in class_of.items():
         for index, task in enumerate(each.work.tasks):
-            to = receiver(task, stage, len(class_of), len(each.work.chunks))
+            to = receiver(task, stage, stages, len(each.work.chunks))
             if to is not None:
-                target = class_of[to[0]].number
+                target = class_of[to[0], rank].number
                 found.add(Feed(each.number, index, target, indexes[target][to[1]], to[0] - stage))
     return sorted(found)

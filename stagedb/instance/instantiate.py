@@ -27,12 +27,12 @@ from stagedb.instance.rows import (
     bucket_links,
     bucket_rows,
     class_rows,
+    coordinate_classes,
     group_axes,
     group_rows,
     mesh_axes,
     place_rows,
     rank_rows,
-    stage_classes,
     task_feed_rows,
     task_order_rows,
     task_rows,
@@ -115,22 +115,24 @@ def _groups(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Axis
 
 
 def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[RankClass, ...]:
-    recomputing = len(evaluated.values) - 1
-    numbers = lay_out(
-        evaluated.blocks,
-        plan.chunk_layers(stored.sizes["L"]),
-        lambda layer: recomputing if plan.recomputes(layer) else 0,
-        plan.virtual_stages,
-    )
-    chunks = []
-    for number in numbers:
-        # Each chunk is a model of its own to torch's and Megatron's wrappers: no bucket holds weights of two.
-        buckets, order = fill(number, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last)
-        stage = number.index % plan.pp
-        wraps = (number.has_previous and stage == 0, number.has_next and stage == plan.pp - 1)
-        chunks.append(ChunkWork(number, order, buckets, wraps))
     orders = plan.orders()
-    works = [StageWork(stage, tuple(chunks[stage :: plan.pp]), orders[stage]) for stage in range(plan.pp)]
+    works = []
+    room = 1 + evaluated.turns * evaluated.width
+    for rank in sorted({rank for _, rank, _ in evaluated.variants}):
+
+        def variants(layer: int, rank: int = rank) -> tuple[int, ...]:
+            again = plan.recomputes(layer)
+            return tuple(evaluated.variants[again, rank, step] for step in range(max(evaluated.turns, 1)))
+
+        layers = plan.chunk_layers(stored.sizes["L"])
+        chunks = []
+        for number in lay_out(evaluated.blocks, layers, variants, evaluated.loops, plan.virtual_stages):
+            # Each chunk is a model of its own to torch's and Megatron's wrappers: no bucket holds weights of two.
+            buckets, order = fill(number, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last, room)
+            stage = number.index % plan.pp
+            wraps = (number.has_previous and stage == 0, number.has_next and stage == plan.pp - 1)
+            chunks.append(ChunkWork(number, order, buckets, wraps))
+        works += [StageWork(stage, tuple(chunks[stage :: plan.pp]), orders[stage], rank) for stage in range(plan.pp)]
     common = {"format": FORMAT, "graph": stored.id, "values": evaluated.values, "dtypes": plan.dtypes.names()}
     return classify(works, common)
 
@@ -193,7 +195,7 @@ class _Copy:
         arithmetic = {
             "axes": mesh_axes(self.plan),
             "groups": group_axes(self.groups),
-            "classes": stage_classes(self.classes, self.plan.pp),
+            "classes": coordinate_classes(self.classes, self.plan),
         }
         for row in rank_rows(self.plan.world, RANKS_AT_ONCE):
             self._rows("ranks", [row], instance=self.instance, **arithmetic)
@@ -204,7 +206,7 @@ class _Copy:
 
     def _places(self) -> Iterator[list[Row]]:
         """Places in batches whose ops and edges one transaction can hold."""
-        rows = place_rows(self.instance, self.classes)
+        rows = place_rows(self.instance, self.classes, self.evaluated.width)
         ops = Counter(op["block"] for op in self.graph.ops)
         step = max(1, OPS_AT_ONCE // max(ops.values(), default=1))
         return (rows[start : start + step] for start in range(0, len(rows), step))

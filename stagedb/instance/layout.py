@@ -1,7 +1,7 @@
 """Which blocks a pipeline stage runs, and where each of them stands in the issue order of its tasks."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.errors import StagedbError
@@ -24,7 +24,8 @@ class Block:
 class Place:
     """A block at a position of a stage. `layer` is its number among the stage's layers, None outside layers.
 
-    `variant` tells which of the graph's evaluated values it has: layers that recompute differ from those that do not.
+    `variant` tells which of the graph's evaluated values it has: layers that recompute differ from those that do not,
+    and ranks of cp may. `steps`: the variant of each turn of the block's loops.
     `end` is set for the pseudo-block `cut` only: "previous" before the first block, "next" after the last one.
     """
 
@@ -33,6 +34,7 @@ class Place:
     layer: int | None = None
     end: str | None = None
     variant: int = 0
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,16 @@ class IssueOrder:
 def lay_out(
     blocks: Sequence[Block],
     stage_layers: Sequence[int],
-    variant: Callable[[int], int] = lambda layer: 0,
+    variants: Callable[[int], tuple[int, ...]] = lambda layer: (0,),
+    loops: Collection[str] = (),
     chunks: int = 1,
 ) -> tuple[Stage, ...]:
     """Deal a model's blocks to numbers of the pipeline with the given numbers of layers.
 
     With several chunks a stage, number n is on stage n % (numbers / chunks): its layers are counted on. What stands
     before the first layer goes to the first stage, what stands after the last one to the last stage, and what
-    stands between layers to the stage of the layer that follows. variant: that of a layer, by its number on its
-    stage.
+    stands between layers to the stage of the layer that follows. variants: those of a layer, by its number on its
+    stage: of each turn of its loops, where its block is one of `loops`; the first is its own.
     """
     units = [
         (block.name, block.layers is not None)
@@ -124,7 +127,7 @@ def lay_out(
     return tuple(
         Stage(
             index,
-            _places(row, variant, counted[index]),
+            _places(row, variants, loops, counted[index]),
             sum(stage_layers[:index]),
             stage_layers[index],
             index > 0,
@@ -135,10 +138,15 @@ def lay_out(
     )
 
 
-def _places(row: Sequence[tuple[str, bool]], variant: Callable[[int], int], layer: int) -> tuple[Place, ...]:
+def _places(
+    row: Sequence[tuple[str, bool]], variants: Callable[[int], tuple[int, ...]], loops: Collection[str], layer: int
+) -> tuple[Place, ...]:
     places = []
     for position, (name, is_layer) in enumerate(row):
         place = Place(position, name)
-        places.append(dataclasses.replace(place, layer=layer, variant=variant(layer)) if is_layer else place)
+        if is_layer:
+            own = variants(layer)
+            place = dataclasses.replace(place, layer=layer, variant=own[0], steps=own if name in loops else ())
+        places.append(place)
         layer += is_layer
     return tuple(places)

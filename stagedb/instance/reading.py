@@ -35,10 +35,17 @@ class StoredGraph:
 class Evaluated:
     """A graph under a plan: the value of every expression that a present op, edge or weight holds.
 
-    `values` has one map, or two: of layers that do not recompute, and of those that do (`Place.variant`).
+    `values` has the maps that are not alike (`Place.variant`), the first for what stands outside layers. They differ
+    between layers that recompute and that do not, between ranks of cp, and between the turns of a loop: `variants` has
+    for each of these (whether it recomputes, rank, turn) the place of its map. loops: blocks that have loops; turns: of
+    each loop; width: the most ops that one has.
     """
 
     values: tuple[Mapping[str, int], ...]
+    variants: Mapping[tuple[bool, int, int], int]
+    loops: frozenset[str]
+    turns: int
+    width: int
     blocks: tuple[Block, ...]
     weights: Mapping[str, tuple[Weight, ...]]
     buckets: tuple[BucketOp, ...]
@@ -71,7 +78,7 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
     ops = [op for op in graph.ops if values.present(op, op["name"])]
     for op in ops:
         if op["times"] is not None:
-            raise StagedbError(f"{op['name']} of graph {graph.id} is to be unrolled, which this version cannot do")
+            values.of(op["times"], f"turns of {op['name']}")
         if op["block"] == BUCKET:
             continue  # its costs are sums over its members
         for column in COSTS:
@@ -86,8 +93,15 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
         Block(name, None if repeat == "1" else values.of(repeat, f"repeat of block {name}"))
         for name, repeat in graph.blocks
     )
+    looped = [op for op in ops if op["times"] is not None]
+    turns = _turns(looped, values, graph)
+    maps, variants = _variants(values.known, plan, graph, turns)
     return Evaluated(
-        values=_variants(values.known, plan, graph),
+        values=maps,
+        variants=variants,
+        loops=frozenset(op["block"] for op in looped),
+        turns=turns,
+        width=max((1 + op["order"] - op["loop"] for op in looped), default=0),
         blocks=blocks,
         weights=_weights(graph, by_name, values),
         buckets=tuple(_bucket(op, plan, plan.env(graph.sizes)) for op in ops if op["block"] == BUCKET),
@@ -97,12 +111,34 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
     )
 
 
-def _variants(known: Mapping[str, int], plan: Plan, graph: StoredGraph) -> tuple[Mapping[str, int], ...]:
-    if plan.recompute_every == 1:
-        return (known,)
-    env = {**plan.env(graph.sizes), "runs": 1}
-    once = {text: evaluate(text, env) if "runs" in symbols(text) else value for text, value in known.items()}
-    return (once, known)
+def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: StoredGraph) -> int:
+    found = {values.known[op["times"]] for op in looped}
+    if len(found) > 1:
+        raise StagedbError(f"graph {graph.id} has loops of {sorted(found)} turns, which this version cannot unroll")
+    return found.pop() if found else 0
+
+
+def _variants(
+    known: Mapping[str, int], plan: Plan, graph: StoredGraph, turns: int
+) -> tuple[tuple[Mapping[str, int], ...], dict[tuple[bool, int, int], int]]:
+    """The distinct maps, and which of them holds where: by whether it recomputes, rank of cp and turn, from 0."""
+    used = {text: symbols(text) for text in known}
+    changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "step"}]
+    ranks = range(plan.cp) if any("cp_rank" in names for names in used.values()) else (0,)
+    env = plan.env(graph.sizes)
+    found: dict[tuple[int, ...], int] = {}
+    maps: list[Mapping[str, int]] = []
+    variants = {}
+    for again in (False, True) if plan.recompute_every > 1 else (True,):
+        for rank in ranks:
+            for step in range(max(turns, 1)):
+                own = {**env, "runs": 1 + again, "cp_rank": rank + 1, "step": step + 1}
+                changed = tuple(evaluate(text, own) for text in changing)
+                if changed not in found:
+                    found[changed] = len(maps)
+                    maps.append({**known, **dict(zip(changing, changed, strict=True))})
+                variants[again, rank, step] = found[changed]
+    return tuple(maps), variants
 
 
 def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> BucketOp:
@@ -115,7 +151,7 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> Bucket
         )
 
     gathers = op["kind"] == "all_gather"
-    parts = plan.dp // (plan.ep if op["axis"] == "edp" else plan.hsdp)
+    parts = plan.dp * plan.cp // plan.ep if op["axis"] == "edp" else plan.shards
     return BucketOp(op["name"], op["bucket"], op["order"], op["template"], gathers, parts, sizes)
 
 

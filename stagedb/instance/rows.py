@@ -5,14 +5,15 @@ from itertools import pairwise
 from typing import Any
 
 from stagedb.instance.classes import ChunkWork, RankClass, feeds
-from stagedb.parallel import AxisGroups, Mesh, Plan, first_and_last
+from stagedb.parallel import AxisGroups, Mesh, Plan, expert_axis, first_and_last
 
 Row = dict[str, Any]
 
 
 def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
     """One row a rank class."""
-    per_stage = plan.world // plan.pp
+    split = 1 + max(rank for each in classes for _, rank in each.places)
+    per_place = plan.world // plan.pp // split
     return [
         {
             "class": each.number,
@@ -20,26 +21,34 @@ def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
             "stages": list(each.stages),
             "first_layers": list(each.first_layers),
             "layers": each.work.layers,
-            "ranks": len(each.stages) * per_stage,
+            "ranks": len(each.places) * per_place,
             "tasks": len(each.work.tasks),
         }
         for each in classes
     ]
 
 
-def place_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
-    """One row a block at a position of a class, cuts included, with the ids' beginnings that its edges hop to."""
-    stages = sum(len(each.stages) for each in classes)
+def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> list[Row]:
+    """One row a block at a position of a class, cuts included, with the ids' beginnings that its edges hop to.
+
+    Where it has loops, one more for each of their turns. width: the issue numbers that a turn takes.
+    """
+    stages = 1 + max(stage for each in classes for stage in each.stages)
     rows = []
     for each, number, work in _chunks(classes):
         stage, order = work.stage, work.order
         standing = {block: _at(instance, each, number, position) for block, position in stage.standing().items()}
         for place in stage.with_cuts():
-            rows.append(
+            rows += [
                 {
                     "class": each.number,
                     "chunk": number,
-                    "variant": place.variant,
+                    "variant": variant,
+                    "step": step,
+                    "mark": "" if step is None else f".{step}",
+                    "before_mark": "" if step is None else f".{step - 1}",
+                    "last_mark": f".{len(place.steps) - 1}",
+                    "offset": 0 if step is None else step * width,
                     "block": place.block,
                     "position": place.position,
                     "layer": place.layer,
@@ -53,7 +62,8 @@ def place_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
                     "after": _at(instance, each, number, place.position + 1),
                     "standing": standing,
                 }
-            )
+                for step, variant in ((None, place.variant), *enumerate(place.steps))
+            ]
     return rows
 
 
@@ -165,17 +175,18 @@ def task_feed_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
     ]
 
 
-def stage_classes(classes: Sequence[RankClass], stages: int) -> list[int]:
-    """The class of each stage."""
-    number = {stage: each.number for each in classes for stage in each.stages}
-    return [number[stage] for stage in range(stages)]
+def coordinate_classes(classes: Sequence[RankClass], plan: Plan) -> list[int]:
+    """The class of each stage and rank of cp, that of cp counted first."""
+    number = {place: each.number for each in classes for place in each.places}
+    split = any(rank for _, rank in number)
+    return [number[stage, rank if split else 0] for stage in range(plan.pp) for rank in range(plan.cp)]
 
 
 def mesh_axes(plan: Plan) -> Row:
-    """Degree and stride of every mesh axis. `ep` numbers neighbours along dp."""
+    """Degree and stride of every mesh axis. `ep` numbers neighbours along dp and cp."""
     mesh = Mesh.of(plan)
     axes = {axis: {"size": size, "stride": mesh.stride(axis)} for axis, size in mesh.axes}
-    return {**axes, "ep": {"size": plan.ep, "stride": mesh.stride("dp")}}
+    return {**axes, "ep": {"size": plan.ep, "stride": mesh.stride(expert_axis(plan))}}
 
 
 def group_axes(groups: Sequence[AxisGroups]) -> Mapping[str, Row]:

@@ -1,7 +1,7 @@
 """The blocks of a decoder-only transformer, forward only: embedding, layer, head.
 
-Regions name where a strategy's rules differ: `embedding`, `between` (norms, residuals), `attention`, `ffn`, `head`,
-`loss`. Nothing here knows a degree, a layout or a collective.
+Regions name where a strategy's rules differ: `embedding`, `between` (norms, residuals), `attention` (its projections),
+`attention_core`, `ffn`, `head`, `loss`. Nothing here knows a degree, a layout or a collective.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,10 @@ from stagedb.graph.operators import (
     E4M3,
     Activation,
     Add,
+    AdditiveMask,
     Attention,
     Cast,
+    Contiguous,
     CrossEntropy,
     Dropout,
     Einsum,
@@ -27,6 +29,7 @@ from stagedb.graph.operators import (
     PositionEmbedding,
     Quantize,
     RepeatHeads,
+    RingAttention,
     RMSNorm,
     Rotary,
     Rsqrt,
@@ -90,6 +93,9 @@ class Style:
     eager: bool
     dropout: float
     loss_parallel: bool
+    apart: bool
+    explicit_mask: bool
+    ring: Literal["no", "gathered", "passed"]
     routing_tables: bool = False
 
 
@@ -177,16 +183,19 @@ def _row(
     return y, t.weight(f"{name}.bias", ("hidden",)) if late else None
 
 
-def buffers(card: Architecture, style: Style) -> tuple[Tensor, ...]:
-    """What every part of the model holds beside its weights: positions, rotary tables, the causal mask."""
-    held = [Tensor("stage.positions", ("seq",), "int64", "buffer")]
+def buffers(card: Architecture, style: Style) -> tuple[tuple[Tensor, str], ...]:
+    """What every part of the model holds beside its weights, each with the region that it is read in.
+
+    They are positions, rotary tables and the causal mask.
+    """
+    held = [(Tensor("stage.positions", ("seq",), "int64", "buffer"), "attention")]
     if card.positions == "rotary":
         # Cosine and sine of half the head's size each.
-        held.append(Tensor("stage.rotary", ("seq", "head_dim"), "act", "buffer"))
-    if style.attention == "math":
-        held.append(Tensor("stage.mask", ("seq", "kseq"), "bool", "buffer"))
+        held.append((Tensor("stage.rotary", ("seq", "head_dim"), "act", "buffer"), "attention"))
+    if style.attention == "math" or style.explicit_mask:
+        held.append((Tensor("stage.mask", ("seq", "kseq"), "bool", "buffer"), "attention_core"))
     if card.experts and style.routing_tables:
-        held += routing_tables()
+        held += [(table, "router") for table in routing_tables()]
     return tuple(held)
 
 
@@ -233,13 +242,43 @@ def _queries_keys_values(t: Tracer, card: Architecture, style: Style, x: Tensor)
     return turned_q, turned_k, v
 
 
+def _split(t: Tracer, qkv: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """q, k and v on their own."""
+    if len(qkv) > 1:
+        return qkv
+    apart = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
+    t.emit("attn.split", SplitHeads(), qkv, *apart)
+    return apart
+
+
+def _fused_attention(t: Tracer, style: Style, qkv: tuple[Tensor, ...]) -> Tensor:
+    """One kernel. Where ranks share a sequence, keys and values are moved apart from the queries."""
+    qkv = _split(t, qkv) if style.apart else qkv
+    t.region = "attention_core"
+    if style.ring != "no":
+        return _ring_attention(t, style, qkv)
+    if style.explicit_mask:
+        mask = t.activation("attn.mask", ("seq", "kseq"))
+        t.emit("attn.mask", AdditiveMask(), (), mask)
+        qkv = (*qkv, mask)
+    context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
+    t.emit("attn.core", Attention(style.explicit_mask), qkv, context, lse)
+    return context
+
+
+def _ring_attention(t: Tracer, style: Style, qkv: tuple[Tensor, ...]) -> Tensor:
+    """Keys and values in turn. The kernel keeps its random state; the merged result is put in order."""
+    context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
+    t.emit("attn.core", RingAttention(style.ring == "gathered"), qkv, context, lse)
+    ordered = t.activation("attn.contiguous", QUERY)
+    t.emit("attn.contiguous", Contiguous(), (context,), ordered)
+    return ordered
+
+
 def _plain_attention(t: Tracer, card: Architecture, style: Style, qkv: tuple[Tensor, ...]) -> Tensor:
     """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
-    if len(qkv) == 1:
-        q, k, v = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
-        t.emit("attn.split", SplitHeads(), qkv, q, k, v)
-    else:
-        q, k, v = qkv
+    q, k, v = _split(t, qkv)
+    t.region = "attention_core"
     if card.heads != card.kv_heads:
         wide_k, wide_v = t.activation("attn.wide_k", QUERY), t.activation("attn.wide_v", QUERY)
         t.emit("attn.wide_k", RepeatHeads(), (k,), wide_k)
@@ -264,11 +303,8 @@ def layer(t: Tracer, card: Architecture, style: Style, x: Tensor, dense: bool = 
     normal = _norm(t, card, style, "attn_norm", x)
     t.region = "attention"
     qkv = _queries_keys_values(t, card, style, normal)
-    if style.attention == "math":
-        context = _plain_attention(t, card, style, qkv)
-    else:
-        context = t.activation("attn.core", QUERY)
-        t.emit("attn.core", Attention(), qkv, context, t.activation("attn.lse", ("batch", "heads", "seq"), "fp32"))
+    context = _plain_attention(t, card, style, qkv) if style.attention == "math" else _fused_attention(t, style, qkv)
+    t.region = "attention"
     out, bias = _row(t, card, style, "attn.wo", context, ("hidden", "heads", "head_dim"))
     x = _residual(t, style, "attn.add", x, out, bias)
 

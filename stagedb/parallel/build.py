@@ -2,7 +2,9 @@
 
 import difflib
 import json
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Literal
 
 import sympy
 
@@ -10,7 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.graph.assemble import Tie, assemble
 from stagedb.graph.block import BlockPlan, LaidOut, lay_out
 from stagedb.graph.costs import Sizes
-from stagedb.graph.matcher import Matching
+from stagedb.graph.matcher import Matching, wanted
 from stagedb.graph.operators import Redistribution
 from stagedb.graph.recompute import Part
 from stagedb.graph.symbolic import SymGraph, Template
@@ -23,6 +25,8 @@ from stagedb.parallel.recipes import RECIPES, Recipe
 from stagedb.parallel.sharding import habits
 from stagedb.parallel.strategies import kept, rules, slot_axes
 from stagedb.symbols import symbol
+
+_RINGS: Mapping[str, Literal["gathered", "passed"]] = {"ring-allgather": "gathered", "ring-alltoall": "passed"}
 
 
 def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
@@ -37,6 +41,9 @@ def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
         eager=options.kernels == "eager",
         dropout=options.dropout,
         loss_parallel=options.loss_parallel,
+        apart=options.cp_kind != "none",
+        explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and recipe.explicit_mask,
+        ring=_RINGS.get(options.cp_kind, "no"),
         routing_tables=recipe.routing_tables,
     )
 
@@ -60,6 +67,7 @@ def _sizes(recipe: Recipe, options: GraphOptions) -> Sizes:
             "head_dim": symbol("D"),
             "ffn": symbol("F"),
             "two": sympy.Integer(2),
+            "state": sympy.Integer(3),
             "vocab": vocabulary,
             "positions": symbol("P"),
             "experts": symbol("E"),
@@ -68,7 +76,7 @@ def _sizes(recipe: Recipe, options: GraphOptions) -> Sizes:
             "shared_ffn": symbol("FS"),
             # Each rank deals its own tokens, so that what it rounds up is its own share of an expert's slots.
             "slots": parts * sympy.ceiling(routed / (symbol("E") * symbol("per") * parts)),
-            "own_tokens": symbol("B") * symbol("S") / (symbol("edp") * symbol("ep") * symbol("cp")),
+            "own_tokens": symbol("B") * symbol("S") / (symbol("dp") * symbol("cp")),
         },
         frozenset({"kv_heads"}),
     )
@@ -145,7 +153,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[
     def weight_first(has_bias: bool) -> bool:
         return recipe.weight_gradient_first and not has_bias
 
-    table, stored = rules(options, card.experts > 0), kept(options, card.experts > 0)
+    table, stored = rules(options, card.experts > 0), kept(options)
     laid_out = tuple(lay_out(plan, table, matching, blocks.HIDDEN, weight_first, stored) for plan in plans)
     if options.recompute == "operators":
         _check_operators(options.recompute_operators, laid_out[-2].operations)
@@ -178,7 +186,9 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     recipe = RECIPES[options.recipe]
     laid_out = _lay_out_blocks(card, options, recipe)
     tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
-    buffers = blocks.buffers(card, _style(card, options, recipe))
+    table = rules(options, card.experts > 0)
+    held = blocks.buffers(card, _style(card, options, recipe))
+    buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
     rows = assemble(laid_out, _sizes(recipe, options), habits(options, recipe, card.experts > 0), tie, buffers)
     return SymGraph(
         key=graph_key(card, options),

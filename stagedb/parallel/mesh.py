@@ -14,11 +14,11 @@ MESH_AXES = ("tp", "cp", "dp", "pp")
 """Axes along which coordinates differ."""
 
 GROUP_AXES = ("tp", "kv", "cp", "ep", "edp", "dp", "dp_replicate", "pp", "embedding")
-"""Axes that have groups. With hybrid sharding `dp` are the ranks that share one copy of what is sharded, next to each
-other, and `dp_replicate` those with the same part of each copy. `ep`: neighbouring ranks along dp, which divide
-the experts among them; `edp`: those that hold the same experts. `kv`: the tensor-parallel ranks that hold the same
-key/value head, where tp exceeds their number. `embedding`: the first and the last stage, which hold the two copies of a
-tied embedding."""
+"""Axes that have groups. `dp` are the ranks that gradients are reduced over: those of cp too. With hybrid sharding they
+are the ranks that share one copy of what is sharded, next to each other, and `dp_replicate` those with the same part of
+each copy. `ep`: neighbours among the ranks of dp and cp, which divide the experts among them; `edp`: those that hold
+the same experts. `kv`: the tensor-parallel ranks that hold the same key/value head, where tp exceeds their number.
+`embedding`: the first and the last stage, which hold the two copies of a tied embedding."""
 
 
 @dataclass(frozen=True)
@@ -115,21 +115,31 @@ def first_id(count: int) -> int:
     return first
 
 
+def expert_axis(plan: Plan) -> str:
+    """The inner one of dp and cp, whose ranks are counted together for experts; they stand next to each other."""
+    return min((axis for axis in ("dp", "cp") if getattr(plan, axis) > 1), key=plan.rank_order.index, default="dp")
+
+
 def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
     """Groups of every axis before they have ids; an axis along which each rank is alone has none."""
     mesh = Mesh.of(plan)
     shared = max(plan.tp // kv_heads, 1)
     copy = plan.dp // plan.hsdp
+    together = plan.shards // copy
     along = {"tp": ("tp", 1, plan.tp), "kv": ("tp", 1, shared), "cp": ("cp", 1, plan.cp), "dp": ("dp", 1, copy)}
-    along |= {"ep": ("dp", 1, plan.ep), "edp": ("dp", plan.ep, plan.dp // plan.ep)}
+    inner = expert_axis(plan)
+    along |= {"ep": (inner, 1, plan.ep), "edp": (inner, plan.ep, plan.dp * plan.cp // plan.ep)}
     along |= {"dp_replicate": ("dp", copy, plan.hsdp), "pp": ("pp", 1, plan.pp), "embedding": ("pp", 1, plan.pp)}
     for axis in GROUP_AXES:
         if axis not in along:
             continue
         mesh_axis, apart, size = along[axis]
+        stride = mesh.stride(mesh_axis) * apart
+        if axis == "dp" and together > 1:
+            # Those of dp and cp, which stand next to each other in the order of ranks.
+            size, stride = plan.shards, min(stride, mesh.stride("cp"))
         if size < 2:
             continue
-        stride = mesh.stride(mesh_axis) * apart
         ends = axis == "embedding"
         members, step = (2, stride * (size - 1)) if ends else (size, stride)
         yield AxisGroups(axis, 0, mesh.world // size, size, stride, members, step)

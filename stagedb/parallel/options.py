@@ -2,12 +2,14 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from stagedb.errors import UsageError
 from stagedb.parallel.custom import canonical_strategy
 
 RecipeName = Literal["torch", "megatron"]
+CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ulysses"]
+CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,12 @@ class GraphOptions:
     ep_sync: gradients of what all ranks of ep hold alike are reduced over it; False leaves that out (a measurement of
         expert parallelism alone: copies drift apart).
     grad_sync: reduce gradients over dp after each micro-batch, or only after the last; None is the recipe's habit.
+    cp_kind: how the ranks of cp, each with a part of the sequence, compute attention: not at all (`none`: cp is 1),
+        with keys and values gathered (`allgather-kv`), in turns with those of each rank, which are gathered once
+        (`ring-allgather`) or go from rank to rank (`ring-alltoall`: torch's rings, of balanced causal work), or with
+        the whole sequence of some heads each (`ulysses`).
+    cp_grad_sync: gradients are reduced over dp and cp together; False leaves cp out, as a step does that computes
+        gradients alone.
     """
 
     recipe: RecipeName = "torch"
@@ -54,6 +62,8 @@ class GraphOptions:
     zero: int = 0
     reshard: bool | None = None
     grad_sync: bool | None = None
+    cp_kind: CpKind = "none"
+    cp_grad_sync: bool = True
     strategy: str = ""
     expert_tp: bool = True
     ep_sync: bool = True
@@ -73,6 +83,18 @@ class GraphOptions:
             )
         self._check_recompute()
         self._check_sharding()
+        if self.cp_kind not in CP_KINDS:
+            raise UsageError(
+                f"unknown kind of context parallelism {self.cp_kind!r}: --cp-kind is {', '.join(CP_KINDS)}"
+            )
+        if self.cp_kind.startswith("ring") and self.attention == "math":
+            raise UsageError(f"{self.cp_kind} is made of fused kernels: --attention math needs --cp-kind allgather-kv")
+        if self.cp_kind.startswith("ring") and self.recipe == "megatron":
+            raise UsageError(f"{self.cp_kind} is PyTorch's: --recipe megatron takes --cp-kind allgather-kv or ulysses")
+        if not self.cp_grad_sync and self.zero:
+            raise UsageError(
+                f"zero {self.zero} shares over dp and cp what belongs to gradients: --no-cp-grad-sync needs --zero 0"
+            )
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout {self.dropout} is not a probability: --dropout takes a number from 0 to below 1")
         if self.recipe == "megatron" and not self.shared_input:

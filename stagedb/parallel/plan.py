@@ -14,6 +14,7 @@ from stagedb.parallel.dtypes import Dtypes
 from stagedb.parallel.expert_plans import capacity, check_expert_parallelism, check_experts, widths
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.orders import ENDINGS, EXPLICIT, check_orders, order_text, parse_order, read_schedule_file
+from stagedb.parallel.recipes import RECIPES
 from stagedb.parallel.schedule import INTERLEAVED, SCHEDULES, Task, stage_orders
 from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, option, typed_words
 
@@ -65,8 +66,7 @@ class Plan:
         self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
         for word in (*DEGREES, "hsdp", "micro_batch_size", "seq_len", "virtual_stages", "recompute_every"):
             _check_positive(word, getattr(self, word))
-        if self.cp > 1:
-            raise UsageError("context parallelism is not supported yet: --cp must be 1")
+        self._check_context()
         check_expert_parallelism(self)
         self._check_sharding()
         if self.recompute_every > 1 and self.options.recompute == "none":
@@ -117,6 +117,11 @@ class Plan:
     def world(self) -> int:
         """Number of ranks."""
         return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def shards(self) -> int:
+        """Ranks that gradients are reduced over, and share what belongs to them: dp and cp, but for copies."""
+        return self.dp // self.hsdp * (self.cp if self.options.cp_grad_sync else 1)
 
     @property
     def batch(self) -> int:
@@ -209,25 +214,21 @@ class Plan:
         if broken is not None:
             valid = _nearest(self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
             raise UsageError(f"tp {self.tp} {broken}: the nearest that this model takes is {_either('tp', valid)}")
+        self._check_heads(sizes)
         if self.seq_len > sizes.get("P", self.seq_len):
             raise UsageError(
                 f"a sequence of {self.seq_len} tokens is longer than the model's {sizes['P']} learned positions: "
                 f"--seq-len takes at most {sizes['P']}"
             )
         check_experts(self, sizes)
-        if self.options.sp and self.seq_len % self.tp:
-            below = self.seq_len - self.seq_len % self.tp
-            valid = [length for length in (below, below + self.tp) if length]
-            raise UsageError(
-                f"a sequence of {self.seq_len} tokens is not divisible by tp {self.tp}, over which sp splits it: "
-                f"take {_either('seq_len', valid)}, or --no-sp"
-            )
+        self._check_sequence()
 
     def env(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """What the symbols of expressions stand for: the model's sizes, degrees, B, S, and bytes of each dtype class.
 
         B is the global micro-batch: the sequences that all data-parallel ranks together run at once. copies: how many
         there are of the parameters, a master copy counted. runs: how often what is recomputed runs; 1 where it is not.
+        cp_rank and step are those of one rank and one turn: the first.
         """
         degrees = {name: getattr(self, name) for name in DEGREES}
         return {
@@ -235,17 +236,74 @@ class Plan:
             "B": self.micro_batch_size * self.dp,
             "S": self.seq_len,
             **degrees,
-            "edp": self.dp // self.ep,
+            "edp": self.dp * self.cp // self.ep,
             **capacity(self),
             "hsdp": self.hsdp,
             **self.dtypes.widths(),
             "runs": 2,
+            "cp_rank": 1,
+            "step": 1,
             "copies": 1 if self.dtypes.master == "none" else 2,
         }
 
+    def _check_context(self) -> None:
+        kind = self.options.cp_kind
+        if self.cp == 1:
+            if kind != "none":
+                raise UsageError(
+                    f"{kind} with cp 1 has nobody to share a sequence with: take --cp 2 or more, or leave --cp-kind out"
+                )
+            return
+        if kind == "none":
+            habit = RECIPES[self.options.recipe].cp_kind
+            object.__setattr__(self, "options", dataclasses.replace(self.options, cp_kind=habit))
+        if not self.options.cp_grad_sync and self.ep == 1:
+            return
+        places = sorted(self.rank_order.index(axis) for axis in ("cp", "dp") if axis in self.rank_order)
+        apart = len(places) == 2 and places[1] - places[0] > 1
+        outer = self.hsdp > 1 and len(places) == 2 and self.rank_order.index("cp") > self.rank_order.index("dp")
+        if self.dp > 1 and (apart or outer):
+            raise UsageError(
+                f"rank order {','.join(self.rank_order)} {'parts cp from dp' if apart else 'puts cp outside of dp'}, "
+                f"over which gradients are reduced together: take --rank-order {','.join(RANK_ORDER)}"
+            )
+
+    def _check_heads(self, sizes: Mapping[str, int]) -> None:
+        if self.options.cp_kind != "ulysses":
+            return
+        heads, kv_heads = sizes["A"] // self.tp, sizes["KV"] // self.tp
+
+        def fits(cp: int) -> bool:
+            return heads % cp == 0 and kv_heads % cp == 0 and kv_heads > 0
+
+        if not fits(self.cp):
+            valid = [cp for cp in _nearest(self.cp, heads, fits) if cp > 1]
+            near = f"the nearest is {_either('cp', valid)}, or" if valid else "take"
+            raise UsageError(
+                f"ulysses deals the {sizes['A']} attention heads and {sizes['KV']} key/value heads over tp {self.tp} x "
+                f"cp {self.cp} = {self.tp * self.cp}, which does not divide both: {near} --cp-kind allgather-kv"
+            )
+
+    def _check_sequence(self) -> None:
+        split = self.options.sp and self.tp > 1
+        # A ring's work is balanced by giving each rank two chunks.
+        chunks = 2 if self.options.cp_kind.startswith("ring") else 1
+        unit = chunks * self.cp * (self.tp if split else 1)
+        if self.seq_len % unit == 0:
+            return
+        below = self.seq_len - self.seq_len % unit
+        valid = [length for length in (below, below + unit) if length]
+        over = [f"cp {self.cp}{' x 2 chunks' if chunks > 1 else ''}"] * (self.cp > 1) + [
+            f"tp {self.tp}, over which sp splits it"
+        ] * split
+        raise UsageError(
+            f"a sequence of {self.seq_len} tokens is not divisible by {' x '.join(over)}: "
+            f"take {_either('seq_len', valid)}{', or --no-sp' if split else ''}"
+        )
+
     def _check_sharding(self) -> None:
         zero, recipe = self.options.zero, self.options.recipe
-        if zero and self.dp == 1:
+        if zero and self.dp * self.cp == 1:
             raise UsageError(f"zero {zero} with dp 1 has nothing to share: take --dp 2 or more, or leave --zero out")
         if self.hsdp == 1:
             return

@@ -7,7 +7,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from stagedb.parallel.options import RecipeName
+from stagedb.parallel.options import CpKind, RecipeName
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,9 @@ class Recipe:
         (DTensor's embedding_dense_backward), or each rank makes its `own` rows (Megatron).
     composite_kernels: backwards of gates and of the loss are several kernels with values between them (PyTorch without
         compilation), or fused ones (Megatron).
+    cp_kind: how ranks share a sequence where it is not said.
+    explicit_mask: with gathered keys and values the kernel reads the causal mask as numbers that are added to the
+        scores, and keeps it for the backward (torch); else it knows where a rank's queries begin.
     held: what the framework holds beside.
     routing_tables: the order of tokens by expert is a buffer of the model (the recorded torch model, whose routing is
         balanced by construction); else each layer makes its own.
@@ -88,6 +91,8 @@ class Recipe:
     sequence_parallel_gradients: Literal["each", "one"]
     embedding_gradient: Literal["whole", "own"]
     composite_kernels: bool
+    cp_kind: CpKind
+    explicit_mask: bool
     held: Held
     early_stop: bool
     routing_tables: bool = False
@@ -109,6 +114,8 @@ RECIPES: dict[RecipeName, Recipe] = {
         sequence_parallel_gradients="each",
         embedding_gradient="whole",
         composite_kernels=True,
+        cp_kind="ring-allgather",
+        explicit_mask=True,
         held=Held(
             gradient_buffer=False,
             reducer_copies=True,
@@ -138,6 +145,8 @@ RECIPES: dict[RecipeName, Recipe] = {
         sequence_parallel_gradients="one",
         embedding_gradient="own",
         composite_kernels=False,
+        cp_kind="allgather-kv",
+        explicit_mask=False,
         held=Held(
             gradient_buffer=True,
             reducer_copies=False,

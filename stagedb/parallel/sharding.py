@@ -68,7 +68,10 @@ def _when(options: GraphOptions) -> When:
 
 def _reduced(options: GraphOptions, recipe: Recipe) -> Bucket:
     rule = recipe.data_parallel_bucket
-    return Bucket("bucket.gradients.dp", "all_reduce", rule, "dp", Template.WEIGHT_GRADIENT, _when(options))
+    members = None if options.cp_grad_sync else symbol("dp")
+    return Bucket(
+        "bucket.gradients.dp", "all_reduce", rule, "dp", Template.WEIGHT_GRADIENT, _when(options), members=members
+    )
 
 
 def _sharded_optimizer(options: GraphOptions, recipe: Recipe) -> tuple[Bucket, ...]:

@@ -17,10 +17,17 @@ TENSOR_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "embedding_gradient": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
     "between": {"batch": ("dp",), "seq": ("cp",)},
     "attention": {"batch": ("dp",), "seq": ("cp",), "heads": ("tp",), "kv_heads": ("tp",)},
+    "attention_core": {"batch": ("dp",), "seq": ("cp",), "heads": ("tp",), "kv_heads": ("tp",)},
     "ffn": {"batch": ("dp",), "seq": ("cp",), "ffn": ("tp",)},
     "head": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
     "loss": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
 }
+
+HEADS_OVER_CONTEXT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "attention_core": {"batch": ("dp",), "heads": ("tp", "cp"), "kv_heads": ("tp", "cp")},
+}
+"""Ulysses (Jacobs et al. 2023): inside attention each rank has the whole sequence of some heads. Without it queries are
+partitioned there, and keys and values, whose sequence `kseq` no rule names, gathered."""
 
 SEQUENCE_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "between": {"batch": ("dp",), "seq": ("cp", "tp")},
@@ -43,6 +50,8 @@ Table = Mapping[str, Mapping[str, tuple[str, ...]]]
 def rules(options: GraphOptions, experts: bool = False) -> Table:
     """The table of a graph's options: the base with the regions that an option changes, and those of experts."""
     table: dict[str, Mapping[str, tuple[str, ...]]] = dict(TENSOR_PARALLEL)
+    if options.cp_kind == "ulysses":
+        table |= HEADS_OVER_CONTEXT
     if options.sp:
         table |= SEQUENCE_PARALLEL
     if RECIPES[options.recipe].embedding_gradient == "whole":
@@ -54,31 +63,21 @@ def rules(options: GraphOptions, experts: bool = False) -> Table:
     return _with_experts(table, options) if experts else table
 
 
-def kept(options: GraphOptions, experts: bool = False) -> Table:
+def kept(options: GraphOptions) -> Table:
     """By region, how its weights are kept where that is not as its operators want them."""
-    table = parse_strategy(options.strategy).weights if options.strategy else {}
-    return _over_experts(table) if experts else table
-
-
-def _over_experts(table: Table) -> dict[str, dict[str, tuple[str, ...]]]:
-    return {
-        region: {axis: ("edp", "ep") if over == ("dp",) else over for axis, over in rule.items()}
-        for region, rule in table.items()
-    }
+    return parse_strategy(options.strategy).weights if options.strategy else {}
 
 
 def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Expert parallelism (Lepikhin et al. 2020): data-parallel ranks are those of `edp` times those of `ep`.
+    """Expert parallelism (Lepikhin et al. 2020): the ranks of dp and cp are those of `edp` times those of `ep`.
 
-    Tokens are partitioned over both and stay where they are between the experts; a token's slot in an expert is where
-    its rank has put it. Among experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or
-    (`expert_tp` off) leaves each of its ranks the tokens that sp gave it.
+    Tokens stay where they are between the experts; a token's slot in an expert is where its rank has put it. Among
+    experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or (`expert_tp` off) leaves
+    each of its ranks the tokens that sp gave it.
     """
-    split = _over_experts(table)
+    split = {region: dict(rule) for region, rule in table.items()}
     home = split["between"]
-    inside: tuple[str, ...] = ("edp", "cp")
-    if options.sp and not options.expert_tp:
-        inside = (*inside, "tp")
+    inside = ("edp", "tp") if options.sp and not options.expert_tp else ("edp",)
     split["router"] = {**home, "slots": slot_axes(options)}
     split["experts"] = {"experts": ("ep",), "slots": inside}
     if options.expert_tp:
@@ -91,4 +90,4 @@ def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tu
 
 def slot_axes(options: GraphOptions) -> tuple[str, ...]:
     """The mesh axes whose ranks each have tokens of their own to deal to the slots of experts."""
-    return ("edp", "ep", "cp", "tp") if options.sp else ("edp", "ep", "cp")
+    return ("edp", "ep", "tp") if options.sp else ("edp", "ep")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from stagedb.graph.symbolic import BlockSpec, OpType, SymGraph, SymOp, SymTensor, Template
 from stagedb.instance import Bucket, Place, RankClass
@@ -79,9 +80,9 @@ class _Making:
     def __init__(self, graph: SymGraph, plan: Plan, each: RankClass, chunk: int) -> None:
         self.graph, self.plan, self.chunk, self.work = graph, plan, chunk, each.work.chunks[chunk]
         self.stage, self.split = self.work.stage, splits(each.work.tasks)
-        self.env = plan.env(graph.sizes)
+        self.env = {**plan.env(graph.sizes), "cp_rank": each.work.cp_rank + 1}
         self.widths = {name: WIDTHS[format_] for name, format_ in plan.dtypes.names().items()}
-        self.values: dict[tuple[str, bool], int] = {}
+        self.values: dict[tuple[str, bool, int], int] = {}
         self.tensors = {tensor.name: tensor for tensor in graph.tensors}
         self.by_block: dict[str, list[SymOp]] = {}
         for op in graph.ops:
@@ -121,16 +122,34 @@ class _Making:
             gradients=dict(self.gradients()),
         )
 
+    @cached_property
+    def widest(self) -> int:
+        """The most ops that a loop has."""
+        return max((1 + op.order - op.loop for op in self.graph.ops if op.loop is not None), default=0)
+
     def recomputes(self, place: Place) -> bool:
         return place.layer is None or self.plan.recomputes(place.layer)
 
-    def value(self, text: str, again: bool = True) -> int:
-        if (text, again) not in self.values:
-            self.values[text, again] = evaluate(text, self.env if again else {**self.env, "runs": 1})
-        return self.values[text, again]
+    def value(self, text: str, again: bool = True, step: int = 0) -> int:
+        if (text, again, step) not in self.values:
+            env = {**self.env, "step": step + 1}
+            self.values[text, again, step] = evaluate(text, env if again else {**env, "runs": 1})
+        return self.values[text, again, step]
 
-    def present(self, row: SymOp | SymTensor, again: bool = True) -> bool:
-        return row.present is None or self.value(row.present, again) > 0
+    def present(self, row: SymOp | SymTensor, again: bool = True, step: int = 0) -> bool:
+        return row.present is None or self.value(row.present, again, step) > 0
+
+    def turns(self, op: SymOp, place: Place) -> Iterator[tuple[int, int]]:
+        """In which turns an op runs, and its number in each; one that is in no loop runs once."""
+        slots = self.work.order.slots
+        upward = op.template in (Template.FORWARD, Template.STEP)
+        begin = self.work.order.upward if upward else self.work.order.downward
+        if op.times is None or op.loop is None:
+            yield 0, begin(place.position) + op.order * slots
+            return
+        width = self.widest
+        for step in range(self.value(op.times)):
+            yield step, begin(place.position) + op.loop * slots + step * width + op.order - op.loop
 
     def resolve(self, key: Key) -> Key:
         while key in self.storage:
@@ -138,19 +157,21 @@ class _Making:
         return key
 
     def items(self, kind: TaskKind) -> tuple[Item, ...]:
-        order, templates = self.work.order, TEMPLATES[kind]
+        templates = TEMPLATES[kind]
         found = []
         for place in self.stage.with_cuts():
-            begin = order.upward if kind in (TaskKind.FORWARD, TaskKind.STEP) else order.downward
             for op in self.by_block[place.block]:
-                if op.template in templates and self.present(op, self.recomputes(place)) and _stands(op, place):
-                    number = begin(place.position) + op.order * order.slots
-                    reads, writes = (
-                        tuple(dict.fromkeys(self.resolve((name, place.position)) for name in names))
-                        for names in (op.reads, op.writes)
-                    )
-                    message = 0 if op.comm_bytes is None else self.value(op.comm_bytes)
-                    found.append(Item(op, place.position, number, reads, writes, self.value(op.temporary), message))
+                if op.template not in templates or not _stands(op, place):
+                    continue
+                reads, writes = (
+                    tuple(dict.fromkeys(self.resolve((name, place.position)) for name in names))
+                    for names in (op.reads, op.writes)
+                )
+                for step, number in self.turns(op, place):
+                    if self.present(op, self.recomputes(place), step):
+                        message = 0 if op.comm_bytes is None else self.value(op.comm_bytes)
+                        temporary = self.value(op.temporary, step=step)
+                        found.append(Item(op, place.position, number, reads, writes, temporary, message))
         ops = {op.name: op for op in self.by_block.get("bucket", ())}
         for bucket in self.work.buckets:
             if ops[bucket.op].template in templates:

@@ -5,7 +5,7 @@ from typing import Any
 
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.graph.operators import LayerNorm, load
-from stagedb.parallel import Plan, TaskKind
+from stagedb.parallel import Mesh, Plan, TaskKind
 from stagedb.profile import Category, ClassMemory, analyse
 from stagedb.reference.counts import Difference
 from stagedb.reference.records import Record
@@ -35,8 +35,10 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
     if theirs is None:
         return
     plan = Plan.from_mapping(instance.plan)
-    stage = record.rank // (plan.world // plan.pp)
-    found = next(each for each in analyse(db.store, instance.graph, plan) if stage in each.rank_class.stages)
+    here = Mesh.of(plan).coordinates(record.rank)
+    classes = analyse(db.store, instance.graph, plan)
+    places = {place: each for each in classes for place in each.rank_class.places}
+    found = places.get((here["pp"], here["cp"])) or places[here["pp"], 0]
     statistics = _Statistics(found, record.config)
     start = found.usage.before()
     yield Difference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0))

@@ -14,6 +14,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.models import Card
+from stagedb.parallel.options import CP_KINDS
 from stagedb.reference.counts import Counts, Message
 from stagedb.reference.order import Event, recorded
 
@@ -150,7 +151,6 @@ def card_of(config: Mapping[str, Any]) -> Card:
 _UNSUPPORTED: tuple[tuple[str, Any, str], ...] = (
     ("dp_kind", ("none", "ddp", "fsdp"), "an unknown kind of data parallelism"),
     ("mixed", ("none", "fp32master"), "an unknown kind of mixed precision"),
-    ("cp", (1,), "context parallelism"),
     ("optimizer", ("adamw",), "an optimizer other than AdamW"),
     ("recompute", tuple(RECOMPUTE), "an unknown kind of recomputation"),
 )
@@ -161,6 +161,8 @@ def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
     for field, known, what in _UNSUPPORTED:
         if config[field] not in known:
             raise Unsupported(what)
+    if config["cp"] > 1 and config["cp_impl"] not in CP_KINDS:
+        raise Unsupported(f"context parallelism of kind {config['cp_impl']}")
     copies = config["dp_replicate"]
     # A record with ep has a mesh of nothing else: its ranks are data-parallel in all but their experts.
     dp = config["dp"] * copies * config["ep"]
@@ -174,6 +176,9 @@ def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
         "ep_sync": config["ep"] == 1 or config["ep_sync"],
         "recipe": "torch",
         "tp": config["tp"],
+        "cp": config["cp"],
+        "cp_kind": config["cp_impl"] if config["cp"] > 1 else "none",
+        "cp_grad_sync": config["cp"] == 1,
         "dp": dp,
         "pp": config["pp"],
         "sp": config["sp"],

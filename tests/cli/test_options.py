@@ -16,7 +16,7 @@ from stagedb.cli.plan import GraphWords, PlanWords
 from stagedb.errors import UsageError
 from stagedb.parallel import WORDS, GraphOptions
 
-NOT_YET = {"cp"}
+NOT_YET: set[str] = set()
 """Words of a plan that nothing can be done with so far."""
 
 

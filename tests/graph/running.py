@@ -16,11 +16,14 @@ from stagedb.symbols import evaluate
 BATCH, SEQ = 4, 8
 
 
-def environment(graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: int = 1, ep: int = 1) -> dict[str, int]:
+def environment(
+    graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: int = 1, cp: int = 1, ep: int = 1
+) -> dict[str, int]:
     """What a plan binds: degrees, the global micro-batch, the sequence, dtype widths."""
     widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
-    degrees = {"dp": dp, "tp": tp, "cp": 1, "ep": ep, "edp": dp // ep, "pp": pp, "hsdp": hsdp}
-    return {**graph.sizes, **widths, "copies": 1, "runs": 2, "capacity": 1, "per": 1, "B": BATCH, "S": SEQ, **degrees}
+    degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "edp": dp * cp // ep, "pp": pp, "hsdp": hsdp}
+    fixed = {"copies": 1, "runs": 2, "capacity": 1, "per": 1, "B": BATCH, "S": SEQ, "cp_rank": 1, "step": 1}
+    return {**graph.sizes, **widths, **fixed, **degrees}
 
 
 def pipeline(
@@ -53,15 +56,16 @@ class Example:
         weights: Mapping[Key, Array] | None = None,
         hsdp: int = 1,
         every: int = 1,
+        cp: int = 1,
         ep: int = 1,
     ) -> Run:
-        """One step on dp·tp simulated ranks."""
-        env = environment(self.graph, dp, tp, hsdp, ep=ep)
+        """One step on dp·cp·tp simulated ranks."""
+        env = environment(self.graph, dp, tp, hsdp, cp=cp, ep=ep)
         return run(self.graph, env, weights or self.weights, self.tokens, self.labels, recompute_every=every)
 
-    def run_pipelined(self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1, ep: int = 1) -> Run:
-        """One step on stages of dp·tp simulated ranks."""
-        env = environment(self.graph, dp, tp, hsdp, len(plan.orders), ep)
+    def run_pipelined(self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1, cp: int = 1, ep: int = 1) -> Run:
+        """One step on stages of dp·cp·tp simulated ranks."""
+        env = environment(self.graph, dp, tp, hsdp, len(plan.orders), cp, ep)
         return run(self.graph, env, self.weights, self.tokens, self.labels, plan)
 
     def run_whole(self) -> Run:

@@ -14,7 +14,7 @@ from stagedb.graph.operators import RMSNorm, dump
 from stagedb.graph.symbolic import SymOp
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
-from stagedb.parallel.options import RecipeName
+from stagedb.parallel.options import CP_KINDS, CpKind, RecipeName
 from stagedb.symbols import evaluate
 from tests.graph.running import Example, environment, example
 from tests.graph.tiny import card
@@ -24,7 +24,7 @@ from tests.graph.tiny import card
 def case(style: str, kv_heads: int, tied: bool, options: GraphOptions) -> tuple[Example, Run]:
     """The graph, and what one with nothing sharded computes whole."""
     model = card(style, kv_heads=kv_heads, tied=tied)
-    plain = dataclasses.replace(options, zero=0, reshard=None, grad_sync=None)
+    plain = dataclasses.replace(options, zero=0, reshard=None, grad_sync=None, cp_kind="none")
     return example(build_graph(model, options)), example(build_graph(model, plain)).run()
 
 
@@ -34,6 +34,7 @@ def options(draw: st.DrawFn) -> GraphOptions:
     attention: Literal["fused", "math"] = draw(st.sampled_from(ATTENTIONS))
     recompute = draw(st.sampled_from(RECOMPUTES if attention == "math" else RECOMPUTES[1:]))
     names = st.sets(st.sampled_from(["attn_norm", "attn", "attn.wo", "ffn", "ffn.w2"]), min_size=1)
+    rings = recipe == "torch" and attention == "fused"
     zero = draw(st.sampled_from([0, 1, 2, 3] if recipe == "torch" else [0, 1, 3]))
     return GraphOptions(
         recipe=recipe,
@@ -50,6 +51,7 @@ def options(draw: st.DrawFn) -> GraphOptions:
         zero=zero,
         reshard=draw(st.sampled_from([None, True, False])) if zero == 3 else None,
         grad_sync=None if zero == 1 else draw(st.sampled_from([None, True, False])),
+        cp_kind=draw(st.sampled_from([kind for kind in CP_KINDS if rings or not kind.startswith("ring")])),
     )
 
 
@@ -71,7 +73,7 @@ def agree(part: Run, whole: Run) -> None:
         np.testing.assert_allclose(part.gradients[key], gradient, rtol=1e-7, atol=1e-10, err_msg=str(key))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     style=st.sampled_from(["llama", "gpt", "qwen3"]),
     kv_heads=st.sampled_from([1, 2, 4]),
@@ -81,15 +83,21 @@ def agree(part: Run, whole: Run) -> None:
     tp=st.sampled_from([1, 2, 4]),
     hsdp=st.sampled_from([1, 2, 4]),
     every=st.sampled_from([1, 2, 3]),
+    cp=st.sampled_from([2, 4]),
 )
 def test_loss_and_gradients_do_not_depend_on_the_mesh(
-    style: str, kv_heads: int, tied: bool, chosen: GraphOptions, dp: int, tp: int, hsdp: int, every: int
+    style: str, kv_heads: int, tied: bool, chosen: GraphOptions, dp: int, tp: int, hsdp: int, every: int, cp: int
 ) -> None:
     if style == "gpt" or chosen.recipe == "megatron":
         kv_heads = 4  # a packed projection cannot repeat its K/V heads
     made, whole = case(style, kv_heads, tied, chosen)
     hsdp = min(hsdp, dp) if chosen.zero > (chosen.recipe == "torch") else 1
-    agree(made.run(dp, tp, hsdp=hsdp, every=every), whole)
+    if chosen.cp_kind == "none":
+        cp = 1
+    elif chosen.cp_kind == "ulysses":
+        cp = min(cp, max(kv_heads // tp, 1))
+    tp = min(tp, 8 // cp)  # the sequence has 8 tokens
+    agree(made.run(dp, tp, hsdp=hsdp, every=every, cp=cp), whole)
 
 
 @pytest.mark.parametrize("recompute", ["full", "pointwise"])
@@ -144,6 +152,20 @@ def test_a_missing_collective_is_seen(style: str, recipe: str, sp: bool) -> None
         changed = type(graph)(**{**vars(graph), "ops": ops})
         with pytest.raises(AssertionError):
             agree(Example(changed, made.weights, made.tokens, made.labels).run(1, 2), whole)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CP_KINDS if kind != "none"])
+def test_a_missing_exchange_of_context_parallelism_is_seen(kind: CpKind) -> None:
+    """Without any one collective over cp the run fails or differs."""
+    graph = build_graph(card("llama", kv_heads=4), GraphOptions(cp_kind=kind))
+    made, whole = example(graph), example(build_graph(card("llama", kv_heads=4), GraphOptions())).run()
+    agree(made.run(cp=2), whole)
+    moves = [op for op in graph.ops if op.axis == "cp"]
+    assert moves
+    for broken in moves:
+        ops = tuple(_local(op) if op is broken else op for op in graph.ops)
+        with pytest.raises((AssertionError, KeyError, ValueError, IndexError)):
+            agree(Example(dataclasses.replace(graph, ops=ops), made.weights, made.tokens, made.labels).run(cp=2), whole)
 
 
 def _local(op: SymOp) -> SymOp:

@@ -458,9 +458,9 @@ def test_a_size_that_is_not_whole_names_op_expression_and_degree(store: Store) -
 
 def test_a_graph_of_a_later_version_fails_clearly(store: Store) -> None:
     graph = small_graph()
-    rolled = op("layer.ring", F, 1, times="cp - 1")
-    write_graph(store, dataclasses.replace(graph, key="rolled", ops=(*graph.ops, rolled)))
-    with pytest.raises(StagedbError, match=r"layer\.ring of graph rolled is to be unrolled"):
+    rolled = [op(f"layer.ring{turns}", F, 9, times=f"tp + {turns}", loop=9) for turns in (1, 2)]
+    write_graph(store, dataclasses.replace(graph, key="rolled", ops=(*graph.ops, *rolled)))
+    with pytest.raises(StagedbError, match=r"graph rolled has loops of \[3, 4\] turns"):
         instantiate(store, "rolled", EIGHT)
     strange = comm("layer.strange", F, 1, "sideways", "all_reduce", comm_bytes=HIDDEN)
     write_graph(store, dataclasses.replace(graph, key="strange", ops=(*graph.ops, strange)))

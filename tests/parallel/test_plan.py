@@ -119,6 +119,8 @@ def test_environment() -> None:
         "e_logits": 4,
         "copies": 2,
         "runs": 2,
+        "cp_rank": 1,
+        "step": 1,
     }
 
 
@@ -207,7 +209,39 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"pp": 2, "layers_per_stage": [32, 0]}, "leaves a stage without a layer"),
         ({"pp": 3, "layers_per_stage": [8, 8, 8]}, "deals 24 layers, the model has 32; evenly it would be 11,11,10"),
         ({"pp": 2, "layers_per_stage": "a,b"}, "layers_per_stage is a list of whole numbers, not ['a', 'b']"),
-        ({"cp": 2}, "context parallelism is not supported yet: --cp must be 1"),
+        ({"cp_kind": "ulysses"}, "ulysses with cp 1 has nobody to share a sequence with: take --cp 2 or more"),
+        (
+            {"cp": 2, "cp_kind": "spiral"},
+            "unknown kind of context parallelism 'spiral': --cp-kind is none",
+        ),
+        (
+            {"cp": 4, "cp_kind": "ulysses", "seq_len": 1026},
+            "1026 tokens is not divisible by cp 4: take --seq-len 1024 or --seq-len 1028",
+        ),
+        (
+            {"cp": 4, "seq_len": 1028},
+            "1028 tokens is not divisible by cp 4 x 2 chunks: take --seq-len 1024 or --seq-len 1032",
+        ),
+        ({"cp": 2, "attention": "math"}, "--attention math needs --cp-kind allgather-kv"),
+        ({"cp": 2, "recipe": "megatron", "cp_kind": "ring-alltoall"}, "--recipe megatron takes --cp-kind allgather-kv"),
+        (
+            {"cp": 4, "cp_kind": "ulysses", "tp": 2, "sp": True, "seq_len": 1028},
+            "not divisible by cp 4 x tp 2, over which sp splits it: take --seq-len 1024 or --seq-len 1032, or --no-sp",
+        ),
+        (
+            {"cp": 3, "cp_kind": "ulysses", "seq_len": 1536},
+            "which does not divide both: the nearest is --cp 2 or --cp 4",
+        ),
+        ({"cp": 2, "tp": 8, "cp_kind": "ulysses"}, "which does not divide both: take --cp-kind allgather-kv"),
+        ({"cp": 2, "zero": 3, "dp": 2, "cp_grad_sync": False}, "--no-cp-grad-sync needs --zero 0"),
+        (
+            {"cp": 2, "dp": 2, "rank_order": "cp,tp,dp,pp"},
+            "parts cp from dp, over which gradients are reduced together: take --rank-order tp,cp,dp,pp",
+        ),
+        (
+            {"cp": 2, "dp": 4, "hsdp": 2, "zero": 3, "rank_order": "tp,dp,cp,pp"},
+            "puts cp outside of dp, over which gradients are reduced together",
+        ),
         ({"ep": 2}, "ep 2 does not divide dp x cp = 1, whose ranks it divides: the nearest is --ep 1"),
         ({"dp": 2, "zero": 4}, "unknown ZeRO stage 4: --zero is 0, 1, 2 or 3"),
         ({"zero": 3}, "zero 3 with dp 1 has nothing to share: take --dp 2 or more, or leave --zero out"),

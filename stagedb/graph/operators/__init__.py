@@ -8,6 +8,7 @@ import json
 
 from stagedb.graph.operators._base import Array, Operator, Place
 from stagedb.graph.operators.attention import (
+    AdditiveMask,
     Attention,
     AttentionGradient,
     FoldHeads,
@@ -68,7 +69,16 @@ from stagedb.graph.operators.loss import (
 from stagedb.graph.operators.norm import LayerNorm, LayerNormGradient, RMSNorm, RMSNormGradient
 from stagedb.graph.operators.optimizer import AdamW
 from stagedb.graph.operators.quantize import E4M3, Quantize
-from stagedb.graph.operators.redistribution import Redistribution
+from stagedb.graph.operators.redistribution import Redistribution, Rotate
+from stagedb.graph.operators.ring import (
+    Contiguous,
+    PackKeys,
+    RingAttention,
+    RingAttentionGradient,
+    RingStep,
+    RingStepGradient,
+    UnpackGradients,
+)
 
 OPERATORS: dict[str, type[Operator]] = {
     cls.__name__: cls
@@ -77,6 +87,7 @@ OPERATORS: dict[str, type[Operator]] = {
         ActivationGradient,
         AdamW,
         Add,
+        AdditiveMask,
         Attention,
         AttentionGradient,
         Cast,
@@ -84,6 +95,7 @@ OPERATORS: dict[str, type[Operator]] = {
         ChoiceSoftmaxGradient,
         Combine,
         CombineGradient,
+        Contiguous,
         CrossEntropy,
         CrossEntropyGradient,
         Dispatch,
@@ -104,6 +116,7 @@ OPERATORS: dict[str, type[Operator]] = {
         MeanSquareGradient,
         Multiply,
         PackHeads,
+        PackKeys,
         PickLabel,
         PositionEmbedding,
         PositionEmbeddingGradient,
@@ -113,7 +126,12 @@ OPERATORS: dict[str, type[Operator]] = {
         Redistribution,
         ReduceSum,
         RepeatHeads,
+        RingAttention,
+        RingAttentionGradient,
+        RingStep,
+        RingStepGradient,
         Rotary,
+        Rotate,
         Route,
         Rsqrt,
         RsqrtGradient,
@@ -129,6 +147,7 @@ OPERATORS: dict[str, type[Operator]] = {
         TopKGradient,
         WeightedSum,
         WeightedSumGradient,
+        UnpackGradients,
     )
 }
 
@@ -154,6 +173,7 @@ __all__ = [
     "ActivationGradient",
     "AdamW",
     "Add",
+    "AdditiveMask",
     "Array",
     "Attention",
     "AttentionGradient",
@@ -162,6 +182,7 @@ __all__ = [
     "ChoiceSoftmaxGradient",
     "Combine",
     "CombineGradient",
+    "Contiguous",
     "CrossEntropy",
     "CrossEntropyGradient",
     "Dispatch",
@@ -183,6 +204,7 @@ __all__ = [
     "Multiply",
     "Operator",
     "PackHeads",
+    "PackKeys",
     "PickLabel",
     "Place",
     "PositionEmbedding",
@@ -193,7 +215,12 @@ __all__ = [
     "Redistribution",
     "ReduceSum",
     "RepeatHeads",
+    "RingAttention",
+    "RingAttentionGradient",
+    "RingStep",
+    "RingStepGradient",
     "Rotary",
+    "Rotate",
     "Route",
     "Rsqrt",
     "RsqrtGradient",
@@ -207,6 +234,7 @@ __all__ = [
     "TokenMeanGradient",
     "TopK",
     "TopKGradient",
+    "UnpackGradients",
     "WeightedSum",
     "WeightedSumGradient",
     "dump",

@@ -1,7 +1,7 @@
 """What every operator tells: costs, gradient rule, and its meaning in numpy."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stagedb.graph.tensors import Operation, Tensor, Tracer
 
 Array = npt.NDArray[Any]
+Labels = tuple[str, ...]
 Size = Callable[[str], sympy.Expr]
 
 
@@ -19,18 +20,24 @@ Size = Callable[[str], sympy.Expr]
 class Place:
     """Where a rank stands while an operation runs: for each axis the global size and the first local index.
 
-    `leader` is true on the one rank of those that hold shares of a partial result which adds what must be added once.
+    `member`: the rank's coordinates; `step`: the turn of a loop, from 0. `order`: where ranks do not share the sequence
+    in one row, the tokens in the order in which they have them. `leader` is true on the one rank of those that hold
+    shares of a partial result which adds what must be added once.
     """
 
     sizes: dict[str, int]
     starts: dict[str, int]
     lengths: dict[str, int]
     leader: bool = True
+    member: Mapping[str, int] = field(default_factory=dict)
+    step: int = 0
+    order: Array | None = None
 
     def indices(self, axis: str) -> Array:
         """The global indices of this rank's part of an axis."""
         start = self.starts.get(axis, 0)
-        return np.arange(start, start + self.lengths[axis])
+        here = np.arange(start, start + self.lengths[axis])
+        return here if self.order is None or axis != "seq" else self.order[here]
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class Operator:
     `gradient_region`: the region whose rules its backward follows, where that is not the forward's.
     `sum_region`: the region in which gradients of its results are added, where that is not its own.
     `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
+    `deals`: each rank puts what it has under other axes (tokens, slots of experts); nothing is summed over ranks.
     """
 
     kind: ClassVar[str] = "elementwise"
@@ -50,10 +58,21 @@ class Operator:
     gradient_region: ClassVar[str | None] = None
     sum_region: ClassVar[str | None] = None
     in_place: ClassVar[bool] = False
+    deals: ClassVar[bool] = False
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        """What it calls the axes of its operands and results: an axis may play two parts (`kseq`: the keys' `seq`)."""
+        return tuple(t.axes for t in inputs), tuple(t.axes for t in outputs)
 
     def flops(self, size: Size) -> sympy.Expr:
         """FLOPs on one rank; matmul, attention, convolution and scan count, the rest counts 0."""
         return sympy.Integer(0)
+
+    def present(self) -> sympy.Expr | None:
+        """It exists where this is above 0; None: always."""
+        return None
 
     def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
         """Dimensions of a matmul (`[batch,] m, n, k`) or an attention; empty for the rest."""

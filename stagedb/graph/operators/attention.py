@@ -5,14 +5,14 @@ Queries have axes (batch, seq, heads, head_dim), keys and values (batch, seq, kv
 of Megatron's fused QKV weight.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import sympy
 
-from stagedb.graph.operators._base import Array, Operator, Place, Size, arriving
+from stagedb.graph.operators._base import Array, Labels, Operator, Place, Size, arriving
 from stagedb.graph.symbolic import Template
 
 if TYPE_CHECKING:
@@ -44,11 +44,14 @@ def _fold(dk: Array, kv_heads: int) -> Array:
     return np.asarray(dk.reshape(batch, seq, kv_heads, heads // kv_heads, head_dim).sum(axis=3))
 
 
-def _scores(q: Array, k: Array) -> Array:
-    """Scaled scores, masked pairs at minus infinity."""
+def _scores(q: Array, k: Array, rows: Array) -> Array:
+    """Scaled scores of queries at positions `rows` and all keys, masked pairs at minus infinity."""
     scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
-    rows, columns = np.arange(q.shape[1])[:, None], np.arange(k.shape[1])[None, :]
-    return np.where(columns <= rows, scores, -np.inf)
+    return np.where(np.arange(k.shape[1])[None, :] <= rows[:, None], scores, -np.inf)
+
+
+def _keys(axes: Labels) -> Labels:
+    return tuple("kseq" if axis == "seq" else axis for axis in axes)
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,25 @@ class Attention(Operator):
     FLOPs `4·b·a·s·s·d`: two matmuls, the causal mask not halved, as the field's counters do.
     """
 
+    masked: bool = False
+
     kind: ClassVar[str] = "attention"
+
+    def _operands(self, inputs: Sequence[Array]) -> tuple[Array, Array, Array]:
+        """q, k, v of the operands, behind which an explicit mask may stand."""
+        return _unpack(list(inputs[:-1] if self.masked else inputs))
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        # Keys and values, and their gradients, run over a sequence of their own.
+        inside, made = [t.axes for t in inputs], [t.axes for t in outputs]
+        at = 1 if isinstance(self, AttentionGradient) else 0
+        if "packed" not in inside[at]:
+            inside[at + 1 : at + 3] = [_keys(axes) for axes in inside[at + 1 : at + 3]]
+            if at:
+                made[1:] = [_keys(axes) for axes in made[1:]]
+        return tuple(inside), tuple(made)
 
     def _pairs(self, size: Size) -> sympy.Expr:
         return size("batch") * size("heads") * size("seq") * size("kseq") * size("head_dim")
@@ -72,16 +93,17 @@ class Attention(Operator):
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
+        own = op.inputs[:-1] if self.masked else op.inputs
+        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(own)]
         reads = (arriving(grads), *op.inputs, *op.outputs)
         name = f"{op.name}.input_gradient"
-        tracer.emit(name, AttentionGradient(), reads, *made, template=Template.INPUT_GRADIENT)
+        tracer.emit(name, AttentionGradient(self.masked), reads, *made, template=Template.INPUT_GRADIENT)
         yield from enumerate(made)
 
     def run(self, place: Place, inputs: list[Array]) -> list[Array]:
-        q, k, v = _unpack(inputs)
+        q, k, v = self._operands(inputs)
         heads = q.shape[2]
-        scores = _scores(q, _repeat(k, heads))
+        scores = _scores(q, _repeat(k, heads), place.indices("seq"))
         top = scores.max(axis=-1)
         lse = top + np.log(np.exp(scores - top[..., None]).sum(axis=-1))
         weights = np.exp(scores - lse[..., None])
@@ -97,16 +119,25 @@ class AttentionGradient(Attention):
 
     def run(self, place: Place, inputs: list[Array]) -> list[Array]:
         do, o, lse = inputs[0], inputs[-2], inputs[-1]
-        q, k, v = _unpack(inputs[1:-2])
+        q, k, v = self._operands(inputs[1:-2])
         heads, kv_heads, scale = q.shape[2], k.shape[2], 1 / np.sqrt(q.shape[-1])
         wide_k, wide_v = _repeat(k, heads), _repeat(v, heads)
-        p = np.exp(_scores(q, wide_k) - lse[..., None])
+        p = np.exp(_scores(q, wide_k, place.indices("seq")) - lse[..., None])
         dv = np.einsum("bhqk,bqhd->bkhd", p, do)
         dp = np.einsum("bqhd,bkhd->bhqk", do, wide_v)
         ds = p * (dp - np.einsum("bqhd,bqhd->bhq", do, o)[..., None]) * scale
         dq, dk = np.einsum("bhqk,bkhd->bqhd", ds, wide_k), np.einsum("bhqk,bqhd->bkhd", ds, q)
         dk, dv = _fold(dk, kv_heads), _fold(dv, kv_heads)
-        return [dq, dk, dv] if len(inputs) == 6 else [_pack(dq, dk, dv)]
+        return [dq, dk, dv] if len(inputs) > 5 else [_pack(dq, dk, dv)]
+
+
+@dataclass(frozen=True)
+class AdditiveMask(Operator):
+    """The causal mask of this rank's queries as numbers to be added, which a kernel without a mask of its own reads."""
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        rows, columns = place.indices("seq")[:, None], place.indices("kseq")[None, :]
+        return [np.where(columns <= rows, 0.0, -np.inf)]
 
 
 @dataclass(frozen=True)

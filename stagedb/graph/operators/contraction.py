@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import sympy
 
-from stagedb.graph.operators._base import Array, Operator, Place, Size, arriving
+from stagedb.graph.operators._base import Array, Labels, Operator, Place, Size, arriving
 from stagedb.graph.operators.quantize import E4M3, E5M2, Quantize
 from stagedb.graph.symbolic import Template
 
 if TYPE_CHECKING:
     from stagedb.graph.tensors import Operation, Tensor, Tracer
 
-Labels = tuple[str, ...]
 I_GRADIENT = Template.INPUT_GRADIENT
 
 
@@ -49,6 +48,11 @@ class Einsum(Operator):
         n = [x for x in self.b if x in self.out and x not in self.a]
         k = [x for x in self.a if x in self.b and x not in self.out]
         return batch, m, n, k
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        return (self.a, self.b, *(t.axes for t in inputs[2:])), (self.out,)
 
     def flops(self, size: Size) -> sympy.Expr:
         """2·m·n·k: a multiply and an add each."""

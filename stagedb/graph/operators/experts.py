@@ -126,6 +126,7 @@ class Dispatch(Operator):
     """
 
     kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
     sum_region: ClassVar[str | None] = "experts"
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
@@ -141,6 +142,7 @@ class DispatchGradient(Operator):
     """The sum of what the slots of a token's choices hold."""
 
     kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
 
     def run(self, place: Place, inputs: list[Array]) -> list[Array]:
         dy, order = inputs
@@ -152,6 +154,7 @@ class Combine(Operator):
     """The experts' results brought back to the tokens: (experts, slots, hidden) to (batch, seq, choices, hidden)."""
 
     kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, CombineGradient(), (arriving(grads), op.inputs[1]))
@@ -165,6 +168,7 @@ class CombineGradient(Operator):
     """The gradient of each choice in its expert's slot."""
 
     kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
 
     def run(self, place: Place, inputs: list[Array]) -> list[Array]:
         return [_dealt(place, inputs[0], inputs[1])]
