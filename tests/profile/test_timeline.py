@@ -76,6 +76,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "zero-2": {"dp": 2, "zero": 2, "pp": 2, "global_batch_size": 6},
     "megatron": {"recipe": "megatron", "tp": 4, "sp": True, "pp": 2, "dp": 2, "zero": 1, "global_batch_size": 4},
     "experts": {"style": "moe", "dp": 4, "ep": 2, "pp": 2, "global_batch_size": 8},
+    "ring": {"cp": 4, "cp_kind": "ring-alltoall", "pp": 2, "dp": 2, "zero": 2, "global_batch_size": 4},
+    "ulysses": {"cp": 2, "cp_kind": "ulysses", "tp": 2, "sp": True, "pp": 2, "global_batch_size": 2},
     "order": {"tp": 2, "dp": 2, "pp": 2, "rank_order": "pp,dp,cp,tp", "global_batch_size": 4},
 }
 
@@ -98,7 +100,7 @@ def test_an_instances_step_is_a_replay_of_its_traces(embedded_store: Store, tmp_
     check_replay(rows, tmp_path / "out", 4, "issue")
 
 
-@pytest.mark.parametrize("plan", ["interleaved", "tied", "experts", "zb-h1", "fsdp"])
+@pytest.mark.parametrize("plan", ["interleaved", "tied", "experts", "zb-h1", "fsdp", "ring"])
 @pytest.mark.parametrize("streams", STREAMS)
 def test_an_instances_delays_cost_what_its_path_and_slack_say(embedded_store: Store, plan: str, streams: str) -> None:
     _, _, rows = instance(embedded_store, **PLANS[plan])
@@ -193,6 +195,8 @@ def test_lanes_are_few_however_many_ranks_there_are(embedded_store: Store) -> No
     assert len(both[0]) == len(both[1])
     assert [sum(lane.ranks for lane in each.lanes) for each in both] == [16, 128]
     assert [lane.stage for lane in both[1].lanes] == [0, 1, 2, 3]
+    ring = network_of(instance(embedded_store, **PLANS["ring"])[2])
+    assert [len(lane.members["cp"]) for lane in ring.lanes] == [4] * 8
     # Stages of one class keep other times.
     gpipe = instance(embedded_store, pp=4, schedule="gpipe", global_batch_size=3)[2]
     assert (len(gpipe.classes), len(network_of(gpipe).lanes)) == (3, 4)
