@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.export.columns import TASK_KINDS, ClassColumns, Workload
 from stagedb.export.encode import VERSION
 from stagedb.export.encoded import EncodedClass
 from stagedb.export.ranks import say_ranks
-from stagedb.export.sequence import Sequence as Nodes
 from stagedb.export.simulator import groups_text
 from stagedb.export.traceset import TraceSet
+from stagedb.issue.columns import TASK_KINDS, ClassColumns, Workload
+from stagedb.issue.sequence import Sequence as Nodes
 
 FORMAT = 1
 """Version of the manifest."""

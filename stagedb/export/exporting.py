@@ -5,19 +5,19 @@ import numpy as np
 from stagedb.errors import StagedbError, UsageError
 from stagedb.export.bundle import class_facts, groups_json, set_facts
 from stagedb.export.checks import check_workload
-from stagedb.export.columns import Workload
 from stagedb.export.encode import RankFields, encode, rank_bytes
 from stagedb.export.output import Clock, Counter, Progress, Request, Summary, write_set, writers_for
 from stagedb.export.packed import packed_size, write_packed
 from stagedb.export.ranks import parse_ranks
-from stagedb.export.sequence import sequence
 from stagedb.export.simulator import simulator_inputs
-from stagedb.export.source import find, read_workload
 from stagedb.export.staging import staged_file
 from stagedb.export.traceset import MANIFEST, ClassTraces, TraceSet
 from stagedb.export.wire import Ints
 from stagedb.export.writing import explain
 from stagedb.faults import fault_point
+from stagedb.issue.columns import Workload
+from stagedb.issue.sequence import sequence
+from stagedb.issue.source import find, read_workload
 from stagedb.store import Store
 
 

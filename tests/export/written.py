@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from stagedb.export.columns import Workload
 from stagedb.export.exporting import trace_set
 from stagedb.export.output import Clock, Counter, Progress, Request, Summary, write_set
+from stagedb.issue.columns import Workload
 
 
 def export_workload(

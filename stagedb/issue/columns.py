@@ -1,4 +1,4 @@
-"""What an export is made from, as columns: the ops, edges and tasks of each rank class, the ranks, the groups."""
+"""An instance as columns: the ops, edges and tasks of each rank class, the ranks, the groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.export.wire import Ints
-
+Ints = npt.NDArray[np.int64]
 TEMPLATES = ("forward", "input_gradient", "weight_gradient", "step")
 TYPES = ("compute", "collective", "send", "recv")
 WHENS = ("every", "first", "last")
@@ -157,7 +156,10 @@ class RankTable:
 
 @dataclass(frozen=True)
 class Workload:
-    """An instance as an export needs it. `plan` has the plan's words, `degrees` those of the mesh, innermost first."""
+    """An instance as exports and timelines need it.
+
+    `plan` has the plan's words, `degrees` those of the mesh, innermost first.
+    """
 
     instance: str
     name: str
