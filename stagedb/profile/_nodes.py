@@ -63,6 +63,8 @@ class Value:
             if not isinstance(key, yaml.ScalarNode):
                 raise Value(key, self.where, self.key, _line(key)).wrong("texts as keys")
             name = str(key.value)
+            if len(name) > 60 or not name.isprintable():
+                raise Value(key, self.where, self.key, _line(key)).wrong(takes)
             value = Value(node, self.where, f"{self.key}.{name}" if self.key else name, _line(key))
             if name in found:
                 raise value.refused(f"{value.key} is there twice")
@@ -121,7 +123,7 @@ class Value:
         if isinstance(self.node, yaml.SequenceNode):
             return "a list" if self.node.value else "an empty list"
         text = str(self.node.value)
-        return "nothing" if self.is_null else repr(text if len(text) <= 60 else f"{text[:60]}…")
+        return "nothing" if self.is_null else ascii(text[:60])
 
 
 def exact(text: str) -> Fraction | None:
