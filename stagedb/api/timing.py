@@ -60,6 +60,6 @@ def _said(each: Dimension) -> str:
 def _flat(key: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [row for name, each in value.items() for row in _flat(f"{key}.{name}" if key else name, each)]
-    if isinstance(value, list) and value and isinstance(value[0], dict):
+    if isinstance(value, list) and value and isinstance(value[0], dict | str):
         return [row for at, each in enumerate(value) for row in _flat(f"{key}[{at}]", each)]
     return [(key, value)]

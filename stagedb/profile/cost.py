@@ -71,7 +71,7 @@ class Costs:
         self.system = system
         self.network = system.network(world)
         self._sizes = _sizes(self.network)
-        self._known: dict[Work | Message | Transfer, Timed] = {}
+        self._known: dict[Work | Transfer | tuple[str, int, Placement], Timed] = {}
         self._places: dict[tuple[int, ...], Placement] = {}
 
     def work(self, work: Work) -> Timed:
@@ -82,12 +82,20 @@ class Costs:
 
     def message(self, message: Message) -> Timed:
         """How long a collective takes."""
-        if message not in self._known:
-            if message.ranks not in self._places:
-                self._places[message.ranks] = place(message.ranks, self._sizes)
-            found = time_placed(self.network, message.kind, message.bytes, self._places[message.ranks])
-            self._known[message] = found
-        return self._known[message]
+        return self.placed(message.kind, message.bytes, self.placement(message.ranks))
+
+    def placement(self, ranks: tuple[int, ...]) -> Placement:
+        """Where a group stands. Many groups stand alike, and take equally long."""
+        if ranks not in self._places:
+            self._places[ranks] = place(ranks, self._sizes)
+        return self._places[ranks]
+
+    def placed(self, kind: str, size: int, placement: Placement) -> Timed:
+        """How long a collective takes whose group's placement is known: for those who ask often of large groups."""
+        asked = (kind, size, placement)
+        if asked not in self._known:
+            self._known[asked] = time_placed(self.network, kind, size, placement)
+        return self._known[asked]
 
     def transfer(self, transfer: Transfer) -> Timed:
         """How long a send takes."""

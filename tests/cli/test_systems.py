@@ -29,6 +29,7 @@ def test_systems_are_listed_and_shown_without_a_store(offline: Run, tmp_path: Pa
     shown = offline("systems", str(own(tmp_path / "ours.yaml")), "-f", "json")
     fields = {row["field"]: row["value"] for row in json.loads(shown.out)}
     assert (fields["name"], fields["accelerator.peak.bf16"], fields["network[1].bandwidth"]) == ("ours", 989.4, 50)
+    assert fields["sources[1]"].startswith("NVIDIA H100 data sheet")
     assert fields["network[0].efficiency"][0] == [1000000, 0.3]
     assert offline("systems").status == 0
 

@@ -149,6 +149,7 @@ def test_costs_are_those_of_the_system_at_the_size_of_the_job() -> None:
     message, send, work = Message("all_reduce", 10**9, tuple(range(16))), Transfer(10**6, 0, 8), Work("norm", "", 0, 9)
     for _ in range(2):
         assert costs.message(message) == time_message(system.network(32), message)
+        assert costs.placed("all_reduce", 10**9, costs.placement(message.ranks)) == costs.message(message)
         assert costs.transfer(send) == time_transfer(system.network(32), send)
         assert costs.work(work) == time_work(system.accelerator, work)
     with pytest.raises(UsageError, match="4 ranks"):
