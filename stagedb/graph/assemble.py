@@ -324,6 +324,7 @@ def _sym_op(
         name=op.name,
         type=OpType.COMPUTE,
         kind="slice" if sliced else move.kind,
+        dtype=None if costs.flops == 0 else op.inputs[0].dtype,
         order=order,
         reads=reads,
         writes=writes,

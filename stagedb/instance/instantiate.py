@@ -171,7 +171,7 @@ class _Copy:
         common = {"graph": self.graph.id, "instance": self.instance}
         values, dtypes = list(self.evaluated.values), self.plan.dtypes.names()
         for places in self._places():
-            self._rows("compute", places, **common, values=values)
+            self._rows("compute", places, **common, values=values, dtypes=dtypes)
             for label in ("collectives", "sends", "recvs"):
                 self._rows(label, places, **common, values=values, dtypes=dtypes)
         self._rows("buckets", bucket_rows(self.instance, self.classes), **common, dtypes=dtypes)

@@ -33,8 +33,8 @@ RUNS: Mapping[int, tuple[int, ...]] = {
 class Ops:
     """The operators of a rank class, one a row. `template`, `type` and `when` are indexes of the tuples above.
 
-    Compute: `flops`, `bytes` (read and written). Others: `size` in bytes, `axis`, `dtype`; messages: `peer` (how many
-    stages away the other end is). What an op does not have is 0 or "".
+    Compute: `flops`, with `dtype` where there are some, `bytes` (read and written). Others: `size` in bytes, `axis`,
+    `dtype`; messages: `peer` (how many stages away the other end is). What an op does not have is 0 or "".
     """
 
     name: tuple[str, ...]

@@ -77,18 +77,14 @@ class Network:
             raise UsageError(f"task {task} of lane {lane} does not run op {op}")
         return begin + int(found[0])
 
-    def lengths(self, durations: Mapping[int, Ints], delays: Mapping[int, int] | None = None) -> Ints:
+    def lengths(self, durations: Sequence[Ints], delays: Mapping[int, int] | None = None) -> Ints:
         """How long each event takes [ns].
 
-        durations: by class number, of each of its ops in ns; those of what receives are not looked at. delays: of some
-        nodes, how many ns more they take. A collective takes as long as the member that takes longest, and is delayed
-        as much as the member that is delayed most. Raises ValueError where a class's durations are not one integer an
-        op, 0 or more.
+        durations: of each lane, of each op of its class in ns; those of what receives are not looked at. delays: of
+        some nodes, how many ns more they take. A collective takes as long as the member that takes longest, and is
+        delayed as much as the member that is delayed most. Raises ValueError where a lane's durations are not one
+        integer an op, 0 or more.
         """
-        return self.lengths_of_lanes([durations[each.number] for each in self.columns], delays)
-
-    def lengths_of_lanes(self, durations: Sequence[Ints], delays: Mapping[int, int] | None = None) -> Ints:
-        """The same of durations that lanes of one class do not share: of each lane those of its class's ops."""
         took = np.zeros(len(self), np.int64)
         for lane, columns, given in zip(self.lanes, self.columns, durations, strict=True):
             if given.shape != (len(columns.ops),) or not np.issubdtype(given.dtype, np.integer):

@@ -9,7 +9,7 @@ Which node a stream takes is decided once, by the durations; from then on a step
 can be told what a delay costs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -17,10 +17,8 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.issue.columns import Ints
-from stagedb.profile.network import COMPUTE_STREAM, Network, Reason
-
-ORDERS = ("ready", "issue")
-"""In which order a compute stream takes nodes."""
+from stagedb.profile.network import COMPUTE_STREAM, NO_STREAM, Network, Reason
+from stagedb.systems.system import COMPUTE
 
 _MOST = 8
 
@@ -61,11 +59,11 @@ class Timeline:
 
 def run_step(
     network: Network,
-    durations: Mapping[int, Ints],
-    compute: str = "ready",
+    durations: Sequence[Ints],
+    compute: str = "out-of-order",
     delays: Mapping[int, int] | None = None,
 ) -> Timeline:
-    """Run a step. durations: by class number the ns that each of its ops takes. compute: one of `ORDERS`.
+    """Run a step. durations: of each lane the ns that each op of its class takes. compute: one of `COMPUTE`.
 
     delays: of some nodes, by how many ns more they take; the streams' orders are those without.
     Raises StagedbError, naming what waits, where a step never ends.
@@ -75,19 +73,20 @@ def run_step(
     return clock(order, network.lengths(durations, delays) if delays else length)
 
 
-def decide(network: Network, length: Ints, compute: str = "ready") -> Order:
+def decide(network: Network, length: Ints, compute: str = "out-of-order") -> Order:
     """Decide which nodes the streams take when, with events of these lengths."""
-    if compute not in ORDERS:
-        raise UsageError(f"a compute stream takes nodes as {' or '.join(ORDERS)}, not {compute!r}")
+    if compute not in COMPUTE:
+        raise UsageError(f"a compute stream takes nodes {' or '.join(COMPUTE)}, not {compute!r}")
     chosen = np.flatnonzero(network.stream == COMPUTE_STREAM)
     edges = [network.source, network.target, network.reason]
-    if compute == "issue":
-        edges = _with_order(network, edges, chosen)
+    if compute != "out-of-order":
+        chain = chosen if compute == "in-order" else np.flatnonzero(network.stream != NO_STREAM)
+        edges = _with_order(network, edges, chain)
         chosen = chosen[:0]
     slots = np.full(network.events, -1, np.int64)
     slots[network.event[chosen]] = network.lane[chosen]
     events = _run(network, edges[0], edges[1], length, slots)
-    if compute == "ready":
+    if compute == "out-of-order":
         # The events as taken, and of each its node: those that compute are of one node alone.
         node = np.full(network.events, -1, np.int64)
         node[network.event[chosen]] = chosen

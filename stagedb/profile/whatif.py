@@ -97,32 +97,31 @@ class WhatIf:
 
 def what_if(
     network: Network,
-    durations: Mapping[int, Ints],
+    durations: Sequence[Ints],
     scalings: Sequence[Scaling],
-    compute: str = "ready",
+    compute: str = "out-of-order",
     before: Timeline | None = None,
 ) -> WhatIf:
     """Run a step again with durations scaled. `before` is the step as it is, where that is known already.
 
     Raises UsageError for a selector that chooses nothing of this network, with what there is to choose.
     """
-    length = network.lengths_of_lanes(scaled(network, durations, scalings))
+    length = network.lengths(scaled(network, durations, scalings))
     after = clock(decide(network, length, compute), length)
     return WhatIf(tuple(scalings), before or run_step(network, durations, compute), after)
 
 
-def scaled(network: Network, durations: Mapping[int, Ints], scalings: Sequence[Scaling]) -> list[Ints]:
+def scaled(network: Network, durations: Sequence[Ints], scalings: Sequence[Scaling]) -> list[Ints]:
     """Of each lane the durations of its class's ops [ns], scaled by all that choose them, to the nearest ns."""
     used = dict.fromkeys(scalings, False)
     found = []
-    for lane, columns in zip(network.lanes, network.columns, strict=True):
+    for lane, columns, took in zip(network.lanes, network.columns, durations, strict=True):
         factors = [Fraction(1)] * len(columns.ops)
         for scaling in used:
             for op in np.flatnonzero(scaling.chosen(lane, columns)).tolist():
                 factors[op] *= scaling.factor
                 used[scaling] = True
-        given = durations[columns.number].tolist()
-        found.append(np.array([round(took * by) for took, by in zip(given, factors, strict=True)], np.int64))
+        found.append(np.array([round(ns * by) for ns, by in zip(took.tolist(), factors, strict=True)], np.int64))
     for scaling, was in used.items():
         if not was:
             raise UsageError(f"{scaling} chooses nothing: there is {_there(network, scaling.what)}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from stagedb.errors import UsageError
 from stagedb.systems._nodes import Value, compose
 from stagedb.systems.system import (
+    COMPUTE,
     DTYPES,
     FLAT,
     KINDS,
@@ -177,9 +178,9 @@ def _dimension(value: Value, *, outermost: bool) -> Dimension:
 
 
 def _overlap(value: Value) -> Overlap:
-    fields = value.mapping((), ("streams", "compute_slowdown"))
-    streams, slower = fields.get("streams"), fields.get("compute_slowdown")
+    fields = value.mapping((), ("compute", "streams"))
+    compute, streams = fields.get("compute"), fields.get("streams")
     return Overlap(
+        compute.choice(COMPUTE) if compute is not None else Overlap().compute,
         streams.choice(STREAMS) if streams is not None else Overlap().streams,
-        _exact(slower, "a share of compute's time, from 0 to 10", 10) if slower is not None else Fraction(0),
     )

@@ -25,6 +25,11 @@ DTYPES = ("bf16", "fp16", "fp32", "fp8")
 STREAMS = ("axis", "one")
 """Communication streams of a rank: one a mesh axis, which run beside each other, or one in all."""
 
+COMPUTE = ("in-order", "out-of-order", "exclusive")
+"""How a rank computes: kernel after kernel as they are issued, beside communication, as a stream of a GPU does; any
+kernel that is ready, the earliest issued first, as simulators do; or in the order of issue, and never while the rank
+communicates."""
+
 _DIGITS = 12
 """Decimals of an interpolated efficiency: what logarithms of two machines agree on."""
 
@@ -123,10 +128,10 @@ Network = tuple[Dimension, ...]
 
 @dataclass(frozen=True)
 class Overlap:
-    """What runs beside what. compute_slowdown: how much longer compute takes beside communication (0.1: a tenth)."""
+    """What runs beside what. compute: one of `COMPUTE`; streams: one of `STREAMS`."""
 
+    compute: str = "in-order"
     streams: str = "axis"
-    compute_slowdown: Fraction = Fraction(0)
 
 
 @dataclass(frozen=True)
@@ -184,8 +189,8 @@ class System:
                 for each in self.dimensions
             ],
             "overlap": {
+                "compute": self.overlap.compute,
                 "streams": self.overlap.streams,
-                "compute_slowdown": plain(self.overlap.compute_slowdown),
             },
         }
 

@@ -13,8 +13,10 @@ from stagedb.issue.columns import COMPUTE, Ints, RankTable, Workload
 from stagedb.profile.critical import PARTS
 from stagedb.profile.network import STREAMS, Reason, network_of
 from stagedb.profile.spent import Cover, step_times
-from stagedb.profile.timeline import ORDERS, Timeline, clock, run_step
+from stagedb.profile.timeline import Timeline, clock
+from stagedb.systems.system import COMPUTE as ORDERS
 from tests.export.synthetic import workload
+from tests.profile.stepping import by_lane, run_classes
 
 
 @st.composite
@@ -37,7 +39,7 @@ def timelines(draw: st.DrawFn) -> tuple[Timeline, Mapping[int, Ints]]:
     if draw(st.booleans()):
         durations = symmetric(made, durations)
     streams, compute = draw(st.sampled_from(STREAMS)), draw(st.sampled_from(ORDERS))
-    return run_step(network_of(made, streams), durations, compute), durations
+    return run_classes(network_of(made, streams), durations, compute), durations
 
 
 def with_twins(made: Workload) -> Workload:
@@ -92,7 +94,7 @@ def test_a_delay_on_the_critical_path_delays_the_step_as_much(
     path = step_times(found).path
     delta = data.draw(st.integers(1, 5000))
     for node in data.draw(st.lists(st.sampled_from(path.node.tolist()), min_size=1, max_size=8)):
-        later = clock(found.order, found.network.lengths(durations, {node: delta}))
+        later = clock(found.order, found.network.lengths(by_lane(found.network, durations), {node: delta}))
         assert later.step == found.step + delta
 
 
@@ -107,7 +109,9 @@ def test_a_delay_of_no_more_than_its_slack_changes_nothing(
     for node in data.draw(st.lists(st.integers(0, len(slack) - 1), min_size=1, max_size=8)):
         delta = data.draw(st.integers(0, int(slack[node])))
         for delay, step in ((delta, found.step), (int(slack[node]) + 3, found.step + 3)):
-            assert clock(found.order, found.network.lengths(durations, {node: delay})).step == step
+            assert (
+                clock(found.order, found.network.lengths(by_lane(found.network, durations), {node: delay})).step == step
+            )
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -172,7 +176,7 @@ def test_a_pipelines_wait_is_its_bubble() -> None:
     durations = {
         each.number: np.array([took.get(name, 0) for name in each.ops.name], np.int64) for each in made.classes
     }
-    found = step_times(run_step(network_of(made), durations))
+    found = step_times(run_classes(network_of(made), durations))
     assert found.step == 10 + 3 + 10 + 20 + 5 + 20
     first, second = found.lanes
     assert (first.busy, first.exposed, first.bubble, first.idle) == (30, 3, 35, 0)
@@ -196,6 +200,6 @@ def test_what_has_other_sizes_than_its_class_is_refused() -> None:
     made = workload(tp=1, dp=1, pp=1, microbatches=1)
     net = network_of(made)
     with pytest.raises(ValueError, match="durations"):
-        run_step(net, {0: np.zeros(3, np.int64)})
+        run_classes(net, {0: np.zeros(3, np.int64)})
     with pytest.raises(ValueError, match="less than nothing"):
-        run_step(net, {0: np.full(len(made.classes[0].ops), -1)})
+        run_classes(net, {0: np.full(len(made.classes[0].ops), -1)})

@@ -17,12 +17,13 @@ from stagedb.parallel import Plan
 from stagedb.parallel.schedule import replay, unit_cost
 from stagedb.profile.network import STREAMS, Network, network_of
 from stagedb.profile.spent import step_times
-from stagedb.profile.timeline import Timeline, run_step
+from stagedb.profile.timeline import Timeline
 from stagedb.store import Store
 from tests.export.synthetic import workload
 from tests.export.written import export_workload
 from tests.graph.tiny import card
 from tests.profile.replayed import Run
+from tests.profile.stepping import run_classes
 from tests.profile.test_critical import with_twins
 
 
@@ -36,10 +37,10 @@ def durations(made: Workload, seed: int = 0) -> dict[int, Ints]:
     return {each.number: np.array([cost(name, seed) for name in each.ops.name], np.int64) for each in made.classes}
 
 
-def check_replay(made: Workload, out: Path, seed: int = 0, compute: str = "ready") -> None:
+def check_replay(made: Workload, out: Path, seed: int = 0, compute: str = "out-of-order") -> None:
     """Every node of every rank begins when its lane's does in a replay of the traces."""
-    found = run_step(network_of(made), durations(made, seed), compute)
-    replayed = Run(out, made.model, lambda name: cost(name, seed), as_issued=compute == "issue")
+    found = run_classes(network_of(made), durations(made, seed), compute)
+    replayed = Run(out, made.model, lambda name: cost(name, seed), as_issued=compute == "in-order")
     assert replayed.run() == found.step
     for lane, starts in zip(found.network.lanes, began(found.network, found), strict=True):
         rank = replayed.ranks[lane.rank]
@@ -97,7 +98,7 @@ def test_an_instances_step_is_a_replay_of_its_traces(embedded_store: Store, tmp_
     db.export(made, out=tmp_path / "out")
     for seed in range(4):
         check_replay(rows, tmp_path / "out", seed)
-    check_replay(rows, tmp_path / "out", 4, "issue")
+    check_replay(rows, tmp_path / "out", 4, "in-order")
 
 
 @pytest.mark.parametrize("plan", ["interleaved", "tied", "experts", "zb-h1", "fsdp", "ring"])
@@ -107,13 +108,13 @@ def test_an_instances_delays_cost_what_its_path_and_slack_say(embedded_store: St
     net = network_of(rows, streams)
     for seed in range(4):
         took = durations(rows, seed)
-        found = step_times(run_step(net, took))
+        found = step_times(run_classes(net, took))
         random = np.random.default_rng(seed)
         cases = [(node, 7, 7) for node in random.choice(found.path.node, 20).tolist()]
         for node in random.integers(0, len(net), 40).tolist():
             cases += [(node, int(found.slack[node]), 0), (node, int(found.slack[node]) + 5, 5)]
         for node, delay, later in cases:
-            assert run_step(net, took, delays={node: delay}).step == found.step + later
+            assert run_classes(net, took, delays={node: delay}).step == found.step + later
 
 
 UNIT = 1_000
@@ -152,8 +153,8 @@ def test_bubbles_are_as_published(embedded_store: Store, words: dict[str, Any], 
     """(p - 1) / (m + p - 1) (Huang et al. 2019), (p - 1) / (v m + p - 1) interleaved (Narayanan et al. 2021)."""
     _, _, rows = instance(embedded_store, **words)
     for streams in ("one", "axis"):
-        for compute in ("ready", "issue"):
-            found = step_times(run_step(network_of(rows, streams), units(rows, split=False), compute))
+        for compute in ("out-of-order", "in-order"):
+            found = step_times(run_classes(network_of(rows, streams), units(rows, split=False), compute))
             for spent in found.lanes:
                 assert Fraction(spent.bubble, found.step) == share
                 assert (spent.exposed, spent.idle) == (0, 0)
@@ -173,7 +174,7 @@ def test_tasks_run_when_the_schedule_has_them(embedded_store: Store, words: dict
     _, _, rows = instance(embedded_store, **words)
     plan = Plan.from_mapping(rows.plan)
     spans = replay(plan.orders(), unit_cost)
-    found = step_times(run_step(network_of(rows), units(rows, split=plan.schedule == "zb-h1")))
+    found = step_times(run_classes(network_of(rows), units(rows, split=plan.schedule == "zb-h1")))
     assert found.step == UNIT * max(stage[-1].end for stage in spans)
     for lane, spent in zip(found.network.lanes, found.lanes, strict=True):
         assert [end / UNIT for end in spent.tasks.finish.tolist()] == [span.end for span in spans[lane.stage]]
@@ -183,7 +184,7 @@ def test_tasks_run_when_the_schedule_has_them(embedded_store: Store, words: dict
 def test_a_free_network_exposes_nothing(embedded_store: Store, plan: str) -> None:
     _, _, rows = instance(embedded_store, **PLANS[plan])
     free = {each.number: np.where(each.ops.type == COMPUTE, durations(rows)[each.number], 0) for each in rows.classes}
-    found = step_times(run_step(network_of(rows, "axis"), free))
+    found = step_times(run_classes(network_of(rows, "axis"), free))
     assert [(spent.exposed, spent.communication) for spent in found.lanes] == [(0, 0)] * len(found.lanes)
     assert set(found.path.parts("axis")) == {"compute"}
 
@@ -204,7 +205,7 @@ def test_lanes_are_few_however_many_ranks_there_are(embedded_store: Store) -> No
 
 def test_streams_of_their_own_overlap_axes(embedded_store: Store) -> None:
     _, _, rows = instance(embedded_store, tp=2, dp=2, zero=3, sp=True)
-    one, axis = (run_step(network_of(rows, streams), durations(rows)) for streams in ("one", "axis"))
+    one, axis = (run_classes(network_of(rows, streams), durations(rows)) for streams in ("one", "axis"))
     assert axis.network.streams == ("compute", "dp", "tp")
     assert axis.step < one.step
 
@@ -216,7 +217,7 @@ def test_what_waits_for_ever_is_told() -> None:
     turned = Tasks(*(getattr(tasks, field.name)[[2, 0, 1, 3, 4]] for field in dataclasses.fields(tasks)))
     broken = dataclasses.replace(made, classes=(dataclasses.replace(made.classes[0], tasks=turned), made.classes[1]))
     with pytest.raises(StagedbError, match=r"never ends: .* in backward of micro-batch 0 on stage 0 .* waits for "):
-        run_step(network_of(broken), durations(broken))
+        run_classes(network_of(broken), durations(broken))
 
 
 def test_classes_that_do_not_fit_together_are_refused() -> None:
@@ -234,8 +235,8 @@ def test_classes_that_do_not_fit_together_are_refused() -> None:
             network_of(dataclasses.replace(made, classes=classes))
     with pytest.raises(UsageError, match="one or axis"):
         network_of(made, "many")
-    with pytest.raises(UsageError, match="ready or issue"):
-        run_step(network_of(made), durations(made), "any")
+    with pytest.raises(UsageError, match="in-order or out-of-order"):
+        run_classes(network_of(made), durations(made), "any")
 
 
 def test_members_in_several_lanes_wait_for_each_other(tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_members_in_several_lanes_wait_for_each_other(tmp_path: Path) -> None:
     took = durations(made)
     for twin in made.classes[2:]:
         took[twin.number] = took[twin.number] + np.where(twin.ops.type == COMPUTE, 500_000, 0)
-    found = step_times(run_step(network_of(made), took))
+    found = step_times(run_classes(network_of(made), took))
     net = found.network
     assert [(lane.rank_class, lane.stage) for lane in net.lanes] == [(0, 0), (2, 0), (1, 1), (3, 1)]
     assert net.lanes[0].members["dp"] == (0, 1)

@@ -9,9 +9,9 @@ from stagedb.errors import UsageError
 from stagedb.issue.columns import COLLECTIVE, COMPUTE, SEND
 from stagedb.profile.network import network_of
 from stagedb.profile.spent import step_times
-from stagedb.profile.timeline import run_step
-from stagedb.profile.whatif import Scaling, scaled, what_if
+from stagedb.profile.whatif import Scaling, scaled
 from tests.export.synthetic import workload
+from tests.profile.stepping import by_lane, run_classes, what_if_classes
 
 MADE = workload(tp=2, dp=2, pp=3, microbatches=4)
 TOOK = {each.number: np.full(len(each.ops), 100) for each in MADE.classes}
@@ -58,27 +58,27 @@ def test_a_selector_that_chooses_nothing_says_what_there_is() -> None:
         ("compute:conv=1", "compute: embedding, loss, matmul, optimizer"),
     ):
         with pytest.raises(UsageError, match=said):
-            scaled(NET, TOOK, [Scaling.parse(text)])
+            scaled(NET, by_lane(NET, TOOK), [Scaling.parse(text)])
 
 
 def test_selectors_choose_what_they_say() -> None:
     for text, type_ in (("compute=0.5", COMPUTE), ("collective=0.5", COLLECTIVE), ("send:pp=0.5", SEND)):
-        for columns, took in zip(NET.columns, scaled(NET, TOOK, [Scaling.parse(text)]), strict=True):
+        for columns, took in zip(NET.columns, scaled(NET, by_lane(NET, TOOK), [Scaling.parse(text)]), strict=True):
             assert took.tolist() == np.where(columns.ops.type == type_, 50, 100).tolist()
-    both = scaled(NET, TOOK, [Scaling.parse("stage:1=3"), Scaling.parse("compute:matmul=0.3335")])
+    both = scaled(NET, by_lane(NET, TOOK), [Scaling.parse("stage:1=3"), Scaling.parse("compute:matmul=0.3335")])
     for lane, columns, took in zip(NET.lanes, NET.columns, both, strict=True):
         factors = [(3 if lane.stage == 1 else 1) * (0.3335 if kind == "matmul" else 1) for kind in columns.ops.kind]
         assert took.tolist() == [round(100 * factor) for factor in factors]
 
 
 def test_a_gain_is_what_the_step_gets_shorter() -> None:
-    before = run_step(NET, TOOK)
-    twice = what_if(
+    before = run_classes(NET, TOOK)
+    twice = what_if_classes(
         NET, TOOK, [Scaling("compute", None, Fraction(2)), Scaling.parse("collective=2"), Scaling.parse("send=2")]
     )
     assert (twice.before.step, twice.gain) == (before.step, -before.step)
-    free = what_if(NET, TOOK, [Scaling.parse("collective=0"), Scaling.parse("send=0")], before=before)
+    free = what_if_classes(NET, TOOK, [Scaling.parse("collective=0"), Scaling.parse("send=0")], before=before)
     assert free.before is before
     assert free.gain > 0
     assert [spent.exposed for spent in step_times(free.after).lanes] == [0, 0, 0]
-    assert what_if(NET, TOOK, []).gain == 0
+    assert what_if_classes(NET, TOOK, []).gain == 0

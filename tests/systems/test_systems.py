@@ -35,7 +35,7 @@ network:
     latency: 0
 overlap:
   streams: one
-  compute_slowdown: 0.1
+  compute: exclusive
 """
 
 
@@ -51,7 +51,7 @@ def test_a_file_says_what_a_system_is(tmp_path: Path) -> None:
     inside, outside = system.dimensions
     assert (inside.size, inside.kind, inside.latency) == (4, "ring", Fraction(501, 2))
     assert (outside.size, outside.bandwidth) == (None, math.inf)
-    assert (system.overlap.streams, system.overlap.compute_slowdown) == ("one", Fraction(1, 10))
+    assert (system.overlap.streams, system.overlap.compute) == ("one", "exclusive")
 
 
 def test_presets_are_whole_and_say_where_their_numbers_come_from() -> None:
@@ -120,7 +120,12 @@ WRONG = {
     "half a place": ("size: 4", "size: 4.5", 15, r"network\[0\].size is '4.5'"),
     "a name twice": ("name: outside", "name: inside", 19, "as another dimension's is"),
     "unknown streams": ("streams: one", "streams: two", 24, "overlap.streams is 'two': it takes one of axis, one"),
-    "faster beside communication": ("slowdown: 0.1", "slowdown: -0.1", 25, "overlap.compute_slowdown is '-0.1'"),
+    "an unknown order": (
+        "compute: exclusive",
+        "compute: alone",
+        25,
+        "overlap.compute is 'alone': it takes one of in-order",
+    ),
     "a key twice": ("overlap:", "name: again\noverlap:", 23, "name is there twice"),
     "an efficiency above 1": ("[1e12, 0.8]", "[1e12, 1.8]", 12, r"matmul\[1\]\[1\] is '1.8': it takes an efficiency"),
     "half a point": ("[1e12, 0.8]", "[1e12]", 12, r"matmul\[1\] has 1 numbers"),
