@@ -66,6 +66,19 @@ def packed_columns() -> str:
     return "\n".join(rows) + "\n"
 
 
+def systems() -> str:
+    """The presets as a table."""
+    from stagedb import api
+
+    rows = ["| system | bf16 TFLOP/s | fp8 TFLOP/s | memory | network, one direction |", "|---|---:|---:|---|---|"]
+    for row in api.systems():
+        memory = f"{row['memory_gb']} GB at {row['memory_gb_s']} GB/s"
+        rows.append(
+            f"| `{row['name']}` | {row['bf16_tflops']} | {row['fp8_tflops'] or '-'} | {memory} | {row['network']} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
 def scale_table() -> str:
     """The table of large exports, from the figures that `scripts/bench scale` wrote."""
     from scripts._bench_scale import table

@@ -8,7 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "stagedb"
 
-LAYERS = ("symbols", "graph", "models", "parallel", "store", "instance", "profile", "export", "api", "reference", "cli")
+LAYERS = (
+    *("symbols", "systems", "graph", "models", "parallel", "store", "instance", "issue"),
+    *("profile", "export", "api", "reference", "cli"),
+)
 """Each package may import those before it."""
 
 FREE = {"errors", "faults"}

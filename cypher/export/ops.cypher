@@ -13,7 +13,7 @@
 // column kind: string[] — matmul, all_gather, …
 // column phase: string[] — forward, backward, optimizer
 // column axis: string[] — mesh axis of a message, empty for a compute op
-// column dtype: string[] — format of the elements on the wire, empty for a compute op
+// column dtype: string[] — format of the elements on the wire, or of what FLOPs are computed on; empty for the rest
 // column flops: integer[] [flop] — of one run on one rank
 // column bytes: integer[] [bytes] — read and written
 // column size: integer[] [bytes] — this rank's operand of a message, 0 for a compute op

@@ -2,17 +2,18 @@
 //
 // mode: writes
 // param instance: string — the instance's id
-// param axes: map — for each mesh axis: size, stride; of ep the size
+// param axes: map — for each mesh axis, and ep: size, stride
 // param groups: map — for each axis that has groups: first (id), stride, span (stride times size)
-// param classes: integer[] — the class of each stage and, counted first, coordinate on cp
+// param classes: integer[] — the class of each stage and coordinates on cp and ep, that of ep counted first
 // param rows: map[] — a range of ranks: first, last
 UNWIND $rows AS row
 UNWIND range(row.first, row.last) AS r
 WITH r, r / $axes.tp.stride % $axes.tp.size AS tp, r / $axes.cp.stride % $axes.cp.size AS cp,
-  r / $axes.dp.stride % $axes.dp.size AS dp, r / $axes.pp.stride % $axes.pp.size AS pp
+  r / $axes.dp.stride % $axes.dp.size AS dp, r / $axes.ep.stride % $axes.ep.size AS ep,
+  r / $axes.pp.stride % $axes.pp.size AS pp
 CREATE (:Rank {
   id: $instance + '/' + toString(r), instance: $instance, `rank`: r,
-  tp: tp, cp: cp, dp: dp, ep: r / $axes.ep.stride % $axes.ep.size, pp: pp, class: $classes[pp * $axes.cp.size + cp],
+  tp: tp, cp: cp, dp: dp, ep: ep, pp: pp, class: $classes[(pp * $axes.cp.size + cp) * $axes.ep.size + ep],
   group_tp: $groups.tp.first + r / $groups.tp.span * $groups.tp.stride + r % $groups.tp.stride,
   group_kv: $groups.kv.first + r / $groups.kv.span * $groups.kv.stride + r % $groups.kv.stride,
   group_cp: $groups.cp.first + r / $groups.cp.span * $groups.cp.stride + r % $groups.cp.stride,

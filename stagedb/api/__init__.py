@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stagedb.api.library import describe
     from stagedb.api.querying import queries
     from stagedb.api.results import Exported, GraphInfo, InstanceInfo, Memory, QueryInfo, Rows, Unpacked, properties
+    from stagedb.api.timing import durations, system, systems
     from stagedb.api.traces import unpack, validate
     from stagedb.api.words import GraphWords, PlanWords
 
@@ -33,10 +34,13 @@ __all__ = [
     "Unpacked",
     "connect",
     "describe",
+    "durations",
     "model",
     "models",
     "properties",
     "queries",
+    "system",
+    "systems",
     "unpack",
     "validate",
 ]
@@ -46,6 +50,7 @@ _MODULES = {
     "library": ("describe",),
     "querying": ("queries",),
     "results": ("Exported", "GraphInfo", "InstanceInfo", "Memory", "QueryInfo", "Rows", "Unpacked", "properties"),
+    "timing": ("durations", "system", "systems"),
     "traces": ("unpack", "validate"),
     "words": ("GraphWords", "PlanWords"),
 }

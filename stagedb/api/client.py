@@ -15,12 +15,16 @@ from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
 from stagedb.export import Request, export
 from stagedb.export.ranks import shard_ranks
+from stagedb.export.simulator import simulator_inputs
 from stagedb.models import Card, card_names
-from stagedb.parallel import Plan, typed_words
+from stagedb.parallel import Mesh, Plan, typed_words
 from stagedb.parallel.schedule import INTERLEAVED
 from stagedb.parallel.words import DTYPE_WORDS
 from stagedb.store import Store, load
 from stagedb.store import connect as open_store
+from stagedb.systems.files import DEFAULT as DEFAULT_SYSTEM
+from stagedb.systems.files import load_system
+from stagedb.systems.system import System
 
 DEFAULT_MODEL = "llama3-70b"
 DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
@@ -75,6 +79,7 @@ class Stagedb:
         only: str | None = None,
         shard: str | None = None,
         granularity: str = "op",
+        system: str | Path | System = DEFAULT_SYSTEM,
         packed: bool = False,
         force: bool = False,
         resume: bool = False,
@@ -91,11 +96,12 @@ class Stagedb:
         and pp 16. out: the directory (`./NAME-RANKS` if not given). only: ranks to write, such as `0-63,128` or
         `0-1023:8`. shard: instead, one of N equal parts, such as `0/4`; it has a directory of its own
         (`./NAME-RANKS.0of4`). granularity: `op`, a node an operator, or `block`, which merges what is computed between
-        two communications into one node with the sums. packed: one small file (`./NAME-RANKS.packed`) that `unpack`
-        expands, instead of a directory. force: replace the trace set, or empty directory, that exists under the name.
-        resume: go on with what an export that was interrupted has written, and mend a finished one; not with packed.
-        format: `et` or `json`. compress: gzip the traces, which ASTRA-sim does not read. replay: run the traces as a
-        simulator would before they get their name; by default for small worlds.
+        two communications into one node with the sums. system: what the simulator inputs beside the traces describe, a
+        preset's name or a file's path (`stagedb systems` lists the presets). packed: one small file
+        (`./NAME-RANKS.packed`) that `unpack` expands, instead of a directory. force: replace the trace set, or empty
+        directory, that exists under the name. resume: go on with what an export that was interrupted has written, and
+        mend a finished one; not with packed. format: `et` or `json`. compress: gzip the traces, which ASTRA-sim does
+        not read. replay: run the traces as a simulator would before they get their name; by default for small worlds.
         """
         clock = _Clock()
         wanted = self._to_export(target, model, typed_words(words))
@@ -118,9 +124,11 @@ class Stagedb:
             packed=packed,
         )
         request.check(plan.world, only)
+        described = system if isinstance(system, System) else load_system(system)
+        simulator_inputs(name, plan.world, [size for _, size in Mesh.of(plan).axes], described)
         clock.lap("look up")
         instance = self._made(wanted, clock)
-        done = export(self.store, instance.id, request, only=only, progress=progress)
+        done = export(self.store, instance.id, request, only=only, system=described, progress=progress)
         return Exported(
             path=path,
             world=done.world,

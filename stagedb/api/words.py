@@ -39,6 +39,7 @@ class PlanWords(GraphWords, total=False):
     cp: int
     ep: int
     capacity_factor: float
+    expert_load: str | Sequence[int]
     hsdp: int
     ulysses: int
     micro_batch_size: int

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from stagedb.cli import catalog, database, export, graphs, memory, models, query, validate
+from stagedb.cli import catalog, database, export, graphs, memory, models, query, systems, validate
 from stagedb.errors import StagedbError
 
 HELP = """Execution traces of distributed LLM training, in a graph database.
@@ -14,6 +14,7 @@ HELP = """Execution traces of distributed LLM training, in a graph database.
 stagedb export --model llama3-8b --tp 2 --pp 2 --ranks 8 --out traces
                              traces of eight ranks, one file each
 stagedb models               the models that it knows
+stagedb systems              the systems that they may run on
 stagedb query bytes_by_axis  what the newest instance sends, over which axis
 
 Model, plan and traces are one chain: `build` writes a model's symbolic graph into the store, `instantiate` copies it
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 
 models.register(app)
+systems.register(app)
 graphs.register(app)
 export.register(app)
 validate.register(app)

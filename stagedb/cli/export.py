@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stagedb.cli.graphs import count, tell_bubble
-from stagedb.cli.options import Common, option_groups
+from stagedb.cli.options import Common, SystemName, option_groups
 from stagedb.cli.plan import PlanWords
 from stagedb.cli.progress import progress
 
@@ -80,6 +80,7 @@ def export(
         Granularity,
         typer.Option(help="A node an operator, or one for all that is computed between two communications."),
     ] = Granularity.OP,
+    system: SystemName = "h100",
     packed: Annotated[
         bool, typer.Option("--packed", help="Write one small file, from which `stagedb unpack` makes the directory.")
     ] = False,
@@ -109,6 +110,7 @@ def export(
             only=only,
             shard=shard,
             granularity=granularity.value,
+            system=system,
             packed=packed,
             force=force,
             resume=resume,

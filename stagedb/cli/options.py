@@ -17,6 +17,14 @@ import typer
 
 EXIT_INTERRUPTED = 130
 
+SystemName = Annotated[
+    str,
+    typer.Option(
+        "--system", metavar="NAME|FILE", help="The system: a preset (`stagedb systems` lists them) or a system's file."
+    ),
+]
+"""The system that a workload runs on."""
+
 
 @dataclass(frozen=True)
 class Common:

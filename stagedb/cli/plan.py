@@ -169,11 +169,20 @@ class PlanWords(GraphWords):
     ] = None
     ep: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Expert parallelism, among the ranks of dp: N divides dp and the experts.  [1]"),
+        typer.Option(
+            metavar="N", help="Expert parallelism, among the ranks of dp x cp: N divides them and the experts.  [1]"
+        ),
     ] = None
     capacity_factor: Annotated[
         float | None,
         typer.Option(metavar="F", help="Slots of an expert, as a multiple of its even share.  [dropless]"),
+    ] = None
+    expert_load: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="How many choices of tokens go to each expert: a YAML or JSON list, or numbers as 3,1,2,2.  [even]",
+        ),
     ] = None
     hsdp: Annotated[
         int | None,

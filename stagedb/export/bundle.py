@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.export.columns import TASK_KINDS, ClassColumns, Workload
 from stagedb.export.encode import VERSION
 from stagedb.export.encoded import EncodedClass
 from stagedb.export.ranks import say_ranks
-from stagedb.export.sequence import Sequence as Nodes
 from stagedb.export.simulator import groups_text
 from stagedb.export.traceset import TraceSet
+from stagedb.issue.columns import TASK_KINDS, ClassColumns, Workload
+from stagedb.issue.sequence import Sequence as Nodes
+from stagedb.systems.system import System
 
 FORMAT = 1
 """Version of the manifest."""
@@ -28,8 +29,8 @@ def groups_json(workload: Workload) -> str:
     return groups_text({str(gid): members.tolist() for gid, members in pairs})
 
 
-def set_facts(name: str, workload: Workload, granularity: str) -> dict[str, Any]:
-    """What the traces of an instance are and where they come from."""
+def set_facts(name: str, workload: Workload, granularity: str, system: System) -> dict[str, Any]:
+    """What the traces of an instance are and where they come from, and the system beside them."""
     return {
         "name": name,
         "instance": workload.instance,
@@ -39,6 +40,7 @@ def set_facts(name: str, workload: Workload, granularity: str) -> dict[str, Any]
         "world": len(workload.ranks),
         "granularity": granularity,
         "versions": {"stagedb": importlib.metadata.version("stagedb"), "chakra": VERSION},
+        "system": system.to_dict(),
     }
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from stagedb.errors import StagedbError
-from stagedb.export.columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
 from stagedb.export.rules import SMALLEST_ALL_GATHER
-from stagedb.export.sequence import Sequence
 from stagedb.export.wire import Ints
+from stagedb.issue.columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
+from stagedb.issue.sequence import Sequence
 
 SIMULATED = ("all_reduce", "all_gather", "all_to_all", "reduce_scatter")
 _MOST = 5

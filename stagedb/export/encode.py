@@ -13,10 +13,10 @@ import numpy as np
 from stagedb.errors import StagedbError
 from stagedb.export import chakra_pb2 as pb
 from stagedb.export import wire
-from stagedb.export.columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Ops, Workload
 from stagedb.export.encoded import EncodedClass, RankBytes
-from stagedb.export.sequence import CTRL_DEPS, DATA_DEPS, Layout, Sequence
 from stagedb.export.wire import Bytes, Ints, Rows
+from stagedb.issue.columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Ops, Workload
+from stagedb.issue.sequence import CTRL_DEPS, DATA_DEPS, Layout, Sequence
 
 VERSION = "0.0.4"
 """Of Chakra's schema."""

@@ -5,28 +5,37 @@ import numpy as np
 from stagedb.errors import StagedbError, UsageError
 from stagedb.export.bundle import class_facts, groups_json, set_facts
 from stagedb.export.checks import check_workload
-from stagedb.export.columns import Workload
 from stagedb.export.encode import RankFields, encode, rank_bytes
 from stagedb.export.output import Clock, Counter, Progress, Request, Summary, write_set, writers_for
 from stagedb.export.packed import packed_size, write_packed
 from stagedb.export.ranks import parse_ranks
-from stagedb.export.sequence import sequence
 from stagedb.export.simulator import simulator_inputs
-from stagedb.export.source import find, read_workload
 from stagedb.export.staging import staged_file
 from stagedb.export.traceset import MANIFEST, ClassTraces, TraceSet
 from stagedb.export.wire import Ints
 from stagedb.export.writing import explain
 from stagedb.faults import fault_point
+from stagedb.issue.columns import Workload
+from stagedb.issue.sequence import sequence
+from stagedb.issue.source import find, read_workload
 from stagedb.store import Store
+from stagedb.systems.files import DEFAULT, load_system
+from stagedb.systems.system import System
 
 
 def export(
-    store: Store, instance: str, request: Request, *, only: str | None = None, progress: Progress | None = None
+    store: Store,
+    instance: str,
+    request: Request,
+    *,
+    only: str | None = None,
+    system: System | None = None,
+    progress: Progress | None = None,
 ) -> Summary:
     """Write the traces of an instance, with communicator groups, simulator inputs and manifest, as the request says.
 
-    only: ranks such as `0-7,16`; all if not given. Raises UsageError for requests that are refused and StagedbError for
+    only: ranks such as `0-7,16`; all if not given. system: what the simulator inputs describe; the default preset if
+    not given. Raises UsageError for requests that are refused and StagedbError for
     failures; then nothing is left under the name.
     """
     clock, counter = Clock(), Counter(progress)
@@ -38,7 +47,7 @@ def export(
         with clock.stage("read"):
             workload = read_workload(store, instance, row)
         with clock.stage("encode"):
-            traces = trace_set(workload, only, request.granularity)
+            traces = trace_set(workload, only, request.granularity, system)
         if request.packed:
             return _pack(traces, request, clock)
         return write_set(
@@ -63,9 +72,12 @@ def _pack(traces: TraceSet, request: Request, clock: Clock) -> Summary:
     return Summary(request.out, traces.world, traces.count, traces.nodes, traces.bytes, False, clock.seconds, size)
 
 
-def trace_set(workload: Workload, only: str | None = None, granularity: str = "op") -> TraceSet:
+def trace_set(
+    workload: Workload, only: str | None = None, granularity: str = "op", system: System | None = None
+) -> TraceSet:
     """Lay out and check every class of an instance, and encode those of which ranks are wanted."""
     world = len(workload.ranks)
+    system = system or load_system(DEFAULT)
     ranks: Ints = np.arange(world) if only is None else parse_ranks(only, world)
     nodes = {columns.number: sequence(columns, granularity) for columns in workload.classes}
     check_workload(workload, nodes)
@@ -80,11 +92,11 @@ def trace_set(workload: Workload, only: str | None = None, granularity: str = "o
             facts = class_facts(workload, columns, nodes[number], encoded)
             classes.append(ClassTraces(facts, encoded, rank_bytes(workload, fields, wanted)))
     name = workload.model.replace("/", "_")
-    inputs = simulator_inputs(name, world, workload.degrees)
+    inputs = simulator_inputs(name, world, workload.degrees, system)
     if f"{name}.json" in (MANIFEST, *inputs):
         raise UsageError(f"traces of a model called {name} would have two files {name}.json: give it another name")
     files = {f"{name}.json": groups_json(workload), **inputs}
-    return TraceSet(set_facts(name, workload, granularity), files, tuple(classes))
+    return TraceSet(set_facts(name, workload, granularity, system), files, tuple(classes))
 
 
 def smaller(workload: Workload, traces: TraceSet, free: int) -> list[str]:

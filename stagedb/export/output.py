@@ -16,11 +16,11 @@ from stagedb.export.mending import lacking
 from stagedb.export.packed import write_packed
 from stagedb.export.places import TakenError, check_directory, check_file, is_trace_set
 from stagedb.export.ranks import parse_ranks, say_ranks
-from stagedb.export.sequence import GRANULARITIES
 from stagedb.export.staging import abandoned, mended, staged
 from stagedb.export.traceset import MANIFEST, ClassTraces, TraceSet
 from stagedb.export.writing import Format, Job, Target, Writers, explain, write_ranks, writers
 from stagedb.faults import fault_point
+from stagedb.issue.sequence import GRANULARITIES
 
 Progress = Callable[[int, int, int], None]
 """Called with how many ranks are written, of how many, and how many bytes that is."""

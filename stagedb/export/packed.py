@@ -21,13 +21,13 @@ import numpy.typing as npt
 from stagedb.errors import StagedbError, UsageError
 from stagedb.export.encoded import EncodedClass, RankBytes
 from stagedb.export.packed_class import wrong_class, wrong_facts
-from stagedb.export.packed_index import files_of, is_int, parse_index, wrong_files, wrong_index
+from stagedb.export.packed_index import files_of, is_int, parse_index, with_system, wrong_files, wrong_index
 from stagedb.export.ranks import parse_ranks
 from stagedb.export.traceset import ClassTraces, TraceSet
 from stagedb.export.wire import Ints
 
-FORMAT = 1
-"""Version of the file's layout."""
+FORMAT = 2
+"""Version of the file's layout. In format 1 a set had no system: it is unpacked with the default one."""
 
 INDEX = "packed.json"
 
@@ -196,10 +196,11 @@ class Packed:
             raise UsageError(
                 f"{self.path} is of format {index['format']}, and this stagedb reads {FORMAT}: use a newer one"
             )
-        reason = wrong_index(index, COLUMNS)
+        held: dict[str, Any] = with_system(index) if index["format"] == 1 else index
+        reason = wrong_index(held, COLUMNS)
         if reason is not None:
             raise self._damaged(f"{INDEX}: {reason}")
-        return index
+        return held
 
     def _column(self, number: int, name: str) -> npt.NDArray[Any]:
         member = _member(number, name)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.export.columns import TASK_KINDS
 from stagedb.export.encoded import EncodedClass, RankBytes
 from stagedb.export.traceset import ClassTraces
 from stagedb.export.wire import Ints
+from stagedb.issue.columns import TASK_KINDS
 
 WIDEST = 9
 """Bytes of a varint that holds what 63 bits do."""

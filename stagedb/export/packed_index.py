@@ -18,6 +18,7 @@ from stagedb.export.ranks import parse_ranks, say_ranks
 from stagedb.export.simulator import groups_text, simulator_inputs
 from stagedb.export.traceset import MANIFEST
 from stagedb.export.wire import Ints
+from stagedb.systems.system import System
 
 LARGEST_WORLD = 1 << 27
 """Ranks, as many as fit into memory on any machine."""
@@ -49,6 +50,7 @@ def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
         return f"the set is called {name} and is of the model {model}"
     return (
         _wrong_degrees(described["plan"], described["world"])
+        or _wrong_system(described)
         or _wrong_classes(index["classes"], described["world"])
         or _wrong_members(
             index["members"], [f"classes/{row['class']}/{name}" for row in index["classes"] for name in columns]
@@ -64,7 +66,25 @@ def files_of(index: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _inputs(described: Mapping[str, Any]) -> dict[str, str]:
-    return simulator_inputs(described["name"], described["world"], _degrees(described["plan"]))
+    degrees = _degrees(described["plan"])
+    return simulator_inputs(described["name"], described["world"], degrees, _system(described["system"]))
+
+
+def with_system(index: dict[str, Any]) -> dict[str, Any]:
+    """An index of format 1 with the default system in its set, where it has a set and no system."""
+    from stagedb.systems.files import DEFAULT, load_system
+
+    described = index.get("set")
+    if not isinstance(described, dict) or "system" in described:
+        return index
+    return {**index, "set": {**described, "system": load_system(DEFAULT).to_dict()}}
+
+
+def _system(content: object) -> System:
+    # The processes that write traces need no systems.
+    from stagedb.systems.files import parse_system
+
+    return parse_system(json.dumps(content, ensure_ascii=False))
 
 
 def _degrees(plan: Mapping[str, Any]) -> list[int]:
@@ -128,6 +148,7 @@ _SET: _Fields = {
     "plan": _is_plan,
     "world": lambda value: _is_count(value) and value <= LARGEST_WORLD,
     "granularity": lambda value: value in ("op", "block"),
+    "system": lambda value: isinstance(value, dict),
     "versions": lambda value: (
         isinstance(value, dict) and {*value} == {"stagedb", "chakra"} and all(map(_is_text, value.values()))
     ),
@@ -169,6 +190,19 @@ def _wrong_degrees(plan: Mapping[str, Any], world: int) -> str | None:
     for degree in _degrees(plan):
         product *= degree
     return None if product == world else f"the plan is of {product} ranks, and the world has {world}"
+
+
+def _wrong_system(described: Mapping[str, Any]) -> str | None:
+    """Whether a system is one, said in the one way that `to_dict` has, and gives what a simulator takes."""
+    try:
+        if json.dumps(_system(described["system"]).to_dict()) != json.dumps(described["system"]):
+            return "its system is said in another way than systems are"
+        _inputs(described)
+    except UsageError as error:
+        return str(error)
+    except RecursionError:
+        return "its system is nested too deeply"
+    return None
 
 
 def _wrong_classes(rows: list[dict[str, Any]], world: int) -> str | None:

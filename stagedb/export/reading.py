@@ -61,12 +61,7 @@ class TraceColumns:
 
 def read_trace(path: Path) -> TraceColumns:
     """One rank's trace (`.et`, also gzipped). TraceError, with the offset, where the file is not one."""
-    messages = _messages(path)
-    first = next(messages, None)
-    if first is None:
-        raise TraceError(f"{path} is empty: a trace begins with its metadata")
-    metadata = pb.GlobalMetadata()
-    _parse(metadata, first, path, 0)
+    metadata, messages = _opened(path)
     trace = TraceColumns(path, metadata.version, [], [], [], [], [], {name: [] for name in ATTRIBUTE_FIELDS}, [], [])
     node = pb.Node()
     for index, data in enumerate(messages):
@@ -78,6 +73,26 @@ def read_trace(path: Path) -> TraceColumns:
         trace.ctrl_deps.append(tuple(node.ctrl_deps))
         _attributes(trace, index, node)
     return trace
+
+
+def node_durations(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and duration in microseconds (0: none) of each node of a trace. TraceError as of `read_trace`."""
+    _, messages = _opened(path)
+    node = pb.Node()
+    for index, data in enumerate(messages):
+        _parse(node, data, path, index + 1)
+        yield node.name, int(node.duration_micros)
+
+
+def _opened(path: Path) -> tuple[pb.GlobalMetadata, Iterator[bytes]]:
+    """A trace's metadata, and the messages of its nodes."""
+    messages = _messages(path)
+    first = next(messages, None)
+    if first is None:
+        raise TraceError(f"{path} is empty: a trace begins with its metadata")
+    metadata = pb.GlobalMetadata()
+    _parse(metadata, first, path, 0)
+    return metadata, messages
 
 
 def _attributes(trace: TraceColumns, index: int, node: pb.Node) -> None:

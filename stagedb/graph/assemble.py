@@ -11,7 +11,7 @@ from stagedb.graph.block import LaidOut, cut
 from stagedb.graph.costs import WIDTHS, Sizes, cost
 from stagedb.graph.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.graph.layout import Layout
-from stagedb.graph.operators import AdamW, Cast, Exchange, Redistribution, Rotate, Send, dump
+from stagedb.graph.operators import AdamW, Cast, Exchange, Operator, Redistribution, Rotate, Send, dump
 from stagedb.graph.symbolic import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
 from stagedb.graph.temporaries import temporary
 from stagedb.graph.tensors import Operation, Tensor
@@ -264,6 +264,12 @@ def _reduce(step: list[Operation], layouts: dict[str, Layout], block: LaidOut, g
     return reduced
 
 
+def _operand(sizes: Sizes, move: Operator, tensor: Tensor, layout: Layout) -> sympy.Expr:
+    """Bytes of a collective's operand. All ranks of ep call with one size: the largest."""
+    uneven = isinstance(move, Redistribution) and move.mesh_axis == "ep"
+    return sizes.message(tensor, layout) if uneven else sizes.bytes(tensor, layout)
+
+
 def _sym_op(
     block: LaidOut,
     op: Operation,
@@ -322,7 +328,7 @@ def _sym_op(
             reads=reads,
             writes=writes,
             axis=move.mesh_axis,
-            comm_bytes=canonical(sizes.bytes(tensor, layouts[tensor.name])),
+            comm_bytes=canonical(_operand(sizes, move, tensor, layouts[tensor.name])),
             comm_out_bytes=canonical(sizes.bytes(result, layouts[result.name])),
             dtype=tensor.dtype,
             present=None if present is None else canonical(present),
@@ -339,6 +345,7 @@ def _sym_op(
         name=op.name,
         type=OpType.COMPUTE,
         kind="slice" if sliced else move.kind,
+        dtype=None if costs.flops == 0 else op.inputs[0].dtype,
         order=order,
         reads=reads,
         writes=writes,

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import sympy
 
-from stagedb.graph.layout import Layout
+from stagedb.graph.layout import Layout, Partitioned
 from stagedb.graph.tensors import Operation, Tensor
 from stagedb.symbols import symbol
 
@@ -27,9 +27,21 @@ def _at_least_one(size: sympy.Expr) -> sympy.Expr:
     return sympy.Max(size, 1)
 
 
+def _filled(layout: Layout, load: str) -> sympy.Expr:
+    """Which part of the slots of this rank's experts has tokens: all of it, but where some experts are chosen more."""
+    if layout.on("ep") != Partitioned("experts"):
+        return symbol("load_all") / (symbol("E") * symbol("load_most"))
+    here = symbol(load) - (1 if load == "load_here" else 0)
+    return here * symbol("ep") / (symbol("E") * symbol("load_most"))
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """The global size of every named axis. Axes in `replicable` are repeated where a degree exceeds their size."""
+    """The global size of every named axis. Axes in `replicable` are repeated where a degree exceeds their size.
+
+    Slots of experts are told as if all were as many as those of the expert that is chosen most; elements, bytes and
+    FLOPs count those that have tokens alone.
+    """
 
     axes: Mapping[str, sympy.Expr]
     replicable: frozenset[str] = frozenset()
@@ -51,7 +63,14 @@ class Sizes:
 
     def elements(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
         """This rank's number of elements."""
-        return sympy.Mul(*self.local_shape(tensor, layout))
+        whole = sympy.Mul(*self.local_shape(tensor, layout))
+        return whole * _filled(layout, "load_here") if "slots" in tensor.axes else whole
+
+    def message(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
+        """Bytes of the tensor as an operand of a collective: where ranks have unequal parts, those of the largest."""
+        if "slots" not in tensor.axes:
+            return self.bytes(tensor, layout)
+        return sympy.Mul(*self.local_shape(tensor, layout)) * _filled(layout, "load_top") * WIDTHS[tensor.dtype]
 
     def bytes(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
         """This rank's bytes."""
@@ -78,8 +97,9 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
     def size(axis: str) -> sympy.Expr:
         return sizes.local(axis, cuts.get(axis, ()))
 
+    slotted = next((layouts[t.name] for t in (*op.inputs, *op.outputs) if "slots" in t.axes), None)
     return Cost(
-        op.operator.flops(size),
+        op.operator.flops(size) * (1 if slotted is None else _filled(slotted, "load_here")),
         sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in op.inputs)),
         sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in op.outputs)),
         op.operator.dims(size),

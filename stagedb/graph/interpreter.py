@@ -77,13 +77,15 @@ def run(
     labels: Array,
     pipeline: Pipeline | None = None,
     recompute_every: int = 1,
+    expert_load: tuple[int, ...] = (),
 ) -> Run:
     """One training step on pp stages of dp·cp·tp simulated ranks; the loss is the mean over all micro-batches.
 
     tokens, labels: (micro-batches · B, S), the global micro-batches one after another. pipeline: None is one stage that
     runs one micro-batch. recompute_every: in which layers of a stage, counted from 1, what the graph recomputes is
-    recomputed. Raises ValueError where the pipeline does not suit the graph, env or batch, where its orders
-    never end, and where a message does not lie as the graph says; AssertionError where replicas differ.
+    recomputed. expert_load: how many of so many choices of tokens in a row go to each expert; empty: one to each.
+    Raises ValueError where the pipeline does not suit the graph, env or batch, where its orders never end, and where a
+    message does not lie as the graph says; AssertionError where replicas differ.
     """
     places = list(enumerate(positions(graph, env)))
     pipeline = pipeline or Pipeline((len(places),), (ALONE,))
@@ -92,7 +94,7 @@ def run(
         for start in range(0, len(tokens), env["B"])
     ]
     _check(pipeline, env, len(places), len(tokens))
-    mesh = SimulatedMesh(graph, env)
+    mesh = SimulatedMesh(graph, env, expert_load)
     post: dict[Message, Value] = {}
     bounds = pairwise(accumulate(pipeline.positions, initial=0))
     pp, stages = env["pp"], list[Stage]()

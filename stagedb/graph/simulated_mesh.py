@@ -44,10 +44,14 @@ class Update:
 
 @dataclass(frozen=True)
 class SimulatedMesh:
-    """The dp·cp·tp ranks of one stage. `env` binds every symbol of the graph: degrees, sizes, B, S, dtype widths."""
+    """The dp·cp·tp ranks of one stage. `env` binds every symbol of the graph: degrees, sizes, B, S, dtype widths.
+
+    expert_load: how many choices in a row go to each expert; empty: one to each.
+    """
 
     graph: SymGraph
     env: Mapping[str, int]
+    expert_load: tuple[int, ...] = ()
 
     @cached_property
     def tensors(self) -> Mapping[str, SymTensor]:
@@ -319,7 +323,7 @@ class SimulatedMesh:
                     starts[axis], lengths[axis] = self._part(axis, cut, rank)
         for name in op.writes:
             leader = leader and all(rank[m] == 0 for m in self.layouts[name].partials())
-        return Place(self.sizes, starts, lengths, leader, rank, step, self.order, self.env)
+        return Place(self.sizes, starts, lengths, leader, rank, step, self.order, self.expert_load, self.env)
 
     def _part(self, axis: str, cuts: tuple[str, ...], rank: Mapping[str, int]) -> tuple[int, int]:
         """The first index and the length of a rank's part of an axis."""

@@ -105,7 +105,8 @@ class SymOp:
     """An operator of one block, with its costs on one rank as expressions.
 
     `order` is the issue order inside (block, template), input and weight gradients counted together.
-    Compute: `flops`, `bytes_read`, `bytes_written` (bytes of this rank); `temporary`: bytes that it holds beside its
+    Compute: `flops`, and where there are some `dtype` (class of the operands); `bytes_read`, `bytes_written` (bytes of
+    this rank); `temporary`: bytes that it holds beside its
     operands and results while it runs; `dims` = `[batch,] m, n, k` of a matmul or
     `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention.
     Collective: `axis`, `comm_bytes` (all-gather: this rank's input shard; others: this rank's whole input; send and

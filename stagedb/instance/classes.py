@@ -9,6 +9,9 @@ from stagedb.instance.buckets import Bucket
 from stagedb.instance.layout import IssueOrder, Stage
 from stagedb.parallel import Task, receiver
 
+Member = tuple[int, int]
+"""A rank's coordinates on cp and ep."""
+
 
 @dataclass(frozen=True)
 class ChunkWork:
@@ -25,12 +28,12 @@ class ChunkWork:
 
 @dataclass(frozen=True)
 class StageWork:
-    """What one stage does: its chunks, its task order; on one rank of cp, where these differ."""
+    """What one stage does: its chunks, its task order; on one rank of cp and ep, where these differ."""
 
     index: int
     chunks: tuple[ChunkWork, ...]
     tasks: tuple[Task, ...]
-    cp_rank: int = 0
+    member: Member = (0, 0)
 
     @property
     def layers(self) -> int:
@@ -40,7 +43,7 @@ class StageWork:
 
 @dataclass(frozen=True)
 class RankClass:
-    """Stages with equal work, `stages`, and (stage, rank of cp) of each: rank 0 stands for all where none differ.
+    """Stages with equal work, `stages`, and (stage, member) of each: (0, 0) stands for all where none differ.
 
     `work` is that of the first of them; peers and groups are relative, so it serves all.
     first_layers: of each stage, chunk after chunk, what makes a layer's number on the stage that in the model.
@@ -51,7 +54,7 @@ class RankClass:
     stages: tuple[int, ...]
     first_layers: tuple[int, ...]
     work: StageWork
-    places: tuple[tuple[int, int], ...] = ()
+    places: tuple[tuple[int, Member], ...] = ()
 
 
 @dataclass(frozen=True, order=True)
@@ -115,7 +118,7 @@ def _class(number: int, digest: str, members: Sequence[StageWork]) -> RankClass:
         tuple(firsts),
         tuple(first for layers in firsts.values() for first in layers),
         members[0],
-        tuple((work.index, work.cp_rank) for work in members),
+        tuple((work.index, work.member) for work in members),
     )
 
 
@@ -125,10 +128,10 @@ def feeds(classes: Sequence[RankClass]) -> list[Feed]:
     stages = 1 + max(stage for stage, _ in class_of)
     indexes = {each.number: {task: index for index, task in enumerate(each.work.tasks)} for each in classes}
     found: set[Feed] = set()
-    for (stage, rank), each in class_of.items():
+    for (stage, member), each in class_of.items():
         for index, task in enumerate(each.work.tasks):
             to = receiver(task, stage, stages, len(each.work.chunks))
             if to is not None:
-                target = class_of[to[0], rank].number
+                target = class_of[to[0], member].number
                 found.add(Feed(each.number, index, target, indexes[target][to[1]], to[0] - stage))
     return sorted(found)

@@ -19,7 +19,7 @@ from typing import Any
 from stagedb.errors import StagedbError, UsageError
 from stagedb.faults import fault_point
 from stagedb.instance.buckets import fill
-from stagedb.instance.classes import ChunkWork, RankClass, StageWork, classify
+from stagedb.instance.classes import ChunkWork, Member, RankClass, StageWork, classify
 from stagedb.instance.layout import lay_out
 from stagedb.instance.reading import Evaluated, StoredGraph, evaluate_graph, read_graph
 from stagedb.instance.rows import (
@@ -40,7 +40,7 @@ from stagedb.instance.rows import (
 from stagedb.parallel import AxisGroups, Plan, groups, option, splits
 from stagedb.store import Lease, Store, building
 
-FORMAT = 4
+FORMAT = 5
 """Version of what an instance holds; part of its id."""
 
 Progress = Callable[[str], None]
@@ -118,11 +118,11 @@ def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Ran
     orders = plan.orders()
     works = []
     room = 1 + evaluated.turns * evaluated.width
-    for rank in sorted({rank for _, rank, _ in evaluated.variants}):
+    for member in sorted({member for _, member, _ in evaluated.variants}):
 
-        def variants(layer: int, rank: int = rank) -> tuple[int, ...]:
+        def variants(layer: int, member: Member = member) -> tuple[int, ...]:
             again = plan.recomputes(layer)
-            return tuple(evaluated.variants[again, rank, step] for step in range(max(evaluated.turns, 1)))
+            return tuple(evaluated.variants[again, member, step] for step in range(max(evaluated.turns, 1)))
 
         layers = plan.chunk_layers(stored.sizes["L"])
         chunks = []
@@ -132,7 +132,7 @@ def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Ran
             stage = number.index % plan.pp
             wraps = (number.has_previous and stage == 0, number.has_next and stage == plan.pp - 1)
             chunks.append(ChunkWork(number, order, buckets, wraps))
-        works += [StageWork(stage, tuple(chunks[stage :: plan.pp]), orders[stage], rank) for stage in range(plan.pp)]
+        works += [StageWork(stage, tuple(chunks[stage :: plan.pp]), orders[stage], member) for stage in range(plan.pp)]
     common = {"format": FORMAT, "graph": stored.id, "values": evaluated.values, "dtypes": plan.dtypes.names()}
     return classify(works, common)
 
@@ -171,7 +171,7 @@ class _Copy:
         common = {"graph": self.graph.id, "instance": self.instance}
         values, dtypes = list(self.evaluated.values), self.plan.dtypes.names()
         for places in self._places():
-            self._rows("compute", places, **common, values=values)
+            self._rows("compute", places, **common, values=values, dtypes=dtypes)
             for label in ("collectives", "sends", "recvs"):
                 self._rows(label, places, **common, values=values, dtypes=dtypes)
         self._rows("buckets", bucket_rows(self.instance, self.classes), **common, dtypes=dtypes)

@@ -8,8 +8,9 @@ from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.instance.buckets import BucketOp, OpPlace, Weight
+from stagedb.instance.classes import Member
 from stagedb.instance.layout import BUCKET, Block
-from stagedb.parallel import GROUP_AXES, Plan, splits
+from stagedb.parallel import GROUP_AXES, Plan, members, splits
 from stagedb.store import Store
 from stagedb.symbols import evaluate, symbols
 
@@ -36,13 +37,14 @@ class Evaluated:
     """A graph under a plan: the value of every expression that a present op, edge or weight holds.
 
     `values` has the maps that are not alike (`Place.variant`), the first for what stands outside layers. They differ
-    between layers that recompute and that do not, between ranks of cp, and between the turns of a loop: `variants` has
-    for each of these (whether it recomputes, rank, turn) the place of its map. loops: blocks that have loops; turns: of
-    each loop; width: the most ops that one has.
+    between layers that recompute and that do not, between ranks of cp and of ep, and between the turns of a loop:
+    `variants` has for each of these (whether it recomputes, member, turn) the place of its map; a member's coordinate
+    is 0 where ranks along the axis do not differ. loops: blocks that have loops; turns: of each loop; width: the most
+    ops that one has.
     """
 
     values: tuple[Mapping[str, int], ...]
-    variants: Mapping[tuple[bool, int, int], int]
+    variants: Mapping[tuple[bool, Member, int], int]
     loops: frozenset[str]
     turns: int
     width: int
@@ -121,24 +123,27 @@ def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: Stored
 
 def _variants(
     known: Mapping[str, int], plan: Plan, graph: StoredGraph, turns: int
-) -> tuple[tuple[Mapping[str, int], ...], dict[tuple[bool, int, int], int]]:
-    """The distinct maps, and which of them holds where: by whether it recomputes, rank of cp and turn, from 0."""
+) -> tuple[tuple[Mapping[str, int], ...], dict[tuple[bool, Member, int], int]]:
+    """The distinct maps, and which of them holds where: by whether it recomputes, member and turn, from 0."""
     used = {text: symbols(text) for text in known}
-    changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "step"}]
-    ranks = range(plan.cp) if any("cp_rank" in names for names in used.values()) else (0,)
+    changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "load_here", "step"}]
+    of_cp, of_ep = (any(name in names for names in used.values()) for name in ("cp_rank", "load_here"))
+    of_ep = of_ep and len({plan.rank_symbols(graph.sizes, 0, rank)["load_here"] for rank in range(plan.ep)}) > 1
+    apart = sorted({(cp if of_cp else 0, ep if of_ep else 0) for cp, ep in members(plan)})
     env = plan.env(graph.sizes)
     found: dict[tuple[int, ...], int] = {}
     maps: list[Mapping[str, int]] = []
     variants = {}
     for again in (False, True) if plan.recompute_every > 1 else (True,):
-        for rank in ranks:
+        for member in apart:
+            ranked = {**env, **plan.rank_symbols(graph.sizes, *member)}
             for step in range(max(turns, 1)):
-                own = {**env, "runs": 1 + again, "cp_rank": rank + 1, "step": step + 1}
+                own = {**ranked, "runs": 1 + again, "step": step + 1}
                 changed = tuple(evaluate(text, own) for text in changing)
                 if changed not in found:
                     found[changed] = len(maps)
                     maps.append({**known, **dict(zip(changing, changed, strict=True))})
-                variants[again, rank, step] = found[changed]
+                variants[again, member, step] = found[changed]
     return tuple(maps), variants
 
 

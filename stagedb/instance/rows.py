@@ -1,19 +1,22 @@
 """The rows that the copying statements unwind: places, buckets, tasks, axes and groups of an instance."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from stagedb.instance.classes import ChunkWork, RankClass, feeds
-from stagedb.parallel import AxisGroups, Mesh, Plan, expert_axis, first_and_last
+from stagedb.instance.classes import ChunkWork, Member, RankClass, feeds
+from stagedb.parallel import AxisGroups, Mesh, Plan, expert_axis, first_and_last, members
 
 Row = dict[str, Any]
 
 
 def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
     """One row a rank class."""
-    split = 1 + max(rank for each in classes for _, rank in each.places)
-    per_place = plan.world // plan.pp // split
+    ranks: Counter[int] = Counter()
+    of_members = members(plan)
+    for (_, member), number in member_classes(classes, plan).items():
+        ranks[number] += of_members[member] * plan.tp
     return [
         {
             "class": each.number,
@@ -21,7 +24,7 @@ def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
             "stages": list(each.stages),
             "first_layers": list(each.first_layers),
             "layers": each.work.layers,
-            "ranks": len(each.places) * per_place,
+            "ranks": ranks[each.number],
             "tasks": len(each.work.tasks),
         }
         for each in classes
@@ -176,10 +179,22 @@ def task_feed_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
 
 
 def coordinate_classes(classes: Sequence[RankClass], plan: Plan) -> list[int]:
-    """The class of each stage and rank of cp, that of cp counted first."""
+    """The class of each stage and coordinates on cp and ep, that of ep counted first; -1 where there is no rank."""
+    found = member_classes(classes, plan)
+    return [
+        found.get((stage, (cp, ep)), -1) for stage in range(plan.pp) for cp in range(plan.cp) for ep in range(plan.ep)
+    ]
+
+
+def member_classes(classes: Sequence[RankClass], plan: Plan) -> dict[tuple[int, Member], int]:
+    """The class of each stage and member."""
     number = {place: each.number for each in classes for place in each.places}
-    split = any(rank for _, rank in number)
-    return [number[stage, rank if split else 0] for stage in range(plan.pp) for rank in range(plan.cp)]
+    of_cp, of_ep = (any(member[axis] for _, member in number) for axis in (0, 1))
+    return {
+        (stage, (cp, ep)): number[stage, (cp if of_cp else 0, ep if of_ep else 0)]
+        for stage in range(plan.pp)
+        for cp, ep in members(plan)
+    }
 
 
 def mesh_axes(plan: Plan) -> Row:

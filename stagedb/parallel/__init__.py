@@ -2,7 +2,7 @@
 communicator groups, and pipeline schedules as data."""
 
 from stagedb.parallel.dtypes import WIDTHS, Dtypes
-from stagedb.parallel.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups
+from stagedb.parallel.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups, members
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.plan import Plan, plan_for_ranks
 from stagedb.parallel.recipes import RECIPES, Held
@@ -41,6 +41,7 @@ __all__ = [
     "expert_axis",
     "first_and_last",
     "groups",
+    "members",
     "option",
     "plan_for_ranks",
     "read_plan_file",

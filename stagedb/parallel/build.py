@@ -67,6 +67,7 @@ def _sizes(recipe: Recipe, options: GraphOptions) -> Sizes:
         vocabulary = multiple * sympy.ceiling(vocabulary / multiple)
     parts = sympy.Mul(*map(symbol, slot_axes(options)))
     routed = symbol("B") * symbol("S") * symbol("K") * symbol("capacity")
+    most = symbol("load_most") / symbol("load_all")
     return Sizes(
         {
             "batch": symbol("B"),
@@ -86,8 +87,9 @@ def _sizes(recipe: Recipe, options: GraphOptions) -> Sizes:
             "choices": symbol("K"),
             "expert_ffn": symbol("FE"),
             "shared_ffn": symbol("FS"),
-            # Each rank deals its own tokens, so that what it rounds up is its own share of an expert's slots.
-            "slots": parts * sympy.ceiling(routed / (symbol("E") * symbol("per") * parts)),
+            # Each rank deals its own tokens, so that what it rounds up is its own share of an expert's slots. Every
+            # expert has as many as the one that is chosen most; `Sizes` knows how many of them are filled.
+            "slots": parts * sympy.ceiling(routed * most / (symbol("per") * parts)),
             "own_tokens": symbol("B") * symbol("S") / (symbol("dp") * symbol("cp")),
         },
         frozenset({"kv_heads"}),

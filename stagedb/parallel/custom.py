@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from stagedb.errors import UsageError
+from stagedb.parallel.files import read_text
 
 Rules = Mapping[str, Mapping[str, tuple[str, ...]]]
 
@@ -46,11 +47,7 @@ class Strategy:
 def read_strategy(path: Path) -> str:
     """The text of a strategy's file (YAML or JSON). UsageError, naming file and key, where it holds none."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read the strategy {path}: {error.strerror} (--strategy)") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"the strategy {path} is not UTF-8 text") from None
+        content = yaml.safe_load(read_text(path, "strategy", "--strategy"))
     except yaml.YAMLError as error:
         raise UsageError(f"the strategy {path} is not YAML: {error}") from None
     return _text(_strategy(content, str(path)))

@@ -2,9 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from math import gcd
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from stagedb.errors import UsageError
+from stagedb.parallel.files import read_text
 
 if TYPE_CHECKING:
     from stagedb.parallel.plan import Plan
@@ -14,6 +19,8 @@ def check_expert_parallelism(plan: "Plan") -> None:
     """Raise UsageError where ep, or what goes with it, fits no model."""
     if plan.capacity_factor is not None and not 0 < plan.capacity_factor < float("inf"):
         raise UsageError(f"capacity_factor is {plan.capacity_factor}: --capacity-factor takes a number above 0")
+    if plan.expert_load:
+        _check_load(plan)
     if plan.ep == 1:
         if not plan.options.ep_sync:
             raise UsageError("nothing is reduced over ep 1: take --ep 2 or more, or leave --no-ep-sync out")
@@ -36,6 +43,7 @@ def check_experts(plan: "Plan", sizes: Mapping[str, int]) -> None:
     if "E" not in sizes:
         said = [f"--ep {plan.ep}"] if plan.ep > 1 else []
         said += ["--capacity-factor"] if plan.capacity_factor is not None else []
+        said += ["--expert-load"] if plan.expert_load else []
         if said:
             raise UsageError(f"{said[0]} is for a model with experts, and this one has none: leave it out")
         return
@@ -45,7 +53,9 @@ def check_experts(plan: "Plan", sizes: Mapping[str, int]) -> None:
         raise UsageError(f"ep {plan.ep} does not divide the {experts} experts: the nearest is {valid}")
     split = plan.cp * (plan.tp if plan.options.sp else 1)
     routed = plan.micro_batch_size * plan.seq_len * sizes["K"]
-    if plan.capacity_factor is None and routed % (experts * split):
+    if plan.expert_load:
+        _check_load_of(plan, sizes, Fraction(routed, split))
+    elif plan.capacity_factor is None and routed % (experts * split):
         unit = experts * split
 
         def fits(length: int) -> bool:
@@ -58,6 +68,81 @@ def check_experts(plan: "Plan", sizes: Mapping[str, int]) -> None:
             f"a rank's {routed // split} routed tokens are not divisible among {experts} experts, which a balanced "
             f"load without dropping needs: take {valid}, or --capacity-factor 1"
         )
+
+
+def _check_load(plan: "Plan") -> None:
+    """Raise UsageError for a load that is none."""
+    if plan.capacity_factor is not None:
+        raise UsageError(
+            "with a capacity factor every expert has equally many slots, whatever its load: "
+            "leave --capacity-factor or --expert-load out"
+        )
+    if min(plan.expert_load) < 0 or not any(plan.expert_load):
+        raise UsageError(
+            f"the load of experts is {_some(plan.expert_load)}: --expert-load takes a number of choices for each, "
+            "none below 0, not all 0"
+        )
+
+
+def _check_load_of(plan: "Plan", sizes: Mapping[str, int], own: Fraction) -> None:
+    """Raise UsageError where a load does not suit a model's experts, or the `own` routed tokens of a rank."""
+    load, experts, choices, total = plan.expert_load, sizes["E"], sizes["K"], sum(plan.expert_load)
+    if len(load) != experts:
+        raise UsageError(
+            f"--expert-load names the load of {len(load)} experts, the model has {experts}: they must agree"
+        )
+    if own.denominator > 1 or own.numerator % total:
+        raise UsageError(
+            f"--expert-load sums to {total}, which does not divide the {own} routed tokens of a rank (micro-batch "
+            f"{plan.micro_batch_size} x {plan.seq_len} tokens x {choices} choices, shared by the ranks of a sequence): "
+            f"let it sum to {own}, or to a divisor of it"
+        )
+    if max(load) * choices > total:
+        raise UsageError(
+            f"--expert-load sends {max(load)} of {total} choices to expert {load.index(max(load))}: a token chooses "
+            f"{choices} different experts, so that one gets at most {total // choices}"
+        )
+
+
+def read_load(path: Path) -> tuple[int, ...]:
+    """The load of a YAML or JSON file: a list of whole numbers, one an expert. UsageError where it is none."""
+    try:
+        content = yaml.safe_load(read_text(path, "load of experts", "--expert-load"))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"the load of experts {path} is neither YAML nor JSON: {error} (--expert-load)") from None
+    if not isinstance(content, list) or not content:
+        raise UsageError(f"the load of experts {path} is no list: --expert-load takes one of whole numbers, as [3, 1]")
+    for index, value in enumerate(content):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise UsageError(f"{path}: the load of expert {index} is {value!r}, which is no whole number")
+    return tuple(content)
+
+
+def loads(plan: "Plan", sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """What falls to each expert of a model, in the smallest whole numbers."""
+    given = plan.expert_load or (1,) * sizes["E"]
+    common = gcd(*given)
+    return tuple(each // common for each in given)
+
+
+def load_symbols(plan: "Plan", sizes: Mapping[str, int], ep_rank: int) -> dict[str, int]:
+    """What the load's symbols stand for: all of it, the most of one expert and of one rank's, and this rank's and 1.
+
+    `load_here` is counted from 1, as symbols are above 0.
+    """
+    given = loads(plan, sizes)
+    each = sizes["E"] // plan.ep
+    of_ranks = [sum(given[start : start + each]) for start in range(0, each * plan.ep, each)] if each else [0]
+    return {
+        "load_all": sum(given),
+        "load_most": max(given),
+        "load_top": max(of_ranks),
+        "load_here": of_ranks[ep_rank % len(of_ranks)] + 1,
+    }
+
+
+def _some(load: tuple[int, ...]) -> str:
+    return ", ".join(map(str, load[:8])) + (", ..." if len(load) > 8 else "")
 
 
 def widths(plan: "Plan", sizes: Mapping[str, int]) -> list[int]:

@@ -5,6 +5,7 @@ group `index` of an axis holds `start(index) + k * step` for k in 0..members-1, 
 `start(index) = index // stride * (stride * size) + index % stride`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -119,6 +120,16 @@ def first_id(count: int) -> int:
 def expert_axis(plan: Plan) -> str:
     """The inner one of dp and cp, whose ranks are counted together for experts; they stand next to each other."""
     return min((axis for axis in ("dp", "cp") if getattr(plan, axis) > 1), key=plan.rank_order.index, default="dp")
+
+
+def members(plan: Plan) -> Counter[tuple[int, int]]:
+    """By coordinates on cp and ep: how many ranks of a stage have them, those of one tensor-parallel rank counted."""
+    outer, inner = ("cp", "dp") if expert_axis(plan) == "dp" else ("dp", "cp")
+    found: Counter[tuple[int, int]] = Counter()
+    for number in range(plan.dp * plan.cp):
+        at = dict(zip((outer, inner), divmod(number, getattr(plan, inner)), strict=True))
+        found[at["cp"], number % plan.ep] += 1
+    return found
 
 
 def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from stagedb.errors import UsageError
+from stagedb.parallel.files import read_text
 from stagedb.parallel.schedule import Order, Task, TaskKind, replay, splits
 
 EXPLICIT = "explicit"
@@ -84,12 +85,7 @@ def read_schedule_file(path: Path) -> tuple[str, ...]:
 
     Raises UsageError with the line of what is wrong.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read the schedule {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the schedule {path} is not UTF-8 text") from error
+    text = read_text(path, "schedule", "--schedule")
     try:
         # Nodes, not objects: they know their lines, and nothing is ever constructed from them.
         root = yaml.compose(text, Loader=yaml.SafeLoader)

@@ -11,7 +11,14 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.parallel.dtypes import Dtypes
-from stagedb.parallel.expert_plans import capacity, check_expert_parallelism, check_experts, widths
+from stagedb.parallel.expert_plans import (
+    capacity,
+    check_expert_parallelism,
+    check_experts,
+    load_symbols,
+    read_load,
+    widths,
+)
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.orders import ENDINGS, EXPLICIT, check_orders, order_text, parse_order, read_schedule_file
 from stagedb.parallel.recipes import RECIPES
@@ -30,8 +37,9 @@ class Plan:
     `dp * tp * pp * cp` ranks. hsdp: copies that are kept of what is sharded over dp, each on dp / hsdp neighbouring
     ranks (hybrid sharding). ulysses: neighbours on cp that exchange heads, in a ring over cp / ulysses places
     (cp_kind `ulysses-ring`). capacity_factor: slots that an expert has for a rank's tokens, as a multiple of its even
-    share of them; None is dropless. micro_batch_size: sequences a rank of dp and micro-batch. global_batch_size:
-    sequences a step; None is one micro-batch a data-parallel rank. seq_len: tokens a sequence.
+    share of them; None is dropless. expert_load: how many of so many choices in a row go to each expert; empty is an
+    even load. micro_batch_size: sequences a rank of dp and micro-batch. global_batch_size: sequences a step; None is
+    one micro-batch a data-parallel rank. seq_len: tokens a sequence.
     virtual_stages: chunks of layers that each stage holds; with more than one, 1f1b is interleaved 1F1B.
     task_order: where the schedule is `explicit`, the tasks of each stage in order, as text (`parallel.orders`).
     recompute_every: what the options recompute is recomputed in every so-manieth layer of a stage, counted from 1
@@ -50,6 +58,7 @@ class Plan:
     hsdp: int = 1
     ulysses: int = 1
     capacity_factor: float | None = None
+    expert_load: tuple[int, ...] = ()
     micro_batch_size: int = 1
     global_batch_size: int | None = None
     seq_len: int = 2048
@@ -104,6 +113,8 @@ class Plan:
             if "task_order" in typed:
                 raise UsageError("the plan says its order of tasks twice: as task_order, and as a file (--schedule)")
             typed |= {"task_order": read_schedule_file(Path(typed["schedule"])), "schedule": EXPLICIT}
+        if isinstance(typed.get("expert_load"), str):
+            typed["expert_load"] = read_load(Path(typed["expert_load"]))
         options = GraphOptions(**{word: typed.pop(word) for word in OPTION_WORDS if word in typed})
         formats = {word.removesuffix("_dtype"): typed.pop(word) for word in DTYPE_WORDS if word in typed}
         dtypes = Dtypes.of(options.recipe, **formats)
@@ -140,6 +151,7 @@ class Plan:
         numbers = (*DEGREES, "hsdp", "ulysses", "micro_batch_size", "global_batch_size", "seq_len")
         words = {name: getattr(self, name) for name in numbers}
         words["capacity_factor"] = self.capacity_factor
+        words["expert_load"] = list(self.expert_load)
         words["schedule"] = self.schedule
         words["virtual_stages"] = self.virtual_stages
         words["task_order"] = list(self.task_order)
@@ -225,12 +237,16 @@ class Plan:
         check_experts(self, sizes)
         self._check_sequence()
 
+    def rank_symbols(self, sizes: Mapping[str, int], cp_rank: int, ep_rank: int) -> dict[str, int]:
+        """What the symbols stand for that differ between ranks of a stage."""
+        return {"cp_rank": cp_rank + 1, **(load_symbols(self, sizes, ep_rank) if "E" in sizes else {})}
+
     def env(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """What the symbols of expressions stand for: the model's sizes, degrees, B, S, and bytes of each dtype class.
 
         B is the global micro-batch: the sequences that all data-parallel ranks together run at once. copies: how many
         there are of the parameters, a master copy counted. runs: how often what is recomputed runs; 1 where it is not.
-        cp_rank and step are those of one rank and one turn: the first.
+        cp_rank, step and load_here are those of one rank and one turn: the first.
         """
         degrees = {name: getattr(self, name) for name in DEGREES}
         return {
@@ -242,10 +258,10 @@ class Plan:
             "cpa": self.ulysses,
             "edp": self.dp * self.cp // self.ep,
             **capacity(self),
+            **self.rank_symbols(sizes, 0, 0),
             "hsdp": self.hsdp,
             **self.dtypes.widths(),
             "runs": 2,
-            "cp_rank": 1,
             "step": 1,
             "copies": 1 if self.dtypes.master == "none" else 2,
         }

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from stagedb.errors import UsageError
+from stagedb.parallel.files import read_text
 from stagedb.parallel.options import GraphOptions
 
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
@@ -34,6 +35,7 @@ WORDS: Mapping[str, type] = {
     "hsdp": int,
     "ulysses": int,
     "capacity_factor": float,
+    "expert_load": tuple,
     "micro_batch_size": int,
     "global_batch_size": int,
     "seq_len": int,
@@ -47,6 +49,9 @@ WORDS: Mapping[str, type] = {
     **OPTION_WORDS,
 }
 """Every word of a plan with the type of its value: `tuple` is a list of integers, `list` a list of names."""
+
+FILED = frozenset({"expert_load"})
+"""Words of a list that may be the name of a file of it instead."""
 
 _KINDS: Mapping[type, str] = {
     int: "a whole number",
@@ -79,12 +84,7 @@ def typed_words(words: Mapping[str, object]) -> dict[str, Any]:
 
 def read_plan_file(path: Path) -> dict[str, Any]:
     """The words of a YAML, JSON or TOML file (by its ending), checked; feed them to `Plan.from_mapping`."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read the plan {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the plan {path} is not UTF-8 text") from error
+    text = read_text(path, "plan", "--plan")
     try:
         words = _parse(path.suffix.lower(), text)
     except (ValueError, yaml.YAMLError) as error:
@@ -115,6 +115,8 @@ def _near(word: str) -> str:
 
 
 def _typed(word: str, kind: type, value: object) -> object:
+    if word in FILED and isinstance(value, str) and Path(value).suffix:
+        return value
     if kind in (tuple, list) and isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
         if kind is tuple:

@@ -1,7 +1,42 @@
-"""An instance on accelerators: what every rank class holds in memory over a step."""
+"""An instance on accelerators: what every rank class holds in memory over a step, and when it runs what.
 
+A network connects all that an instance's rank classes issue; with durations of their ops it has a timeline, whose
+critical path, slack and waits `step_times` tells.
+"""
+
+from stagedb.profile.critical import Legs, Path
+from stagedb.profile.lanes import Lane
 from stagedb.profile.lifetimes import Category
 from stagedb.profile.memory import ClassMemory, analyse, record
+from stagedb.profile.network import Network, Reason, network_of
+from stagedb.profile.spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times
+from stagedb.profile.timeline import Timeline, run_step
 from stagedb.profile.usage import Alive, Point, Usage
+from stagedb.profile.whatif import Scaling, WhatIf, what_if
 
-__all__ = ["Alive", "Category", "ClassMemory", "Point", "Usage", "analyse", "record"]
+__all__ = [
+    "Alive",
+    "Category",
+    "ClassMemory",
+    "Lane",
+    "LaneTimes",
+    "Legs",
+    "Network",
+    "NodeTimes",
+    "OpTimes",
+    "Path",
+    "Point",
+    "Reason",
+    "Scaling",
+    "StepTimes",
+    "TaskTimes",
+    "Timeline",
+    "Usage",
+    "WhatIf",
+    "analyse",
+    "network_of",
+    "record",
+    "run_step",
+    "step_times",
+    "what_if",
+]

@@ -80,7 +80,7 @@ class _Making:
     def __init__(self, graph: SymGraph, plan: Plan, each: RankClass, chunk: int) -> None:
         self.graph, self.plan, self.chunk, self.work = graph, plan, chunk, each.work.chunks[chunk]
         self.stage, self.split = self.work.stage, splits(each.work.tasks)
-        self.env = {**plan.env(graph.sizes), "cp_rank": each.work.cp_rank + 1}
+        self.env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *each.work.member)}
         self.widths = {name: WIDTHS[format_] for name, format_ in plan.dtypes.names().items()}
         self.values: dict[tuple[str, bool, int], int] = {}
         self.tensors = {tensor.name: tensor for tensor in graph.tensors}

@@ -38,7 +38,7 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
     here = Mesh.of(plan).coordinates(record.rank)
     classes = analyse(db.store, instance.graph, plan)
     places = {place: each for each in classes for place in each.rank_class.places}
-    found = places.get((here["pp"], here["cp"])) or places[here["pp"], 0]
+    found = places.get((here["pp"], (here["cp"], 0))) or places[here["pp"], (0, 0)]
     statistics = _Statistics(found, record.config)
     start = found.usage.before()
     yield Difference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0))

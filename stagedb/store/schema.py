@@ -137,7 +137,7 @@ FIRST = (
             Property("axis", "string?", "mesh axis it communicates on"),
             Property("comm_bytes", "string?", "its input on one rank, an expression", "B"),
             Property("comm_out_bytes", "string?", "its output on one rank, an expression", "B"),
-            Property("dtype", "string?", "class of the elements on the wire"),
+            Property("dtype", "string?", "class of the elements on the wire, or of what FLOPs are computed on"),
             Property(
                 "peer", "string?", "a message inside a block: ranks of cp from here to its other end, an expression"
             ),
@@ -210,7 +210,7 @@ FIRST = (
             Property("axis", "string?", "mesh axis it communicates on"),
             Property("comm_bytes", "integer?", "its input on one rank; a message's size", "B"),
             Property("comm_out_bytes", "integer?", "its output on one rank", "B"),
-            Property("dtype", "string?", "dtype of the elements on the wire"),
+            Property("dtype", "string?", "format of the elements on the wire, or of what FLOPs are computed on"),
             Property(
                 "peer",
                 "integer?",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
 from stagedb.export import chakra_pb2 as pb
-from stagedb.export.columns import (
+from stagedb.issue.columns import (
     COLLECTIVE,
     COMPUTE,
     DATA,

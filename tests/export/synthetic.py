@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stagedb.export.columns import (
+from stagedb.issue.columns import (
     COLLECTIVE,
     COMPUTE,
     DATA,

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from stagedb.errors import StagedbError
 from stagedb.export import chakra_pb2 as pb
 from stagedb.export import wire
-from stagedb.export.columns import (
+from stagedb.export.encode import RankFields, encode, rank_bytes
+from stagedb.export.encoded import rank_files
+from stagedb.issue.columns import (
     COLLECTIVE,
     COMPUTE,
     DATA,
@@ -28,9 +30,7 @@ from stagedb.export.columns import (
     WEIGHT_GRADIENT,
     Workload,
 )
-from stagedb.export.encode import RankFields, encode, rank_bytes
-from stagedb.export.encoded import rank_files
-from stagedb.export.sequence import sequence
+from stagedb.issue.sequence import sequence
 from stagedb.parallel import GraphOptions, Plan
 from tests.export.plain import parse, plain_dependencies, plain_nodes, serialize
 from tests.export.synthetic import Op, columns, stage_tasks, workload

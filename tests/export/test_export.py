@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.export import validate_traces
-from stagedb.export.columns import Groups, Workload
 from stagedb.export.output import Request
 from stagedb.export.ranks import parse_ranks, say_ranks
+from stagedb.issue.columns import Groups, Workload
 from tests.export.plain import parse, plain_nodes
 from tests.export.synthetic import workload
 from tests.export.written import export_workload

@@ -19,6 +19,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.export import Request, unpack_traces, validate_traces
 from stagedb.export.exporting import trace_set
 from stagedb.export.packed import COLUMNS, INDEX, Packed, write_packed
+from stagedb.systems import load_system
 from tests.export.synthetic import workload
 from tests.export.written import export_workload, files_of
 
@@ -175,6 +176,16 @@ def more_members(members: dict[str, bytes]) -> None:
     index(members={**held, "classes/7/data": held["classes/0/data"]})(members)
 
 
+def in_system(**said: Any) -> Callable[[dict[str, bytes]], None]:
+    def change(members: dict[str, bytes]) -> None:
+        system = json.loads(members[INDEX])["set"]["system"]
+        in_set(system={**system, **said})(members)
+
+    return change
+
+
+SMALL = {"name": "x", "size": 4, "kind": "switch", "bandwidth": 1, "latency": 0, "efficiency": [[1, 1]]}
+
 BREACHES = {
     "a wide id": column("width", 0, 10),
     "no width": shorter("width"),
@@ -229,6 +240,20 @@ WRONG: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "no versions": (in_set(versions=None), "the set has no versions"),
     "versions of nothing": (in_set(versions={}), "versions is"),
     "an unknown granularity": (in_set(granularity="atom"), "granularity is 'atom'"),
+    "no system": (in_set(system=None), "the set has no system"),
+    "a system that is none": (in_set(system={"name": "x"}), "the system, line 1: the system has no sources"),
+    "a system of wrong type": (in_set(system="h100"), "system is 'h100'"),
+    "a system of half a character": (in_system(name="\ud800"), "the system"),
+    "a key of half a character": (in_system(**{"\ud800": 1}), "the system"),
+    "a key as long as a file": (in_system(**{"k" * 100_000: 1}), "the system"),
+    "a system with a command in it": (in_system(name="x\n; rm"), "name is 'x.*n; rm'"),
+    "a system that is too small": (in_system(network=[SMALL]), "4 places, and the job has 8 ranks"),
+    "a system that no simulator takes": (in_system(network=[{**SMALL, "size": 8, "bandwidth": ".inf"}]), "cannot take"),
+    "a system said in another way": (in_system(network=[{**SMALL, "size": 8.0}]), "in another way than systems are"),
+    "a system of nests": (
+        replaced('"launch": ', '"deep": ' + "[" * 900 + "]" * 900 + ', "launch": '),
+        "nested too deep|accelerator.deep",
+    ),
     "another word of the set": (in_set(traces="et"), "the set has 'traces'"),
     "a way out": (in_set(name="../tiny", model="../tiny"), "name is"),
     "an absolute way out": (in_set(name="/etc/tiny", model="/etc/tiny"), "name is"),
@@ -323,6 +348,26 @@ def test_a_model_with_the_name_of_another_file_is_refused(name: str) -> None:
         trace_set(dataclasses.replace(workload(), model=name))
 
 
+def test_a_file_from_before_systems_has_the_default_one(tmp_path: Path, file: Path) -> None:
+    def older(members: dict[str, bytes]) -> None:
+        in_set(system=None)(members)
+        index(format=1)(members)
+
+    old = repacked(file, tmp_path / "old.packed", older)
+    unpack_traces(old, Request(tmp_path / "unpacked"))
+    export_workload(workload(microbatches=3), tmp_path / "exported")
+    assert files_of(tmp_path / "unpacked") == files_of(tmp_path / "exported")
+
+
+def test_a_packed_set_keeps_its_system(tmp_path: Path) -> None:
+    system = dataclasses.replace(load_system("mi300x"), name="ours", sources=("Grüße 🙂",))
+    write_packed(tmp_path / "tiny.packed", trace_set(workload(), system=system))
+    unpack_traces(tmp_path / "tiny.packed", Request(tmp_path / "unpacked"))
+    export_workload(workload(), tmp_path / "exported", system=system)
+    assert files_of(tmp_path / "unpacked") == files_of(tmp_path / "exported")
+    assert json.loads((tmp_path / "unpacked" / "manifest.json").read_text())["system"] == system.to_dict()
+
+
 def test_a_checksum_that_does_not_agree_is_told(tmp_path: Path, file: Path) -> None:
     broken = repacked(file, tmp_path / "broken.packed", column("data", 7, 1), sums=False)
     with pytest.raises(StagedbError, match="classes/0/data is not what was written"):
@@ -330,7 +375,7 @@ def test_a_checksum_that_does_not_agree_is_told(tmp_path: Path, file: Path) -> N
 
 
 def test_a_newer_format_is_told(tmp_path: Path, file: Path) -> None:
-    newer = repacked(file, tmp_path / "newer.packed", index(format=2))
+    newer = repacked(file, tmp_path / "newer.packed", index(format=3))
     with pytest.raises(UsageError, match="use a newer one"):
         unpack_traces(newer, Request(tmp_path / "out"))
 

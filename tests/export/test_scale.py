@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stagedb.api import Stagedb, unpack, validate
-from stagedb.export.source import read_workload
+from stagedb.issue.source import read_workload
 from stagedb.store import Store
 from tests.export.plain import Dependencies, parse, plain_nodes
 

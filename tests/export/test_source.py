@@ -9,8 +9,8 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.export import Request, export, validate_traces
-from stagedb.export.source import read_workload
 from stagedb.instance import instantiate
+from stagedb.issue.source import read_workload
 from stagedb.parallel import GraphOptions, Plan
 from stagedb.store import Store, load, names, write_graph
 from tests.export.plain import parse, plain_nodes

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from stagedb.export.columns import Workload
 from stagedb.export.exporting import trace_set
 from stagedb.export.output import Clock, Counter, Progress, Request, Summary, write_set
+from stagedb.issue.columns import Workload
+from stagedb.systems import System
 
 
 def export_workload(
@@ -14,6 +15,7 @@ def export_workload(
     *,
     only: str | None = None,
     granularity: str = "op",
+    system: System | None = None,
     progress: Progress | None = None,
     **said: Any,
 ) -> Summary:
@@ -22,7 +24,7 @@ def export_workload(
     request.check(len(workload.ranks), only)
     clock = Clock()
     with clock.stage("encode"):
-        traces = trace_set(workload, only, granularity)
+        traces = trace_set(workload, only, granularity, system)
     return write_set(traces, request, counter=Counter(progress), clock=clock)
 
 

@@ -17,14 +17,28 @@ BATCH, SEQ = 4, 8
 
 
 def environment(
-    graph: SymGraph, dp: int = 1, tp: int = 1, hsdp: int = 1, pp: int = 1, cp: int = 1, ep: int = 1, cpa: int = 1
+    graph: SymGraph,
+    dp: int = 1,
+    tp: int = 1,
+    hsdp: int = 1,
+    pp: int = 1,
+    cp: int = 1,
+    ep: int = 1,
+    load: tuple[int, ...] = (),
+    ep_rank: int = 0,
+    cpa: int = 1,
 ) -> dict[str, int]:
-    """What a plan binds: degrees, the global micro-batch, the sequence, dtype widths."""
+    """What a plan binds on one rank of ep: degrees, the global micro-batch, the sequence, dtype widths, the load."""
     widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
     degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "edp": dp * cp // ep, "pp": pp, "hsdp": hsdp}
     degrees |= {"cpr": cp // cpa, "cpa": cpa}
+    loads = {}
+    if "E" in graph.sizes:
+        load = load or (1,) * graph.sizes["E"]
+        ranks = [sum(load[at : at + len(load) // ep]) for at in range(0, len(load), len(load) // ep)]
+        loads = {"load_all": sum(load), "load_most": max(load), "load_top": max(ranks), "load_here": ranks[ep_rank] + 1}
     fixed = {"copies": 1, "runs": 2, "capacity": 1, "per": 1, "B": BATCH, "S": SEQ, "cp_rank": 1, "step": 1}
-    return {**graph.sizes, **widths, **fixed, **degrees}
+    return {**graph.sizes, **widths, **fixed, **loads, **degrees}
 
 
 def pipeline(
@@ -49,6 +63,7 @@ class Example:
     weights: Mapping[Key, Array]
     tokens: Array
     labels: Array
+    load: tuple[int, ...] = ()
 
     def run(
         self,
@@ -62,24 +77,23 @@ class Example:
         cpa: int = 1,
     ) -> Run:
         """One step on dp·cp·tp simulated ranks."""
-        env = environment(self.graph, dp, tp, hsdp, cp=cp, ep=ep, cpa=cpa)
-        return run(self.graph, env, weights or self.weights, self.tokens, self.labels, recompute_every=every)
+        env = environment(self.graph, dp, tp, hsdp, cp=cp, ep=ep, load=self.load, cpa=cpa)
+        data = (weights or self.weights, self.tokens, self.labels)
+        return run(self.graph, env, *data, recompute_every=every, expert_load=self.load)
 
     def run_pipelined(
         self, plan: Pipeline, dp: int = 1, tp: int = 1, hsdp: int = 1, cp: int = 1, ep: int = 1, cpa: int = 1
     ) -> Run:
         """One step on stages of dp·cp·tp simulated ranks."""
-        env = environment(self.graph, dp, tp, hsdp, len(plan.orders), cp, ep, cpa)
-        return run(self.graph, env, self.weights, self.tokens, self.labels, plan)
+        env = environment(self.graph, dp, tp, hsdp, len(plan.orders), cp, ep, self.load, cpa=cpa)
+        return run(self.graph, env, self.weights, self.tokens, self.labels, plan, expert_load=self.load)
 
     def run_whole(self) -> Run:
         """The mean of steps that run each micro-batch by itself, with nothing partitioned."""
         starts = range(0, len(self.tokens), BATCH)
-        env = environment(self.graph)
-        runs = [
-            run(self.graph, env, self.weights, self.tokens[at : at + BATCH], self.labels[at : at + BATCH])
-            for at in starts
-        ]
+        env = environment(self.graph, load=self.load)
+        parts = [(self.tokens[at : at + BATCH], self.labels[at : at + BATCH]) for at in starts]
+        runs = [run(self.graph, env, self.weights, *part, expert_load=self.load) for part in parts]
         gradients = {key: np.mean([each.gradients[key] for each in runs], axis=0) for key in runs[0].gradients}
         return Run(float(np.mean([each.loss for each in runs])), gradients)
 

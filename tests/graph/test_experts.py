@@ -121,9 +121,9 @@ def test_capacity_pads_or_drops(factor: Fraction) -> None:
         assert found.loss != pytest.approx(whole.loss, rel=1e-9)
 
 
-def totals(graph: SymGraph, **degrees: int) -> Counter[str]:
+def totals(graph: SymGraph, dp: int = 1, tp: int = 1, ep: int = 1) -> Counter[str]:
     """FLOPs on one rank of a layer, by `experts` and the rest; bytes of weights likewise."""
-    env = environment(graph, **degrees)
+    env = environment(graph, dp, tp, ep=ep)
     found: Counter[str] = Counter()
     for op in graph.ops:
         word = "experts" if ".experts." in op.name else "rest"

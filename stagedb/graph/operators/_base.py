@@ -21,8 +21,9 @@ class Place:
     """Where a rank stands while an operation runs: for each axis the global size and the first local index.
 
     `member`: the rank's coordinates, of `degrees`; `step`: the turn of a loop, from 0. `order`: where ranks do not
-    share the sequence in one row, the tokens in the order in which they have them. `leader` is true on the one rank of
-    those that hold shares of a partial result which adds what must be added once.
+    share the sequence in one row, the tokens in the order in which they have them. `expert_load`: how many of so many
+    choices in a row go to each expert; empty: one to each. `leader` is true on the one rank of those that hold shares
+    of a partial result which adds what must be added once.
     """
 
     sizes: dict[str, int]
@@ -32,6 +33,7 @@ class Place:
     member: Mapping[str, int] = field(default_factory=dict)
     step: int = 0
     order: Array | None = None
+    expert_load: tuple[int, ...] = ()
     degrees: Mapping[str, int] = field(default_factory=dict)
 
     def indices(self, axis: str) -> Array:

@@ -1,7 +1,8 @@
 """Routing to experts: top-k of the router's logits, tokens dealt to experts' slots and brought back, weighted sums.
 
-The load is balanced by construction: choice j of token t goes to expert (t·k + j) mod E, whatever the logits say; what
-they say are the weights with which a token's results are added. Every rank deals its own tokens, in their order.
+The load is as the plan says, whatever the logits say: of E choices in a row (choice j of token t is the t·k + j-th) one
+goes to each expert, or of so many as a histogram counts, to each as many as it says. What the logits say are the
+weights with which a token's results are added. Every rank deals its own tokens, in their order.
 """
 
 from collections.abc import Iterator
@@ -88,7 +89,8 @@ class Route(Operator):
     def run(self, place: Place, inputs: list[Array]) -> list[Array]:
         choices, experts = place.sizes["choices"], place.sizes["experts"]
         token = place.indices("batch")[:, None] * place.sizes["seq"] + place.indices("seq")
-        expert = (token[..., None] * choices + np.arange(choices)) % experts
+        turn = np.repeat(np.arange(experts), place.expert_load or 1)
+        expert = turn[(token[..., None] * choices + np.arange(choices)) % len(turn)]
         taken = np.zeros(experts, np.int64)
         order = np.empty(expert.size, np.int64)
         for at, chosen in enumerate(expert.reshape(-1)):

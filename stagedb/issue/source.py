@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.export.columns import (
+from stagedb.issue.columns import (
     EDGE_KINDS,
     STEP,
     TASK_KINDS,
@@ -18,12 +18,12 @@ from stagedb.export.columns import (
     ClassColumns,
     Edges,
     Groups,
+    Ints,
     Ops,
     RankTable,
     Tasks,
     Workload,
 )
-from stagedb.export.wire import Ints
 from stagedb.store import Store
 
 PART = 1 << 40
@@ -39,7 +39,7 @@ def find(store: Store, instance: str) -> Mapping[str, Any]:
 
 
 def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = None) -> Workload:
-    """Everything that an export of an instance needs. `row` is what `find` gave for it."""
+    """Everything that an export or a timeline of an instance needs. `row` is what `find` gave for it."""
     row = row or find(store, instance)
     plan: dict[str, Any] = json.loads(row["plan"])
     classes = store.read("export/classes", instance=instance)

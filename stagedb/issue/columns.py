@@ -1,4 +1,4 @@
-"""What an export is made from, as columns: the ops, edges and tasks of each rank class, the ranks, the groups."""
+"""An instance as columns: the ops, edges and tasks of each rank class, the ranks, the groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.export.wire import Ints
-
+Ints = npt.NDArray[np.int64]
 TEMPLATES = ("forward", "input_gradient", "weight_gradient", "step")
 TYPES = ("compute", "collective", "send", "recv")
 WHENS = ("every", "first", "last")
@@ -34,8 +33,9 @@ RUNS: Mapping[int, tuple[int, ...]] = {
 class Ops:
     """The operators of a rank class, one a row. `template`, `type` and `when` are indexes of the tuples above.
 
-    Compute: `flops`, `bytes` (read and written). Others: `size` in bytes, `axis`, `dtype`; messages: `peer` (how many
-    stages away the other end is; on `cp`, ranks of it around the ring). What an op does not have is 0 or "".
+    Compute: `flops`, with `dtype` where there are some, `bytes` (read and written). Others: `size` in bytes, `axis`,
+    `dtype`; messages: `peer` (how many stages away the other end is; on `cp`, ranks of it around the ring). What an op
+    does not have is 0 or "".
     """
 
     name: tuple[str, ...]
@@ -185,7 +185,10 @@ def _neighbours(coordinates: Mapping[str, Ints], along: str, distance: int) -> t
 
 @dataclass(frozen=True)
 class Workload:
-    """An instance as an export needs it. `plan` has the plan's words, `degrees` those of the mesh, innermost first."""
+    """An instance as exports and timelines need it.
+
+    `plan` has the plan's words, `degrees` those of the mesh, innermost first.
+    """
 
     instance: str
     name: str

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import StagedbError
-from stagedb.export.columns import (
+from stagedb.issue.columns import (
     COLLECTIVE,
     COMPUTE,
     DATA,
@@ -27,9 +27,9 @@ from stagedb.export.columns import (
     STEP,
     TASK_KINDS,
     ClassColumns,
+    Ints,
     Ops,
 )
-from stagedb.export.wire import Ints
 
 CTRL_DEPS, DATA_DEPS = 0, 1
 

@@ -1,0 +1,32 @@
+"""`systems`: the presets of accelerators and networks."""
+
+from typing import Annotated
+
+import typer
+
+from stagedb.cli.options import Common, option_groups
+from stagedb.cli.output import Output
+
+
+@option_groups
+def systems(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[SYSTEM]", help="A preset's name, or the path of a system's file.")
+    ] = None,
+    *,
+    output: Output,
+    common: Common,
+) -> None:
+    """List the systems that stagedb knows, or show one whole: accelerator, network, and where its numbers come from."""
+    del common  # reads no store
+    from stagedb import api
+
+    if name is None:
+        output.write_records(api.systems())
+    else:
+        output.write(("field", "value"), list(api.system(name).items()))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(systems)

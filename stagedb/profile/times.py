@@ -1,0 +1,159 @@
+"""How long everything takes that an instance's lanes run: its ops' work, collectives and messages, costed on a system.
+
+A class's ops take equally long on all of its ranks but for where their groups and neighbours stand; so durations are a
+lane's. What was measured takes the model's place.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stagedb.issue.columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
+from stagedb.profile.lanes import Lane
+from stagedb.systems import Costs, Coverage, Durations, Placement, Subject, System, Timed, Transfer, Work
+
+NOTHING = Timed(0, "")
+"""Of what receives: it takes no time, its message does."""
+
+
+@dataclass(frozen=True)
+class LaneDurations:
+    """Of each op of a lane's class: `ns`, and what says so (`Timed.rule`, `Timed.dimension`)."""
+
+    ns: Ints
+    rule: tuple[str, ...]
+    dimension: tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class JobDurations:
+    """Of all lanes; and how much of it was measured, counted as often as it runs."""
+
+    lanes: tuple[LaneDurations, ...]
+    coverage: Coverage
+
+    @property
+    def ns(self) -> tuple[Ints, ...]:
+        """What a clock runs on."""
+        return tuple(lane.ns for lane in self.lanes)
+
+
+def time_ops(
+    workload: Workload, lanes: Sequence[Lane], system: System, measured: Durations | None = None
+) -> JobDurations:
+    """The durations of an instance's ops on a system.
+
+    Raises UsageError where the system's network is too small for the job, or has no rate for a format that FLOPs are
+    computed in; and where two measured rows are equally much of one op.
+    """
+    costs = Costs(system, len(workload.ranks))
+    by_number = {each.number: each for each in workload.classes}
+    found: dict[tuple[int, tuple[object, ...]], LaneDurations] = {}
+    pairs: list[tuple[Timed, Timed, int]] = []
+    rows = []
+    for lane in lanes:
+        columns = by_number[lane.rank_class]
+        stands = _Stands.of(workload, lane, columns, costs)
+        key = (lane.rank_class, stands.key)
+        if key not in found:
+            modelled = [_model(costs, columns, op, stands) for op in range(len(columns.ops))]
+            taken = modelled if measured is None else _replaced(columns, modelled, measured)
+            found[key] = LaneDurations(
+                np.array([each.ns for each in taken], np.int64),
+                tuple(each.rule for each in taken),
+                tuple(each.dimension for each in taken),
+            )
+            runs = _runs(columns)
+            pairs += [
+                (model, take, runs[op] * lane.ranks)
+                for op, (model, take) in enumerate(zip(modelled, taken, strict=True))
+                if columns.ops.type[op] != RECV
+            ]
+        rows.append(found[key])
+    return JobDurations(tuple(rows), Coverage.of(pairs))
+
+
+@dataclass(frozen=True)
+class _Stands:
+    """Where a lane's groups stand, by axis, and the ranks at the other ends of its messages.
+
+    These are by whether the message is around a ring, and by direction.
+    """
+
+    rank: int
+    groups: Mapping[str, Placement]
+    peers: Mapping[tuple[bool, int], int]
+
+    @classmethod
+    def of(cls, workload: Workload, lane: Lane, columns: ClassColumns, costs: Costs) -> "_Stands":
+        ops, ranks = columns.ops, workload.ranks
+        axes = sorted({ops.axis[op] for op in np.flatnonzero(ops.type == COLLECTIVE).tolist()})
+        groups = {axis: costs.placement(tuple(_group(workload, axis, lane.rank))) for axis in axes}
+        beside = {(False, 1): ranks.next, (False, -1): ranks.previous}
+        beside |= {(True, 1): ranks.ring_next, (True, -1): ranks.ring_previous}
+        peers = {which: int(each[lane.rank]) for which, each in beside.items()}
+        return cls(lane.rank, groups, peers)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Lanes of one class whose ops take equally long have equal keys."""
+        return (*self.groups.values(), self.rank, *self.peers.values())
+
+
+def _group(workload: Workload, axis: str, rank: int) -> list[int]:
+    """The ranks of the group that a rank is in."""
+    groups = workload.groups
+    chosen = np.flatnonzero(np.array([each == axis for each in groups.axis], bool))
+    starts = np.cumsum(groups.sizes) - groups.sizes
+    for group in chosen.tolist():
+        members = groups.ranks[starts[group] : starts[group] + groups.sizes[group]]
+        if (members == rank).any():
+            return sorted(members.tolist())
+    return [rank]
+
+
+def _model(costs: Costs, columns: ClassColumns, op: int, stands: _Stands) -> Timed:
+    ops = columns.ops
+    kind = int(ops.type[op])
+    if kind == COMPUTE:
+        return costs.work(Work(ops.kind[op], ops.dtype[op], int(ops.flops[op]), int(ops.bytes[op])))
+    if kind == COLLECTIVE:
+        return costs.placed(ops.kind[op], int(ops.size[op]), stands.groups[ops.axis[op]])
+    if kind == RECV:
+        return NOTHING
+    target = stands.peers[bool(ops.rings[op]), int(ops.towards[op])]
+    return costs.transfer(Transfer(int(ops.size[op]), stands.rank, target))
+
+
+def _replaced(columns: ClassColumns, modelled: Sequence[Timed], measured: Durations) -> list[Timed]:
+    """What was measured of each op, and the model's time of the others."""
+    ops = columns.ops
+    found = []
+    for op, model in enumerate(modelled):
+        if ops.type[op] == RECV:
+            found.append(model)
+            continue
+        computes = ops.type[op] == COMPUTE
+        subject = Subject(
+            name=ops.name[op],
+            kind=ops.kind[op],
+            flops=int(ops.flops[op]) if computes else None,
+            bytes=int(ops.bytes[op]) if computes else None,
+            message=None if computes else int(ops.size[op]),
+        )
+        found.append(measured.time(subject, model))
+    return found
+
+
+def _runs(columns: ClassColumns) -> list[int]:
+    """How often a rank runs each op in a step."""
+    ops, tasks = columns.ops, columns.tasks
+    count = np.zeros(len(ops), np.int64)
+    for kind, templates in RUNS.items():
+        for chunk in np.unique(tasks.chunk).tolist():
+            chosen = (tasks.kind == kind) & (tasks.chunk == chunk)
+            times = np.array([chosen.sum(), (chosen & tasks.first).sum(), (chosen & tasks.last).sum()], np.int64)
+            of = (ops.chunk == chunk) & np.isin(ops.template, templates)
+            count += np.where(of, times[ops.when], 0)
+    return [int(each) for each in count]

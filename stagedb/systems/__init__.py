@@ -1,0 +1,35 @@
+"""Accelerators and the networks between them, as data, and what operators, collectives and messages cost on them.
+
+`load_system` reads a system, a preset or a file; `Costs` times what ranks do on it; measured `Durations` take the
+model's place where there are some.
+"""
+
+from stagedb.systems.cost import Costs, Message, Timed, Transfer, Work
+from stagedb.systems.durations import Coverage, Durations, Measured, Subject, read_durations
+from stagedb.systems.files import DEFAULT, load_system, parse_system, system_names
+from stagedb.systems.placement import Placement, place
+from stagedb.systems.system import Accelerator, Curve, Dimension, Overlap, System
+
+__all__ = [
+    "DEFAULT",
+    "Accelerator",
+    "Costs",
+    "Coverage",
+    "Curve",
+    "Dimension",
+    "Durations",
+    "Measured",
+    "Message",
+    "Overlap",
+    "Placement",
+    "Subject",
+    "System",
+    "Timed",
+    "Transfer",
+    "Work",
+    "load_system",
+    "parse_system",
+    "place",
+    "read_durations",
+    "system_names",
+]

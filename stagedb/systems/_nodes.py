@@ -1,0 +1,151 @@
+"""YAML (or JSON) read strictly: every value knows its file, line and key, so that an error can name them."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fractions import Fraction
+
+import yaml
+
+from stagedb.errors import UsageError
+from stagedb.systems.system import Number
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,25}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?")
+_INFINITE = (".inf", ".Inf", ".INF")
+_LONGEST_TEXT = 2000
+
+
+@dataclass(frozen=True)
+class Value:
+    """A node of a document, with where it stands: file, key, and the line of its key."""
+
+    node: yaml.Node
+    where: str
+    key: str
+    line: int
+
+    def wrong(self, takes: str) -> UsageError:
+        """The error for a value that cannot be: what it is, where it stands, and what is allowed."""
+        return UsageError(f"{self._place}: {self.key or 'it'} is {self._said}: it takes {takes}")
+
+    def refused(self, why: str) -> UsageError:
+        """The error for what cannot be for a reason of its own."""
+        return UsageError(f"{self._place}: {why}")
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is left open: `null`, `~`, or nothing."""
+        return self.node.tag == "tag:yaml.org,2002:null"
+
+    def mapping(self, required: Iterable[str], optional: Iterable[str] = ()) -> "dict[str, Value]":
+        """The values by key: all that are required, and no other than these and the optional ones."""
+        needed = tuple(required)
+        known = (*needed, *optional)
+        found = self.free_mapping(f"a mapping with {', '.join(known)}")
+        for name, value in found.items():
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                raise value.refused(f"unknown key {value.key}{hint}; allowed here: {', '.join(known)}")
+        missing = [name for name in needed if name not in found]
+        if missing:
+            raise self.refused(f"{self.key or 'the system'} has no {', '.join(missing)}")
+        return found
+
+    def free_mapping(self, takes: str) -> "dict[str, Value]":
+        """The values by key, whatever the keys."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.wrong(takes)
+        found: dict[str, Value] = {}
+        for key, node in self.node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise Value(key, self.where, self.key, _line(key)).wrong("texts as keys")
+            name = str(key.value)
+            if len(name) > 60 or not name.isprintable():
+                raise Value(key, self.where, self.key, _line(key)).wrong(takes)
+            value = Value(node, self.where, f"{self.key}.{name}" if self.key else name, _line(key))
+            if name in found:
+                raise value.refused(f"{value.key} is there twice")
+            found[name] = value
+        return found
+
+    def items(self, takes: str) -> "list[Value]":
+        """The values of a list that is not empty."""
+        if not isinstance(self.node, yaml.SequenceNode) or not self.node.value:
+            raise self.wrong(takes)
+        return [Value(node, self.where, f"{self.key}[{at}]", _line(node)) for at, node in enumerate(self.node.value)]
+
+    def text(self, takes: str, right: Callable[[str], bool] = bool) -> str:
+        """A printable text."""
+        value = self._scalar
+        is_text = self.node.tag == "tag:yaml.org,2002:str"
+        if value is None or not is_text or not 0 < len(value) <= _LONGEST_TEXT or not value.isprintable():
+            raise self.wrong(takes)
+        if not right(value):
+            raise self.wrong(takes)
+        return value
+
+    def choice(self, words: Sequence[str]) -> str:
+        """One of a few words."""
+        return self.text(f"one of {', '.join(words)}", lambda text: text in words)
+
+    def number(self, takes: str, right: Callable[[Number], bool], *, infinite: bool = False) -> Number:
+        """A number as it is written, exactly; `.inf` where that is allowed."""
+        text = self._scalar or ""
+        if infinite and text in _INFINITE:
+            return math.inf
+        # A quoted number is a text.
+        value = None if getattr(self.node, "style", None) else exact(text)
+        if value is None or not right(value):
+            raise self.wrong(takes)
+        if Fraction(repr(float(value))) != value:
+            raise self.refused(f"{self.key} is {text}: more digits than the 15 that are kept")
+        return value
+
+    def integer(self, takes: str, least: int, most: int = 1 << 40) -> int:
+        """A whole number within bounds."""
+        return int(self.number(takes, lambda value: value == int(value) and least <= value <= most))
+
+    @property
+    def _scalar(self) -> str | None:
+        return str(self.node.value) if isinstance(self.node, yaml.ScalarNode) else None
+
+    @property
+    def _place(self) -> str:
+        return f"{self.where}, line {self.line}"
+
+    @property
+    def _said(self) -> str:
+        if isinstance(self.node, yaml.MappingNode):
+            return "a mapping"
+        if isinstance(self.node, yaml.SequenceNode):
+            return "a list" if self.node.value else "an empty list"
+        text = str(self.node.value)
+        return "nothing" if self.is_null else ascii(text[:60])
+
+
+def exact(text: str) -> Fraction | None:
+    """The number that a text writes, of bounded length and size; None for other texts."""
+    return Fraction(text) if _NUMBER.fullmatch(text) else None
+
+
+def compose(text: str, where: str) -> Value:
+    """The document of a text. UsageError, naming file and line, where it is no YAML."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UsageError(f"{where}{line}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{where}: not YAML: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise UsageError(f"{where}: nested too deeply") from None
+    if node is None:
+        raise UsageError(f"{where} is empty")
+    return Value(node, where, "", _line(node))
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

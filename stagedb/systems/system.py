@@ -1,0 +1,206 @@
+"""A system that a workload runs on: accelerators, the network between them, and what may overlap.
+
+Units: GB/s is a byte a nanosecond (10^9 bytes a second), TFLOP/s a thousand FLOPs a nanosecond. All numbers are exact
+fractions of what a file says; a rate may be infinite. Files are read by `stagedb.systems.files`.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from stagedb.errors import UsageError
+
+Number = Fraction | float
+"""An exact number. The only float is infinity."""
+
+KINDS = ("ring", "switch", "fully-connected")
+"""How the accelerators of a network dimension are linked."""
+
+DTYPES = ("bf16", "fp16", "fp32", "fp8")
+"""Number formats that have a rate of their own. Both formats of fp8 have one."""
+
+STREAMS = ("axis", "one")
+"""Communication streams of a rank: one a mesh axis, which run beside each other, or one in all."""
+
+COMPUTE = ("in-order", "out-of-order", "exclusive")
+"""How a rank computes: kernel after kernel as they are issued, beside communication, as a stream of a GPU does; any
+kernel that is ready, the earliest issued first, as simulators do; or in the order of issue, and never while the rank
+communicates."""
+
+_DIGITS = 12
+"""Decimals of an interpolated efficiency: what logarithms of two machines agree on."""
+
+
+def inverse(rate: Number) -> Fraction:
+    """One over a rate; nothing for an infinite one."""
+    return Fraction(0) if rate == math.inf else 1 / Fraction(rate)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Which share of a peak an operation of some size reaches, linear over the logarithm of the size between points.
+
+    points: (size, efficiency) with growing sizes; before the first and behind the last the efficiency is theirs.
+    Raises UsageError for what is no such curve, and for one by which a larger operation would take less time.
+    """
+
+    points: tuple[tuple[Fraction, Fraction], ...]
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise UsageError("a curve has at least one point [size, efficiency]")
+        for size, share in self.points:
+            if size <= 0 or not 0 < share <= 1:
+                raise UsageError(
+                    f"the point [{float(size):g}, {float(share):g}] has a size above 0 and an efficiency from 0 to 1"
+                )
+        for (before, low), (size, high) in zip(self.points, self.points[1:], strict=False):
+            if size <= before:
+                raise UsageError(f"the sizes do not grow from {float(before):g} to {float(size):g}")
+            if float(high - low) > float(low) * math.log(size / before) * (1 + 1e-9):
+                raise UsageError(
+                    f"the efficiency grows so fast from size {float(before):g} to {float(size):g} that a larger "
+                    "operation would take less time"
+                )
+
+    @property
+    def _sizes(self) -> list[Fraction]:
+        return [size for size, _ in self.points]
+
+    def at(self, size: Fraction | int) -> Fraction:
+        """The efficiency at a size."""
+        after = bisect_right(self._sizes, size)
+        if after == 0 or after == len(self.points):
+            return self.points[max(after - 1, 0)][1]
+        (before, low), (behind, high) = self.points[after - 1 : after + 1]
+        share = math.log(Fraction(size) / before) / math.log(behind / before)
+        return Fraction(str(round(float(low) + float(high - low) * share, _DIGITS)))
+
+
+FLAT = Curve(((Fraction(1), Fraction(1)),))
+"""The whole peak at any size."""
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What one rank computes on.
+
+    peak: TFLOP/s by dtype. bandwidth: GB/s of its memory, capacity: GB of it. launch: ns that every kernel takes beside
+    its work. matmul, attention: efficiency by FLOPs of the operation; memory: by the bytes that it reads and writes.
+    """
+
+    name: str
+    peak: Mapping[str, Number]
+    bandwidth: Number
+    capacity: Number
+    launch: Fraction
+    matmul: Curve = FLAT
+    attention: Curve = FLAT
+    memory: Curve = FLAT
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(self.peak.items()), self.bandwidth, self.capacity, self.launch))
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A level of the network. Ranks count its places like digits, the innermost dimension first.
+
+    size: places; None: as many as the job needs (the outermost only). bandwidth: GB/s of an accelerator in one
+    direction, all its links of this dimension together. latency: ns from one accelerator to the next. efficiency: by
+    bytes of the message.
+    """
+
+    name: str
+    size: int | None
+    kind: str
+    bandwidth: Number
+    latency: Fraction
+    efficiency: Curve = FLAT
+
+
+Network = tuple[Dimension, ...]
+"""Dimensions with their sizes, innermost first."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What runs beside what. compute: one of `COMPUTE`; streams: one of `STREAMS`."""
+
+    compute: str = "in-order"
+    streams: str = "axis"
+
+
+@dataclass(frozen=True)
+class System:
+    """A system. sources: where its numbers come from. `dimensions` may leave the outermost size open."""
+
+    name: str
+    sources: tuple[str, ...]
+    accelerator: Accelerator
+    dimensions: tuple[Dimension, ...]
+    overlap: Overlap = Overlap()
+
+    def network(self, world: int) -> Network:
+        """The dimensions with a size for a job of so many ranks. UsageError where they have too few places."""
+        places = 1
+        sized = []
+        for each in self.dimensions:
+            size = max(1, -(-world // places)) if each.size is None else each.size
+            places *= size
+            sized.append(replace(each, size=size))
+        if places < world:
+            spelled = " x ".join(str(each.size) for each in sized)
+            raise UsageError(
+                f"the network of {self.name} has {spelled} = {places} places, and the job has {world} ranks: take "
+                "fewer ranks, or leave out the size of the outermost dimension in the system's file (--system)"
+            )
+        return tuple(sized)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of its file, ready for JSON: `parse_system(json.dumps(...))` is the system."""
+        accelerator = self.accelerator
+        return {
+            "name": self.name,
+            "sources": list(self.sources),
+            "accelerator": {
+                "name": accelerator.name,
+                "peak": {dtype: plain(rate) for dtype, rate in accelerator.peak.items()},
+                "memory": {"bandwidth": plain(accelerator.bandwidth), "capacity": plain(accelerator.capacity)},
+                "launch": plain(accelerator.launch),
+                "efficiency": {
+                    "matmul": _points(accelerator.matmul),
+                    "attention": _points(accelerator.attention),
+                    "memory": _points(accelerator.memory),
+                },
+            },
+            "network": [
+                {
+                    "name": each.name,
+                    "size": each.size,
+                    "kind": each.kind,
+                    "bandwidth": plain(each.bandwidth),
+                    "latency": plain(each.latency),
+                    "efficiency": _points(each.efficiency),
+                }
+                for each in self.dimensions
+            ],
+            "overlap": {
+                "compute": self.overlap.compute,
+                "streams": self.overlap.streams,
+            },
+        }
+
+
+def plain(value: Number) -> int | float | str:
+    """A number as JSON has it; `.inf` for infinity, which JSON lacks."""
+    if value == math.inf:
+        return ".inf"
+    return int(value) if value == int(value) else float(value)
+
+
+def _points(curve: Curve) -> list[list[int | float | str]]:
+    return [[plain(size), plain(share)] for size, share in curve.points]

@@ -1,0 +1,147 @@
+"""Experts with everything else: context parallelism, uneven loads, pipelines, sharding; and what a load costs."""
+
+import dataclasses
+import functools
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagedb.errors import UsageError
+from stagedb.graph.interpreter import Run
+from stagedb.parallel import GraphOptions, Plan
+from stagedb.parallel.build import build_graph
+from stagedb.symbols import evaluate
+from tests.graph.running import Example, environment, example, pipeline
+from tests.graph.test_experts import assert_same
+from tests.graph.tiny import card
+
+EVEN: tuple[int, ...] = ()
+LOADS = [EVEN, (2, 1, 1, 0), (0, 0, 2, 2), (1, 0, 1, 2), (3, 0, 1, 4)]
+"""Of four choices in a row, or of eight, how many go to each expert; a token may choose one twice here."""
+
+
+@functools.lru_cache(maxsize=64)
+def case(style: str, options: GraphOptions, load: tuple[int, ...]) -> tuple[Example, Run]:
+    model = card(style, layers=4)
+    plain = dataclasses.replace(options, zero=0, recompute="none", cp_kind="none")
+    whole = dataclasses.replace(example(build_graph(model, plain), microbatches=2), load=load)
+    some = dataclasses.replace(example(build_graph(model, options), microbatches=2), load=load)
+    return some, whole.run_whole()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    style=st.sampled_from(["moe", "deepseek"]),
+    recipe=st.sampled_from(["torch", "megatron"]),
+    kind=st.sampled_from(["none", "allgather-kv", "ulysses", "ring-allgather", "ring-alltoall"]),
+    sp=st.booleans(),
+    expert_tp=st.booleans(),
+    zero=st.sampled_from([0, 1, 2, 3]),
+    recompute=st.sampled_from(["none", "full"]),
+    load=st.sampled_from(LOADS),
+    degrees=st.sampled_from([(1, 2, 1, 2), (2, 2, 1, 2), (2, 2, 1, 4), (2, 2, 2, 4), (4, 1, 2, 2), (4, 2, 1, 4)]),
+    schedule=st.sampled_from(["none", "gpipe", "1f1b", "interleaved", "zb-h1"]),
+)
+def test_experts_compute_the_same_in_every_product(
+    style: str,
+    recipe: Any,
+    kind: Any,
+    sp: bool,
+    expert_tp: bool,
+    zero: Any,
+    recompute: Any,
+    load: tuple[int, ...],
+    degrees: tuple[int, int, int, int],
+    schedule: str,
+) -> None:
+    dp, cp, tp, ep = degrees
+    if cp == 1:
+        kind = "none"
+    elif kind == "none" or (recipe == "megatron" and kind.startswith("ring")) or (kind == "ulysses" and tp > 1):
+        kind = "allgather-kv"
+    if recipe == "megatron" and zero == 2:
+        zero = 3
+    if sum(load) > 4 and (tp > 1 and sp):
+        load = EVEN  # a rank has four choices of a sequence
+    options = GraphOptions(recipe=recipe, sp=sp, expert_tp=expert_tp, zero=zero, recompute=recompute, cp_kind=kind)
+    some, whole = case(style, options, load)
+    if schedule == "none":
+        some = dataclasses.replace(some, tokens=some.tokens[:4], labels=some.labels[:4])
+        whole = dataclasses.replace(case(style, options, load)[0], tokens=some.tokens, labels=some.labels).run_whole()
+        assert_same(some.run(dp=dp, cp=cp, tp=tp, ep=ep), whole)
+        return
+    chunks = 2 if schedule == "interleaved" else 1
+    layers = (1,) * 4 if chunks == 2 else (1, 3)
+    plan = pipeline(some.graph, schedule, layers, 2, chunks)
+    assert_same(some.run_pipelined(plan, dp=dp, cp=cp, tp=tp, ep=ep), whole)
+
+
+@pytest.mark.parametrize("load", [load for load in LOADS if load])
+def test_a_load_changes_what_is_computed_where_and_not_how_much(load: tuple[int, ...]) -> None:
+    """The sum over ranks of experts' FLOPs is that of all routed tokens; a rank's share is that of its experts."""
+    graph = build_graph(card("moe"), GraphOptions())
+    ranks = [environment(graph, dp=4, ep=2, load=load, ep_rank=rank) for rank in range(2)]
+    of_experts = [op for op in graph.ops if ".experts." in op.name]
+    flops = [sum(evaluate(op.flops, env) for op in of_experts) for env in ranks]
+    routed = ranks[0]["B"] * ranks[0]["S"] * ranks[0]["K"]
+    assert 2 * sum(flops) == 3 * routed * 2 * 3 * ranks[0]["H"] * ranks[0]["FE"]
+    shares = [Fraction(sum(load[at : at + 2]), sum(load)) for at in (0, 2)]
+    assert [Fraction(each, sum(flops)) for each in flops] == shares
+
+
+def test_ranks_of_ep_call_with_the_largest_of_their_operands() -> None:
+    """Tokens leave in equal parts and come to a rank as its experts are chosen; a group's calls have one size."""
+    graph = build_graph(card("moe"), GraphOptions())
+    ranks = [environment(graph, dp=2, ep=2, load=(2, 1, 1, 0), ep_rank=rank) for rank in range(2)]
+    own = ranks[0]["B"] // 2 * ranks[0]["S"] * ranks[0]["K"] * ranks[0]["H"] * 2
+    moves = [op for op in graph.ops if op.axis == "ep" and op.block == "layer"]
+    sizes = {
+        (str(op.template), *(evaluate(text or "", env) for text in (op.comm_bytes, op.comm_out_bytes) for env in ranks))
+        for op in moves
+    }
+    largest = own * 3 // 2
+    sent = {("forward", own, own, largest, own // 2), ("forward", largest, largest, own, own)}
+    assert sizes == sent | {("input_gradient", *rest) for _, *rest in sent}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"expert_load": (1, 2, 1)}, r"the load of 3 experts, the model has 4: they must agree"),
+        ({"expert_load": (2, 1, 1, 1)}, r"sums to 5, which does not divide the 16 routed tokens of a rank .*sum to 16"),
+        ({"expert_load": (3, 1, 0, 0)}, r"3 of 4 choices to expert 0: .* one gets at most 2"),
+        ({"expert_load": (2, -1, 1, 2)}, r"is 2, -1, 1, 2: .* none below 0"),
+        ({"expert_load": (0, 0, 0, 0)}, r"not all 0"),
+        ({"expert_load": (2, 1, 1, 0), "capacity_factor": 1.0}, r"leave --capacity-factor or --expert-load out"),
+    ],
+)
+def test_a_load_that_does_not_suit_is_refused(words: dict[str, Any], reason: str) -> None:
+    sizes = build_graph(card("moe"), GraphOptions()).sizes
+    Plan(dp=4, ep=2, seq_len=8, expert_load=(2, 1, 1, 0)).check(sizes)
+    Plan(dp=4, ep=2, seq_len=8, expert_load=(4, 8, 4, 0)).check(sizes)
+    with pytest.raises(UsageError, match=reason):
+        Plan(**{"seq_len": 8, **words}).check(sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("load.yaml", "- 1\n- two\n", "the load of expert 1 is 'two'"),
+        ("load.yaml", "[1, 2", "neither YAML nor JSON"),
+        ("load.json", "{}", "is no list"),
+        ("load.yaml", "!!python/object/apply:os.system ['true']", "neither YAML nor JSON"),
+    ],
+)
+def test_a_file_that_holds_no_load_is_refused(tmp_path: Any, name: str, text: str, reason: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UsageError, match=reason):
+        Plan.from_mapping({"expert_load": str(path)})
+    path.write_text("[2, 1, 1, 0]")
+    assert Plan.from_mapping({"expert_load": str(path)}).expert_load == (2, 1, 1, 0)
+    assert Plan.from_mapping({"expert-load": "2,1,1,0"}).expert_load == (2, 1, 1, 0)
+    with pytest.raises(UsageError, match="cannot read the load of experts"):
+        Plan.from_mapping({"expert_load": str(tmp_path / "none.yaml")})
