@@ -79,6 +79,9 @@ PLANS: dict[str, dict[str, Any]] = {
     "experts": {"style": "moe", "dp": 4, "ep": 2, "pp": 2, "global_batch_size": 8},
     "ring": {"cp": 4, "cp_kind": "ring-alltoall", "pp": 2, "dp": 2, "zero": 2, "global_batch_size": 4},
     "ulysses": {"cp": 2, "cp_kind": "ulysses", "tp": 2, "sp": True, "pp": 2, "global_batch_size": 2},
+    "sends": {"recipe": "megatron", "cp": 4, "pp": 2, "tp": 2, "sp": True, "zero": 1, "global_batch_size": 4},
+    "parts": {"cp": 4, "cp_kind": "ring-p2p", "cp_chunks": "contiguous", "pp": 2, "global_batch_size": 2},
+    "both": {"recipe": "megatron", "cp": 6, "ulysses": 2, "pp": 2, "dp": 2, "recompute": "full", "seq_len": 384},
     "order": {"tp": 2, "dp": 2, "pp": 2, "rank_order": "pp,dp,cp,tp", "global_batch_size": 4},
 }
 
@@ -88,7 +91,7 @@ def instance(store: Store, **words: Any) -> tuple[Stagedb, str, Workload]:
     style, tied = words.pop("style", "llama"), words.pop("tied", False)
     db = Stagedb(store)
     model = dataclasses.replace(card(style, layers=8, kv_heads=4, tied=tied), max_positions=512)
-    made = db.instantiate(model, seq_len=512, **words)
+    made = db.instantiate(model, **{"seq_len": 512, **words})
     return db, made.id, read_workload(store, made.id)
 
 
@@ -101,7 +104,7 @@ def test_an_instances_step_is_a_replay_of_its_traces(embedded_store: Store, tmp_
     check_replay(rows, tmp_path / "out", 4, "in-order")
 
 
-@pytest.mark.parametrize("plan", ["interleaved", "tied", "experts", "zb-h1", "fsdp", "ring"])
+@pytest.mark.parametrize("plan", ["interleaved", "tied", "experts", "zb-h1", "fsdp", "ring", "sends", "parts"])
 @pytest.mark.parametrize("streams", STREAMS)
 def test_an_instances_delays_cost_what_its_path_and_slack_say(embedded_store: Store, plan: str, streams: str) -> None:
     _, _, rows = instance(embedded_store, **PLANS[plan])
@@ -198,6 +201,10 @@ def test_lanes_are_few_however_many_ranks_there_are(embedded_store: Store) -> No
     assert [lane.stage for lane in both[1].lanes] == [0, 1, 2, 3]
     ring = network_of(instance(embedded_store, **PLANS["ring"])[2])
     assert [len(lane.members["cp"]) for lane in ring.lanes] == [4] * 8
+    sends = network_of(instance(embedded_store, **PLANS["both"])[2])
+    assert [(lane.ring_next, lane.ring_previous) for lane in sends.lanes] == [
+        (first + (place + 1) % 3, first + (place - 1) % 3) for first in (0, 3) for place in range(3)
+    ]
     # Stages of one class keep other times.
     gpipe = instance(embedded_store, pp=4, schedule="gpipe", global_batch_size=3)[2]
     assert (len(gpipe.classes), len(network_of(gpipe).lanes)) == (3, 4)
