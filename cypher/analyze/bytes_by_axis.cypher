@@ -1,6 +1,6 @@
 // What an instance sends in one step, all ranks together: by mesh axis, kind, phase and number format.
 //
-// A collective counts once on each of its ranks, with its input there; a message between stages counts where it is sent.
+// A collective counts once on each of its ranks, with its input there; a message counts where it is sent.
 //
 // mode: reads
 // param instance: string — id of the instance

@@ -17,7 +17,7 @@ from stagedb.profile.timeline import Timeline, clock, decide, run_step
 SELECTORS: Mapping[str, str] = {
     "compute": "what computes; of a kind, such as compute:matmul",
     "collective": "collectives; of an axis or a kind, such as collective:tp or collective:all_gather",
-    "send": "messages between stages; of an axis, such as send:pp",
+    "send": "messages between stages and around rings; of an axis, such as send:pp",
     "phase": "everything of a phase, such as phase:backward",
     "stage": "everything on a pipeline stage, such as stage:3",
     "class": "everything of a rank class, such as class:0",

@@ -192,6 +192,18 @@ def test_a_free_network_exposes_nothing(embedded_store: Store, plan: str) -> Non
     assert set(found.path.parts("axis")) == {"compute"}
 
 
+def test_waiting_for_a_ring_is_no_bubble(embedded_store: Store) -> None:
+    """Ranks of a ring wait for each other's messages inside a stage: a bubble is what waits for other stages."""
+    words: dict[str, Any] = {"cp": 4, "cp_kind": "ring-p2p", "cp_chunks": "contiguous", "global_batch_size": 2}
+    _, _, rows = instance(embedded_store, **words)
+    alone = step_times(run_classes(network_of(rows), durations(rows)))
+    assert max(spent.idle for spent in alone.lanes) > 0
+    assert [spent.bubble for spent in alone.lanes] == [0] * 4
+    _, _, rows = instance(embedded_store, **words, pp=2)
+    staged = step_times(run_classes(network_of(rows), durations(rows)))
+    assert all(spent.bubble > 0 for spent in staged.lanes)
+
+
 def test_lanes_are_few_however_many_ranks_there_are(embedded_store: Store) -> None:
     small, large = (instance(embedded_store, pp=4, tp=2, dp=dp, global_batch_size=3 * dp)[2] for dp in (2, 16))
     both = [network_of(each) for each in (small, large)]
