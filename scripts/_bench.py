@@ -52,7 +52,10 @@ class Case:
 CASES = (
     Case("llama3-8b", ("--tp", "2", "--pp", "2"), 8),
     Case("llama3-70b", ("--tp", "8", "--pp", "4"), 1024),
+    Case("mixtral-8x22b", ("--tp", "4", "--pp", "4", "--ep", "8", "--zero", "1"), 1024),
 )
+DENSE = CASES[1]
+"""What the cases after it are held against: the same number of ranks, without experts."""
 
 
 @dataclass(frozen=True)
@@ -306,10 +309,19 @@ def table(result: Mapping[str, Any]) -> str:
         for step in first["seconds"]:
             cells = [f"{case['seconds'][step]:.2f}" for case in cases]
             lines.append(f"| {step} | {' | '.join(cells)} |")
+        if at > CASES.index(DENSE):
+            dense = [result["engines"][engine]["cases"][CASES.index(DENSE)] for engine in engines]
+            cells = [f"{_made(case) / _made(other):.2f} x" for case, other in zip(cases, dense, strict=True)]
+            lines.append(f"| build + instantiate, against {DENSE.model} | {' | '.join(cells)} |")
         for what in ("command", "engine"):
             cells = [f"{case['largest_process'].get(what, 0) / 1e6:,.0f} MB" for case in cases]
             lines.append(f"| largest process, {what} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _made(case: Mapping[str, Any]) -> float:
+    """Seconds from a model's name to an instance."""
+    return float(case["seconds"]["build"] + case["seconds"]["instantiate, whole command"])
 
 
 def main() -> None:
@@ -318,6 +330,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=("embedded", "neo4j"), help="measure this one only")
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="where bench.json and bench.md go (docs)")
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"machine": machine(), "runs": arguments.runs, "engines": {}}
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)

@@ -6,7 +6,7 @@ critical path, slack and waits `step_times` tells.
 
 from stagedb.profile.critical import Legs, Path
 from stagedb.profile.lanes import Lane
-from stagedb.profile.lifetimes import Category
+from stagedb.profile.lives import Category
 from stagedb.profile.memory import ClassMemory, analyse, record
 from stagedb.profile.network import Network, Reason, network_of
 from stagedb.profile.spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times

@@ -64,9 +64,14 @@ class Program:
 
     def resolve(self, key: Key) -> Key:
         """The storage of a tensor."""
-        while key in self.storage:
-            key = self.storage[key]
-        return key
+        return storage_of(self.storage, key)
+
+
+def storage_of(storage: Mapping[Key, Key], key: Key) -> Key:
+    """The tensor whose bytes a tensor has, itself or another one's."""
+    while key in storage:
+        key = storage[key]
+    return key
 
 
 def programs(graph: SymGraph, plan: Plan, each: RankClass) -> tuple[Program, ...]:
@@ -152,9 +157,7 @@ class _Making:
             yield step, begin(place.position) + op.loop * slots + step * width + op.order - op.loop
 
     def resolve(self, key: Key) -> Key:
-        while key in self.storage:
-            key = self.storage[key]
-        return key
+        return storage_of(self.storage, key)
 
     def items(self, kind: TaskKind) -> tuple[Item, ...]:
         templates = TEMPLATES[kind]

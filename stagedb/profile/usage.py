@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.parallel import Task, TaskKind, first_and_last
-from stagedb.profile.lifetimes import Category, Lives, Moment, Which
+from stagedb.profile.lives import Category, Lives, Moment, Which
 
 CATEGORIES = tuple(Category)
 Levels = npt.NDArray[np.int64]

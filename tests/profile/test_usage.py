@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.parallel import TaskKind, first_and_last, stage_orders
-from stagedb.profile.lifetimes import Category, Life, Lives, Moment, State, Which
+from stagedb.profile.lives import Category, Life, Lives, Moment, State, Which
 from stagedb.profile.usage import Point, Usage
 
 FORWARD, BACKWARD, STEP = TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.STEP
