@@ -1,6 +1,6 @@
 """What a plan says about experts: checks with the nearest plan that would do, and what their symbols stand for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from math import gcd
 from pathlib import Path
@@ -10,6 +10,7 @@ import yaml
 
 from stagedb.errors import UsageError
 from stagedb.parallel.files import read_text
+from stagedb.parallel.nearest import either, nearest
 
 if TYPE_CHECKING:
     from stagedb.parallel.plan import Plan
@@ -29,7 +30,7 @@ def check_expert_parallelism(plan: "Plan") -> None:
     if ranks % plan.ep:
         raise UsageError(
             f"ep {plan.ep} does not divide dp x cp = {ranks}, whose ranks it divides: the nearest is "
-            f"{_nearest(plan.ep, ranks, lambda ep: ranks % ep == 0)}"
+            f"{either('ep', nearest(plan.ep, ranks, lambda ep: ranks % ep == 0))}"
         )
     if plan.hsdp > 1:
         raise UsageError(
@@ -49,7 +50,7 @@ def check_experts(plan: "Plan", sizes: Mapping[str, int]) -> None:
         return
     experts, ranks = sizes["E"], plan.dp * plan.cp
     if experts % plan.ep:
-        valid = _nearest(plan.ep, experts, lambda ep: experts % ep == 0 and ranks % ep == 0)
+        valid = either("ep", nearest(plan.ep, experts, lambda ep: experts % ep == 0 and ranks % ep == 0))
         raise UsageError(f"ep {plan.ep} does not divide the {experts} experts: the nearest is {valid}")
     split = plan.cp * (plan.tp if plan.options.sp else 1)
     routed = plan.micro_batch_size * plan.seq_len * sizes["K"]
@@ -158,9 +159,3 @@ def capacity(plan: "Plan") -> dict[str, int]:
     """The capacity factor as a fraction, `capacity` / `per`; 1 where nothing is dropped."""
     factor = Fraction(1 if plan.capacity_factor is None else str(plan.capacity_factor))
     return {"capacity": factor.numerator, "per": factor.denominator}
-
-
-def _nearest(value: int, limit: int, valid: Callable[[int], bool]) -> str:
-    below = next((n for n in range(min(value - 1, limit), 0, -1) if valid(n)), None)
-    above = next((n for n in range(value + 1, limit + 1) if valid(n)), None)
-    return " or ".join(f"--ep {n}" for n in (below, above) if n is not None)

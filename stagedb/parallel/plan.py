@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.parallel.context_plans import check_context, check_heads, check_sequence, with_habit
 from stagedb.parallel.dtypes import Dtypes
 from stagedb.parallel.expert_plans import (
     capacity,
@@ -19,14 +20,13 @@ from stagedb.parallel.expert_plans import (
     read_load,
     widths,
 )
+from stagedb.parallel.nearest import either, nearest
 from stagedb.parallel.options import GraphOptions
-from stagedb.parallel.orders import ENDINGS, EXPLICIT, check_orders, order_text, parse_order, read_schedule_file
-from stagedb.parallel.recipes import RECIPES
-from stagedb.parallel.schedule import INTERLEAVED, SCHEDULES, Task, stage_orders
-from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, option, typed_words
-
-RANK_ORDER = ("tp", "cp", "dp", "pp")
-"""Mesh axes, innermost first: neighbouring ranks differ in the first one."""
+from stagedb.parallel.orders import ENDINGS, EXPLICIT, parse_order, read_schedule_file
+from stagedb.parallel.schedule import INTERLEAVED, Task, stage_orders
+from stagedb.parallel.schedule_plans import check_layers_per_stage, check_schedule, explicit
+from stagedb.parallel.sharding_plans import check_sharding
+from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, RANK_ORDER, option, typed_words
 
 
 @dataclass(frozen=True)
@@ -72,23 +72,21 @@ class Plan:
     rank_order: tuple[str, ...] = RANK_ORDER
 
     def __post_init__(self) -> None:
+        self._settle(options=with_habit(self.options, self.cp, self.ulysses))
         if self.dtypes is None:
-            object.__setattr__(self, "dtypes", Dtypes.of(self.options.recipe))
+            self._settle(dtypes=Dtypes.of(self.options.recipe))
+        if self.schedule == "1f1b" and self.virtual_stages > 1:
+            self._settle(schedule=INTERLEAVED)
         self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
         for word in (*DEGREES, "hsdp", "ulysses", "micro_batch_size", "seq_len", "virtual_stages", "recompute_every"):
             _check_positive(word, getattr(self, word))
-        self._check_context()
+        check_context(self)
         check_expert_parallelism(self)
-        self._check_sharding()
+        check_sharding(self)
         if self.recompute_every > 1 and self.options.recompute == "none":
             raise UsageError(
                 f"--recompute-every {self.recompute_every} has nothing to recompute: say what with --recompute, "
                 "or leave it out"
-            )
-        if self.schedule not in (*SCHEDULES, EXPLICIT):
-            raise UsageError(
-                f"unknown schedule {self.schedule!r}: --schedule is one of {', '.join(SCHEDULES)}, "
-                f"or a file of one ({', '.join(ENDINGS)})"
             )
         if sorted(self.rank_order) != sorted(RANK_ORDER):
             raise UsageError(
@@ -96,9 +94,16 @@ class Plan:
                 "(--rank-order, innermost first)"
             )
         self._check_batch()
-        self._check_schedule()
+        check_schedule(self)
+        if self.schedule == EXPLICIT:
+            self._settle(**explicit(self))
         if self.layers_per_stage is not None:
-            self._check_layers_per_stage(self.layers_per_stage)
+            check_layers_per_stage(self, self.layers_per_stage)
+
+    def _settle(self, **fields: object) -> None:
+        """Say what follows from other words, before anybody has seen the plan."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_mapping(cls, words: Mapping[str, object]) -> "Plan":
@@ -195,11 +200,11 @@ class Plan:
         dealt = self.stage_layers(layers)
         if any(share % self.virtual_stages for share in dealt):
             most = math.gcd(*dealt)
-            valid = _nearest(self.virtual_stages, most, lambda chunks: most % chunks == 0)
+            valid = nearest(self.virtual_stages, most, lambda chunks: most % chunks == 0)
             raise UsageError(
                 f"{self.virtual_stages} virtual stages do not divide the layers of each stage "
                 f"({','.join(map(str, sorted(set(dealt), reverse=True)))}): the nearest is "
-                f"{_either('virtual_stages', valid)}"
+                f"{either('virtual_stages', valid)}"
                 + ("" if most > 1 else "; other numbers need another --pp or --layers-per-stage")
             )
         return tuple(share // self.virtual_stages for share in dealt) * self.virtual_stages
@@ -226,16 +231,16 @@ class Plan:
         rules = self._tp_rules(sizes)
         broken = next((reason for reason, fits in rules if not fits(self.tp)), None)
         if broken is not None:
-            valid = _nearest(self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
-            raise UsageError(f"tp {self.tp} {broken}: the nearest that this model takes is {_either('tp', valid)}")
-        self._check_heads(sizes)
+            valid = nearest(self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
+            raise UsageError(f"tp {self.tp} {broken}: the nearest that this model takes is {either('tp', valid)}")
+        check_heads(self, sizes)
         if self.seq_len > sizes.get("P", self.seq_len):
             raise UsageError(
                 f"a sequence of {self.seq_len} tokens is longer than the model's {sizes['P']} learned positions: "
                 f"--seq-len takes at most {sizes['P']}"
             )
         check_experts(self, sizes)
-        self._check_sequence()
+        check_sequence(self)
 
     def rank_symbols(self, sizes: Mapping[str, int], cp_rank: int, ep_rank: int) -> dict[str, int]:
         """What the symbols stand for that differ between ranks of a stage."""
@@ -266,120 +271,6 @@ class Plan:
             "copies": 1 if self.dtypes.master == "none" else 2,
         }
 
-    def _check_context(self) -> None:
-        kind = self.options.cp_kind
-        if self.cp == 1:
-            if kind != "none":
-                raise UsageError(
-                    f"{kind} with cp 1 has nobody to share a sequence with: take --cp 2 or more, or leave --cp-kind out"
-                )
-            if self.options.cp_chunks != "none":
-                raise UsageError(
-                    "with cp 1 there is one part of a sequence: take --cp 2 or more, or leave --cp-chunks out"
-                )
-        elif kind == "none":
-            habit = "ulysses-ring" if self.ulysses > 1 else RECIPES[self.options.recipe].cp_kind
-            object.__setattr__(self, "options", dataclasses.replace(self.options, cp_kind=habit))
-        self._check_ulysses()
-        if self.cp == 1:
-            return
-        if not self.options.cp_grad_sync and self.ep == 1:
-            return
-        places = sorted(self.rank_order.index(axis) for axis in ("cp", "dp") if axis in self.rank_order)
-        apart = len(places) == 2 and places[1] - places[0] > 1
-        outer = self.hsdp > 1 and len(places) == 2 and self.rank_order.index("cp") > self.rank_order.index("dp")
-        if self.dp > 1 and (apart or outer):
-            raise UsageError(
-                f"rank order {','.join(self.rank_order)} {'parts cp from dp' if apart else 'puts cp outside of dp'}, "
-                f"over which gradients are reduced together: take --rank-order {','.join(RANK_ORDER)}"
-            )
-
-    def _check_ulysses(self) -> None:
-        ring, near = self.options.cp_kind == "ulysses-ring", self.ulysses
-        if not ring and near > 1:
-            raise UsageError(
-                f"--ulysses {near} says how many ranks exchange heads inside a ring: it needs --cp-kind ulysses-ring "
-                f"and --cp {2 * near} or another multiple"
-            )
-        if ring and (near == 1 or near == self.cp):
-            raise UsageError(
-                f"ulysses-ring with --ulysses {near} of cp {self.cp} is "
-                + (
-                    "a ring alone: take --ulysses 2 or more, or --cp-kind ring-p2p"
-                    if near == 1
-                    else "no ring: take fewer, or --cp-kind ulysses"
-                )
-            )
-        if ring and self.cp % near:
-            valid = [n for n in _nearest(near, self.cp // 2, lambda n: self.cp % n == 0) if n > 1]
-            raise UsageError(
-                f"--ulysses {near} does not divide cp {self.cp}: "
-                + (f"the nearest is {_either('ulysses', valid)}" if valid else "take --cp-kind ring-p2p")
-            )
-
-    def _check_heads(self, sizes: Mapping[str, int]) -> None:
-        kind = self.options.cp_kind
-        if kind not in ("ulysses", "ulysses-ring"):
-            return
-        heads, kv_heads = sizes["A"] // self.tp, sizes["KV"] // self.tp
-        inner = kind == "ulysses-ring"
-        word, degree = ("ulysses", self.ulysses) if inner else ("cp", self.cp)
-
-        def fits(over: int) -> bool:
-            divides = not inner or (self.cp % over == 0 and over < self.cp)
-            return heads % over == 0 and kv_heads % over == 0 and kv_heads > 0 and divides
-
-        if not fits(degree):
-            valid = [near for near in _nearest(degree, heads, fits) if near > 1]
-            near = f"the nearest is {_either(word, valid)}, or" if valid else "take"
-            raise UsageError(
-                f"{kind} deals the {sizes['A']} attention heads and {sizes['KV']} key/value heads over tp {self.tp} x "
-                f"{word} {degree} = {self.tp * degree}, which does not divide both: {near} "
-                f"--cp-kind {'ring-p2p' if inner else 'allgather-kv'}"
-            )
-
-    def _check_sequence(self) -> None:
-        split = self.options.sp and self.tp > 1
-        # Causal work is balanced by giving each rank two chunks.
-        chunks = 2 if self.options.cp_chunks == "balanced" else 1
-        unit = chunks * self.cp * (self.tp if split else 1)
-        if self.seq_len % unit == 0:
-            return
-        below = self.seq_len - self.seq_len % unit
-        valid = [length for length in (below, below + unit) if length]
-        over = [f"cp {self.cp}{' x 2 chunks' if chunks > 1 else ''}"] * (self.cp > 1) + [
-            f"tp {self.tp}, over which sp splits it"
-        ] * split
-        raise UsageError(
-            f"a sequence of {self.seq_len} tokens is not divisible by {' x '.join(over)}: "
-            f"take {_either('seq_len', valid)}{', or --no-sp' if split else ''}"
-        )
-
-    def _check_sharding(self) -> None:
-        zero, recipe = self.options.zero, self.options.recipe
-        if zero and self.dp * self.cp == 1:
-            raise UsageError(f"zero {zero} with dp 1 has nothing to share: take --dp 2 or more, or leave --zero out")
-        if self.hsdp == 1:
-            return
-        least = 1 if recipe == "megatron" else 2
-        if zero < least:
-            raise UsageError(
-                f"hsdp {self.hsdp} keeps copies of what is sharded, and zero {zero} "
-                f"{'shards nothing' if zero == 0 else 'has no such copies in the torch recipe'}: "
-                f"take --zero {max(least, 3 if recipe == 'torch' else 1)}, or leave --hsdp out"
-            )
-        if self.hsdp == self.dp:
-            raise UsageError(
-                f"hsdp {self.hsdp} keeps as many copies as there are ranks, so that they share nothing: "
-                f"take --zero 0, or --hsdp below {self.dp}"
-            )
-        if self.dp % self.hsdp:
-            valid = _nearest(self.hsdp, self.dp, lambda copies: self.dp % copies == 0 and copies < self.dp)
-            raise UsageError(
-                f"hsdp {self.hsdp} does not divide dp {self.dp} into equal copies: the nearest is "
-                f"{_either('hsdp', valid)}"
-            )
-
     def _check_batch(self) -> None:
         if self.global_batch_size is None:
             return
@@ -389,67 +280,8 @@ class Plan:
             valid = [batch for batch in (below, below + unit) if batch]
             raise UsageError(
                 f"a global batch of {self.global_batch_size} is not divisible by micro-batch {self.micro_batch_size} "
-                f"x dp {self.dp} = {unit}: the nearest is {_either('global_batch_size', valid)}"
+                f"x dp {self.dp} = {unit}: the nearest is {either('global_batch_size', valid)}"
             )
-
-    def _check_schedule(self) -> None:
-        if self.task_order and self.schedule != EXPLICIT:
-            raise UsageError(f"task_order goes with --schedule {EXPLICIT}, not with {self.schedule}: leave one out")
-        if self.schedule == EXPLICIT:
-            self._check_explicit()
-            return
-        if self.schedule == "1f1b" and self.virtual_stages > 1:
-            object.__setattr__(self, "schedule", INTERLEAVED)
-        if self.schedule != INTERLEAVED and self.virtual_stages > 1:
-            raise UsageError(
-                f"schedule {self.schedule} has one chunk a stage, the plan says virtual_stages {self.virtual_stages}: "
-                f"take --schedule {INTERLEAVED}, or leave --virtual-stages out"
-            )
-        if self.schedule == "zb-h1" and self.pp == 1:
-            raise UsageError("schedule zb-h1 with pp 1 has no bubble to fill: take --pp 2 or more, or --schedule 1f1b")
-        if self.schedule == INTERLEAVED:
-            self._check_interleaved()
-
-    def _check_explicit(self) -> None:
-        if not self.task_order:
-            raise UsageError(f"schedule {EXPLICIT} needs its order of tasks: name a file of it with --schedule FILE")
-        orders = self.orders()
-        chunks = check_orders(orders, self.pp, self.microbatches)
-        if self.virtual_stages not in (1, chunks):
-            raise UsageError(
-                f"the schedule has {chunks} chunks a stage, the plan says virtual_stages {self.virtual_stages}: "
-                f"take --virtual-stages {chunks}, or leave it out"
-            )
-        object.__setattr__(self, "virtual_stages", chunks)
-        # One text for one order, so that a plan's digest is of its meaning.
-        object.__setattr__(self, "task_order", tuple(map(order_text, orders)))
-
-    def _check_interleaved(self) -> None:
-        if self.virtual_stages == 1:
-            raise UsageError(
-                f"schedule {INTERLEAVED} needs several chunks a stage: take --virtual-stages 2 or more, "
-                "or --schedule 1f1b"
-            )
-        if self.pp == 1:
-            raise UsageError(
-                f"virtual_stages {self.virtual_stages} with pp 1 interleaves nothing: take --pp 2 or more, "
-                "or leave --virtual-stages out"
-            )
-        if self.microbatches % self.pp:
-            unit = self.micro_batch_size * self.dp * self.pp
-            below = self.batch // unit * unit
-            valid = [batch for batch in (below, below + unit) if batch]
-            raise UsageError(
-                f"interleaved 1F1B runs micro-batches in groups of pp {self.pp}, which do not divide the plan's "
-                f"{self.microbatches}: the nearest is {_either('global_batch_size', valid)}"
-            )
-
-    def _check_layers_per_stage(self, layers: tuple[int, ...]) -> None:
-        text = ",".join(map(str, layers))
-        if len(layers) != self.pp:
-            raise UsageError(f"--layers-per-stage {text} names {len(layers)} stages, --pp {self.pp}: they must agree")
-        if min(layers) < 1:
-            raise UsageError(f"--layers-per-stage {text} leaves a stage without a layer: each takes at least 1")
 
     def _tp_rules(self, sizes: Mapping[str, int]) -> list[tuple[str, Callable[[int], bool]]]:
         heads, kv_heads = sizes["A"], sizes["KV"]
@@ -489,7 +321,7 @@ def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
         valid = [count for count in (below, below + unit) if count]
         raise UsageError(
             f"{ranks} ranks are not divisible by {text}{f' = {unit}' if text != str(unit) else ''}: "
-            f"the nearest is {_either('ranks', valid)}"
+            f"the nearest is {either('ranks', valid)}"
         )
     given = words.get("dp")
     if given is not None and given != ranks // unit:
@@ -502,14 +334,3 @@ def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
 
 def _divides(size: int) -> Callable[[int], bool]:
     return lambda degree: size % degree == 0
-
-
-def _nearest(value: int, limit: int, valid: Callable[[int], bool]) -> list[int]:
-    """The valid numbers next to `value`, below and above (up to `limit`)."""
-    below = next((n for n in range(min(value - 1, limit), 0, -1) if valid(n)), None)
-    above = next((n for n in range(value + 1, limit + 1) if valid(n)), None)
-    return [n for n in (below, above) if n is not None]
-
-
-def _either(word: str, values: list[int]) -> str:
-    return " or ".join(f"{option(word)} {value}" for value in values)

@@ -15,6 +15,9 @@ from stagedb.parallel.files import read_text
 from stagedb.parallel.options import GraphOptions
 
 DEGREES = ("dp", "tp", "pp", "cp", "ep")
+RANK_ORDER = ("tp", "cp", "dp", "pp")
+"""Mesh axes, innermost first: neighbouring ranks differ in the first one."""
+
 DTYPE_WORDS = (
     "dtype",
     "param_dtype",

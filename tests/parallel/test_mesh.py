@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.parallel.mesh import Mesh, first_id, groups
-from stagedb.parallel.plan import RANK_ORDER, Plan
+from stagedb.parallel.words import RANK_ORDER, Plan
 
 plans = st.builds(
     Plan,

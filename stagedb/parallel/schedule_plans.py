@@ -1,0 +1,80 @@
+"""What a plan says about its schedule: what that settles, and checks with the nearest plan that would do."""
+
+from typing import TYPE_CHECKING, Any
+
+from stagedb.errors import UsageError
+from stagedb.parallel.nearest import either
+from stagedb.parallel.orders import ENDINGS, EXPLICIT, check_orders, order_text
+from stagedb.parallel.schedule import INTERLEAVED, SCHEDULES
+
+if TYPE_CHECKING:
+    from stagedb.parallel.plan import Plan
+
+
+def check_schedule(plan: "Plan") -> None:
+    """Raise UsageError where a schedule does not suit the stages, chunks and micro-batches of a plan."""
+    if plan.schedule not in (*SCHEDULES, EXPLICIT):
+        raise UsageError(
+            f"unknown schedule {plan.schedule!r}: --schedule is one of {', '.join(SCHEDULES)}, "
+            f"or a file of one ({', '.join(ENDINGS)})"
+        )
+    if plan.task_order and plan.schedule != EXPLICIT:
+        raise UsageError(f"task_order goes with --schedule {EXPLICIT}, not with {plan.schedule}: leave one out")
+    if plan.schedule == EXPLICIT:
+        return
+    if plan.schedule != INTERLEAVED and plan.virtual_stages > 1:
+        raise UsageError(
+            f"schedule {plan.schedule} has one chunk a stage, the plan says virtual_stages {plan.virtual_stages}: "
+            f"take --schedule {INTERLEAVED}, or leave --virtual-stages out"
+        )
+    if plan.schedule == "zb-h1" and plan.pp == 1:
+        raise UsageError("schedule zb-h1 with pp 1 has no bubble to fill: take --pp 2 or more, or --schedule 1f1b")
+    if plan.schedule == INTERLEAVED:
+        _check_interleaved(plan)
+
+
+def explicit(plan: "Plan") -> dict[str, Any]:
+    """What a plan's own orders of tasks settle: chunks a stage, and one text for one order.
+
+    Raises UsageError where the plan cannot run them.
+    """
+    if not plan.task_order:
+        raise UsageError(f"schedule {EXPLICIT} needs its order of tasks: name a file of it with --schedule FILE")
+    orders = plan.orders()
+    chunks = check_orders(orders, plan.pp, plan.microbatches)
+    if plan.virtual_stages not in (1, chunks):
+        raise UsageError(
+            f"the schedule has {chunks} chunks a stage, the plan says virtual_stages {plan.virtual_stages}: "
+            f"take --virtual-stages {chunks}, or leave it out"
+        )
+    # One text for one order, so that a plan's digest is of its meaning.
+    return {"virtual_stages": chunks, "task_order": tuple(map(order_text, orders))}
+
+
+def _check_interleaved(plan: "Plan") -> None:
+    if plan.virtual_stages == 1:
+        raise UsageError(
+            f"schedule {INTERLEAVED} needs several chunks a stage: take --virtual-stages 2 or more, or --schedule 1f1b"
+        )
+    if plan.pp == 1:
+        raise UsageError(
+            f"virtual_stages {plan.virtual_stages} with pp 1 interleaves nothing: take --pp 2 or more, "
+            "or leave --virtual-stages out"
+        )
+    if plan.microbatches % plan.pp:
+        unit = plan.micro_batch_size * plan.dp * plan.pp
+        below = plan.batch // unit * unit
+        valid = [batch for batch in (below, below + unit) if batch]
+        raise UsageError(
+            f"interleaved 1F1B runs micro-batches in groups of pp {plan.pp}, which do not divide the plan's "
+            f"{plan.microbatches}: the nearest is {either('global_batch_size', valid)}"
+        )
+
+
+def check_layers_per_stage(plan: "Plan", layers: tuple[int, ...]) -> None:
+    """Raise UsageError where explicit numbers of layers are not one for each stage."""
+    text = ",".join(map(str, layers))
+    if len(layers) != plan.pp:
+        raise UsageError(f"--layers-per-stage {text} names {len(layers)} stages, --pp {plan.pp}: they must agree")
+    if min(layers) < 1:
+        raise UsageError(f"--layers-per-stage {text} leaves a stage without a layer: each takes at least 1")
