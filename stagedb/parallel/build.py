@@ -8,12 +8,13 @@ from functools import lru_cache
 import sympy
 
 from stagedb.errors import UsageError
-from stagedb.graph.assemble import Tie, assemble
+from stagedb.graph.assemble import assemble
 from stagedb.graph.block import BlockPlan, LaidOut, lay_out
 from stagedb.graph.costs import Sizes
 from stagedb.graph.matcher import Matching, wanted
 from stagedb.graph.operators import Operator, PartAttention, Passing, Redistribution, RingAttention
 from stagedb.graph.recompute import Part
+from stagedb.graph.step import Tie
 from stagedb.graph.symbolic import SymGraph, Template
 from stagedb.graph.tensors import Operation
 from stagedb.models import blocks

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import sympy
 
-from stagedb.graph.assemble import Bucket, Habits
+from stagedb.graph.sharing import Bucket, Habits
 from stagedb.graph.symbolic import Template, When
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import Recipe

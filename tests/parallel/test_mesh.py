@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.parallel.mesh import Mesh, first_id, groups
-from stagedb.parallel.words import RANK_ORDER, Plan
+from stagedb.parallel.plan import Plan
+from stagedb.parallel.words import RANK_ORDER
 
 plans = st.builds(
     Plan,
