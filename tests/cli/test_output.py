@@ -116,3 +116,39 @@ def test_csv_and_json_tell_the_same(rows: list[tuple[Any, ...]]) -> None:
     assert [tuple(item.values()) for item in objects] == rows
     cells = list(csv.reader(io.StringIO(render(Format.CSV, columns, rows, False), newline="")))[1:]
     assert cells == [[a, str(b), c or ""] for a, b, c in rows]
+
+
+CELLS = st.tuples(
+    st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=8),
+    st.integers(-(2**62), 2**62),
+    st.floats(allow_nan=False, allow_infinity=False, width=32),
+    st.booleans(),
+)
+
+
+@given(rows=st.lists(CELLS, min_size=1, max_size=6))
+def test_every_format_has_the_same_values(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, ...]]
+) -> None:
+    """Numbers and texts come back from each file as they went in; a table groups digits for readers."""
+    columns = ("text", "whole", "share", "sound")
+    path = tmp_path_factory.mktemp("rows") / "file"
+    read: dict[Format, list[tuple[Any, ...]]] = {}
+    for format_ in (Format.CSV, Format.JSON, Format.NDJSON, Format.PARQUET):
+        Output(format_, path).write(columns, rows)
+        if format_ is Format.PARQUET:
+            found = pq.read_table(path).to_pylist()
+        elif format_ is Format.CSV:
+            texts = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline="")))
+            found = [
+                {**row, "whole": int(row["whole"]), "share": float(row["share"]), "sound": row["sound"] == "true"}
+                for row in texts
+            ]
+        else:
+            text = path.read_text(encoding="utf-8")
+            found = json.loads(text) if format_ is Format.JSON else [json.loads(line) for line in text.split("\n")[:-1]]
+        read[format_] = [tuple(row[column] for column in columns) for row in found]
+    assert all(found == [tuple(row) for row in rows] for found in read.values())
+    Output(Format.TABLE, path).write(columns, rows)
+    table = path.read_text(encoding="utf-8")
+    assert all(f"{whole:,}" in table for _, whole, _, _ in rows)
