@@ -11,6 +11,7 @@ from stagedb.profile.memory import ClassMemory, analyse, record
 from stagedb.profile.merit import Merit, merit_of
 from stagedb.profile.network import Network, Reason, network_of
 from stagedb.profile.profiling import JobProfile, profile_job
+from stagedb.profile.recording import profile_id, record_profile
 from stagedb.profile.spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times
 from stagedb.profile.timeline import Timeline, run_step
 from stagedb.profile.usage import Alive, Point, Usage
@@ -40,8 +41,10 @@ __all__ = [
     "analyse",
     "merit_of",
     "network_of",
+    "profile_id",
     "profile_job",
     "record",
+    "record_profile",
     "run_step",
     "step_times",
     "what_if",

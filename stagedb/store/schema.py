@@ -315,7 +315,132 @@ MEMORY = (
 )
 """Made by analysis, and deleted with their instance."""
 
-LABELS = (*FIRST, *MEMORY)
+_PROFILE = Property("profile", "string", "id of the profile it belongs to")
+_LANE = (
+    _PROFILE,
+    Property("class", "integer", "number of its rank class"),
+    Property("stage", "integer", "pipeline stage"),
+    Property("rank", "integer", "the smallest rank of the lane"),
+)
+
+PROFILES = (
+    Label(
+        "Profile",
+        "A step of an instance timed on one system; made by `stagedb profile`.",
+        (
+            _id("digest of the instance's id, the system, what was measured and the scalings"),
+            _INSTANCE,
+            Property("name", "string?", "what its maker called it"),
+            Property("system", "string", "the system's name"),
+            Property("system_json", "string", "all of the system, as JSON: what its file has"),
+            Property("durations", "string?", "measured durations that took the model's place, as JSON"),
+            Property("scalings", "string[]", "durations that were scaled, such as `collective:tp=0.5`"),
+            Property("format", "integer", "version of the stored form"),
+            Property("step", "integer", "length of the step", "ns"),
+            Property("unscaled", "integer", "length of the step without the scalings", "ns"),
+            Property("world", "integer", "ranks", "ranks"),
+            Property("tokens", "integer", "tokens of a step", "tokens"),
+            Property("tokens_per_second", "float?", "of all ranks; absent for a step of no time", "tokens/s"),
+            Property("tokens_per_second_per_accelerator", "float?", "of one rank", "tokens/s"),
+            Property("model_flops", "float", "of all ranks in a step, recomputing left out", "flop"),
+            Property("hardware_flops", "float", "of all ranks in a step, recomputing too", "flop"),
+            Property("dtype", "string?", "the format that most FLOPs are computed in"),
+            Property("peak", "float?", "of one accelerator in that format; absent where it has no bound", "flop/s"),
+            Property("bandwidth", "float?", "of one accelerator's memory; absent where it has no bound", "B/s"),
+            Property("mfu", "float?", "model FLOPs over what the peaks would do in the step", "ratio"),
+            Property("hfu", "float?", "hardware FLOPs over the same", "ratio"),
+            Property("measured_ops", "float", "share of the ops' runs that was measured", "ratio"),
+            Property("measured_time", "float", "share of the modelled time that was measured", "ratio"),
+            *_OWNED,
+        ),
+        indexes=(("instance",),),
+    ),
+    Label(
+        "LaneTime",
+        "The step of a lane: of ranks of one class and stage that keep the same time. "
+        "Busy, exposed, bubble and idle are the step.",
+        (
+            _id("profile id, `/`, lane"),
+            *_LANE,
+            Property("lane", "integer", "number of the lane, in the order of their first ranks"),
+            Property("ranks", "integer", "ranks that keep this time", "ranks"),
+            Property("busy", "integer", "computing", "ns"),
+            Property("exposed", "integer", "communicating while nothing is computed", "ns"),
+            Property("bubble", "integer", "waiting for other stages, at the step's end too", "ns"),
+            Property("idle", "integer", "waiting for ranks of its own stage, and the rest", "ns"),
+            Property("communication", "integer", "communicating, hidden or not", "ns"),
+        ),
+        indexes=(("profile",), ("profile", "class")),
+    ),
+    Label(
+        "OpTime",
+        "An op in the step of a lane: how long one run of it takes, and all its runs together.",
+        (
+            _id("profile id, `/`, lane, `/`, its place in the class"),
+            *_LANE,
+            _INSTANCE,
+            Property("lane", "integer", "number of the lane"),
+            Property("ranks", "integer", "ranks of the lane", "ranks"),
+            Property("op", "string", "id of the op"),
+            Property("name", "string", "name of the op"),
+            Property("type", "string", "compute, collective, send or recv"),
+            Property("kind", "string", "what it does: matmul, attention, all_gather …"),
+            Property("phase", "string", "forward, backward, recompute or optimizer"),
+            Property("axis", "string?", "mesh axis it communicates on"),
+            Property("block", "string", "block of the symbolic op"),
+            Property("layer", "integer?", "number of the layer in the model; absent outside layers"),
+            Property("chunk", "integer", "part of the stage, where a stage holds several"),
+            Property("dtype", "string?", "format of the elements on the wire, or of what FLOPs are computed on"),
+            Property("flops", "integer", "of one run on one rank", "flop"),
+            Property("bytes", "integer", "read and written in one run on one rank", "B"),
+            Property("message", "integer", "operand of one run's communication on one rank", "B"),
+            Property("duration", "integer", "of one run; 0 of what receives", "ns"),
+            Property("count", "integer", "runs in a step on one rank"),
+            Property("total", "integer", "of all runs; a collective's begin when its last member has come", "ns"),
+            Property("exposed", "integer", "of communication: of all runs, while nothing is computed", "ns"),
+            Property(
+                "slack",
+                "integer",
+                "by how much one run may be late without a longer step: the least; -1 of what never runs",
+                "ns",
+            ),
+            Property("critical", "integer", "of the runs on the critical path", "ns"),
+            Property("times_critical", "integer", "runs on the critical path"),
+            Property("rule", "string", "what gave the duration: `roofline:compute`, `ring`, `measured` …; none: empty"),
+            Property("dimension", "string?", "the slowest network dimension that it spans"),
+        ),
+        indexes=(("profile",), ("profile", "class")),
+    ),
+    Label(
+        "TaskTime",
+        "A task in the step of a lane. The critical path leads from one to the next along `CRITICAL`.",
+        (
+            _id("profile id, `/`, lane, `/`, index"),
+            *_LANE,
+            Property("lane", "integer", "number of the lane"),
+            Property("index", "integer", "place in the class's schedule"),
+            Property("kind", "string", "forward, backward, input_gradient, weight_gradient or step"),
+            Property("microbatch", "integer?", "which microbatch; absent for the step"),
+            Property("chunk", "integer", "part of the stage, where a stage holds several"),
+            Property("start", "integer", "when its first op begins", "ns"),
+            Property("finish", "integer", "when its last op has ended", "ns"),
+            Property("slack", "integer", "the least of its ops'", "ns"),
+            Property("critical", "integer", "of its ops' runs on the critical path", "ns"),
+            Property("legs", "integer[]", "numbers of the critical path's legs that lie in it, from 0"),
+            Property("leg_starts", "integer[]", "when each of them begins", "ns"),
+            Property("leg_finishes", "integer[]", "when each of them ends", "ns"),
+            Property(
+                "leg_reasons",
+                "string[]",
+                "why each began no earlier: start, dependency, stream, member (of a group) or message",
+            ),
+        ),
+        indexes=(("profile",), ("profile", "class")),
+    ),
+)
+"""Made by `stagedb profile`; deleted with their profile, and that with its instance."""
+
+LABELS = (*FIRST, *MEMORY, *PROFILES)
 
 _SLOT = (Property("slot", "integer", "which input or output it is"),)
 _KIND = Property("kind", "string", "data, program (issue order) or limit (must not run ahead)")
@@ -345,6 +470,21 @@ RELATIONSHIPS = (
         (
             Property("axis", "string", "mesh axis of the message"),
             Property("hop", "integer", "stages from sender to receiver: +1 or -1"),
+        ),
+    ),
+    Relationship("OF", "OpTime", "Op", "The op that is timed."),
+    Relationship("OF", "TaskTime", "Task", "The task that is timed."),
+    Relationship(
+        "CRITICAL",
+        "TaskTime",
+        "TaskTime",
+        "The critical path goes on from a leg in the source to a leg in the target.",
+        (
+            Property("number", "integer", "of the leg in the source, from 0"),
+            Property("time", "integer", "when the one ends and the other begins", "ns"),
+            Property("source_ns", "integer", "length of the leg in the source", "ns"),
+            Property("target_ns", "integer", "length of the leg in the target", "ns"),
+            Property("reason", "string", "why the target began no earlier: dependency, stream, member or message"),
         ),
     ),
 )

@@ -1,6 +1,5 @@
 """One function profiles: durations, the step, and its figures of merit."""
 
-import json
 from dataclasses import replace
 from fractions import Fraction
 
@@ -8,26 +7,14 @@ import pytest
 
 from stagedb.issue.columns import COMPUTE, Workload
 from stagedb.profile import Scaling, profile_job
-from stagedb.systems import System, load_system, parse_system
+from stagedb.systems import System, load_system
 from tests.export.synthetic import workload
-
-TEXT = {
-    "name": "plain",
-    "sources": ["made up"],
-    "accelerator": {
-        "name": "plain",
-        "peak": {"bf16": 1},
-        "memory": {"bandwidth": 1, "capacity": 1},
-        "launch": 0,
-    },
-    "network": [{"name": "wire", "size": None, "kind": "switch", "bandwidth": 1, "latency": 0}],
-}
-PLAIN = parse_system(json.dumps(TEXT))
+from tests.profile.plain import PLAIN
 
 
-def computing(**sizes: int) -> Workload:
+def computing(*, tp: int, dp: int, pp: int, microbatches: int) -> Workload:
     """A workload whose operators compute in bf16, two of them again."""
-    made = workload(**sizes)
+    made = workload(tp=tp, dp=dp, pp=pp, microbatches=microbatches)
     classes = []
     for each in made.classes:
         ops = each.ops
