@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
-from stagedb.store.schema import FIRST, MEMORY, PROFILES, definitions
+from stagedb.store.profile_labels import PROFILES
+from stagedb.store.schema import FIRST, MEMORY, definitions
 
 
 @dataclass(frozen=True)

@@ -4,58 +4,13 @@ Only what Neo4j's Community Edition has: uniqueness constraints and range indexe
 an indexed property, not an edge to a hub. Every label that other code matches has its key here.
 """
 
-from dataclasses import dataclass
 from itertools import chain
 
+from stagedb.store.forms import INSTANCE, OWNED, Label, Property, Relationship, id_of
+from stagedb.store.profile_labels import PROFILE_RELATIONSHIPS, PROFILES
 
-@dataclass(frozen=True)
-class Property:
-    """A property: its type (`string integer float boolean`, `[]` for a list, `?` where it may be absent), its unit."""
-
-    name: str
-    type: str
-    description: str
-    unit: str | None = None
-
-
-@dataclass(frozen=True)
-class Label:
-    """A kind of node. `unique` identifies one; `indexes` are further look-ups. `also`: labels besides."""
-
-    name: str
-    description: str
-    properties: tuple[Property, ...]
-    unique: str = "id"
-    indexes: tuple[tuple[str, ...], ...] = ()
-    also: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Relationship:
-    """A kind of edge between two labels."""
-
-    type: str
-    source: str
-    target: str
-    description: str
-    properties: tuple[Property, ...] = ()
-
-
-def _id(description: str) -> Property:
-    return Property("id", "string", description)
-
-
-_OWNED = (
-    Property("state", "string", "`ready` once it is whole; `building` and `deleting` are invisible to readers"),
-    Property("owner", "string?", "the process that builds it; absent when ready"),
-    Property("lease", "integer?", "until when its builder is believed to live; absent when ready", "ms since 1970"),
-    Property("created", "integer", "when its building began", "ms since 1970"),
-    Property("claim", "string?", "who asked last to build or delete it; written to take the node's lock"),
-    Property("builder", "string?", "the process that made it"),
-)
 _NUMBER = Property("number", "integer", "its place in the graph")
 _GRAPH = Property("graph", "string", "id of the graph it belongs to")
-_INSTANCE = Property("instance", "string", "id of the instance it belongs to")
 _PRESENT = Property("present", "string?", "it exists where this expression is above 0; absent: always")
 
 FIRST = (
@@ -63,7 +18,7 @@ FIRST = (
         "Store",
         "What this database is: one node, written by the migrations.",
         (
-            _id("`stagedb`"),
+            id_of("`stagedb`"),
             Property("version", "integer", "number of the newest migration applied"),
             Property("created", "integer", "when the first migration was applied", "ms since 1970"),
         ),
@@ -72,21 +27,21 @@ FIRST = (
         "Graph",
         "A symbolic tensor graph: a model under one strategy and one recipe, every degree and size a symbol.",
         (
-            _id("digest of what the graph was made from"),
+            id_of("digest of what the graph was made from"),
             Property("name", "string", "the model's name"),
             Property("recipe", "string", "the framework whose habits it follows"),
             Property("options", "string", "the options that shaped it, as JSON"),
             Property("sizes", "string", "the model's symbols and their values, as JSON"),
             Property("blocks", "string", "the blocks and how often each repeats, in forward order, as JSON"),
             Property("format", "integer", "version of the stored form"),
-            *_OWNED,
+            *OWNED,
         ),
     ),
     Label(
         "SymTensor",
         "A tensor of one block of a graph.",
         (
-            _id("graph id, `/`, name"),
+            id_of("graph id, `/`, name"),
             _GRAPH,
             Property("name", "string", "unique in the graph"),
             _NUMBER,
@@ -118,7 +73,7 @@ FIRST = (
         "SymOp",
         "An operator of one block of a graph, its costs on one rank as expressions.",
         (
-            _id("graph id, `/`, name"),
+            id_of("graph id, `/`, name"),
             _GRAPH,
             Property("name", "string", "unique in the graph"),
             _NUMBER,
@@ -151,12 +106,12 @@ FIRST = (
         "Instance",
         "A graph under one plan: every size a number.",
         (
-            _id("digest of the graph's id and the plan"),
+            id_of("digest of the graph's id and the plan"),
             Property("name", "string", "what its maker called it"),
             Property("graph", "string", "id of its graph"),
             Property("plan", "string", "the plan, as JSON"),
             Property("world", "integer", "ranks", "ranks"),
-            *_OWNED,
+            *OWNED,
         ),
         indexes=(("graph",),),
     ),
@@ -164,8 +119,8 @@ FIRST = (
         "RankClass",
         "Ranks of an instance whose work differs in peers and communicators alone.",
         (
-            _id("instance id, `/`, class"),
-            _INSTANCE,
+            id_of("instance id, `/`, class"),
+            INSTANCE,
             Property("class", "integer", "its number in the instance"),
             Property("digest", "string", "digest of the evaluated work"),
             Property("stages", "integer[]", "pipeline stages in the class"),
@@ -185,8 +140,8 @@ FIRST = (
         "Op",
         "An operator of a rank class, for one microbatch. It has a second label by its type.",
         (
-            _id("unique in the store"),
-            _INSTANCE,
+            id_of("unique in the store"),
+            INSTANCE,
             Property("class", "integer", "number of its rank class"),
             Property("chunk", "integer", "part of the stage, where a stage holds several"),
             Property("template", "string", "forward, input_gradient, weight_gradient or step"),
@@ -221,8 +176,8 @@ FIRST = (
         "Task",
         "A template run for one microbatch, in the order of the pipeline schedule.",
         (
-            _id("unique in the store"),
-            _INSTANCE,
+            id_of("unique in the store"),
+            INSTANCE,
             Property("class", "integer", "number of its rank class"),
             Property("index", "integer", "place in the class's schedule"),
             Property("kind", "string", "forward, backward, input_gradient, weight_gradient or step"),
@@ -237,8 +192,8 @@ FIRST = (
         "Rank",
         "One accelerator of an instance.",
         (
-            _id("unique in the store"),
-            _INSTANCE,
+            id_of("unique in the store"),
+            INSTANCE,
             Property("rank", "integer", "global rank"),
             *(Property(axis, "integer", f"coordinate on the {axis} axis") for axis in ("tp", "cp", "dp", "ep", "pp")),
             Property("class", "integer", "number of its rank class"),
@@ -253,8 +208,8 @@ FIRST = (
         "Group",
         "Ranks that communicate with each other on one mesh axis.",
         (
-            _id("instance id, `/`, gid"),
-            _INSTANCE,
+            id_of("instance id, `/`, gid"),
+            INSTANCE,
             Property("gid", "integer", "the communicator's id in the traces"),
             Property("axis", "string", "mesh axis"),
             Property("ranks", "integer[]", "global ranks, in the group's order"),
@@ -268,8 +223,8 @@ MEMORY = (
         "Memory",
         "What a rank of one class holds in memory over a step; made by `stagedb memory`.",
         (
-            _id("instance id, `/`, class"),
-            _INSTANCE,
+            id_of("instance id, `/`, class"),
+            INSTANCE,
             Property("class", "integer", "number of its rank class"),
             Property("peak", "integer", "the most that it holds at once", "B"),
             Property("phase", "string", "when: forward, backward or optimizer"),
@@ -284,8 +239,8 @@ MEMORY = (
         "MemoryLevel",
         "Bytes of one category that a rank of one class holds at one moment of a step.",
         (
-            _id("instance id, `/`, class, `/`, moment, `/`, category"),
-            _INSTANCE,
+            id_of("instance id, `/`, class, `/`, moment, `/`, category"),
+            INSTANCE,
             Property("class", "integer", "number of its rank class"),
             Property(
                 "moment",
@@ -301,8 +256,8 @@ MEMORY = (
         "MemoryTensor",
         "Tensors of one name that live at the peak of a rank class.",
         (
-            _id("instance id, `/`, class, `/`, its place by size"),
-            _INSTANCE,
+            id_of("instance id, `/`, class, `/`, its place by size"),
+            INSTANCE,
             Property("class", "integer", "number of its rank class"),
             Property("name", "string", "the tensor's name in the graph, or that of a buffer"),
             Property("layer", "integer?", "layer, counted over the chunks of the stage; absent outside layers"),
@@ -314,131 +269,6 @@ MEMORY = (
     ),
 )
 """Made by analysis, and deleted with their instance."""
-
-_PROFILE = Property("profile", "string", "id of the profile it belongs to")
-_LANE = (
-    _PROFILE,
-    Property("class", "integer", "number of its rank class"),
-    Property("stage", "integer", "pipeline stage"),
-    Property("rank", "integer", "the smallest rank of the lane"),
-)
-
-PROFILES = (
-    Label(
-        "Profile",
-        "A step of an instance timed on one system; made by `stagedb profile`.",
-        (
-            _id("digest of the instance's id, the system, what was measured and the scalings"),
-            _INSTANCE,
-            Property("name", "string?", "what its maker called it"),
-            Property("system", "string", "the system's name"),
-            Property("system_json", "string", "all of the system, as JSON: what its file has"),
-            Property("durations", "string?", "measured durations that took the model's place, as JSON"),
-            Property("scalings", "string[]", "durations that were scaled, such as `collective:tp=0.5`"),
-            Property("format", "integer", "version of the stored form"),
-            Property("step", "integer", "length of the step", "ns"),
-            Property("unscaled", "integer", "length of the step without the scalings", "ns"),
-            Property("world", "integer", "ranks", "ranks"),
-            Property("tokens", "integer", "tokens of a step", "tokens"),
-            Property("tokens_per_second", "float?", "of all ranks; absent for a step of no time", "tokens/s"),
-            Property("tokens_per_second_per_accelerator", "float?", "of one rank", "tokens/s"),
-            Property("model_flops", "float", "of all ranks in a step, recomputing left out", "flop"),
-            Property("hardware_flops", "float", "of all ranks in a step, recomputing too", "flop"),
-            Property("dtype", "string?", "the format that most FLOPs are computed in"),
-            Property("peak", "float?", "of one accelerator in that format; absent where it has no bound", "flop/s"),
-            Property("bandwidth", "float?", "of one accelerator's memory; absent where it has no bound", "B/s"),
-            Property("mfu", "float?", "model FLOPs over what the peaks would do in the step", "ratio"),
-            Property("hfu", "float?", "hardware FLOPs over the same", "ratio"),
-            Property("measured_ops", "float", "share of the ops' runs that was measured", "ratio"),
-            Property("measured_time", "float", "share of the modelled time that was measured", "ratio"),
-            *_OWNED,
-        ),
-        indexes=(("instance",),),
-    ),
-    Label(
-        "LaneTime",
-        "The step of a lane: of ranks of one class and stage that keep the same time. "
-        "Busy, exposed, bubble and idle are the step.",
-        (
-            _id("profile id, `/`, lane"),
-            *_LANE,
-            Property("lane", "integer", "number of the lane, in the order of their first ranks"),
-            Property("ranks", "integer", "ranks that keep this time", "ranks"),
-            Property("busy", "integer", "computing", "ns"),
-            Property("exposed", "integer", "communicating while nothing is computed", "ns"),
-            Property("bubble", "integer", "waiting for other stages, at the step's end too", "ns"),
-            Property("idle", "integer", "waiting for ranks of its own stage, and the rest", "ns"),
-            Property("communication", "integer", "communicating, hidden or not", "ns"),
-        ),
-        indexes=(("profile",), ("profile", "class")),
-    ),
-    Label(
-        "OpTime",
-        "An op in the step of a lane: how long one run of it takes, and all its runs together.",
-        (
-            _id("profile id, `/`, lane, `/`, its place in the class"),
-            *_LANE,
-            _INSTANCE,
-            Property("lane", "integer", "number of the lane"),
-            Property("ranks", "integer", "ranks of the lane", "ranks"),
-            Property("op", "string", "id of the op"),
-            Property("name", "string", "name of the op"),
-            Property("type", "string", "compute, collective, send or recv"),
-            Property("kind", "string", "what it does: matmul, attention, all_gather …"),
-            Property("phase", "string", "forward, backward, recompute or optimizer"),
-            Property("axis", "string?", "mesh axis it communicates on"),
-            Property("block", "string", "block of the symbolic op"),
-            Property("layer", "integer?", "number of the layer in the model; absent outside layers"),
-            Property("chunk", "integer", "part of the stage, where a stage holds several"),
-            Property("dtype", "string?", "format of the elements on the wire, or of what FLOPs are computed on"),
-            Property("flops", "integer", "of one run on one rank", "flop"),
-            Property("bytes", "integer", "read and written in one run on one rank", "B"),
-            Property("message", "integer", "operand of one run's communication on one rank", "B"),
-            Property("duration", "integer", "of one run; 0 of what receives", "ns"),
-            Property("count", "integer", "runs in a step on one rank"),
-            Property("total", "integer", "of all runs; a collective's begin when its last member has come", "ns"),
-            Property("exposed", "integer", "of communication: of all runs, while nothing is computed", "ns"),
-            Property(
-                "slack",
-                "integer",
-                "by how much one run may be late without a longer step: the least; -1 of what never runs",
-                "ns",
-            ),
-            Property("critical", "integer", "of the runs on the critical path", "ns"),
-            Property("times_critical", "integer", "runs on the critical path"),
-            Property("rule", "string", "what gave the duration: `roofline:compute`, `ring`, `measured` …; none: empty"),
-            Property("dimension", "string?", "the slowest network dimension that it spans"),
-        ),
-        indexes=(("profile",), ("profile", "class")),
-    ),
-    Label(
-        "TaskTime",
-        "A task in the step of a lane. The critical path leads from one to the next along `CRITICAL`.",
-        (
-            _id("profile id, `/`, lane, `/`, index"),
-            *_LANE,
-            Property("lane", "integer", "number of the lane"),
-            Property("index", "integer", "place in the class's schedule"),
-            Property("kind", "string", "forward, backward, input_gradient, weight_gradient or step"),
-            Property("microbatch", "integer?", "which microbatch; absent for the step"),
-            Property("chunk", "integer", "part of the stage, where a stage holds several"),
-            Property("start", "integer", "when its first op begins", "ns"),
-            Property("finish", "integer", "when its last op has ended", "ns"),
-            Property("slack", "integer", "the least of its ops'", "ns"),
-            Property("critical", "integer", "of its ops' runs on the critical path", "ns"),
-            Property("legs", "integer[]", "numbers of the critical path's legs that lie in it, from 0"),
-            Property("leg_starts", "integer[]", "when each of them begins", "ns"),
-            Property("leg_finishes", "integer[]", "when each of them ends", "ns"),
-            Property(
-                "leg_reasons",
-                "string[]",
-                "why each began no earlier: start, dependency, stream, member (of a group) or message",
-            ),
-        ),
-        indexes=(("profile",), ("profile", "class")),
-    ),
-)
-"""Made by `stagedb profile`; deleted with their profile, and that with its instance."""
 
 LABELS = (*FIRST, *MEMORY, *PROFILES)
 
@@ -472,21 +302,7 @@ RELATIONSHIPS = (
             Property("hop", "integer", "stages from sender to receiver: +1 or -1"),
         ),
     ),
-    Relationship("OF", "OpTime", "Op", "The op that is timed."),
-    Relationship("OF", "TaskTime", "Task", "The task that is timed."),
-    Relationship(
-        "CRITICAL",
-        "TaskTime",
-        "TaskTime",
-        "The critical path goes on from a leg in the source to a leg in the target.",
-        (
-            Property("number", "integer", "of the leg in the source, from 0"),
-            Property("time", "integer", "when the one ends and the other begins", "ns"),
-            Property("source_ns", "integer", "length of the leg in the source", "ns"),
-            Property("target_ns", "integer", "length of the leg in the target", "ns"),
-            Property("reason", "string", "why the target began no earlier: dependency, stream, member or message"),
-        ),
-    ),
+    *PROFILE_RELATIONSHIPS,
 )
 
 
