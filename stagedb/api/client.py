@@ -29,6 +29,7 @@ from stagedb.systems.system import System
 
 if TYPE_CHECKING:
     from stagedb.profile import Scaling
+    from stagedb.profile.recording import Progress
 
 DEFAULT_MODEL = "llama3-70b"
 DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
@@ -213,6 +214,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         name: str | None = None,
+        progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
     ) -> Profile:
         """Time a step of an instance on a system, and keep where the time goes in the store.
@@ -220,18 +222,21 @@ class Stagedb:
         target, model and words: as `export` takes them; the newest instance if nothing is said. system: a preset's name
         or a file's path. durations: measured ones, which take the model's place: a file as `stagedb.api.durations`
         reads it, or what that gave. scale: what is to take so many times as long, such as `collective:tp=0.5`; of
-        several that choose an op, all count. name: what the profile is called. The same profile twice is one.
+        several that choose an op, all count. name: what the profile is called. progress: told how many of so many rows
+        are written. The same profile twice is one.
 
         `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes answer queries about it. Raises UsageError where the system
         has no room or no rate for the job, and for a scaling that chooses nothing.
         """
         from stagedb.api import profiling
 
-        wanted = profiling.request(system, durations, scale, name)
+        asked = profiling.request(system, durations, scale, name)
         clock = _Clock()
-        instance = self._made(self._to_export(target, model, typed_words(words)), clock)
+        wanted = self._to_export(target, model, typed_words(words))
+        asked.system.network(wanted.plan.world)  # has room for the job, before anything is made
+        instance = self._made(wanted, clock)
         clock.lap("instance")
-        return profiling.run(self.store, instance, wanted, clock.lap, clock.seconds)
+        return profiling.run(self.store, instance, asked, clock.lap, clock.seconds, progress)
 
     def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo | ProfileInfo]:
         """Remove an instance with its profiles, a profile, or a graph. Returns what was removed.

@@ -10,6 +10,7 @@ from stagedb.api import catalog, timing
 from stagedb.api.results import InstanceInfo, Profile, Rows
 from stagedb.issue.source import read_workload
 from stagedb.profile import JobProfile, Scaling, profile_job, record_profile
+from stagedb.profile.recording import Progress
 from stagedb.store import Store
 from stagedb.systems import Durations, System, load_system
 
@@ -50,13 +51,14 @@ def run(
     wanted: Request,
     lap: Callable[[str], None],
     seconds: Mapping[str, float],
+    progress: Progress | None = None,
 ) -> Profile:
     """Profile an instance. lap is told each stage that ends, seconds is what it keeps."""
     workload = read_workload(store, instance.id)
     lap("read")
     job = profile_job(workload, wanted.system, wanted.measured, wanted.scalings)
     lap("time")
-    made, new = record_profile(store, job, wanted.name)
+    made, new = record_profile(store, job, wanted.name, progress or (lambda done, of: None))
     info = dataclasses.replace(next(each for each in catalog.profiles(store) if each.id == made), new=new)
     lap("write")
     return Profile(info, instance, _lanes(job), _path(job), job, dict(seconds))

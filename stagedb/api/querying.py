@@ -48,6 +48,10 @@ def run(
         extra = {name for name, word in said.items() if word is not None and name not in asked}
         extra -= {"instance"} if "profile" in asked else set()
         _check(statement, takes | extra)
+    elif profile is not None and "profile" not in asked:
+        raise UsageError(
+            "the query has no $profile, which --profile would say: write it there, or leave the option out"
+        )
     of = catalog.the_instance(store, instance) if instance is not None else None
     if "profile" in asked:
         found = catalog.the_profile(store, profile, of)

@@ -11,6 +11,7 @@ from stagedb.cli.graphs import count, tell_bubble
 from stagedb.cli.options import Common, SystemName, option_groups
 from stagedb.cli.output import Format, Output
 from stagedb.cli.plan import PlanWords
+from stagedb.cli.progress import progress
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,9 +89,16 @@ def profile(
     from stagedb.api import connect
 
     said = words.words()
-    with connect(common.store) as db:
+    with connect(common.store) as db, progress(common, "writing", "rows") as report:
         found = db.profile(
-            target, model=model, system=system, durations=durations, scale=scale or (), name=name, **said
+            target,
+            model=model,
+            system=system,
+            durations=durations,
+            scale=scale or (),
+            name=name,
+            progress=report,
+            **said,
         )
     common.profile(found.seconds)
     if target is None and model is None and not said:

@@ -7,7 +7,7 @@ when it is whole.
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -21,11 +21,16 @@ from stagedb.issue.columns import STEP, TASK_KINDS, TEMPLATES, TYPES, ClassColum
 from stagedb.profile.network import Reason
 from stagedb.profile.profiling import JobProfile
 from stagedb.profile.whatif import Scaling
-from stagedb.store import Store, building
+from stagedb.store import Store, building, delete
 from stagedb.systems import Durations
 
 FORMAT = 1
 """Version of what a profile holds; part of its id."""
+
+AT_ONCE = 2_000
+"""Rows that one transaction writes."""
+
+Progress = Callable[[int, int], None]
 
 Row = Mapping[str, Any]
 
@@ -42,24 +47,35 @@ def profile_id(job: JobProfile) -> str:
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:20]
 
 
-def record_profile(store: Store, job: JobProfile, name: str | None = None) -> tuple[str, bool]:
+def record_profile(
+    store: Store, job: JobProfile, name: str | None = None, progress: Progress = lambda done, of: None
+) -> tuple[str, bool]:
     """Write a profile beside its instance. Returns its id, and whether this call wrote it.
 
-    The same again is the newest again, and keeps its name unless it is given another. Raises StagedbError where the
-    instance is not in the store, or is being deleted.
+    The same again is the newest again, and keeps its name unless it is given another. One that another version of the
+    clock wrote, with another step, is replaced. Progress is told how many of so many rows are written. Raises
+    StagedbError where the instance is not in the store, or is being deleted.
     """
     found = profile_id(job)
+    there = store.read("profile/figures", profile=found)
+    if there and there[0] != {"step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu}:
+        delete(store, "Profile", found)
     with building(store, "Profile", found, _properties(job, name)) as lease:
         if lease is not None:
             places = {each.number: _places(store, job.workload.instance, each) for each in job.workload.classes}
-            for statement, rows in (
-                ("lane_times", _lanes(found, job)),
-                ("op_times", _ops(found, job, places)),
-                ("task_times", _tasks(found, job, places)),
-                ("critical", _critical(found, job)),
-            ):
-                lease.renew()
-                store.write_rows(f"profile/{statement}", list(rows))
+            parts = {
+                "lane_times": list(_lanes(found, job)),
+                "op_times": list(_ops(found, job, places)),
+                "task_times": list(_tasks(found, job, places)),
+                "critical": list(_critical(found, job)),
+            }
+            done, of = 0, sum(len(rows) for rows in parts.values())
+            for statement, rows in parts.items():
+                for start in range(0, len(rows), AT_ONCE):
+                    lease.renew()
+                    store.write_rows(f"profile/{statement}", rows[start : start + AT_ONCE])
+                    done += len(rows[start : start + AT_ONCE])
+                    progress(done, of)
                 fault_point(f"profile.{statement}")
     if lease is None:
         store.write("profile/touch", profile=found, name=name)

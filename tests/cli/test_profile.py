@@ -102,6 +102,19 @@ def test_what_makes_no_sense_is_refused(run: Run, tiny: str, arguments: tuple[st
     assert rows(run, "ls", "profiles") == []
 
 
+def test_a_system_without_room_is_refused_before_anything_is_made(run: Run, tiny: str, tmp_path: Path) -> None:
+    from stagedb.systems import load_system
+
+    system = load_system("h100").to_dict()
+    system["network"][-1]["size"] = 1
+    small = tmp_path / "small.json"
+    small.write_text(json.dumps({**system, "network": system["network"][:1]}), encoding="utf-8")
+    ran = run("profile", "--model", tiny, "--tp", "2", "--ranks", "16", "--seq-len", "32", "--system", str(small))
+    assert ran.status == 2
+    assert "8 places, and the job has 16 ranks" in ran.err
+    assert rows(run, "ls") == []
+
+
 def test_queries_are_about_the_newest_profile_or_the_named_one(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN, "--name", "one").status == 0
     none = run("query", "critical-path")
@@ -137,6 +150,9 @@ def test_a_wrong_parameter_of_a_query_names_the_right_ones(run: Run, tiny: str) 
     vain = run("query", "bytes_by_axis", "--profile", "x")
     assert vain.status == 2
     assert "'profile' is not one of its parameters: bytes_by_axis takes instance" in vain.err
+    text = run("query", "RETURN 1 AS one", "--profile", "x")
+    assert text.status == 2
+    assert "no $profile" in text.err
     near = run("query", "hot-spot")
     assert near.status == 2
     assert "did you mean hotspots" in near.err

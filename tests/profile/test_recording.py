@@ -121,6 +121,17 @@ def test_the_same_twice_is_one_and_the_newest_again(store: Store) -> None:
     assert store.read("catalog/profiles")[0]["name"] == "mine"
 
 
+def test_what_another_clock_wrote_is_replaced(store: Store) -> None:
+    job = profiled(store)
+    profile, _ = record_profile(store, dataclasses.replace(job, unscaled=job.unscaled + 1))
+    count = left(store)
+    told: list[tuple[int, int]] = []
+    assert record_profile(store, job, progress=lambda done, of: told.append((done, of))) == (profile, True)
+    assert left(store) == count
+    assert store.read("catalog/profiles")[0]["unscaled"] == job.unscaled
+    assert told[-1][0] == told[-1][1] >= count - 1
+
+
 def test_the_id_is_of_all_that_a_profile_is_made_from(store: Store) -> None:
     job = profiled(store)
     rows = [
