@@ -1,8 +1,13 @@
 """What the documentation takes from the program: cog calls these functions (`cog -r docs/*.md README.md`)."""
 
+import atexit
 import dataclasses
+import functools
 import inspect
 import json
+import os
+import re
+import tempfile
 from pathlib import Path
 
 from typer.main import get_command
@@ -95,6 +100,56 @@ def strategy_regions() -> str:
     from stagedb.parallel.custom import AXES
 
     return "".join(f"| `{region}` | {', '.join(f'`{axis}`' for axis in axes)} |\n" for region, axes in AXES.items())
+
+
+EXAMPLE = ("llama3-8b", "--tp", "2", "--pp", "2", "--ranks", "8", "--global-batch-size", "16")
+"""The instance that examples on a store are about."""
+
+
+@functools.cache
+def _example_store() -> dict[str, str]:
+    """The environment of an embedded store of its own that holds the example; it ends with this process."""
+    from stagedb.store import embedded
+
+    folder = tempfile.TemporaryDirectory(prefix="stagedb-docs-")
+    environment = {"STAGEDB_HOME": folder.name, "STAGEDB_CONFIG": os.devnull, "NEO4J_URI": ""}
+    atexit.register(folder.cleanup)
+    atexit.register(embedded.stop, Path(folder.name))  # runs first
+    _print(environment, "instantiate", *EXAMPLE)
+    return environment
+
+
+def _print(environment: dict[str, str], *words: str) -> str:
+    result = CliRunner().invoke(app, words, prog_name="stagedb", env={**environment, "COLUMNS": "200"})
+    if result.exit_code:
+        raise RuntimeError(f"stagedb {' '.join(words)} failed: {result.output} {result.exception}")
+    return result.stdout
+
+
+def example(*words: str, most: int | None = None, script: str = "stagedb") -> str:
+    """What a command prints about the example, as a block of code: its first `most` lines. Its seconds are left out."""
+    text = re.sub(r", in [0-9.]+ s$", "", _print(_example_store(), *words), flags=re.MULTILINE)
+    text = text.replace("already in the store: profile", "made profile")  # whichever page was first
+    lines = text.rstrip().splitlines()
+    shown = [*lines[:most], "…"] if most is not None and len(lines) > most else lines
+    spoken = " ".join(f"'{word}'" if re.search(r"[\s(]", word) else word for word in words)
+    return "\n".join(["```text", f"$ {script} {spoken}", *shown, "```", ""])
+
+
+@functools.cache
+def plain_profile() -> str:
+    """The start of the id of the example's profile on the default system."""
+    _print(_example_store(), "profile", "-f", "json")
+    rows = json.loads(_print(_example_store(), "ls", "profiles", "-f", "json"))
+    return str(rows[0]["id"])
+
+
+def selectors() -> str:
+    """What `--scale` may choose, as a table."""
+    from stagedb.profile.whatif import SELECTORS
+
+    rows = [f"| `{word}` | {what} |\n" for word, what in SELECTORS.items()]
+    return "".join(["| selector | chooses |\n", "|---|---|\n", *rows])
 
 
 GATHERED = '{"regions": {"ffn": {"batch": ["dp"], "seq": ["cp", "tp"]}}, "weights": {"ffn": {"ffn": ["tp"]}}}'

@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     from stagedb.api.client import Stagedb, connect, model, models
     from stagedb.api.library import describe
     from stagedb.api.querying import queries
-    from stagedb.api.results import Exported, GraphInfo, InstanceInfo, Memory, QueryInfo, Rows, Unpacked, properties
+    from stagedb.api.results import (
+        Exported,
+        GraphInfo,
+        InstanceInfo,
+        Memory,
+        Profile,
+        ProfileInfo,
+        QueryInfo,
+        Rows,
+        Unpacked,
+        kind_of,
+        properties,
+    )
     from stagedb.api.timing import durations, system, systems
     from stagedb.api.traces import unpack, validate
     from stagedb.api.words import GraphWords, PlanWords
@@ -28,6 +40,8 @@ __all__ = [
     "InstanceInfo",
     "Memory",
     "PlanWords",
+    "Profile",
+    "ProfileInfo",
     "QueryInfo",
     "Rows",
     "Stagedb",
@@ -35,6 +49,7 @@ __all__ = [
     "connect",
     "describe",
     "durations",
+    "kind_of",
     "model",
     "models",
     "properties",
@@ -49,7 +64,19 @@ _MODULES = {
     "client": ("Stagedb", "connect", "model", "models"),
     "library": ("describe",),
     "querying": ("queries",),
-    "results": ("Exported", "GraphInfo", "InstanceInfo", "Memory", "QueryInfo", "Rows", "Unpacked", "properties"),
+    "results": (
+        "Exported",
+        "GraphInfo",
+        "InstanceInfo",
+        "Memory",
+        "Profile",
+        "ProfileInfo",
+        "QueryInfo",
+        "Rows",
+        "Unpacked",
+        "kind_of",
+        "properties",
+    ),
     "timing": ("durations", "system", "systems"),
     "traces": ("unpack", "validate"),
     "words": ("GraphWords", "PlanWords"),

@@ -1,4 +1,4 @@
-"""Graphs and instances that a store holds: found by id, by the start of an id, or by name."""
+"""Graphs, instances and profiles that a store holds: found by id, by the start of an id, or by name."""
 
 import difflib
 import json
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from stagedb.api.results import GraphInfo, InstanceInfo
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.store import Store, delete
 
-Info = TypeVar("Info", GraphInfo, InstanceInfo)
+Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo)
 
 SHORT_ID = 12
 """Characters of an id that people are shown; the start of an id is enough wherever one is asked for."""
@@ -24,6 +24,11 @@ def graphs(store: Store) -> list[GraphInfo]:
 def instances(store: Store) -> list[InstanceInfo]:
     """All whole instances, the newest first."""
     return [_instance(row) for row in store.read("catalog/instances")]
+
+
+def profiles(store: Store) -> list[ProfileInfo]:
+    """All whole profiles, the newest first."""
+    return [_profile(row) for row in store.read("catalog/profiles")]
 
 
 def find_graph(store: Store, word: str) -> GraphInfo | None:
@@ -52,14 +57,55 @@ def the_instance(store: Store, word: str | None) -> InstanceInfo:
     return found
 
 
-def find(store: Store, word: str) -> GraphInfo | InstanceInfo:
-    """The graph or instance that a word stands for. Raises UsageError where there is none."""
-    return find_graph(store, word) or the_instance(store, word)
+def find_profile(store: Store, word: str, known: list[ProfileInfo] | None = None) -> ProfileInfo | None:
+    """The profile with this id, start of an id, or name; of several with one name, the newest."""
+    known = profiles(store) if known is None else known
+    named = next((profile for profile in known if profile.name == word), None)
+    return named or _by_id(known, word, "profile")
 
 
-def remove(store: Store, word: str, force: bool) -> list[GraphInfo | InstanceInfo]:
-    """Delete what a word stands for. Raises UsageError for a graph that instances stand on, unless `force` is set."""
+def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = None) -> ProfileInfo:
+    """The profile that is meant: by id or name, or the newest; of an instance, if one is given.
+
+    Raises UsageError where there is none.
+    """
+    every = profiles(store)
+    known = [each for each in every if instance is None or each.instance == instance.id]
+    whose = "" if instance is None else f" of instance {instance.id[:SHORT_ID]} ({instance.name})"
+    if word is None:
+        if not known:
+            named = "" if instance is None else f" {instance.id[:SHORT_ID]}"
+            raise UsageError(f"the store holds no profile{whose} yet: make one with `stagedb profile{named}`")
+        return known[0]
+    found = find_profile(store, word, known)
+    if found is None:
+        names = [name for each in known for name in (each.name, each.id[:SHORT_ID]) if name is not None]
+        raise UsageError(
+            f"no profile {word!r}{whose} in the store{near(word, names)}; `stagedb ls profiles` lists them"
+        )
+    return found
+
+
+def find(store: Store, word: str) -> GraphInfo | InstanceInfo | ProfileInfo:
+    """The graph, instance or profile that a word stands for. Raises UsageError where there is none."""
+    return find_graph(store, word) or find_instance(store, word) or find_profile(store, word) or _unknown(store, word)
+
+
+def _unknown(store: Store, word: str) -> GraphInfo:
+    names = [name for each in instances(store) for name in (each.name, each.id[:SHORT_ID])]
+    names += [each.name or each.id[:SHORT_ID] for each in profiles(store)]
+    raise UsageError(f"no graph, instance or profile {word!r} in the store{near(word, names)}; `stagedb ls` lists them")
+
+
+def remove(store: Store, word: str, force: bool) -> list[GraphInfo | InstanceInfo | ProfileInfo]:
+    """Delete what a word stands for: an instance with its profiles.
+
+    Raises UsageError for a graph that instances stand on, unless `force` is set.
+    """
     found = find(store, word)
+    if isinstance(found, ProfileInfo):
+        delete(store, "Profile", found.id)
+        return [found]
     if isinstance(found, InstanceInfo):
         delete(store, "Instance", found.id)
         return [found]
@@ -115,6 +161,10 @@ def _instance(row: Mapping[str, Any]) -> InstanceInfo:
         classes=row["classes"],
         created=_time(row["created"]),
     )
+
+
+def _profile(row: Mapping[str, Any]) -> ProfileInfo:
+    return ProfileInfo(**{**row, "scalings": tuple(row["scalings"]), "created": _time(row["created"])})
 
 
 def _time(milliseconds: int) -> str:

@@ -2,14 +2,14 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stagedb.api import catalog, library, querying
-from stagedb.api.results import Exported, GraphInfo, InstanceInfo, Memory, QueryInfo, Rows
+from stagedb.api.results import Exported, GraphInfo, InstanceInfo, Memory, Profile, ProfileInfo, QueryInfo, Rows
 from stagedb.api.traces import WriteProgress
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
@@ -22,9 +22,14 @@ from stagedb.parallel.schedule import INTERLEAVED
 from stagedb.parallel.words import DTYPE_WORDS
 from stagedb.store import Store, load
 from stagedb.store import connect as open_store
+from stagedb.systems.durations import Durations
 from stagedb.systems.files import DEFAULT as DEFAULT_SYSTEM
 from stagedb.systems.files import load_system
 from stagedb.systems.system import System
+
+if TYPE_CHECKING:
+    from stagedb.profile import Scaling
+    from stagedb.profile.recording import Progress
 
 DEFAULT_MODEL = "llama3-70b"
 DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
@@ -150,14 +155,16 @@ class Stagedb:
         params: Mapping[str, Any] | None = None,
         *,
         instance: str | None = None,
+        profile: str | None = None,
         timeout: float = 60.0,
     ) -> Rows:
         """Answer a Cypher text that only reads, or a named query (`queries` lists them).
 
-        instance: id or name of the instance that `$instance` stands for; the newest if not given. timeout: seconds
-        after which the query is ended. Raises UsageError for a text that could write, and for unknown names.
+        instance: id or name of the instance that `$instance` stands for; the newest if not given. profile: the same of
+        `$profile`, a profile of that instance if one is given. timeout: seconds after which the query is ended. Raises
+        UsageError for a text that could write, and for unknown names.
         """
-        return querying.run(self.store, query, dict(params or {}), instance, timeout)
+        return querying.run(self.store, query, dict(params or {}), instance, profile, timeout)
 
     def queries(self) -> list[QueryInfo]:
         """The named queries."""
@@ -171,8 +178,12 @@ class Stagedb:
         """The instances that the store holds, the newest first."""
         return catalog.instances(self.store)
 
-    def show(self, word: str, /) -> GraphInfo | InstanceInfo:
-        """One graph or instance, by id, start of an id, or an instance's name."""
+    def profiles(self) -> list[ProfileInfo]:
+        """The profiles that the store holds, the newest first."""
+        return catalog.profiles(self.store)
+
+    def show(self, word: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
+        """One graph, instance or profile, by id, start of an id, or the name of an instance or a profile."""
         return catalog.find(self.store, word)
 
     def classes(self, instance: str, /) -> Rows:
@@ -193,8 +204,42 @@ class Stagedb:
         tables = (_rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors"))
         return Memory(found, *tables)
 
-    def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo]:
-        """Remove an instance, or a graph. Returns what was removed.
+    def profile(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        model: str | Card | None = None,
+        system: str | Path | System = DEFAULT_SYSTEM,
+        durations: str | Path | Durations | None = None,
+        scale: "Sequence[str | Scaling]" = (),
+        name: str | None = None,
+        progress: "Progress | None" = None,
+        **words: Unpack[PlanWords],
+    ) -> Profile:
+        """Time a step of an instance on a system, and keep where the time goes in the store.
+
+        target, model and words: as `export` takes them; the newest instance if nothing is said. system: a preset's name
+        or a file's path. durations: measured ones, which take the model's place: a file as `stagedb.api.durations`
+        reads it, or what that gave. scale: what is to take so many times as long, such as `collective:tp=0.5`; of
+        several that choose an op, all count. name: what the profile is called. progress: told how many of so many rows
+        are written. The same profile twice is one.
+
+        `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes answer queries about it. Raises UsageError where the system
+        has no room or no rate for the job, and for a scaling that chooses nothing.
+        """
+        from stagedb.api import profiling
+
+        asked = profiling.request(system, durations, scale, name)
+        clock = _Clock()
+        wanted = self._to_export(target, model, typed_words(words))
+        asked.system.network(wanted.plan.world)  # has room for the job, before anything is made
+        instance = self._made(wanted, clock)
+        clock.lap("instance")
+        return profiling.run(self.store, instance, asked, clock.lap, clock.seconds, progress)
+
+    def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo | ProfileInfo]:
+        """Remove an instance with its profiles, a profile, or a graph. Returns what was removed.
 
         A graph that instances stand on is refused with UsageError, unless `force` removes these too.
         """

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from stagedb.api import catalog
@@ -11,7 +11,8 @@ from stagedb.errors import UsageError
 from stagedb.store import Statement, Store, load, names
 
 FOLDER = "analyze/"
-INSTANCE = re.compile(r"\$(`?)instance\1(?!\w)")
+CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile")}
+"""Parameters that stand for something the store holds, and how a text asks for them."""
 WORD = re.compile(r"^[A-Za-z][\w/-]*$")
 
 
@@ -30,16 +31,44 @@ def queries() -> list[QueryInfo]:
     ]
 
 
-def run(store: Store, query: str, params: Mapping[str, Any], instance: str | None, timeout: float) -> Rows:
-    """The answer to a text, or to a named query. `instance` None: the newest, where the query asks for one."""
+def run(
+    store: Store, query: str, params: Mapping[str, Any], instance: str | None, profile: str | None, timeout: float
+) -> Rows:
+    """The answer to a text, or to a named query. `instance`, `profile` None: the newest, where the query asks for one.
+
+    With a profile and no instance, `$instance` is the profile's; with an instance, the profile is one of its.
+    """
     text, statement = _text(query)
-    given = dict(params)
-    if "instance" not in given and (instance is not None or INSTANCE.search(text)):
-        given["instance"] = catalog.the_instance(store, instance).id
+    given, newest = dict(params), {}
+    asked = {name for name, pattern in CHOSEN.items() if name not in given and pattern.search(text)}
     if statement is not None:
-        _check(statement, given)
+        # Said in vain is said by mistake, but an instance chooses a profile too.
+        said = {"instance": instance, "profile": profile}
+        takes = asked | given.keys()
+        extra = {name for name, word in said.items() if word is not None and name not in asked}
+        extra -= {"instance"} if "profile" in asked else set()
+        _check(statement, takes | extra)
+    elif profile is not None and "profile" not in asked:
+        raise UsageError(
+            "the query has no $profile, which --profile would say: write it there, or leave the option out"
+        )
+    of = catalog.the_instance(store, instance) if instance is not None else None
+    if "profile" in asked:
+        found = catalog.the_profile(store, profile, of)
+        given["profile"] = found.id
+        if profile is None:
+            newest["profile"] = f"{found.id[: catalog.SHORT_ID]} of {found.instance_name} on {found.system}"
+        if "instance" in asked:
+            given["instance"] = found.instance
+    elif "instance" in asked:
+        of = of or catalog.the_instance(store, None)
+        given["instance"] = of.id
+        if instance is None:
+            newest["instance"] = f"{of.id[: catalog.SHORT_ID]} {of.name}"
+    elif of is not None:
+        given["instance"] = of.id
     answer = store.query(text, given, timeout=timeout)
-    return Rows(tuple(answer.columns), tuple(tuple(row) for row in answer.rows))
+    return Rows(tuple(answer.columns), tuple(tuple(row) for row in answer.rows), newest=newest)
 
 
 def _text(query: str) -> tuple[str, Statement | None]:
@@ -57,12 +86,12 @@ def _text(query: str) -> tuple[str, Statement | None]:
     return statement.text, statement
 
 
-def _check(statement: Statement, params: Mapping[str, Any]) -> None:
+def _check(statement: Statement, params: Set[str]) -> None:
     takes = {field.name for field in statement.params}
-    wrong = sorted(takes ^ params.keys())
+    wrong = sorted(takes ^ params)
     if wrong:
         what = "is missing" if wrong[0] in takes else "is not one of its parameters"
         raise UsageError(
             f"{wrong[0]!r} {what}: {statement.name.removeprefix(FOLDER)} takes {', '.join(sorted(takes)) or 'none'} "
-            "(--param KEY=VALUE, --instance)"
+            "(--param KEY=VALUE, --instance, --profile)"
         )

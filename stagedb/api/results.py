@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
+    from stagedb.profile import JobProfile, Merit
+    from stagedb.systems import Coverage
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -18,6 +21,8 @@ class Rows:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    newest: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True, compare=False)
+    """Where a query was not told which instance or profile: the newest, which it took, by parameter."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -111,6 +116,70 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class ProfileInfo:
+    """A profile in the store: a step of an instance on a system.
+
+    name: what its maker called it, if anything. instance is the id, instance_name the name of what was profiled.
+    step, unscaled: ns of the step, and without the scalings. measured_time: share of the modelled time that was
+    measured. `new`: this call put it there.
+    """
+
+    id: str
+    name: str | None
+    instance: str
+    instance_name: str
+    system: str
+    scalings: tuple[str, ...]
+    ranks: int
+    step: int
+    unscaled: int
+    tokens_per_second: float | None
+    mfu: float | None
+    hfu: float | None
+    measured_time: float
+    created: str
+    new: bool = False
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A step of an instance on a system, and where its time goes; times in ns.
+
+    info: the profile in the store. merit: step, tokens and FLOPs a second, MFU and HFU. lanes: a row a lane (ranks of a
+    class and stage that keep the same time): `busy + exposed + bubble + idle` are the step. path: the critical path by
+    kind, axis, phase and stage. coverage: how much was measured. job: the step in memory, node by node. seconds: how
+    long each stage of the work took.
+    """
+
+    info: ProfileInfo
+    instance: InstanceInfo
+    lanes: Rows
+    path: Rows
+    job: JobProfile
+    seconds: Mapping[str, float]
+
+    @property
+    def merit(self) -> Merit:
+        """Figures of merit of the step."""
+        return self.job.merit
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much of the step was measured."""
+        return self.job.durations.coverage
+
+    @property
+    def step(self) -> int:
+        """Nanoseconds of the step."""
+        return self.job.step
+
+    @property
+    def gain(self) -> int:
+        """By how many ns the scalings shorten the step; below 0 where they lengthen it."""
+        return self.job.gain
+
+
+@dataclass(frozen=True)
 class QueryInfo:
     """A named query: what it is asked with, and the columns that it promises."""
 
@@ -120,9 +189,17 @@ class QueryInfo:
     columns: tuple[str, ...]
 
 
-def properties(info: GraphInfo | InstanceInfo) -> dict[str, Any]:
-    """What is known of a graph or an instance, flat: its plan's words, its options, its sizes beside the rest."""
-    flat: dict[str, Any] = {"kind": "graph" if isinstance(info, GraphInfo) else "instance"}
+KINDS: Mapping[type, str] = {GraphInfo: "graph", InstanceInfo: "instance", ProfileInfo: "profile"}
+
+
+def kind_of(info: GraphInfo | InstanceInfo | ProfileInfo) -> str:
+    """`graph`, `instance` or `profile`."""
+    return KINDS[type(info)]
+
+
+def properties(info: GraphInfo | InstanceInfo | ProfileInfo) -> dict[str, Any]:
+    """What is known of a graph, an instance or a profile, flat: its plan's words, its options beside the rest."""
+    flat: dict[str, Any] = {"kind": kind_of(info)}
     for field in dataclasses.fields(info):
         value = getattr(info, field.name)
         if isinstance(value, Mapping):

@@ -1,12 +1,15 @@
 """`ls`, `show` and `rm`: what the store holds."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stagedb.cli.options import Common, option_groups
 from stagedb.cli.output import Output
+
+if TYPE_CHECKING:
+    from stagedb.api import ProfileInfo
 
 
 class Kind(StrEnum):
@@ -14,33 +17,45 @@ class Kind(StrEnum):
 
     GRAPHS = "graphs"
     INSTANCES = "instances"
+    PROFILES = "profiles"
 
 
 WordArgument = Annotated[
     str,
-    typer.Argument(metavar="ID|NAME", help="Id of a graph or an instance (its start will do), or an instance's name."),
+    typer.Argument(
+        metavar="ID|NAME",
+        help="Id of a graph, an instance or a profile (its start will do), or the name of one of the last two.",
+    ),
 ]
 
 
 @option_groups
 def ls(
-    kind: Annotated[Kind | None, typer.Argument(metavar="[graphs|instances]", help="List only these.")] = None,
+    kind: Annotated[Kind | None, typer.Argument(metavar="[graphs|instances|profiles]", help="List only these.")] = None,
     *,
     output: Output,
     common: Common,
 ) -> None:
-    """List graphs and instances, the newest first."""
+    """List graphs, instances and profiles, the newest first."""
     from stagedb import api
 
     with api.connect(common.store) as db:
-        graphs = [] if kind is Kind.INSTANCES else db.graphs()
-        instances = [] if kind is Kind.GRAPHS else db.instances()
+        graphs = db.graphs() if kind in (None, Kind.GRAPHS) else []
+        instances = db.instances() if kind in (None, Kind.INSTANCES) else []
+        profiles = db.profiles() if kind in (None, Kind.PROFILES) else []
     columns = ("kind", "id", "name", "ranks", "options", "created")
     rows = [
         *(("graph", g.id[:12], g.name, None, api.describe(g.options), g.created) for g in graphs),
         *(("instance", i.id[:12], i.name, i.ranks, api.describe(i.plan), i.created) for i in instances),
+        *(("profile", p.id[:12], p.name, p.ranks, _profiled(p), p.created) for p in profiles),
     ]
     output.write(columns, rows)
+
+
+def _profiled(info: "ProfileInfo") -> str:
+    """What a profile is of, in words."""
+    words = [f"{info.instance_name} {info.instance[:12]} on {info.system}:", f"{info.step / 1e6:,.1f} ms"]
+    return " ".join([*words, *info.scalings])
 
 
 @option_groups
@@ -51,7 +66,7 @@ def show(
     output: Output,
     common: Common,
 ) -> None:
-    """Show a graph or an instance: sizes, options, plan."""
+    """Show a graph, an instance or a profile: sizes, options, plan, figures."""
     from stagedb import api
 
     with api.connect(common.store) as db:
@@ -70,14 +85,14 @@ def rm(
     *,
     common: Common,
 ) -> None:
-    """Remove an instance, or a graph that no instance stands on."""
+    """Remove an instance with its profiles, a profile, or a graph that no instance stands on."""
     from stagedb import api
 
     with api.connect(common.store) as db:
         removed = db.rm(word, force=force)
     for info in removed:
-        kind = "graph" if isinstance(info, api.GraphInfo) else "instance"
-        common.say(f"removed {kind} {info.id[:12]} {info.name}")
+        name = "" if info.name is None else f" {info.name}"
+        common.say(f"removed {api.kind_of(info)} {info.id[:12]}{name}")
 
 
 def register(app: typer.Typer) -> None:

@@ -24,6 +24,13 @@ def query(
         str | None,
         typer.Option(metavar="INSTANCE", help="Id or name of the instance that $instance stands for.  [the newest]"),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            help="Id or name of the profile that $profile stands for.  [the newest, of INSTANCE if that is given]",
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="End the query after so long.")] = 60.0,
     *,
     output: Output,
@@ -31,15 +38,20 @@ def query(
 ) -> None:
     """Ask the store.
 
-    A text that could write is refused. In a text, $instance is the id of the instance asked about.
+    A text that could write is refused. In a text, $instance is the id of the instance asked about, and $profile that of
+    the profile. Names may be written with - or _.
     """
     from stagedb import api
 
     params = dict(_pair(text) for text in param or [])
     with api.connect(common.store) as db:
-        answer = db.query(query, params, instance=instance, timeout=timeout)
+        answer = db.query(query, params, instance=instance, profile=profile, timeout=timeout)
+    for what, which in answer.newest.items():
+        common.note(f"of the newest {what}, {which}")
     output.write(answer.columns, answer.rows)
-    asked = None if answer.rows else next((info for info in api.queries() if info.name == query), None)
+    asked = (
+        None if answer.rows else next((info for info in api.queries() if info.name == query.replace("-", "_")), None)
+    )
     if asked is not None:
         common.note(f"{query}: {asked.description}")
 

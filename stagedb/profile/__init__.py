@@ -1,14 +1,17 @@
 """An instance on accelerators: what every rank class holds in memory over a step, and when it runs what.
 
 A network connects all that an instance's rank classes issue; with durations of their ops it has a timeline, whose
-critical path, slack and waits `step_times` tells.
+critical path, slack and waits `step_times` tells. `profile_job` does all of it on a system, figures of merit included.
 """
 
 from stagedb.profile.critical import Legs, Path
 from stagedb.profile.lanes import Lane
 from stagedb.profile.lives import Category
 from stagedb.profile.memory import ClassMemory, analyse, record
+from stagedb.profile.merit import Merit, merit_of
 from stagedb.profile.network import Network, Reason, network_of
+from stagedb.profile.profiling import JobProfile, profile_job
+from stagedb.profile.recording import profile_id, record_profile
 from stagedb.profile.spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times
 from stagedb.profile.timeline import Timeline, run_step
 from stagedb.profile.usage import Alive, Point, Usage
@@ -18,9 +21,11 @@ __all__ = [
     "Alive",
     "Category",
     "ClassMemory",
+    "JobProfile",
     "Lane",
     "LaneTimes",
     "Legs",
+    "Merit",
     "Network",
     "NodeTimes",
     "OpTimes",
@@ -34,8 +39,12 @@ __all__ = [
     "Usage",
     "WhatIf",
     "analyse",
+    "merit_of",
     "network_of",
+    "profile_id",
+    "profile_job",
     "record",
+    "record_profile",
     "run_step",
     "step_times",
     "what_if",

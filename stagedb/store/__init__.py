@@ -8,9 +8,10 @@ into being whole, `delete` and `sweep` remove. Nothing else in stagedb imports t
 
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports
 from stagedb.store.connection import Store, connect, open_store
+from stagedb.store.forms import Label, Property, Relationship
 from stagedb.store.graphs import read_graph, write_graph
 from stagedb.store.leases import Lease, building, delete, sweep
-from stagedb.store.schema import LABELS, RELATIONSHIPS, Label, Property, Relationship
+from stagedb.store.schema import LABELS, RELATIONSHIPS
 from stagedb.store.statements import Field, Statement, load, names
 from stagedb.store.values import Table
 

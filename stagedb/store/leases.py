@@ -1,4 +1,4 @@
-"""Graphs and instances come into being whole: built under a lease, invisible until they are ready.
+"""Graphs, instances and profiles come into being whole: built under a lease, invisible until they are ready.
 
 The node of the thing being built carries `state`, `owner` and `lease`. Whoever builds renews the lease; a builder
 that died is known by its lease running out, or at once where it ran on this machine. What it left is cleared by the
@@ -21,7 +21,7 @@ from stagedb.errors import StagedbError
 from stagedb.store.connection import Store
 from stagedb.store.failures import ConnectionLost
 
-Kind = Literal["Graph", "Instance"]
+Kind = Literal["Graph", "Instance", "Profile"]
 
 LEASE = 60.0
 """Seconds for which a builder is believed to live without a sign of it."""
@@ -33,6 +33,7 @@ _WAIT = 0.2
 _MEMBERS: Mapping[Kind, tuple[str, ...]] = {
     "Graph": ("symop", "symtensor"),
     "Instance": ("op", "task", "rank", "group", "rankclass", "memory", "memorylevel", "memorytensor"),
+    "Profile": ("optime", "tasktime", "lanetime"),
 }
 
 
@@ -80,10 +81,11 @@ class Lease:
 
 @contextmanager
 def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> Iterator[Lease | None]:
-    """Build a graph or an instance: everything written inside becomes visible together, at the end.
+    """Build a graph, an instance or a profile: everything written inside becomes visible together, at the end.
 
     Gives None if it is there and whole: nothing is to be done. While another process builds it, this waits; where that
     one died, this takes over, with what it left cleared away. An error inside clears what was made and goes on.
+    Raises StagedbError for a profile whose instance is not there.
     """
     lease = _claim(store, kind, id, properties)
     if lease is None:
@@ -107,7 +109,7 @@ def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -
 
 
 def delete(store: Store, kind: Kind, id: str) -> bool:
-    """Delete a graph or an instance with all that belongs to it. False if there is none.
+    """Delete a graph, an instance (with its profiles) or a profile. False if there is none.
 
     It is invisible from the first moment on. Raises StagedbError while another process builds it.
     """
@@ -115,21 +117,38 @@ def delete(store: Store, kind: Kind, id: str) -> bool:
     state = _state(store, kind, id)
     if state is None:
         return False
+    if kind == "Instance":
+        _check_profiles(store, id)
     row = store.write(
         f"build/retire_{kind.lower()}", id=id, owner=owner, lease=_milliseconds(), dead=_dead_owner(state) or ""
     )
     if not row:
         raise StagedbError(f"{kind.lower()} {id} is being built or deleted by another process: wait until it is done")
+    if kind == "Instance":
+        # None begins from now on, as they begin for what is ready alone.
+        for profile in store.read("build/profiles_of", instance=id):
+            delete(store, "Profile", profile["id"])
     lease = Lease(store, kind, id, owner)
     _clear(store, kind, id, lease)
     _remove(store, kind, id, owner)
     return True
 
 
+def _check_profiles(store: Store, instance: str) -> None:
+    """Raise StagedbError while a living process writes a profile of an instance."""
+    for row in store.read("build/profiles_of", instance=instance):
+        state = _state(store, "Profile", row["id"])
+        if state is not None and state["state"] != "ready" and not state["expired"] and _dead_owner(state) is None:
+            raise StagedbError(
+                f"profile {row['id']} of instance {instance} is being built or deleted by another process: wait until "
+                "it is done"
+            )
+
+
 def sweep(store: Store) -> list[tuple[Kind, str]]:
     """Delete what dead builders left. Returns what was swept."""
     swept: list[tuple[Kind, str]] = []
-    kinds: tuple[Kind, ...] = ("Instance", "Graph")
+    kinds: tuple[Kind, ...] = ("Profile", "Instance", "Graph")
     for kind in kinds:
         for row in store.read(f"build/unfinished_{kind.lower()}"):
             if row["expired"] or _dead_owner(row) is not None:
@@ -158,6 +177,11 @@ def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> 
             dead=dead or "",
             properties=dict(properties),
         )
+        if not row:
+            raise StagedbError(
+                f"{kind.lower()} {id} cannot be made: its instance is gone, or is being deleted; `stagedb ls` lists "
+                "those that there are"
+            )
         if row.get("owner") == owner:
             lease = Lease(store, kind, id, owner)
             if row["taken"]:

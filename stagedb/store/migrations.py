@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
+from stagedb.store.profile_labels import PROFILES
 from stagedb.store.schema import FIRST, MEMORY, definitions
 
 
@@ -23,6 +24,7 @@ class Migration:
 MIGRATIONS = (
     Migration(1, "graphs, instances, rank classes, ops, tasks, ranks, groups", definitions(FIRST)),
     Migration(2, "memory", definitions(MEMORY)),
+    Migration(3, "profiles", definitions(PROFILES)),
 )
 
 NEWEST = MIGRATIONS[-1].version

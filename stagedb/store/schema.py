@@ -4,58 +4,13 @@ Only what Neo4j's Community Edition has: uniqueness constraints and range indexe
 an indexed property, not an edge to a hub. Every label that other code matches has its key here.
 """
 
-from dataclasses import dataclass
 from itertools import chain
 
+from stagedb.store.forms import INSTANCE, OWNED, Label, Property, Relationship, id_of
+from stagedb.store.profile_labels import PROFILE_RELATIONSHIPS, PROFILES
 
-@dataclass(frozen=True)
-class Property:
-    """A property: its type (`string integer float boolean`, `[]` for a list, `?` where it may be absent), its unit."""
-
-    name: str
-    type: str
-    description: str
-    unit: str | None = None
-
-
-@dataclass(frozen=True)
-class Label:
-    """A kind of node. `unique` identifies one; `indexes` are further look-ups. `also`: labels besides."""
-
-    name: str
-    description: str
-    properties: tuple[Property, ...]
-    unique: str = "id"
-    indexes: tuple[tuple[str, ...], ...] = ()
-    also: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Relationship:
-    """A kind of edge between two labels."""
-
-    type: str
-    source: str
-    target: str
-    description: str
-    properties: tuple[Property, ...] = ()
-
-
-def _id(description: str) -> Property:
-    return Property("id", "string", description)
-
-
-_OWNED = (
-    Property("state", "string", "`ready` once it is whole; `building` and `deleting` are invisible to readers"),
-    Property("owner", "string?", "the process that builds it; absent when ready"),
-    Property("lease", "integer?", "until when its builder is believed to live; absent when ready", "ms since 1970"),
-    Property("created", "integer", "when its building began", "ms since 1970"),
-    Property("claim", "string?", "who asked last to build or delete it; written to take the node's lock"),
-    Property("builder", "string?", "the process that made it"),
-)
 _NUMBER = Property("number", "integer", "its place in the graph")
 _GRAPH = Property("graph", "string", "id of the graph it belongs to")
-_INSTANCE = Property("instance", "string", "id of the instance it belongs to")
 _PRESENT = Property("present", "string?", "it exists where this expression is above 0; absent: always")
 
 FIRST = (
@@ -63,7 +18,7 @@ FIRST = (
         "Store",
         "What this database is: one node, written by the migrations.",
         (
-            _id("`stagedb`"),
+            id_of("`stagedb`"),
             Property("version", "integer", "number of the newest migration applied"),
             Property("created", "integer", "when the first migration was applied", "ms since 1970"),
         ),
@@ -72,21 +27,21 @@ FIRST = (
         "Graph",
         "A symbolic tensor graph: a model under one strategy and one recipe, every degree and size a symbol.",
         (
-            _id("digest of what the graph was made from"),
+            id_of("digest of what the graph was made from"),
             Property("name", "string", "the model's name"),
             Property("recipe", "string", "the framework whose habits it follows"),
             Property("options", "string", "the options that shaped it, as JSON"),
             Property("sizes", "string", "the model's symbols and their values, as JSON"),
             Property("blocks", "string", "the blocks and how often each repeats, in forward order, as JSON"),
             Property("format", "integer", "version of the stored form"),
-            *_OWNED,
+            *OWNED,
         ),
     ),
     Label(
         "SymTensor",
         "A tensor of one block of a graph.",
         (
-            _id("graph id, `/`, name"),
+            id_of("graph id, `/`, name"),
             _GRAPH,
             Property("name", "string", "unique in the graph"),
             _NUMBER,
@@ -118,7 +73,7 @@ FIRST = (
         "SymOp",
         "An operator of one block of a graph, its costs on one rank as expressions.",
         (
-            _id("graph id, `/`, name"),
+            id_of("graph id, `/`, name"),
             _GRAPH,
             Property("name", "string", "unique in the graph"),
             _NUMBER,
@@ -154,12 +109,12 @@ FIRST = (
         "Instance",
         "A graph under one plan: every size a number.",
         (
-            _id("digest of the graph's id and the plan"),
+            id_of("digest of the graph's id and the plan"),
             Property("name", "string", "what its maker called it"),
             Property("graph", "string", "id of its graph"),
             Property("plan", "string", "the plan, as JSON"),
             Property("world", "integer", "ranks", "ranks"),
-            *_OWNED,
+            *OWNED,
         ),
         indexes=(("graph",),),
     ),
@@ -167,8 +122,8 @@ FIRST = (
         "RankClass",
         "Ranks of an instance whose work differs in peers and communicators alone.",
         (
-            _id("instance id, `/`, class"),
-            _INSTANCE,
+            id_of("instance id, `/`, class"),
+            INSTANCE,
             Property("class", "integer", "its number in the instance"),
             Property("digest", "string", "digest of the evaluated work"),
             Property("stages", "integer[]", "pipeline stages in the class"),
@@ -188,8 +143,8 @@ FIRST = (
         "Op",
         "An operator of a rank class, for one microbatch. It has a second label by its type.",
         (
-            _id("unique in the store"),
-            _INSTANCE,
+            id_of("unique in the store"),
+            INSTANCE,
             Property("class", "integer", "number of its rank class"),
             Property("chunk", "integer", "part of the stage, where a stage holds several"),
             Property("template", "string", "forward, input_gradient, weight_gradient or step"),
@@ -224,8 +179,8 @@ FIRST = (
         "Task",
         "A template run for one microbatch, in the order of the pipeline schedule.",
         (
-            _id("unique in the store"),
-            _INSTANCE,
+            id_of("unique in the store"),
+            INSTANCE,
             Property("class", "integer", "number of its rank class"),
             Property("index", "integer", "place in the class's schedule"),
             Property("kind", "string", "forward, backward, input_gradient, weight_gradient or step"),
@@ -240,8 +195,8 @@ FIRST = (
         "Rank",
         "One accelerator of an instance.",
         (
-            _id("unique in the store"),
-            _INSTANCE,
+            id_of("unique in the store"),
+            INSTANCE,
             Property("rank", "integer", "global rank"),
             *(Property(axis, "integer", f"coordinate on the {axis} axis") for axis in ("tp", "cp", "dp", "ep", "pp")),
             Property("class", "integer", "number of its rank class"),
@@ -256,8 +211,8 @@ FIRST = (
         "Group",
         "Ranks that communicate with each other on one mesh axis.",
         (
-            _id("instance id, `/`, gid"),
-            _INSTANCE,
+            id_of("instance id, `/`, gid"),
+            INSTANCE,
             Property("gid", "integer", "the communicator's id in the traces"),
             Property("axis", "string", "mesh axis"),
             Property("ranks", "integer[]", "global ranks, in the group's order"),
@@ -271,8 +226,8 @@ MEMORY = (
         "Memory",
         "What a rank of one class holds in memory over a step; made by `stagedb memory`.",
         (
-            _id("instance id, `/`, class"),
-            _INSTANCE,
+            id_of("instance id, `/`, class"),
+            INSTANCE,
             Property("class", "integer", "number of its rank class"),
             Property("peak", "integer", "the most that it holds at once", "B"),
             Property("phase", "string", "when: forward, backward or optimizer"),
@@ -287,8 +242,8 @@ MEMORY = (
         "MemoryLevel",
         "Bytes of one category that a rank of one class holds at one moment of a step.",
         (
-            _id("instance id, `/`, class, `/`, moment, `/`, category"),
-            _INSTANCE,
+            id_of("instance id, `/`, class, `/`, moment, `/`, category"),
+            INSTANCE,
             Property("class", "integer", "number of its rank class"),
             Property(
                 "moment",
@@ -304,8 +259,8 @@ MEMORY = (
         "MemoryTensor",
         "Tensors of one name that live at the peak of a rank class.",
         (
-            _id("instance id, `/`, class, `/`, its place by size"),
-            _INSTANCE,
+            id_of("instance id, `/`, class, `/`, its place by size"),
+            INSTANCE,
             Property("class", "integer", "number of its rank class"),
             Property("name", "string", "the tensor's name in the graph, or that of a buffer"),
             Property("layer", "integer?", "layer, counted over the chunks of the stage; absent outside layers"),
@@ -318,7 +273,7 @@ MEMORY = (
 )
 """Made by analysis, and deleted with their instance."""
 
-LABELS = (*FIRST, *MEMORY)
+LABELS = (*FIRST, *MEMORY, *PROFILES)
 
 _SLOT = (Property("slot", "integer", "which input or output it is"),)
 _KIND = Property("kind", "string", "data, program (issue order) or limit (must not run ahead)")
@@ -350,6 +305,7 @@ RELATIONSHIPS = (
             Property("hop", "integer", "stages from sender to receiver: +1 or -1"),
         ),
     ),
+    *PROFILE_RELATIONSHIPS,
 )
 
 

@@ -259,6 +259,7 @@ def test_the_largest_messages_come_in_order(run: Run, tiny: str) -> None:
 
 def test_named_queries_give_the_columns_that_they_promise(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
+    assert run("profile").status == 0
     named = rows(run, "queries")
     assert {row["name"] for row in named} >= {"bytes_by_axis", "flops_by_layer", "largest_messages"}
     for info in named:

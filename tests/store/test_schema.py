@@ -4,14 +4,16 @@ import re
 from typing import Any
 
 from stagedb.instance import instantiate
+from stagedb.issue.source import read_workload
 from stagedb.parallel import Plan
-from stagedb.profile import analyse, record
+from stagedb.profile import analyse, profile_job, record, record_profile
 from stagedb.store import LABELS, RELATIONSHIPS, Store, load, names, schema, write_graph
 from tests.instance.small_graph import small_graph
+from tests.profile.plain import PLAIN
 
 EIGHT = Plan(tp=2, dp=2, pp=2, seq_len=16)
 
-PYTHON: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
+PYTHON: dict[str, type] = {"string": str, "integer": int, "float": float, "boolean": bool}
 
 
 def fits(value: Any, declared: str) -> bool:
@@ -26,6 +28,7 @@ def test_every_property_of_every_node_is_in_the_table_with_its_type(store: Store
     write_graph(store, small_graph())
     made = instantiate(store, small_graph().key, EIGHT)
     record(store, made, analyse(store, small_graph().key, EIGHT))
+    record_profile(store, profile_job(read_workload(store, made), PLAIN))
     for label in LABELS:
         table = {row.name: row.type for row in label.properties}
         wanted = {name for name, kind in table.items() if not kind.endswith("?")}
@@ -41,10 +44,13 @@ def test_every_property_of_every_node_is_in_the_table_with_its_type(store: Store
 
 def test_every_edge_is_in_the_table(store: Store) -> None:
     write_graph(store, small_graph())
-    instantiate(store, small_graph().key, EIGHT)
+    made = instantiate(store, small_graph().key, EIGHT)
+    record_profile(store, profile_job(read_workload(store, made), PLAIN))
     mains = {label.name for label in LABELS}
     known = {(edge.source, edge.type, edge.target): edge for edge in RELATIONSHIPS}
-    found = store.query("MATCH (a:Op|Task|SymOp)-[r]->(b) RETURN DISTINCT labels(a) AS a, type(r) AS t, labels(b) AS b")
+    found = store.query(
+        "MATCH (a:Op|Task|SymOp|OpTime|TaskTime)-[r]->(b) RETURN DISTINCT labels(a) AS a, type(r) AS t, labels(b) AS b"
+    )
     for source, kind, target in found.rows:
         assert ((set(source) & mains).pop(), kind, (set(target) & mains).pop()) in known
     for edge in RELATIONSHIPS:

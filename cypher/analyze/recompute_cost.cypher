@@ -1,0 +1,22 @@
+// What computing activations again costs in a profile, by block and kind: on average over all ranks of the job. No rows
+// where nothing is recomputed.
+//
+// mode: reads
+// param profile: string — id of the profile
+// column block: string — block of the symbolic op
+// column kind: string — matmul, attention, all_gather …
+// column type: string — compute, collective or send
+// column runs: float — of a rank in a step
+// column flops: float [flop] — of a rank in a step
+// column time: integer [ns] — of a rank in a step
+// column share: float [ratio] — time, of the step
+// column critical: integer [ns] — of the critical path
+MATCH (p:Profile {id: $profile})
+MATCH (t:OpTime {profile: $profile})
+WHERE t.phase = 'recompute'
+WITH p.step AS step, p.world AS world, t.block AS block, t.kind AS kind, t.type AS type,
+  toFloat(sum(t.ranks * t.count)) AS runs, sum(toFloat(t.flops) * t.count * t.ranks) AS flops,
+  sum(t.ranks * t.total) AS time, sum(t.critical) AS critical
+RETURN block, kind, type, runs / world AS runs, flops / world AS flops, time / world AS time,
+  CASE WHEN step > 0 THEN toFloat(time) / world / step ELSE 0.0 END AS share, critical
+ORDER BY time DESC, block, kind, type

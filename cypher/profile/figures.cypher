@@ -1,0 +1,9 @@
+// What came out of a profile, whole ones alone.
+//
+// mode: reads
+// param profile: string — the profile's id
+// column step: integer [ns] — length of the step
+// column unscaled: integer [ns] — length of the step without the scalings
+// column mfu: float? [ratio] — model FLOPs over what the peaks would do in the step
+MATCH (p:Profile {id: $profile, state: 'ready'})
+RETURN p.step AS step, p.unscaled AS unscaled, p.mfu AS mfu

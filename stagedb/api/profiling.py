@@ -1,0 +1,78 @@
+"""Profiles: an instance's step timed on a system and kept in the store."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stagedb.api import catalog, timing
+from stagedb.api.results import InstanceInfo, Profile, Rows
+from stagedb.issue.source import read_workload
+from stagedb.profile import JobProfile, Scaling, profile_job, record_profile
+from stagedb.profile.recording import Progress
+from stagedb.store import Store
+from stagedb.systems import Durations, System, load_system
+
+PARTS = ("kind", "axis", "phase", "stage")
+"""By what the critical path is taken apart."""
+
+LANES = ("class", "stage", "rank", "ranks", "busy", "exposed", "bubble", "idle", "communication")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a profile is to be made with."""
+
+    system: System
+    measured: Durations | None
+    scalings: tuple[Scaling, ...]
+    name: str | None
+
+
+def request(
+    system: str | Path | System,
+    durations: str | Path | Durations | None,
+    scale: Sequence[str | Scaling],
+    name: str | None,
+) -> Request:
+    """Read all that is named. Raises UsageError for what cannot be right."""
+    return Request(
+        system if isinstance(system, System) else load_system(system),
+        durations if durations is None or isinstance(durations, Durations) else timing.durations(durations),
+        tuple(each if isinstance(each, Scaling) else Scaling.parse(each) for each in scale),
+        name,
+    )
+
+
+def run(
+    store: Store,
+    instance: InstanceInfo,
+    wanted: Request,
+    lap: Callable[[str], None],
+    seconds: Mapping[str, float],
+    progress: Progress | None = None,
+) -> Profile:
+    """Profile an instance. lap is told each stage that ends, seconds is what it keeps."""
+    workload = read_workload(store, instance.id)
+    lap("read")
+    job = profile_job(workload, wanted.system, wanted.measured, wanted.scalings)
+    lap("time")
+    made, new = record_profile(store, job, wanted.name, progress or (lambda done, of: None))
+    info = dataclasses.replace(next(each for each in catalog.profiles(store) if each.id == made), new=new)
+    lap("write")
+    return Profile(info, instance, _lanes(job), _path(job), job, dict(seconds))
+
+
+def _lanes(job: JobProfile) -> Rows:
+    rows: list[tuple[Any, ...]] = []
+    for lane, spent in zip(job.times.network.lanes, job.times.lanes, strict=True):
+        times = (spent.busy, spent.exposed, spent.bubble, spent.idle, spent.communication)
+        rows.append((lane.rank_class, lane.stage, lane.rank, lane.ranks, *times))
+    return Rows(LANES, tuple(rows))
+
+
+def _path(job: JobProfile) -> Rows:
+    step = job.step
+    rows = [(by, part, ns, ns / step if step else 0.0) for by in PARTS for part, ns in job.times.path.parts(by).items()]
+    return Rows(("by", "part", "ns", "share"), tuple(rows))

@@ -1,0 +1,188 @@
+"""`profile`: how long a step takes on a system, and where the time goes."""
+
+import dataclasses
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stagedb.cli.graphs import count, tell_bubble
+from stagedb.cli.options import Common, SystemName, option_groups
+from stagedb.cli.output import Format, Output
+from stagedb.cli.plan import PlanWords
+from stagedb.cli.progress import progress
+from stagedb.errors import UsageError
+
+if TYPE_CHECKING:
+    from stagedb.api import Profile
+
+MS = 1e6
+"""Nanoseconds."""
+
+SHARES = ("busy", "exposed", "bubble", "idle")
+LANES = 32
+"""Lanes that a terminal is shown."""
+
+TITLES = {"kind": "by kind", "axis": "by axis"}
+"""Parts of the critical path that a terminal is shown."""
+
+
+class Show(StrEnum):
+    """Which rows are printed."""
+
+    LANES = "lanes"
+    MERIT = "merit"
+    PATH = "path"
+    ALL = "all"
+
+
+@option_groups
+def profile(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[INSTANCE]", help="Id or name of an instance; plan options change its plan.  [the newest]"
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Profile this model under the plan of the options; makes what is missing."),
+    ] = None,
+    system: SystemName = "h100",
+    durations: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Measured durations, which take the model's place: a table, or traces of a run."
+        ),
+    ] = None,
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT=FACTOR",
+            help="Let some of it take FACTOR times as long, such as collective:tp=0.5, and say what the step gains.",
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call the profile.")] = None,
+    show: Annotated[
+        Show | None,
+        typer.Option(
+            help="lanes: where the step goes, a row for ranks that keep the same time; merit: tokens and FLOPs; path: "
+            "the critical path by kind, axis, phase and stage.  [all in a table, else lanes]"
+        ),
+    ] = None,
+    *,
+    words: PlanWords,
+    output: Output,
+    common: Common,
+) -> None:
+    """Time a step on a system, and tell where the time goes.
+
+    A rank is busy (it computes), exposed (it communicates and computes nothing), in a bubble (it waits for other
+    stages) or idle; together these are the step. The profile is kept in the store, where `stagedb query critical-path`
+    and `stagedb query hotspots` ask about it.
+    """
+    printed = output.format is Format.TABLE and output.output is None
+    chosen = show or (Show.ALL if printed else Show.LANES)
+    if chosen is Show.ALL and not printed:
+        raise UsageError("tables of different columns make one file of no format: --show lanes, merit or path")
+    from stagedb.api import connect
+
+    said = words.words()
+    with connect(common.store) as db, progress(common, "writing", "rows") as report:
+        found = db.profile(
+            target,
+            model=model,
+            system=system,
+            durations=durations,
+            scale=scale or (),
+            name=name,
+            progress=report,
+            **said,
+        )
+    common.profile(found.seconds)
+    if target is None and model is None and not said:
+        common.note(f"of the newest instance, {found.instance.id[:12]} {found.instance.name}")
+    if model is not None or said:
+        tell_bubble(common, found.instance)
+    tell = common.say if printed else common.note
+    for line in _lines(found):
+        tell(line)
+    if chosen in (Show.LANES, Show.ALL):
+        _title(chosen, "where the step of each rank goes: ms, and percent of the step")
+        output.write(*(_shown_lanes(found) if printed else (found.lanes.columns, found.lanes.rows)))
+        if printed and len(found.lanes) > LANES:
+            common.say(f"and {len(found.lanes) - LANES} more: --show lanes -f csv has all")
+    if chosen is Show.MERIT:
+        output.write_records([dataclasses.asdict(found.merit)])
+    if chosen is Show.PATH:
+        output.write(found.path.columns, found.path.rows)
+    elif chosen is Show.ALL:
+        for by, title in TITLES.items():
+            _title(chosen, f"the critical path {title}")
+            output.write([by, "ms", "%"], _shown_path(found, by))
+
+
+def _lines(found: "Profile") -> list[str]:
+    """What was done and what came out, in a few lines."""
+    info, merit = found.info, found.merit
+    what = "made" if info.new else "already in the store:"
+    named = "" if info.name is None else f" {info.name}"
+    lines = [
+        f"{what} profile {info.id[:12]}{named} of {found.instance.name} ({count(found.instance.ranks, 'rank')}) on "
+        f"{info.system}, in {sum(found.seconds.values()):.1f} s"
+    ]
+    figures = [f"step {found.step / MS:,.3f} ms"]
+    if merit.tokens_per_second is not None and merit.tokens_per_second_per_accelerator is not None:
+        figures.append(
+            f"{merit.tokens_per_second:,.0f} tokens/s ({merit.tokens_per_second_per_accelerator:,.1f} an accelerator)"
+        )
+    if merit.mfu is not None and merit.hfu is not None:
+        figures.append(f"MFU {merit.mfu:.1%}, HFU {merit.hfu:.1%} of the {merit.dtype} peak")
+    lines.append(", ".join(figures))
+    if found.job.scalings:
+        scalings = ", ".join(info.scalings)
+        lines.append(f"with {scalings}: {_gain(found)}")
+    if found.job.measured is not None:
+        each = found.coverage
+        lines.append(
+            f"measured: {each.share_of_time:.1%} of the modelled time, {each.share_of_ops:.1%} of the operators' runs"
+        )
+    return lines
+
+
+def _gain(found: "Profile") -> str:
+    before, gain = found.job.unscaled, found.gain
+    share = abs(gain) / before if before else 0.0
+    change = "as long" if not gain else f"{abs(gain) / MS:,.3f} ms ({share:.1%}) {'shorter' if gain > 0 else 'longer'}"
+    return f"the step is {change}; it was {before / MS:,.3f} ms"
+
+
+def _title(chosen: Show, text: str) -> None:
+    if chosen is Show.ALL:
+        typer.echo(f"\n{text}")
+
+
+def _shown_lanes(found: "Profile") -> tuple[list[str], Sequence[Sequence[Any]]]:
+    columns = ["class", "stage", "ranks"]
+    for word in SHARES:
+        columns += [word, "%"]
+    rows = []
+    for lane in list(found.lanes)[:LANES]:
+        times = [_times(lane[word], found.step) for word in SHARES]
+        rows.append([lane["class"], lane["stage"], lane["ranks"], *(each for pair in times for each in pair)])
+    return columns, rows
+
+
+def _shown_path(found: "Profile", by: str) -> list[list[Any]]:
+    return [[row["part"], *_times(row["ns"], found.step)] for row in found.path if row["by"] == by]
+
+
+def _times(ns: int, step: int) -> tuple[float, float]:
+    """Milliseconds, and percent of the step."""
+    return round(ns / MS, 3), round(100 * ns / step, 1) if step else 0.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(profile)

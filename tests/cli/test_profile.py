@@ -1,0 +1,192 @@
+"""`profile`, and what the other commands know of profiles."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagedb import connect
+from stagedb.errors import UsageError
+from stagedb.store import Store
+from tests.cli.conftest import Run
+
+PLAN = ("--tp", "2", "--pp", "2", "--ranks", "8", "--global-batch-size", "8", "--seq-len", "32")
+
+
+def rows(run: Run, *arguments: str) -> list[dict[str, Any]]:
+    ran = run(*arguments, "-f", "json")
+    assert ran.status == 0, ran.err
+    found: list[dict[str, Any]] = json.loads(ran.out)
+    return found
+
+
+def test_a_step_is_told_by_lane_and_kept(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    told = run("profile", "--name", "first")
+    assert told.status == 0, told.err
+    assert "of the newest instance" in told.err
+    first, figures, *_ = told.out.splitlines()
+    assert first.startswith("made profile ") and " first of tiny (8 ranks) on h100, in " in first
+    for word in ("step ", " tokens/s (", " an accelerator)", "MFU ", "HFU ", "bf16 peak"):
+        assert word in figures
+    for line in ("where the step of each rank goes", "the critical path by kind", "the critical path by axis"):
+        assert line in told.out
+    lanes = rows(run, "profile", "tiny")
+    step = rows(run, "profile", "tiny", "--show", "merit")[0]["step"]
+    assert [row["ranks"] for row in lanes] == [4, 4]
+    for row in lanes:
+        assert row["busy"] + row["exposed"] + row["bubble"] + row["idle"] == step
+    path = rows(run, "profile", "tiny", "--show", "path")
+    assert {row["by"] for row in path} == {"kind", "axis", "phase", "stage"}
+    for by in ("kind", "axis", "phase", "stage"):
+        assert sum(row["ns"] for row in path if row["by"] == by) == step
+    listed = rows(run, "ls", "profiles")
+    assert [(row["kind"], row["name"], row["ranks"]) for row in listed] == [("profile", "first", 8)]
+    assert "already in the store: profile" in run("profile").out
+
+
+def test_a_model_is_profiled_with_what_is_missing_made(run: Run, tiny: str) -> None:
+    told = run("profile", "--model", tiny, *PLAN, "--system", "a100-80gb")
+    assert told.status == 0, told.err
+    assert " on a100-80gb, in " in told.out
+    assert [row["kind"] for row in rows(run, "ls")] == ["graph", "instance", "profile"]
+    again = run("profile", "tiny", "--dp", "4", "--ranks", "16", "--system", "a100-80gb")
+    assert "(16 ranks)" in again.out
+    assert len(rows(run, "ls", "instances")) == 2
+
+
+def test_what_if_tells_what_the_step_gains(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    before = rows(run, "profile", "--show", "merit")[0]["step"]
+    faster = run("profile", "--scale", "collective:tp=0.5", "--scale", "compute=2/3")
+    assert faster.status == 0, faster.err
+    line = next(line for line in faster.out.splitlines() if line.startswith("with "))
+    assert line.startswith("with collective:tp=0.5, compute=2/3: the step is ")
+    assert line.endswith(f"shorter; it was {before / 1e6:,.3f} ms")
+    longer = run("profile", "--scale", "stage:1=2")
+    assert " longer; it was " in longer.out
+    assert rows(run, "ls", "profiles")[0]["options"].endswith("stage:1=2")
+
+
+def test_measured_durations_are_told_with_their_coverage(run: Run, tiny: str, tmp_path: Path) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    table = tmp_path / "durations.csv"
+    table.write_text("kind,duration_us\nmatmul,100\n", encoding="utf-8")
+    told = run("profile", "--durations", str(table))
+    assert told.status == 0, told.err
+    line = next(line for line in told.out.splitlines() if line.startswith("measured: "))
+    assert "of the modelled time" in line
+    measured = rows(run, "query", "MATCH (t:OpTime {profile: $profile}) WHERE t.rule = 'measured' "
+                    "RETURN DISTINCT t.kind AS kind, t.duration AS ns")  # fmt: skip
+    assert measured == [{"kind": "matmul", "ns": 100_000}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--scale", "tp=0.5"), "known are compute, collective"),
+        (("--scale", "collective:cp=0.5"), "chooses nothing: there is collective: all_"),
+        (("--system", "h1000"), "h100"),
+        (("--durations", "nothing.csv"), "nothing.csv"),
+        (("--show", "all", "-f", "csv"), "--show lanes, merit or path"),
+        (("nowhere",), "stagedb ls"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(run: Run, tiny: str, arguments: tuple[str, ...], says: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    ran = run("profile", *arguments)
+    assert ran.status == 2, ran.out
+    assert says in ran.err
+    assert rows(run, "ls", "profiles") == []
+
+
+def test_a_system_without_room_is_refused_before_anything_is_made(run: Run, tiny: str, tmp_path: Path) -> None:
+    from stagedb.systems import load_system
+
+    system = load_system("h100").to_dict()
+    system["network"][-1]["size"] = 1
+    small = tmp_path / "small.json"
+    small.write_text(json.dumps({**system, "network": system["network"][:1]}), encoding="utf-8")
+    ran = run("profile", "--model", tiny, "--tp", "2", "--ranks", "16", "--seq-len", "32", "--system", str(small))
+    assert ran.status == 2
+    assert "8 places, and the job has 16 ranks" in ran.err
+    assert rows(run, "ls") == []
+
+
+def test_queries_are_about_the_newest_profile_or_the_named_one(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN, "--name", "one").status == 0
+    none = run("query", "critical-path")
+    assert none.status == 2
+    assert "stagedb profile" in none.err
+    assert run("profile", "one", "--name", "plain").status == 0
+    assert run("profile", "one", "--name", "fast", "--scale", "compute=0.5").status == 0
+    assert run("instantiate", tiny, "--tp", "2", "--seq-len", "32", "--name", "two").status == 0
+    step = "MATCH (p:Profile {id: $profile}) RETURN p.name AS name"
+    newest = run("query", step, "-f", "csv")
+    assert newest.out.splitlines() == ["name", "fast"]
+    assert "of the newest profile, " in newest.err
+    assert rows(run, "query", step, "--profile", "plain") == [{"name": "plain"}]
+    assert run("query", step, "--profile", "plain").err == ""
+    assert rows(run, "query", step, "--instance", "one") == [{"name": "fast"}]
+    of = run("query", "hotspots", "--instance", "two")
+    assert of.status == 2
+    assert "no profile of instance" in of.err and "(two)" in of.err
+    both = "MATCH (p:Profile {id: $profile, instance: $instance}) RETURN count(p) AS there"
+    assert rows(run, "query", both) == [{"there": 1}]
+    path = rows(run, "query", "critical-path", "--profile", "plain")
+    assert path == rows(run, "query", "critical_path", "--profile", "plain")
+    assert path[0]["start"] == 0
+    assert all(one["finish"] == two["start"] for one, two in pairwise(path))
+
+
+def test_a_wrong_parameter_of_a_query_names_the_right_ones(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    assert run("profile").status == 0
+    wrong = run("query", "hotspots", "-p", "layers=3")
+    assert wrong.status == 2
+    assert "'layers' is not one of its parameters: hotspots takes profile" in wrong.err
+    vain = run("query", "bytes_by_axis", "--profile", "x")
+    assert vain.status == 2
+    assert "'profile' is not one of its parameters: bytes_by_axis takes instance" in vain.err
+    text = run("query", "RETURN 1 AS one", "--profile", "x")
+    assert text.status == 2
+    assert "no $profile" in text.err
+    near = run("query", "hot-spot")
+    assert near.status == 2
+    assert "did you mean hotspots" in near.err
+
+
+def test_profiles_are_shown_and_removed(run: Run, tiny: str, store: Store) -> None:
+    assert run("instantiate", tiny, *PLAN, "--name", "mine").status == 0
+    assert run("profile", "--name", "plain").status == 0
+    assert run("profile", "--scale", "compute=0.5").status == 0
+    shown = {row["property"]: row["value"] for row in rows(run, "show", "plain")}
+    assert (shown["kind"], shown["name"], shown["system"]) == ("profile", "plain", "h100")
+    assert shown["step"] == shown["unscaled"]
+    unnamed = rows(run, "ls", "profiles")[0]
+    assert unnamed["name"] is None
+    gone = run("rm", unnamed["id"])
+    assert gone.out == f"removed profile {unnamed['id']}\n"
+    assert [row["name"] for row in rows(run, "ls", "profiles")] == ["plain"]
+    assert run("rm", "mine").status == 0
+    left = store.query("MATCH (n) WHERE NOT n:Store AND NOT n:Graph RETURN DISTINCT labels(n)[0] AS label")
+    assert {label for (label,) in left.rows} - {"SymOp", "SymTensor", "StagedbTests"} == set()
+    nothing = run("show", "nothing")
+    assert nothing.status == 2
+    assert "no graph, instance or profile 'nothing'" in nothing.err
+
+
+def test_python_has_the_same(tiny: str, store_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in store_environment.items():
+        monkeypatch.setenv(name, value)
+    with connect() as db:
+        found = db.profile(model=tiny, tp=2, pp=2, ranks=8, global_batch_size=8, seq_len=32, scale=["send=0"])
+        assert found.info.new
+        assert found.step == found.merit.step == found.info.step
+        assert found.gain == found.info.unscaled - found.info.step
+        assert db.profiles()[0].id == found.info.id
+        assert sum(row["ns"] for row in db.query("critical_path", profile=found.info.id)) == found.step
+        with pytest.raises(UsageError, match="no profile 'x'"):
+            db.query("critical_path", profile="x")

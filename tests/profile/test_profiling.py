@@ -1,0 +1,69 @@
+"""One function profiles: durations, the step, and its figures of merit."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from stagedb.issue.columns import COMPUTE, Workload
+from stagedb.profile import Scaling, profile_job
+from stagedb.systems import System, load_system
+from tests.export.synthetic import workload
+from tests.profile.plain import PLAIN
+
+
+def computing(*, tp: int, dp: int, pp: int, microbatches: int) -> Workload:
+    """A workload whose operators compute in bf16, two of them again."""
+    made = workload(tp=tp, dp=dp, pp=pp, microbatches=microbatches)
+    classes = []
+    for each in made.classes:
+        ops = each.ops
+        phase = tuple(
+            "recompute" if name.endswith("mm.grad_x") else old for name, old in zip(ops.name, ops.phase, strict=True)
+        )
+        dtype = tuple("bf16" if type == COMPUTE else old for type, old in zip(ops.type, ops.dtype, strict=True))
+        classes.append(replace(each, ops=replace(ops, phase=phase, dtype=dtype)))
+    return replace(made, classes=tuple(classes))
+
+
+def test_figures_of_merit_are_what_they_say() -> None:
+    job = computing(tp=2, dp=2, pp=2, microbatches=4)
+    found = profile_job(job, PLAIN)
+    merit = found.merit
+    runs = [
+        (int(columns.ops.flops[op]) * int(spent.ops.runs[op]) * lane.ranks, columns.ops.phase[op])
+        for lane, columns, spent in zip(
+            found.times.network.lanes, found.times.network.columns, found.times.lanes, strict=True
+        )
+        for op in range(len(columns.ops))
+    ]
+    whole, again = sum(flops for flops, _ in runs), sum(flops for flops, phase in runs if phase == "recompute")
+    assert (merit.hardware_flops, merit.model_flops) == (whole, whole - again)
+    assert 0 < again < whole
+    # One TFLOP/s is a thousand FLOPs a nanosecond.
+    assert merit.hfu == float(Fraction(whole, 1000 * found.step * 8))
+    assert merit.mfu == float(Fraction(whole - again, 1000 * found.step * 8))
+    assert (merit.dtype, merit.peak, merit.world) == ("bf16", 1e12, 8)
+    assert merit.tokens_per_second == pytest.approx(merit.tokens * 1e9 / found.step)
+    assert merit.tokens_per_second_per_accelerator == pytest.approx(merit.tokens * 1e9 / found.step / 8)
+
+
+def test_every_lanes_time_adds_up_to_the_step() -> None:
+    found = profile_job(computing(tp=2, dp=2, pp=3, microbatches=4), PLAIN)
+    for lane in found.times.lanes:
+        assert lane.busy + lane.exposed + lane.bubble + lane.idle == found.step
+
+
+def test_a_scaling_tells_what_the_step_gains() -> None:
+    job = computing(tp=2, dp=1, pp=2, microbatches=2)
+    plain, fast = profile_job(job, PLAIN), profile_job(job, PLAIN, scalings=[Scaling.parse("compute=0.5")])
+    assert (plain.gain, fast.unscaled) == (0, plain.step)
+    assert fast.gain == plain.step - fast.step > 0
+    assert fast.merit.mfu is not None and plain.merit.mfu is not None and fast.merit.mfu > plain.merit.mfu
+
+
+def test_an_infinite_peak_has_no_utilization() -> None:
+    accelerator = load_system("h100").accelerator
+    peak = {**accelerator.peak, "bf16": float("inf")}
+    system: System = replace(load_system("h100"), accelerator=replace(accelerator, peak=peak))
+    assert profile_job(computing(tp=2, dp=1, pp=1, microbatches=1), system).merit.mfu is None

@@ -1,0 +1,206 @@
+"""Profiles in the store: whole or not seen, written twice one, gone with their instance."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stagedb.errors import StagedbError
+from stagedb.instance import instantiate
+from stagedb.issue.source import read_workload
+from stagedb.parallel import Plan
+from stagedb.profile import JobProfile, Scaling, profile_id, profile_job, record_profile
+from stagedb.store import Store, building, delete, sweep, write_graph
+from stagedb.systems import Durations, Measured
+from tests.instance.small_graph import small_graph
+from tests.profile.plain import PLAIN
+
+ROOT = Path(__file__).parents[2]
+PLAN = Plan(tp=2, dp=2, pp=2, seq_len=16, global_batch_size=8)
+POINTS = ("lane_times", "op_times", "task_times", "critical")
+WRITE = """
+from stagedb.issue.source import read_workload
+from stagedb.profile import profile_job, record_profile
+from stagedb.store import connect
+from tests.profile.plain import PLAIN
+import sys
+with connect() as store:
+    record_profile(store, profile_job(read_workload(store, sys.argv[1]), PLAIN))
+"""
+
+
+def made(store: Store) -> str:
+    write_graph(store, small_graph())
+    return instantiate(store, small_graph().key, PLAN)
+
+
+def profiled(store: Store, *scalings: str) -> JobProfile:
+    job = read_workload(store, made(store))
+    return profile_job(job, PLAIN, scalings=[Scaling.parse(each) for each in scalings])
+
+
+def seen(store: Store) -> list[str]:
+    return [row["id"] for row in store.read("catalog/profiles")]
+
+
+def left(store: Store) -> int:
+    return sum(
+        int(store.query(f"MATCH (n:{label}) RETURN count(n) AS n").rows[0][0])
+        for label in ("Profile", "LaneTime", "OpTime", "TaskTime")
+    )
+
+
+def test_what_is_written_is_the_step(store: Store) -> None:
+    job = profiled(store)
+    profile, new = record_profile(store, job)
+    assert new
+    assert seen(store) == [profile]
+    node = store.query("MATCH (p:Profile) RETURN properties(p) AS p").rows[0][0]
+    assert (node["step"], node["unscaled"], node["mfu"]) == (job.step, job.step, job.merit.mfu)
+    lanes = store.query(
+        "MATCH (l:LaneTime {profile: $p}) RETURN l.busy AS b, l.exposed AS e, l.bubble AS u, l.idle AS i "
+        "ORDER BY l.lane",
+        {"p": profile},
+    ).rows
+    assert lanes == tuple((each.busy, each.exposed, each.bubble, each.idle) for each in job.times.lanes)
+    ops = store.query(
+        "MATCH (t:OpTime {profile: $p})-[:OF]->(o:Op) RETURN t.lane AS lane, o.name AS name, t.name AS timed, "
+        "t.total AS total, t.critical AS critical, t.slack AS slack, t.count AS count ORDER BY t.id",
+        {"p": profile},
+    ).rows
+    wanted = [
+        (
+            lane.number,
+            name,
+            name,
+            *(int(column[op]) for column in (spent.time, spent.critical, spent.slack, spent.runs)),
+        )
+        for lane, columns, times in zip(
+            job.times.network.lanes, job.times.network.columns, job.times.lanes, strict=True
+        )
+        for spent in (times.ops,)
+        for op, name in enumerate(columns.ops.name)
+    ]
+    assert sorted(ops) == sorted(wanted)
+
+
+def test_cypher_walks_the_critical_path_from_first_to_last(store: Store) -> None:
+    job = profiled(store)
+    profile, _ = record_profile(store, job)
+    legs = job.times.path.legs()
+    edges = store.query(
+        "MATCH (a:TaskTime {profile: $p})-[r:CRITICAL]->(b:TaskTime) "
+        "RETURN r.number AS n, a.lane AS al, a.index AS ai, b.lane AS bl, b.index AS bi, r.source_ns AS s, "
+        "r.target_ns AS t, r.time AS at ORDER BY n",
+        {"p": profile},
+    ).rows
+    took = (legs.finish - legs.start).tolist()
+    wanted = [
+        (n, legs.lane[n], legs.task[n], legs.lane[n + 1], legs.task[n + 1], took[n], took[n + 1], legs.finish[n])
+        for n in range(len(took) - 1)
+    ]
+    assert len(edges) > 3
+    assert list(edges) == wanted
+    assert sum(took) == job.step
+    assert edges[0][5] + sum(edge[6] for edge in edges) == job.step
+
+
+def test_the_same_twice_is_one_and_the_newest_again(store: Store) -> None:
+    job = profiled(store)
+    first, _ = record_profile(store, job, "mine")
+    other, _ = record_profile(store, profiled(store, "compute=0.5"))
+    count = left(store)
+    assert record_profile(store, job) == (first, False)
+    assert left(store) == count
+    assert seen(store) == [first, other]
+    assert store.read("catalog/profiles")[0]["name"] == "mine"
+
+
+def test_what_another_clock_wrote_is_replaced(store: Store) -> None:
+    job = profiled(store)
+    profile, _ = record_profile(store, dataclasses.replace(job, unscaled=job.unscaled + 1))
+    count = left(store)
+    told: list[tuple[int, int]] = []
+    assert record_profile(store, job, progress=lambda done, of: told.append((done, of))) == (profile, True)
+    assert left(store) == count
+    assert store.read("catalog/profiles")[0]["unscaled"] == job.unscaled
+    assert told[-1][0] == told[-1][1] >= count - 1
+
+
+def test_the_id_is_of_all_that_a_profile_is_made_from(store: Store) -> None:
+    job = profiled(store)
+    rows = [
+        Measured("a", job.step * PLAIN.accelerator.launch + 5, kind="matmul"),
+        Measured("b", 1 + PLAIN.accelerator.launch, kind="norm"),
+    ]
+    measured = [profile_job(job.workload, PLAIN, Durations(order)) for order in (rows, rows[::-1])]
+    named = profile_job(job.workload, dataclasses.replace(PLAIN, name="other"))
+    scaled = [profile_job(job.workload, PLAIN, scalings=[Scaling.parse(each) for each in words]) for words in (
+        ("compute=0.5", "collective=2"), ("collective=2", "compute=1/2"), ("compute=0.5",)
+    )]  # fmt: skip
+    ids = [profile_id(each) for each in (job, *measured, named, *scaled)]
+    assert ids[1] == ids[2]
+    assert ids[4] == ids[5]
+    assert len(set(ids)) == 5
+
+
+def test_an_instance_takes_its_profiles_along(store: Store) -> None:
+    job = profiled(store)
+    record_profile(store, job)
+    record_profile(store, profiled(store, "compute=0.5"))
+    assert delete(store, "Instance", job.workload.instance)
+    assert left(store) == 0
+    with pytest.raises(StagedbError, match="its instance is gone"):
+        record_profile(store, job)
+    assert left(store) == 0
+
+
+def test_an_instance_is_kept_while_a_profile_of_it_is_written(store: Store) -> None:
+    instance = made(store)
+    refused = pytest.raises(StagedbError, match=f"profile p of instance {instance} is being built")
+    with building(store, "Profile", "p", {"instance": instance}), refused:
+        delete(store, "Instance", instance)
+    assert [row["id"] for row in store.read("catalog/instances")] == [instance]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_writer_leaves_nothing_to_see_and_is_swept(
+    store: Store, store_environment: dict[str, str], point: str
+) -> None:
+    instance = made(store)
+    settings = {name: value for name, value in os.environ.items() if not name.startswith(("NEO4J_", "STAGEDB_"))}
+    killed = subprocess.run(
+        [sys.executable, "-c", WRITE, instance],
+        cwd=ROOT,
+        env={**settings, **store_environment, "STAGEDB_FAULT": f"profile.{point}:kill"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert seen(store) == []
+    assert left(store) > 1
+    if point == POINTS[0]:
+        # The next one completes it.
+        job = profile_job(read_workload(store, instance), PLAIN)
+        assert record_profile(store, job)[1]
+        assert left(store) == 1 + len(job.times.lanes) + sum(
+            len(columns.ops) + len(columns.tasks) for columns in job.times.network.columns
+        )
+    else:
+        assert [kind for kind, _ in sweep(store)] == ["Profile"]
+        assert left(store) == 0
+
+
+def test_layers_are_numbers_of_the_model(embedded_store: Store) -> None:
+    record_profile(embedded_store, profiled(embedded_store))
+    rows = embedded_store.query(
+        "MATCH (t:OpTime) WHERE t.layer IS NOT NULL RETURN DISTINCT t.stage AS stage, t.layer AS layer ORDER BY layer"
+    ).rows
+    stages = np.array_split(np.arange(small_graph().sizes["L"]), PLAN.pp)
+    assert rows == tuple((stage, layer) for stage, layers in enumerate(stages) for layer in layers.tolist())
