@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stagedb.api.library import describe
     from stagedb.api.querying import queries
     from stagedb.api.results import (
+        Difference,
         Exported,
         GraphInfo,
         InstanceInfo,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from stagedb.api.words import GraphWords, PlanWords
 
 __all__ = [
+    "Difference",
     "Exported",
     "GraphInfo",
     "GraphWords",
@@ -65,6 +67,7 @@ _MODULES = {
     "library": ("describe",),
     "querying": ("queries",),
     "results": (
+        "Difference",
         "Exported",
         "GraphInfo",
         "InstanceInfo",

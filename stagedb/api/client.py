@@ -8,8 +8,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, library, querying
-from stagedb.api.results import Exported, GraphInfo, InstanceInfo, Memory, Profile, ProfileInfo, QueryInfo, Rows
+from stagedb.api import catalog, comparing, library, querying
+from stagedb.api.results import (
+    Difference,
+    Exported,
+    GraphInfo,
+    InstanceInfo,
+    Memory,
+    Profile,
+    ProfileInfo,
+    QueryInfo,
+    Rows,
+)
 from stagedb.api.traces import WriteProgress
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
@@ -237,6 +247,13 @@ class Stagedb:
         instance = self._made(wanted, clock)
         clock.lap("instance")
         return profiling.run(self.store, instance, asked, clock.lap, clock.seconds, progress)
+
+    def diff(self, first: str, second: str, /) -> Difference:
+        """What two instances, or two profiles and their instances, do differently; by id or name.
+
+        Raises UsageError where a word stands for neither, or the two are of different sorts.
+        """
+        return comparing.compare(self.store, first, second)
 
     def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo | ProfileInfo]:
         """Remove an instance with its profiles, a profile, or a graph. Returns what was removed.

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from stagedb.cli import catalog, database, export, graphs, memory, models, profile, query, systems, validate
+from stagedb.cli import catalog, database, diff, export, graphs, memory, models, profile, query, systems, validate
 from stagedb.errors import StagedbError
 
 HELP = """Execution traces of distributed LLM training, in a graph database.
@@ -40,6 +40,7 @@ validate.register(app)
 query.register(app)
 memory.register(app)
 profile.register(app)
+diff.register(app)
 catalog.register(app)
 database.register(app)
 
