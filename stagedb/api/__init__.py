@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from stagedb.api.client import Stagedb, connect, model, models
     from stagedb.api.library import describe
     from stagedb.api.querying import queries
-    from stagedb.api.results import Exported, GraphInfo, InstanceInfo, Memory, QueryInfo, Rows, Unpacked, properties
+    from stagedb.api.results import (
+        Exported,
+        GraphInfo,
+        InstanceInfo,
+        Memory,
+        QueryInfo,
+        Rows,
+        Unpacked,
+        Viewed,
+        properties,
+    )
     from stagedb.api.timing import durations, system, systems
     from stagedb.api.traces import unpack, validate
     from stagedb.api.words import GraphWords, PlanWords
@@ -32,6 +42,7 @@ __all__ = [
     "Rows",
     "Stagedb",
     "Unpacked",
+    "Viewed",
     "connect",
     "describe",
     "durations",
@@ -49,7 +60,17 @@ _MODULES = {
     "client": ("Stagedb", "connect", "model", "models"),
     "library": ("describe",),
     "querying": ("queries",),
-    "results": ("Exported", "GraphInfo", "InstanceInfo", "Memory", "QueryInfo", "Rows", "Unpacked", "properties"),
+    "results": (
+        "Exported",
+        "GraphInfo",
+        "InstanceInfo",
+        "Memory",
+        "QueryInfo",
+        "Rows",
+        "Unpacked",
+        "Viewed",
+        "properties",
+    ),
     "timing": ("durations", "system", "systems"),
     "traces": ("unpack", "validate"),
     "words": ("GraphWords", "PlanWords"),

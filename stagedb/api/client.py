@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stagedb.api import catalog, library, querying
-from stagedb.api.results import Exported, GraphInfo, InstanceInfo, Memory, QueryInfo, Rows
+from stagedb.api.results import Exported, GraphInfo, InstanceInfo, Memory, QueryInfo, Rows, Viewed
 from stagedb.api.traces import WriteProgress
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
@@ -25,6 +25,9 @@ from stagedb.store import connect as open_store
 from stagedb.systems.files import DEFAULT as DEFAULT_SYSTEM
 from stagedb.systems.files import load_system
 from stagedb.systems.system import System
+
+if TYPE_CHECKING:
+    from stagedb.views import Job
 
 DEFAULT_MODEL = "llama3-70b"
 DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
@@ -193,12 +196,76 @@ class Stagedb:
         tables = (_rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors"))
         return Memory(found, *tables)
 
+    def timeline(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        model: str | Card | None = None,
+        system: str | Path | System = DEFAULT_SYSTEM,
+        out: Path | str | None = None,
+        granularity: str | None = None,
+        only: str | None = None,
+        force: bool = False,
+        **words: Unpack[PlanWords],
+    ) -> Viewed:
+        """Write when everything of a step runs on a system, as a trace for Perfetto's viewer.
+
+        target, model, words: what to run, as `export` takes them. system: a preset's name or a file's path. out: the
+        file (`./NAME-RANKS.pftrace` if not given). granularity: `op`, or `task` for slices of tasks alone; by itself
+        `op`, where that makes no more than half a million. only: pipeline stages to show, such as `0,4-7`. force:
+        replace the timeline that exists under the name.
+        """
+        from stagedb.api import views
+
+        path, instance, job = self._job(target, model, words, system, out, ".pftrace")
+        return views.write_timeline(job, instance, path, granularity, only, force)
+
+    def chart(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        model: str | Card | None = None,
+        system: str | Path | System = DEFAULT_SYSTEM,
+        width: int = 120,
+        only: str | None = None,
+        color: bool = False,
+        **words: Unpack[PlanWords],
+    ) -> str:
+        """The same as text: a Gantt chart of the pipeline's stages, `width` columns wide, with their colours if asked.
+
+        Raises UsageError where that is too narrow to show anything.
+        """
+        from stagedb.api import views
+
+        _, _, job = self._job(target, model, words, system, None, "")
+        return views.chart(job, width, only, color)
+
     def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo]:
         """Remove an instance, or a graph. Returns what was removed.
 
         A graph that instances stand on is refused with UsageError, unless `force` removes these too.
         """
         return catalog.remove(self.store, word, force)
+
+    def _job(
+        self,
+        target: str | None,
+        model: str | Card | None,
+        words: Mapping[str, Any],
+        system: str | Path | System,
+        out: Path | str | None,
+        ending: str,
+    ) -> "tuple[Path, InstanceInfo, Job]":
+        """Where a view goes, and what it is of."""
+        from stagedb.api.views import job_of
+
+        described = system if isinstance(system, System) else load_system(system)
+        wanted = self._to_export(target, model, typed_words(words))
+        instance = self._made(wanted, _Clock())
+        path = Path(f"{wanted.model}-{wanted.plan.world}{ending}" if out is None else out)
+        return path, instance, job_of(self.store, instance, described)
 
     def _wanted(self, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> "_Wanted":
         source = library.find_source(self.store, target, words)

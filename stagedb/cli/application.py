@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from stagedb.cli import catalog, database, export, graphs, memory, models, query, systems, validate
+from stagedb.cli import catalog, database, export, graphs, memory, models, query, systems, validate, views
 from stagedb.errors import StagedbError
 
 HELP = """Execution traces of distributed LLM training, in a graph database.
@@ -39,6 +39,7 @@ export.register(app)
 validate.register(app)
 query.register(app)
 memory.register(app)
+views.register(app)
 catalog.register(app)
 database.register(app)
 

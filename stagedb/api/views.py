@@ -1,0 +1,55 @@
+"""Views of an instance on a system: what a step of it looks like."""
+
+import re
+from pathlib import Path
+
+from stagedb.api.results import InstanceInfo, Viewed
+from stagedb.errors import UsageError
+from stagedb.issue.source import read_workload
+from stagedb.parallel import Plan
+from stagedb.profile import analyse, network_of, run_step, step_times
+from stagedb.profile.times import time_ops
+from stagedb.store import Store
+from stagedb.systems import System
+from stagedb.views import Job, check, draw, save, trace
+
+_PROTOBUF = b"\n"
+"""What every Perfetto trace begins with."""
+
+
+def job_of(store: Store, instance: InstanceInfo, system: System) -> Job:
+    """Run a step of an instance on a system, and account for its memory. Writes nothing."""
+    workload = read_workload(store, instance.id)
+    network = network_of(workload, system.overlap.streams)
+    durations = time_ops(workload, network.lanes, system)
+    times = step_times(run_step(network, durations.ns, system.overlap.compute))
+    return Job(times, durations, system, analyse(store, instance.graph, Plan.from_mapping(instance.plan)))
+
+
+def write_timeline(
+    job: Job, instance: InstanceInfo, path: Path, granularity: str | None, only: str | None, force: bool
+) -> Viewed:
+    """Save a step as a Perfetto trace."""
+    check(path, _PROTOBUF, force)
+    made = trace(job, granularity, stages_of(only))
+    save(path, made.content)
+    return Viewed(path, len(made.content), job.times.step, instance, made.slices, made.flows, made.left_out)
+
+
+def chart(job: Job, width: int, only: str | None, color: bool) -> str:
+    """A step as text."""
+    return draw(job, width, stages_of(only), color)
+
+
+def stages_of(only: str | None) -> list[int] | None:
+    """Stages of a text such as `0,4-7`; None stays so. Raises UsageError for another text."""
+    if only is None:
+        return None
+    found: set[int] = set()
+    for part in only.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise UsageError(f"--only {only!r}: {part!r} is neither a stage nor a range such as 0-3")
+        found.update(range(first, last + 1))
+    return sorted(found)
