@@ -218,8 +218,9 @@ class Stagedb:
         """
         from stagedb.api import views
 
-        path, instance, job = self._job(target, model, words, system, out, ".pftrace")
-        return views.write_timeline(job, instance, path, granularity, only, force)
+        stages = views.stages_of(only)
+        path, instance, job = self._job(target, model, words, system, out, ".pftrace", force)
+        return views.write_timeline(job, instance, path, granularity, stages)
 
     def chart(
         self,
@@ -237,10 +238,32 @@ class Stagedb:
 
         Raises UsageError where that is too narrow to show anything.
         """
+        from stagedb.api.views import stages_of
+        from stagedb.views import draw
+
+        stages = stages_of(only)
+        _, _, job = self._job(target, model, words, system)
+        return draw(job, width, stages, color)
+
+    def report(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        model: str | Card | None = None,
+        system: str | Path | System = DEFAULT_SYSTEM,
+        out: Path | str | None = None,
+        force: bool = False,
+        **words: Unpack[PlanWords],
+    ) -> Viewed:
+        """Write what a step does on a system as one HTML file that fetches nothing.
+
+        target, model, words, system, force: as `timeline` takes them. out: the file (`./NAME-RANKS.html` if not given).
+        """
         from stagedb.api import views
 
-        _, _, job = self._job(target, model, words, system, None, "")
-        return views.chart(job, width, only, color)
+        path, instance, job = self._job(target, model, words, system, out, ".html", force)
+        return views.write_report(job, instance, path)
 
     def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo]:
         """Remove an instance, or a graph. Returns what was removed.
@@ -255,16 +278,19 @@ class Stagedb:
         model: str | Card | None,
         words: Mapping[str, Any],
         system: str | Path | System,
-        out: Path | str | None,
-        ending: str,
+        out: Path | str | None = None,
+        ending: str = "",
+        force: bool = False,
     ) -> "tuple[Path, InstanceInfo, Job]":
-        """Where a view goes, and what it is of."""
-        from stagedb.api.views import job_of
+        """Where a view goes, what it is of, and what it shows; the place is checked before anything is made."""
+        from stagedb.api.views import check_place, job_of
 
         described = system if isinstance(system, System) else load_system(system)
         wanted = self._to_export(target, model, typed_words(words))
-        instance = self._made(wanted, _Clock())
         path = Path(f"{wanted.model}-{wanted.plan.world}{ending}" if out is None else out)
+        if ending:
+            check_place(path, ending, force)
+        instance = self._made(wanted, _Clock())
         return path, instance, job_of(self.store, instance, described)
 
     def _wanted(self, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> "_Wanted":

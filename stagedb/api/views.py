@@ -1,6 +1,7 @@
 """Views of an instance on a system: what a step of it looks like."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from stagedb.api.results import InstanceInfo, Viewed
@@ -11,10 +12,10 @@ from stagedb.profile import analyse, network_of, run_step, step_times
 from stagedb.profile.times import time_ops
 from stagedb.store import Store
 from stagedb.systems import System
-from stagedb.views import Job, check, draw, save, trace
+from stagedb.views import Job, check, render, save, trace
 
-_PROTOBUF = b"\n"
-"""What every Perfetto trace begins with."""
+HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
+"""What files of each kind begin with."""
 
 
 def job_of(store: Store, instance: InstanceInfo, system: System) -> Job:
@@ -26,19 +27,25 @@ def job_of(store: Store, instance: InstanceInfo, system: System) -> Job:
     return Job(times, durations, system, analyse(store, instance.graph, Plan.from_mapping(instance.plan)))
 
 
+def check_place(path: Path, kind: str, force: bool) -> None:
+    """Raise UsageError where a file of a kind of `HEADS` cannot be written. force: over another of its kind."""
+    check(path, HEADS[kind], force)
+
+
 def write_timeline(
-    job: Job, instance: InstanceInfo, path: Path, granularity: str | None, only: str | None, force: bool
+    job: Job, instance: InstanceInfo, path: Path, granularity: str | None, stages: list[int] | None
 ) -> Viewed:
     """Save a step as a Perfetto trace."""
-    check(path, _PROTOBUF, force)
-    made = trace(job, granularity, stages_of(only))
+    made = trace(job, granularity, stages)
     save(path, made.content)
     return Viewed(path, len(made.content), job.times.step, instance, made.slices, made.flows, made.left_out)
 
 
-def chart(job: Job, width: int, only: str | None, color: bool) -> str:
-    """A step as text."""
-    return draw(job, width, stages_of(only), color)
+def write_report(job: Job, instance: InstanceInfo, path: Path) -> Viewed:
+    """Save what is to be said of a step as a page."""
+    made = render(job).encode()
+    save(path, made)
+    return Viewed(path, len(made), job.times.step, instance)
 
 
 def stages_of(only: str | None) -> list[int] | None:

@@ -1,4 +1,4 @@
-"""`timeline`: what a step of an instance looks like on a system."""
+"""`timeline`, `report`: what a step of an instance looks like on a system."""
 
 import shutil
 import sys
@@ -107,6 +107,31 @@ def timeline(
     )
 
 
+@option_groups
+def report(
+    target: Target = None,
+    model: Model = None,
+    system: SystemName = "h100",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the page goes.  [./NAME-RANKS.html]")] = None,
+    force: Force = False,
+    *,
+    words: PlanWords,
+    common: Common,
+) -> None:
+    """Write a report of a step on a system: one HTML file, which needs no network.
+
+    It has the plan and the system, step time, MFU and tokens a second, the pipeline with its critical path, where each
+    stage's time goes, memory at the peak and over the step, the communication that is exposed, and a roofline.
+    """
+    from stagedb.api import connect
+
+    said = words.words()
+    with connect(common.store) as db:
+        done = db.report(target, model=model, system=system, out=out, force=force, **said)
+    tell_bubble(common, done.instance)
+    common.say(f"{done.path}: {_said(done)}, {size(done.bytes)}; open it in a browser")
+
+
 def _said(done: "Viewed") -> str:
     """What a view is of."""
     from stagedb.views.chart import span
@@ -118,3 +143,4 @@ def _said(done: "Viewed") -> str:
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command()(timeline)
+    app.command()(report)
