@@ -96,12 +96,12 @@ def _tiles(job: Job, found: Merit) -> str:
         ("Step time", number, unit, f"{found.tokens:,} tokens"),
         ("MFU", f"{100 * found.mfu:.1f}", "%", f"{found.flops_per_second / 1e12:,.0f} TFLOP/s each{again}"),
         (
-            "Tokens/s an accelerator",
+            "Tokens/s a rank",
             _short(found.tokens_per_second / found.ranks),
             "",
             f"{_short(found.tokens_per_second)} a second in all",
         ),
-        ("Exposed communication", f"{100 * found.exposed:.1f}", "%", "of the step: nothing is computed meanwhile"),
+        ("Communication", f"{100 * found.exposed:.1f}", "%", "of the step is exposed: nothing is computed meanwhile"),
         ("Bubble", f"{100 * found.bubble:.1f}", "%", "of the step: waiting for other stages"),
     ]
     text = "".join(_tile(*each) for each in tiles)
@@ -137,10 +137,13 @@ def _summary(job: Job, found: Merit) -> str:
     if stages and job.times.step and len(job.lanes) > 1:
         stage, time = next(iter(stages.items()))
         kind, most = next(iter(kinds.items()))
-        text += (
-            f" The critical path spends {time / job.times.step:.0%} of its time in stage {stage}, and "
-            f"{most / job.times.step:.0%} in operators of kind {kind}."
+        share = time / job.times.step
+        where = (
+            f"spends {share:.0%} of its time in stage {stage}"
+            if share >= 0.4
+            else f"runs through {len(stages)} stages, longest through stage {stage} ({share:.0%})"
         )
+        text += f" The critical path {where}; {most / job.times.step:.0%} of it are operators of kind {kind}."
     return text
 
 

@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 
 from stagedb.profile import Lane
+from stagedb.views.chart import span
 from stagedb.views.job import Job
 from stagedb.views.marks import percent, time_ticks
-from stagedb.views.spans import Doing, Spans, spans
+from stagedb.views.spans import Doing, Spans, in_columns, spans
 
 STYLES = ("forward", "backward", "weight", "recompute", "step", "communication", "waiting")
 """CSS classes, by `Doing`."""
 
 MOST_LANES = 64
 MOST_SPANS = 24_000
-"""Spans of a chart; with more than that recomputing is part of the backward."""
+"""Spans of a chart. Of more, recomputing is part of the backward; what is still more is drawn in columns of time."""
+
+MOST_LEGS = 10_000
+"""Legs of a critical path that are all drawn."""
 
 MOST_NUMBERS = 700
 WIDE = 1.7
@@ -56,8 +60,13 @@ def gantt(job: Job, lanes: Sequence[Lane]) -> Gantt:
     found = [spans(job, lane) for lane in lanes]
     if sum(map(len, found)) > MOST_SPANS:
         found = [spans(job, lane, whole_tasks=True) for lane in lanes]
-        if any((each.doing == Doing.BACKWARD).any() for each in found):
+        if any(phase == "recompute" for each in job.times.network.columns for phase in each.ops.phase):
             left_out.append("recomputing is part of the backward here")
+    if sum(map(len, found)) > MOST_SPANS:
+        # Fewer pieces than spans, however many lanes there are.
+        columns = max(MOST_SPANS // len(lanes) // 2, 1)
+        found = [in_columns(each, job.times.step, columns) for each in found]
+        left_out.append(f"every {span(job.times.step / columns)} show what takes most of them")
     row = 26 if len(lanes) <= 8 else 20 if len(lanes) <= 16 else 14 if len(lanes) <= 32 else 10
     names = "".join(f"<span>{escape(job.label(lane))}</span>" for lane in lanes)
     height = _ROW * len(lanes)
@@ -71,8 +80,7 @@ def gantt(job: Job, lanes: Sequence[Lane]) -> Gantt:
         f'<div class="scroll"><div class="canvas">{chart}<div class="bars">{numbers}</div>'
         f"{time_ticks(job.times.step, 12)}</div></div></div>"
     )
-    few = sum(map(len, found)) <= MOST_SPANS
-    data = [_told(job, lane, each) for lane, each in zip(lanes, found, strict=True)] if few else []
+    data = [_told(job, lane, each) for lane, each in zip(lanes, found, strict=True)]
     return Gantt(html, data, tuple(left_out))
 
 
@@ -98,8 +106,10 @@ def _critical(job: Job, lanes: Sequence[Lane]) -> str:
     place = {lane.number: at for at, lane in enumerate(lanes)}
     legs, step = job.times.path.legs(), job.times.step or 1
     points: list[str] = []
+    # Of very many legs those that can be seen.
+    least = step / 2000 if len(legs.lane) > MOST_LEGS else 0
     for lane, begin, end in zip(legs.lane.tolist(), legs.start.tolist(), legs.finish.tolist(), strict=True):
-        if lane in place and end > begin:
+        if lane in place and end - begin > least:
             y = _ROW * place[lane] + _PATH
             points += [f"{round(time / step * _ACROSS)},{y}" for time in (begin, end)]
     return f'<polyline class="path" points="{" ".join(points)}"/>'

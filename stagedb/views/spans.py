@@ -121,6 +121,19 @@ def shares(found: Spans, step: int, columns: int) -> "np.ndarray[tuple[int, int]
     return total
 
 
+def in_columns(found: Spans, step: int, columns: int) -> Spans:
+    """Spans of no task, which say of each of so many columns of time what takes most of it."""
+    most = shares(found, step, columns).argmax(axis=1)
+    edges = np.round(np.linspace(0, step, columns + 1)).astype(np.int64)
+    fresh = np.ones(columns, bool)
+    fresh[1:] = most[1:] != most[:-1]
+    firsts = np.flatnonzero(fresh)
+    ends = edges[np.append(firsts[1:], columns)]
+    works = most[firsts] != Doing.IDLE
+    doing = most[firsts][works].astype(np.int64)
+    return Spans(edges[firsts][works], ends[works], doing, np.full(len(doing), -1, np.int64))
+
+
 def covered(start: Ints, finish: Ints, times: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "Floats":
     """How many ns of disjoint ascending spans lie before each of these times."""
     if not len(start):

@@ -160,6 +160,24 @@ def test_many_lanes_are_shown_in_part(embedded_store: Store, monkeypatch: pytest
     assert len(data_of(text)["lanes"]) == 3  # type: ignore[arg-type]
 
 
+def test_a_page_stays_small_however_many_tasks_there_are(
+    embedded_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = job(embedded_store, "zb-h1", global_batch_size=64, recompute="full")
+    large = render(made)
+    assert "recomputing is part" not in large.lower()
+    monkeypatch.setattr("stagedb.views.pipeline.MOST_SPANS", 4 * 3 * 64 + 40)
+    assert "Recomputing is part of the backward here." in render(made)
+    monkeypatch.setattr("stagedb.views.pipeline.MOST_SPANS", 200)
+    monkeypatch.setattr("stagedb.views.pipeline.MOST_LEGS", 10)
+    small = render(made)
+    assert re.search(r"Every [0-9.]+ us show what takes most of them\.", small)
+    assert len(small) < len(large) - 10_000
+    lanes = data_of(small)["lanes"]
+    assert isinstance(lanes, list)
+    assert sum(len(lane["spans"]) for lane in lanes) <= 200
+
+
 def test_a_system_without_limits_has_no_roof(embedded_store: Store) -> None:
     made = job(embedded_store, "pipeline")
     accelerator = made.system.accelerator
