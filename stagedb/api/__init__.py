@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         QueryInfo,
         Rows,
         Unpacked,
+        Viewed,
         kind_of,
         properties,
     )
@@ -48,6 +49,7 @@ __all__ = [
     "Rows",
     "Stagedb",
     "Unpacked",
+    "Viewed",
     "connect",
     "describe",
     "durations",
@@ -77,6 +79,7 @@ _MODULES = {
         "QueryInfo",
         "Rows",
         "Unpacked",
+        "Viewed",
         "kind_of",
         "properties",
     ),

@@ -102,6 +102,22 @@ class Exported(Unpacked):
 
 
 @dataclass(frozen=True)
+class Viewed:
+    """A file that shows a step of `step` ns, and the instance that it is of. bytes: its size.
+
+    slices, flows: how many a timeline has. left_out: what it lacks, in words.
+    """
+
+    path: Path
+    bytes: int
+    step: int
+    instance: InstanceInfo
+    slices: int = 0
+    flows: int = 0
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Memory:
     """What one rank of each class of an instance holds in memory over a step, in bytes.
 
