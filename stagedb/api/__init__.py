@@ -1,4 +1,4 @@
-"""The verbs of stagedb as typed Python: models, build, instantiate, export, query, and what the store holds.
+"""The verbs of stagedb as typed Python: models, build, instantiate, export, profile, query, and what the store holds.
 
 The command line is a thin skin over this package; it stands above all others but that one.
 

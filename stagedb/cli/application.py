@@ -30,6 +30,7 @@ stagedb models               the models that it knows
 stagedb systems              the systems that they may run on
 stagedb report               what a step of it does on a system, as a page
 stagedb query bytes_by_axis  what the newest instance sends, over which axis
+stagedb profile              how long its step takes, and where the time goes
 
 Model, plan and traces are one chain: `build` writes a model's symbolic graph into the store, `instantiate` copies it
 out under a plan, `export` writes one trace a rank; each makes what is missing before it. `query` asks in Cypher.
