@@ -37,7 +37,15 @@ def peaks_section(job: Job) -> str:
     whole = max([peak.total for peak in peaks] + ([] if math.isinf(room) else [room])) * 1.02
     limit = None if math.isinf(room) else (room, f"{room / GB:,.4g} GB of an accelerator")
     shown = [each for each in CATEGORIES if any(peak.sizes.get(each) for peak in peaks)]
-    rows = [Bar(_class(peak), [_part(peak, each) for each in shown], f"{peak.total / GB:,.1f} GB") for peak in peaks]
+    several = len({peak.stages for peak in peaks}) < len(peaks)
+    rows = [
+        Bar(
+            _class(peak) + (f", class {peak.rank_class}" if several else ""),
+            [_part(peak, each) for each in shown],
+            f"{peak.total / GB:,.1f} GB",
+        )
+        for peak in peaks
+    ]
     items = [(f"m{CATEGORIES.index(each)}", each.replace("_", " ")) for each in shown]
     items += [("dashed", "capacity")] if limit else []
     fullest = max(peaks, key=lambda peak: peak.total)

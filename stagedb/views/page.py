@@ -155,8 +155,9 @@ def _pipeline(job: Job, chart: Gantt) -> str:
     note = "".join(f'<p class="small">{escape(each[0].upper() + each[1:])}.</p>' for each in chart.left_out)
     zoom = '<label class="zoom">Zoom <input id="zoom" type="range" min="0" max="6" step="0.25" value="0"></label>'
     return (
-        "<section><h2>The pipeline</h2><p>When every stage does what. Neighbouring micro-batches differ in shade; the "
-        "line is the critical path: what would have to be shorter for the step to be shorter.</p>"
+        "<section><h2>The pipeline</h2><p>When every stage does what. A block is filled as high as the share of it "
+        "that computes; what is pale above communicates or waits. Neighbouring micro-batches differ in shade. The line "
+        "is the critical path: what would have to be shorter for the step to be shorter.</p>"
         f"{legend(items).removesuffix('</div>')}{zoom}</div>{chart.html}{note}</section>"
     )
 

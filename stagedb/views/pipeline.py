@@ -29,6 +29,8 @@ WIDE = 1.7
 
 _ACROSS = 100_000
 _ROW, _TOP, _HEIGHT, _PATH = 20, 2, 15, 17
+_SEEN = 0.5
+"""Of a row's height, what is seen."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,10 @@ def gantt(job: Job, lanes: Sequence[Lane]) -> Gantt:
 
 
 def _paths(job: Job, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
-    """All spans of one kind as one path; every other micro-batch in a lighter colour, so that neighbours differ."""
+    """All spans of one kind as one path; every other micro-batch in a lighter colour, so that neighbours differ.
+
+    A span is filled as high as the share of it that computes, and pale above.
+    """
     step = job.times.step or 1
     drawn: dict[str, list[str]] = {}
     for place, (lane, each) in enumerate(zip(lanes, found, strict=True)):
@@ -94,10 +99,16 @@ def _paths(job: Job, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
         batch = job.times.network.columns[lane.number].tasks.microbatch
         begin = np.round(each.start / step * _ACROSS).astype(np.int64).tolist()
         end = np.round(each.finish / step * _ACROSS).astype(np.int64).tolist()
-        for left, right, doing, task in zip(begin, end, each.doing.tolist(), each.task.tolist(), strict=True):
+        empty = np.round(_HEIGHT * (1 - each.busy / (each.finish - each.start)), 1).tolist()
+        rows = zip(begin, end, each.doing.tolist(), each.task.tolist(), empty, strict=True)
+        for left, right, doing, task, pale in rows:
             wide = max(right - left, 1)
-            light = "2" if task >= 0 and batch[task] % 2 else ""
-            drawn.setdefault(STYLES[doing] + light, []).append(f"M{left} {top}h{wide}v{_HEIGHT}h-{wide}z")
+            style = STYLES[doing] + ("2" if task >= 0 and batch[task] % 2 else "")
+            if doing == Doing.COMMUNICATION or pale < _SEEN:
+                drawn.setdefault(style, []).append(f"M{left} {top}h{wide}v{_HEIGHT}h-{wide}z")
+                continue
+            drawn.setdefault(f"{style} pale", []).append(f"M{left} {top}h{wide}v{pale:g}h-{wide}z")
+            drawn.setdefault(style, []).append(f"M{left} {top + pale:g}h{wide}v{_HEIGHT - pale:g}h-{wide}z")
     return "".join(f'<path class="{style}" d="{"".join(parts)}"/>' for style, parts in drawn.items())
 
 
@@ -139,10 +150,10 @@ def _numbers(job: Job, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
 def _told(job: Job, lane: Lane, each: Spans) -> dict[str, Any]:
     tasks = job.times.network.columns[lane.number].tasks
     rows: list[list[int]] = []
-    for start, finish, doing, task in zip(
-        each.start.tolist(), each.finish.tolist(), each.doing.tolist(), each.task.tolist(), strict=True
-    ):
+    shares = np.round(100 * each.busy / (each.finish - each.start)).astype(np.int64)
+    columns = (each.start, each.finish, each.doing, each.task, shares)
+    for start, finish, doing, task, busy in zip(*(column.tolist() for column in columns), strict=True):
         batch = int(tasks.microbatch[task]) if task >= 0 and doing != Doing.STEP else -1
         chunk = int(tasks.chunk[task]) if task >= 0 else 0
-        rows.append([start, finish - start, doing, batch, *([chunk] if chunk else [])])
+        rows.append([start, finish - start, doing, batch, busy, *([chunk] if chunk else [])])
     return {"name": job.label(lane), "spans": rows}

@@ -12,7 +12,7 @@
     return `${ns} ns`;
   };
 
-  // What a lane does at a time: spans are [start, length, what, task's number], in ascending order.
+  // What a lane does at a time: spans are [start, length, what, micro-batch, % that computes, chunk], in ascending order.
   const find = (spans, time) => {
     let low = 0, high = spans.length;
     while (low < high) {
@@ -31,8 +31,8 @@
     const span = find(lane.spans, time);
     const what = span ? data.words[span[2]] : "waiting";
     const batch = span && span[3] >= 0 ? `, micro-batch ${span[3]}` : "";
-    const chunk = span && span[4] ? `, chunk ${span[4]}` : "";
-    const length = span ? `\n${said(span[1])}, from ${said(span[0])}` : `\nat ${said(time)}`;
+    const chunk = span && span[5] ? `, chunk ${span[5]}` : "";
+    const length = span ? `\n${said(span[1])}, from ${said(span[0])}${span[4] ? `; ${span[4]}% of it computes` : ""}` : `\nat ${said(time)}`;
     tip.textContent = `${lane.name}: ${what}${batch}${chunk}${length}`;
     tip.style.display = "block";
     const left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);

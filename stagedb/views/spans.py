@@ -37,14 +37,15 @@ WORDS = ("forward", "backward", "weight gradients", "recompute", "optimizer step
 class Spans:
     """Disjoint spans of a lane in ascending order. start, finish in ns; doing: of each a `Doing`.
 
-    task: of each the index of its task, -1 for communication. Short times between the kernels of a task, in which it
-    communicates or waits, are in its spans (`LONG`). What lies in no span waits.
+    task: of each the index of its task, -1 for communication. busy: how many ns of it compute. Short times between the
+    kernels of a task, in which it communicates or waits, are in its spans (`LONG`). What lies in no span waits.
     """
 
     start: Ints
     finish: Ints
     doing: Ints
     task: Ints
+    busy: Ints
 
     def __len__(self) -> int:
         return len(self.start)
@@ -85,11 +86,14 @@ def spans(job: Job, lane: Lane, whole_tasks: bool = False) -> Spans:
     said_start, said_finish = _without(Cover.of(start[talks], finish[talks]), begin, end, job.times.step)
     order = np.argsort(np.concatenate([begin, said_start]), kind="stable")
     more = len(said_start)
+    computing = Cover.of(times.start[net.event[works]], times.finish[net.event[works]])
+    busy = computing.before(end) - computing.before(begin)
     return Spans(
         np.concatenate([begin, said_start])[order],
         np.concatenate([end, said_finish])[order],
         np.concatenate([doing[firsts], np.full(more, int(Doing.COMMUNICATION))])[order].astype(np.int64),
         np.concatenate([task[firsts], np.full(more, -1)])[order].astype(np.int64),
+        np.concatenate([busy, np.zeros(more, np.int64)])[order],
     )
 
 
@@ -122,7 +126,7 @@ def shares(found: Spans, step: int, columns: int) -> "np.ndarray[tuple[int, int]
 
 
 def in_columns(found: Spans, step: int, columns: int) -> Spans:
-    """Spans of no task, which say of each of so many columns of time what takes most of it."""
+    """Spans of no task, which say of each of so many columns of time what takes most of it; all count as busy."""
     most = shares(found, step, columns).argmax(axis=1)
     edges = np.round(np.linspace(0, step, columns + 1)).astype(np.int64)
     fresh = np.ones(columns, bool)
@@ -131,7 +135,8 @@ def in_columns(found: Spans, step: int, columns: int) -> Spans:
     ends = edges[np.append(firsts[1:], columns)]
     works = most[firsts] != Doing.IDLE
     doing = most[firsts][works].astype(np.int64)
-    return Spans(edges[firsts][works], ends[works], doing, np.full(len(doing), -1, np.int64))
+    begin, end = edges[firsts][works], ends[works]
+    return Spans(begin, end, doing, np.full(len(doing), -1, np.int64), end - begin)
 
 
 def covered(start: Ints, finish: Ints, times: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "Floats":

@@ -24,6 +24,8 @@ def test_spans_are_disjoint_and_hold_what_a_lane_does(embedded_store: Store, nam
         # All that computes or communicates lies in spans; what waits is never more than what the profile has.
         assert total[:, : Doing.IDLE].sum() >= times.busy + times.exposed - 1
         assert total[:, Doing.IDLE].sum() <= times.bubble + times.idle + 1
+        assert found.busy.sum() == times.busy
+        assert (found.busy <= found.finish - found.start).all()
         told = set(found.task[found.task >= 0].tolist())
         assert told == set(np.unique(made.times.network.task[made.times.network.lane == lane.number]).tolist())
 
