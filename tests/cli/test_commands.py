@@ -329,6 +329,19 @@ def test_recorded_steps_are_checked(run: Run, one_record: Path) -> None:
     assert "1 of 1 records agree" in ran.err
 
 
+def test_published_steps_are_predicted(run: Run) -> None:
+    ran = run("validate", "--reference", "--only", "megatron-22b*sp recompute core", "-f", "json")
+    assert ran.status == 0, ran.err
+    (row,) = json.loads(ran.out)
+    assert row["quantity"].startswith("step of megatron-22b tp 8")
+    assert (row["reference"], row["rows"]) == (1.1, "calibrated")
+    assert abs(float(row["ratio"]) - 1) <= row["within"]
+    assert "table 5, calibrated: 1, off by" in ran.err
+    ran = run("validate", "--reference", "--only", "nothing")
+    assert ran.status == 2
+    assert "--only takes a pattern" in ran.err
+
+
 def test_a_difference_from_a_record_is_a_failure(run: Run, one_record: Path) -> None:
     records = json.loads(one_record.read_text(encoding="utf-8"))
     records[0]["flops"]["forward"]["matmul"] += 2
