@@ -8,8 +8,7 @@ from stagedb.api.results import InstanceInfo, Viewed
 from stagedb.errors import UsageError
 from stagedb.issue.source import read_workload
 from stagedb.parallel import Plan
-from stagedb.profile import analyse, network_of, run_step, step_times
-from stagedb.profile.times import time_ops
+from stagedb.profile import analyse, profile_job
 from stagedb.store import Store
 from stagedb.systems import System
 from stagedb.views import Job, check, render, save, trace
@@ -20,11 +19,9 @@ HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
 
 def job_of(store: Store, instance: InstanceInfo, system: System) -> Job:
     """Run a step of an instance on a system, and account for its memory. Writes nothing."""
-    workload = read_workload(store, instance.id)
-    network = network_of(workload, system.overlap.streams)
-    durations = time_ops(workload, network.lanes, system)
-    times = step_times(run_step(network, durations.ns, system.overlap.compute))
-    return Job(times, durations, system, analyse(store, instance.graph, Plan.from_mapping(instance.plan)))
+    job = profile_job(read_workload(store, instance.id), system)
+    memory = analyse(store, instance.graph, Plan.from_mapping(instance.plan))
+    return Job(job.times, job.durations, system, job.merit, memory)
 
 
 def check_place(path: Path, kind: str, force: bool) -> None:

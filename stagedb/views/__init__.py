@@ -4,7 +4,7 @@ Each is a pure function of a `Job`, which holds what is known of the step; `save
 """
 
 from stagedb.views.chart import draw
-from stagedb.views.figures import Hotspot, Merit, hotspots, merit
+from stagedb.views.figures import Hotspot, Shares, hotspots, shares
 from stagedb.views.files import check, save
 from stagedb.views.job import Job
 from stagedb.views.page import render
@@ -13,13 +13,13 @@ from stagedb.views.tracing import Traced, trace
 __all__ = [
     "Hotspot",
     "Job",
-    "Merit",
+    "Shares",
     "Traced",
     "check",
     "draw",
     "hotspots",
-    "merit",
     "render",
     "save",
+    "shares",
     "trace",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stagedb.issue.columns import COMPUTE, RECV, TASK_KINDS, ClassColumns
+from stagedb.issue.columns import COMPUTE, RECV, ClassColumns
 from stagedb.profile import Category, ClassMemory, Lane, LaneTimes
 from stagedb.systems import Accelerator
 from stagedb.views.job import Job
@@ -15,72 +15,21 @@ GB = 10**9
 
 
 @dataclass(frozen=True)
-class Merit:
-    """What a step achieves. step in ns; tokens of all ranks in it; times as shares of the step, mean of all ranks.
+class Shares:
+    """Where the step of a rank goes, as shares of the step, mean of all ranks."""
 
-    flops: of all ranks, of forward and backward; again: those that are computed once more. mfu: time that `flops` take
-    at the peak rates of the formats that they are computed in, as a share of the step (model FLOPs utilisation); hfu:
-    the same with what is computed again.
-    """
-
-    step: int
-    ranks: int
-    tokens: int
-    flops: int
-    again: int
-    mfu: float
-    hfu: float
     busy: float
     exposed: float
     bubble: float
     idle: float
 
-    @property
-    def tokens_per_second(self) -> float:
-        """Of all accelerators together."""
-        return self.tokens / self.step * 1e9 if self.step else math.inf
 
-    @property
-    def flops_per_second(self) -> float:
-        """Of one accelerator; of the model's FLOPs."""
-        return self.flops / self.ranks / self.step * 1e9 if self.step else math.inf
-
-
-def merit(job: Job) -> Merit:
-    """The figures of merit of a step."""
-    plan, step, ranks = job.workload.plan, job.times.step, len(job.workload.ranks)
-    flops = again = 0
-    ideal = ideal_again = 0.0
-    for lane, columns, times in _lanes(job):
-        ops = columns.ops
-        work = times.ops.runs * ops.flops
-        for op in np.flatnonzero(work).tolist():
-            done = int(work[op]) * lane.ranks
-            rate = rate_of(job.system.accelerator, ops.dtype[op])
-            if ops.phase[op] == "recompute":
-                again, ideal_again = again + done, ideal_again + done / rate
-            else:
-                flops, ideal = flops + done, ideal + done / rate
-    tasks = job.times.network.columns[0].tasks
-    microbatches = int(((tasks.kind == TASK_KINDS.index("forward")) & (tasks.chunk == tasks.chunk.min())).sum())
-    whole = step * ranks or 1
-
-    def share(name: str) -> float:
-        return sum(int(getattr(times, name)) * lane.ranks for lane, _, times in _lanes(job)) / whole
-
-    return Merit(
-        step=step,
-        ranks=ranks,
-        tokens=microbatches * int(plan["micro_batch_size"]) * int(plan["dp"]) * int(plan["seq_len"]),
-        flops=flops,
-        again=again,
-        mfu=ideal / whole,
-        hfu=(ideal + ideal_again) / whole,
-        busy=share("busy"),
-        exposed=share("exposed"),
-        bubble=share("bubble"),
-        idle=share("idle"),
-    )
+def shares(job: Job) -> Shares:
+    """Where a step goes."""
+    whole = job.times.step * len(job.workload.ranks) or 1
+    words = ("busy", "exposed", "bubble", "idle")
+    spent = (sum(int(getattr(times, word)) * lane.ranks for lane, _, times in _lanes(job)) for word in words)
+    return Shares(*(each / whole for each in spent))
 
 
 def rate_of(accelerator: Accelerator, dtype: str) -> float:

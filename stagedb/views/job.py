@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from stagedb.errors import UsageError
 from stagedb.issue.columns import Workload
 from stagedb.profile import ClassMemory, Lane, StepTimes
+from stagedb.profile.merit import Merit
 from stagedb.profile.times import JobDurations
 from stagedb.systems import System
 
 
 @dataclass(frozen=True)
 class Job:
-    """times: when everything runs; durations: how long all takes, and what says so; system: on what.
+    """times: when everything runs; durations: how long all takes, and what says so; system: on what; merit: how good.
 
     memory: what each rank class holds, where that was asked for.
     """
@@ -20,6 +21,7 @@ class Job:
     times: StepTimes
     durations: JobDurations
     system: System
+    merit: Merit
     memory: tuple[ClassMemory, ...] = ()
 
     @property

@@ -11,9 +11,10 @@ from importlib.resources import files
 from typing import Any
 
 from stagedb.profile import Lane
+from stagedb.profile.merit import Merit
 from stagedb.systems.system import plain
 from stagedb.views.chart import span
-from stagedb.views.figures import GB, Merit, held, hotspots, merit
+from stagedb.views.figures import GB, held, hotspots, shares
 from stagedb.views.holdings import curve_section, peaks_section, room_of
 from stagedb.views.job import Job
 from stagedb.views.marks import Bar, Cell, Column, Part, bars, facts, legend, table
@@ -29,7 +30,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 def render(job: Job) -> str:
     """The report of a step."""
-    found, lanes = merit(job), lanes_shown(job)
+    found, lanes = job.merit, lanes_shown(job)
     chart = gantt(job, lanes)
     workload = job.workload
     title = f"{workload.name} on {job.system.name}"
@@ -81,28 +82,30 @@ def _head(job: Job, found: Merit, title: str) -> str:
     }
     said = {**degrees, **({"sp": "on"} if plan.get("sp") else {}), **{k: v for k, v in words.items() if v is not None}}
     chips = "".join(f"<li>{escape(name)} <b>{escape(str(value))}</b></li>" for name, value in said.items())
-    ranks = f"{found.ranks:,} × {job.system.accelerator.name}" if found.ranks > 1 else job.system.accelerator.name
+    ranks = f"{found.world:,} × {job.system.accelerator.name}" if found.world > 1 else job.system.accelerator.name
     return (
         f"<header><h1>{escape(title)}</h1><p>One training step of {escape(job.workload.model)} on {escape(ranks)}</p>"
         f'<ul class="chips">{chips}</ul><dl class="tiles">{_tiles(job, found)}</dl>'
-        f'<p class="lead">{escape(_summary(job, found))}</p></header>'
+        f'<p class="lead">{escape(_summary(job))}</p></header>'
     )
 
 
 def _tiles(job: Job, found: Merit) -> str:
-    again = f", {found.hfu:.1%} with what is computed again" if found.again else ""
+    spent, again = shares(job), found.hardware_flops > found.model_flops and found.hfu is not None
     number, unit = span(found.step).split(" ")
+    rate = found.model_flops / found.world / found.step * 1e-3 if found.step else math.inf
+    more = f", {found.hfu:.1%} with what is computed again" if again else ""
     tiles = [
         ("Step time", number, unit, f"{found.tokens:,} tokens"),
-        ("MFU", f"{100 * found.mfu:.1f}", "%", f"{found.flops_per_second / 1e12:,.0f} TFLOP/s each{again}"),
+        ("MFU", "–" if found.mfu is None else f"{100 * found.mfu:.1f}", "%", f"{rate:,.0f} TFLOP/s each{more}"),
         (
             "Tokens/s a rank",
-            _short(found.tokens_per_second / found.ranks),
+            _short(found.tokens_per_second_per_accelerator or math.inf),
             "",
-            f"{_short(found.tokens_per_second)} a second in all",
+            f"{_short(found.tokens_per_second or math.inf)} a second in all",
         ),
-        ("Communication", f"{100 * found.exposed:.1f}", "%", "of the step is exposed: nothing is computed meanwhile"),
-        ("Bubble", f"{100 * found.bubble:.1f}", "%", "of the step: waiting for other stages"),
+        ("Communication", f"{100 * spent.exposed:.1f}", "%", "of the step is exposed: nothing is computed meanwhile"),
+        ("Bubble", f"{100 * spent.bubble:.1f}", "%", "of the step: waiting for other stages"),
     ]
     text = "".join(_tile(*each) for each in tiles)
     peaks = held(job)
@@ -126,10 +129,11 @@ def _tile(name: str, value: str, unit: str, note: str, bad: bool = False) -> str
     )
 
 
-def _summary(job: Job, found: Merit) -> str:
+def _summary(job: Job) -> str:
     """What a reader should know first, in a sentence or two."""
-    parts = {"computing": found.busy, "exposed communication": found.exposed, "pipeline bubble": found.bubble}
-    parts["other waiting"] = found.idle
+    spent = shares(job)
+    parts = {"computing": spent.busy, "exposed communication": spent.exposed, "pipeline bubble": spent.bubble}
+    parts["other waiting"] = spent.idle
     shown = [f"{share:.0%} {name}" for name, share in parts.items() if share >= 0.005]
     stages = job.times.path.parts("stage")
     kinds = job.times.path.parts("kind")

@@ -15,7 +15,7 @@ import pytest
 from stagedb.issue.columns import COLLECTIVE, SEND
 from stagedb.store import Store
 from stagedb.systems import System
-from stagedb.views import Job, hotspots, merit, render
+from stagedb.views import Job, hotspots, render, shares
 from stagedb.views.figures import held, levels, place_of, works
 from tests.views.jobs import PLANS, job
 
@@ -69,21 +69,11 @@ def test_a_report_is_whole_and_fetches_nothing(embedded_store: Store, name: str)
         assert f"<h2>{title}</h2>" in text
 
 
-def test_the_figures_of_merit_are_those_of_the_step(embedded_store: Store) -> None:
+def test_the_shares_of_a_step_are_those_of_its_lanes(embedded_store: Store) -> None:
     made = job(embedded_store, "pipeline")
-    found = merit(made)
-    assert (found.ranks, found.tokens) == (8, 8 * 8)
+    found = shares(made)
     assert found.busy + found.exposed + found.bubble + found.idle == pytest.approx(1)
     assert found.busy == pytest.approx(np.mean([lane.busy for lane in made.times.lanes]) / made.times.step)
-    assert found.again == 0
-    assert found.hfu == found.mfu
-    peak = 989.4e12
-    assert found.mfu == pytest.approx(found.flops / (peak * found.ranks * made.times.step * 1e-9), rel=1e-9)
-    again = merit(job(embedded_store, "one rank"))
-    plain = merit(job(embedded_store, "one rank", recompute="none"))
-    assert again.flops == plain.flops
-    assert again.again > 0
-    assert again.hfu > again.mfu
 
 
 def test_what_is_communicated_adds_up(embedded_store: Store) -> None:
