@@ -3,7 +3,7 @@
 //
 // mode: reads
 // param profile: string — id of the profile
-// param other: string — id of the one that it is compared with
+// param other: string — id or name of the profile that it is compared with
 // column type: string — compute, collective or send
 // column kind: string — matmul, attention, norm, all_reduce …
 // column axis: string? — mesh axis of a message; null for what computes

@@ -260,11 +260,15 @@ def test_the_largest_messages_come_in_order(run: Run, tiny: str) -> None:
 
 def test_named_queries_give_the_columns_that_they_promise(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
-    assert run("profile").status == 0
+    assert run("profile", "--name", "mine").status == 0
     named = rows(run, "queries")
+    # What compares has nothing to compare with unless it is said.
+    newest = rows(run, "ls", "instances")[0]["id"]
+    other = {"diff_work": ("-p", f"other={newest}"), "diff_time": ("-p", "other=mine")}
+    assert "'other' is missing" in run("query", "diff_work").err
     assert {row["name"] for row in named} >= {"bytes_by_axis", "flops_by_layer", "largest_messages"}
     for info in named:
-        ran = run("query", info["name"], "-f", "csv")
+        ran = run("query", info["name"], "-f", "csv", *other.get(info["name"], ()))
         assert ran.status == 0, ran.err
         assert ran.out.splitlines()[0].split(",") == info["columns"]
 
