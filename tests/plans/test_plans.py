@@ -1,5 +1,7 @@
 """A sample of the table of plans; `scripts/check_plans` runs all of them."""
 
+import math
+
 import pytest
 
 from stagedb.api import Stagedb
@@ -14,9 +16,13 @@ def test_the_table_is_broad() -> None:
     rows = plans()
     assert len({title(row) for row in rows}) == len(rows) >= 40
     assert len({row["model"] for row in rows}) >= 6
-    degrees = [row.get("dp", 1) * row.get("tp", 1) * row.get("pp", 1) for row in rows]
-    assert max(degrees) == 64
+    ranks = [math.prod(int(row.get(axis, 1)) for axis in ("dp", "tp", "pp", "cp")) for row in rows]
+    assert max(ranks) == 128
     assert {row.get("zero", 0) for row in rows} == {0, 1, 2, 3}
+    # Of context parallelism, experts and the schedules of large jobs, and their products.
+    further = [row for row in rows if {"cp", "ep", "virtual_stages", "task_order"} & row.keys() or "zb" in str(row)]
+    assert len(further) >= 60
+    assert len({row["model"] for row in further}) >= 8
 
 
 @pytest.mark.parametrize("plan", plans()[4::EVERY], ids=title)
