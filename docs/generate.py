@@ -106,16 +106,20 @@ EXAMPLE = ("llama3-8b", "--tp", "2", "--pp", "2", "--ranks", "8", "--global-batc
 """The instance that examples on a store are about."""
 
 
-STUDY = ("--model", "llama3-8b", "--tp", "8", "--pp", "2", "--ranks", "32", "--global-batch-size", "64")
+def _job(*plan: str) -> tuple[str, ...]:
+    return ("--model", "llama3-8b", *plan, "--ranks", "32", "--global-batch-size", "64")
+
+
+STUDY = _job("--tp", "8", "--pp", "2")
 """The job that the page of questions is about, as options of `profile`."""
 
-STUDY_PLANS = (
-    ("--tp", "8", "--sp", "--pp", "2"),
-    ("--tp", "4", "--sp", "--pp", "2"),
-    ("--tp", "2", "--sp"),
-    ("--zero", "3"),
+STUDY_PLANS = tuple(
+    _job(*plan.split()) for plan in ("--tp 8 --sp --pp 2", "--tp 4 --sp --pp 2", "--tp 2 --sp", "--zero 3")
 )
-"""Other plans for it."""
+"""Other plans for it, the best one last."""
+
+STUDY_RECOMPUTED = _job("--zero", "3", "--recompute", "full")
+"""The last of them with less memory."""
 
 
 @functools.cache
