@@ -170,6 +170,8 @@ def _block(environment: dict[str, str], words: tuple[str, ...], most: int | None
     text = text.replace("already in the store: profile", "made profile")  # whichever page was first
     lines = text.rstrip().splitlines()
     shown = [*lines[:most], "…"] if most is not None and len(lines) > most else lines
+    if any("'" in word for word in words):
+        raise RuntimeError(f"{words}: a shell would end the word at ', so write texts in Cypher with \"")
     spoken = " ".join(f"'{word}'" if re.search(r"[\s(]", word) else word for word in words)
     return "\n".join(["```text", f"$ {script} {spoken}", *shown, "```", ""])
 
