@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stagedb.api.client import Stagedb
-from stagedb.parallel import GraphOptions, Plan
+from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
 from stagedb.store import Store, load, write_graph
 from tests.graph.tiny import card
