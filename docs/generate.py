@@ -1,6 +1,7 @@
 """What the documentation takes from the program: cog calls these functions (`cog -r docs/*.md README.md`)."""
 
 import atexit
+import csv
 import dataclasses
 import functools
 import inspect
@@ -89,6 +90,37 @@ def scale_table() -> str:
     from scripts._bench_scale import table
 
     return table(json.loads(Path("docs/bench-scale.json").read_text(encoding="utf-8")))
+
+
+def _steps() -> list[dict[str, str]]:
+    """What `stagedb validate --reference --only '*' -f csv -o docs/step-times.csv` wrote."""
+    with Path("docs/step-times.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def step_times() -> str:
+    """Published step times beside the predicted ones, and how far they are off by table."""
+    rows = ["| source | step of | published s | ours s | error | rows |", "|---|---|---:|---:|---:|---|"]
+    for row in _steps():
+        title = row["quantity"].removeprefix("step of ").removesuffix(" [s]")
+        error = f"{float(row['ratio']) - 1:+.1%}"
+        published, ours = (f"{float(row[name]):.2f}" for name in ("reference", "ours"))
+        rows.append(f"| {row['source']} | {title} | {published} | {ours} | {error} | {row['rows']} |")
+    return "\n".join(rows) + "\n"
+
+
+def step_errors() -> str:
+    """Mean and worst of the absolute errors of each table, calibrated rows and others apart."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in _steps():
+        for which in (row["rows"], "all"):
+            found.setdefault((row["source"], which), []).append(abs(float(row["ratio"]) - 1))
+    rows = ["| source | rows | number | mean | worst |", "|---|---|---:|---:|---:|"]
+    rows += [
+        f"| {source} | {which} | {len(off)} | {sum(off) / len(off):.1%} | {max(off):.1%} |"
+        for (source, which), off in found.items()
+    ]
+    return "\n".join(rows) + "\n"
 
 
 def _list(names: tuple[str, ...]) -> str:

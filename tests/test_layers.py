@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1] / "stagedb"
 
 LAYERS = (
     *("symbols", "systems", "graph", "models", "parallel", "store", "instance", "issue"),
-    *("profile", "export", "api", "reference", "cli"),
+    *("profile", "export", "views", "api", "reference", "cli"),
 )
 """Each package may import those before it."""
 

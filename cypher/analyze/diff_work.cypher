@@ -2,7 +2,7 @@
 //
 // mode: reads
 // param instance: string — id of the instance that is compared
-// param other: string — id of the one that it is compared with
+// param other: string — id or name of the instance that it is compared with
 // column type: string — compute, collective or send
 // column kind: string — matmul, attention, norm, all_reduce …
 // column axis: string? — mesh axis of a message; null for what computes

@@ -1,4 +1,4 @@
-"""The verbs of stagedb as typed Python: models, build, instantiate, export, query, and what the store holds.
+"""The verbs of stagedb as typed Python: models, build, instantiate, export, profile, query, and what the store holds.
 
 The command line is a thin skin over this package; it stands above all others but that one.
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stagedb.api.library import describe
     from stagedb.api.querying import queries
     from stagedb.api.results import (
+        Difference,
         Exported,
         GraphInfo,
         InstanceInfo,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         QueryInfo,
         Rows,
         Unpacked,
+        Viewed,
         kind_of,
         properties,
     )
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from stagedb.api.words import GraphWords, PlanWords
 
 __all__ = [
+    "Difference",
     "Exported",
     "GraphInfo",
     "GraphWords",
@@ -46,6 +49,7 @@ __all__ = [
     "Rows",
     "Stagedb",
     "Unpacked",
+    "Viewed",
     "connect",
     "describe",
     "durations",
@@ -65,6 +69,7 @@ _MODULES = {
     "library": ("describe",),
     "querying": ("queries",),
     "results": (
+        "Difference",
         "Exported",
         "GraphInfo",
         "InstanceInfo",
@@ -74,6 +79,7 @@ _MODULES = {
         "QueryInfo",
         "Rows",
         "Unpacked",
+        "Viewed",
         "kind_of",
         "properties",
     ),

@@ -8,8 +8,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, library, querying
-from stagedb.api.results import Exported, GraphInfo, InstanceInfo, Memory, Profile, ProfileInfo, QueryInfo, Rows
+from stagedb.api import catalog, comparing, library, querying
+from stagedb.api.results import (
+    Difference,
+    Exported,
+    GraphInfo,
+    InstanceInfo,
+    Memory,
+    Profile,
+    ProfileInfo,
+    QueryInfo,
+    Rows,
+    Viewed,
+)
 from stagedb.api.traces import WriteProgress
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
@@ -30,6 +41,7 @@ from stagedb.systems.system import System
 if TYPE_CHECKING:
     from stagedb.profile import Scaling
     from stagedb.profile.recording import Progress
+    from stagedb.views import Job
 
 DEFAULT_MODEL = "llama3-70b"
 DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
@@ -238,12 +250,109 @@ class Stagedb:
         clock.lap("instance")
         return profiling.run(self.store, instance, asked, clock.lap, clock.seconds, progress)
 
+    def diff(self, first: str, second: str, /) -> Difference:
+        """What two instances, or two profiles and their instances, do differently; by id or name.
+
+        Raises UsageError where a word stands for neither, or the two are of different sorts.
+        """
+        return comparing.compare(self.store, first, second)
+
+    def timeline(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        model: str | Card | None = None,
+        system: str | Path | System = DEFAULT_SYSTEM,
+        out: Path | str | None = None,
+        granularity: str | None = None,
+        only: str | None = None,
+        force: bool = False,
+        **words: Unpack[PlanWords],
+    ) -> Viewed:
+        """Write when everything of a step runs on a system, as a trace for Perfetto's viewer.
+
+        target, model, words: what to run, as `export` takes them. system: a preset's name or a file's path. out: the
+        file (`./NAME-RANKS.pftrace` if not given). granularity: `op`, or `task` for slices of tasks alone; by itself
+        `op`, where that makes no more than half a million. only: pipeline stages to show, such as `0,4-7`. force:
+        replace the timeline that exists under the name.
+        """
+        from stagedb.api import views
+
+        stages = views.stages_of(only)
+        path, instance, job = self._job(target, model, words, system, out, ".pftrace", force)
+        return views.write_timeline(job, instance, path, granularity, stages)
+
+    def chart(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        model: str | Card | None = None,
+        system: str | Path | System = DEFAULT_SYSTEM,
+        width: int = 120,
+        only: str | None = None,
+        color: bool = False,
+        **words: Unpack[PlanWords],
+    ) -> str:
+        """The same as text: a Gantt chart of the pipeline's stages, `width` columns wide, with their colours if asked.
+
+        Raises UsageError where that is too narrow to show anything.
+        """
+        from stagedb.api.views import stages_of
+        from stagedb.views import draw
+
+        stages = stages_of(only)
+        _, _, job = self._job(target, model, words, system)
+        return draw(job, width, stages, color)
+
+    def report(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        model: str | Card | None = None,
+        system: str | Path | System = DEFAULT_SYSTEM,
+        out: Path | str | None = None,
+        force: bool = False,
+        **words: Unpack[PlanWords],
+    ) -> Viewed:
+        """Write what a step does on a system as one HTML file that fetches nothing.
+
+        target, model, words, system, force: as `timeline` takes them. out: the file (`./NAME-RANKS.html` if not given).
+        """
+        from stagedb.api import views
+
+        path, instance, job = self._job(target, model, words, system, out, ".html", force)
+        return views.write_report(job, instance, path)
+
     def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo | ProfileInfo]:
         """Remove an instance with its profiles, a profile, or a graph. Returns what was removed.
 
         A graph that instances stand on is refused with UsageError, unless `force` removes these too.
         """
         return catalog.remove(self.store, word, force)
+
+    def _job(
+        self,
+        target: str | None,
+        model: str | Card | None,
+        words: Mapping[str, Any],
+        system: str | Path | System,
+        out: Path | str | None = None,
+        ending: str = "",
+        force: bool = False,
+    ) -> "tuple[Path, InstanceInfo, Job]":
+        """Where a view goes, what it is of, and what it shows; the place is checked before anything is made."""
+        from stagedb.api.views import check_place, job_of
+
+        described = system if isinstance(system, System) else load_system(system)
+        wanted = self._to_export(target, model, typed_words(words))
+        path = Path(f"{wanted.model}-{wanted.plan.world}{ending}" if out is None else out)
+        if ending:
+            check_place(path, ending, force)
+        instance = self._made(wanted, _Clock())
+        return path, instance, job_of(self.store, instance, described)
 
     def _wanted(self, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> "_Wanted":
         source = library.find_source(self.store, target, words)

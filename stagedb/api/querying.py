@@ -36,7 +36,8 @@ def run(
 ) -> Rows:
     """The answer to a text, or to a named query. `instance`, `profile` None: the newest, where the query asks for one.
 
-    With a profile and no instance, `$instance` is the profile's; with an instance, the profile is one of its.
+    With a profile and no instance, `$instance` is the profile's; with an instance, the profile is one of its. A named
+    query's `other`, which it compares with, may be a name or the start of an id, too.
     """
     text, statement = _text(query)
     given, newest = dict(params), {}
@@ -67,6 +68,10 @@ def run(
             newest["instance"] = f"{of.id[: catalog.SHORT_ID]} {of.name}"
     elif of is not None:
         given["instance"] = of.id
+    if statement is not None and "other" in given:
+        compares = {field.name for field in statement.params}
+        find = catalog.the_profile if "profile" in compares else catalog.the_instance
+        given["other"] = find(store, str(given["other"])).id
     answer = store.query(text, given, timeout=timeout)
     return Rows(tuple(answer.columns), tuple(tuple(row) for row in answer.rows), newest=newest)
 

@@ -102,6 +102,22 @@ class Exported(Unpacked):
 
 
 @dataclass(frozen=True)
+class Viewed:
+    """A file that shows a step of `step` ns, and the instance that it is of. bytes: its size.
+
+    slices, flows: how many a timeline has. left_out: what it lacks, in words.
+    """
+
+    path: Path
+    bytes: int
+    step: int
+    instance: InstanceInfo
+    slices: int = 0
+    flows: int = 0
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Memory:
     """What one rank of each class of an instance holds in memory over a step, in bytes.
 
@@ -207,3 +223,23 @@ def properties(info: GraphInfo | InstanceInfo | ProfileInfo) -> dict[str, Any]:
         elif field.name != "new":
             flat[field.name] = value
     return flat
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two instances or two profiles; each row says what, and its value in the first and second.
+
+    plan: words of their plans. work: calls, FLOPs and bytes of a step, all ranks together, by kind, axis and phase.
+    time: of profiles, their figures, and what a rank spends on average in each.
+    """
+
+    first: InstanceInfo | ProfileInfo
+    second: InstanceInfo | ProfileInfo
+    plan: Rows
+    work: Rows
+    time: Rows
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.plan.rows or self.work.rows or self.time.rows)

@@ -5,7 +5,20 @@ import sys
 
 import typer
 
-from stagedb.cli import catalog, database, export, graphs, memory, models, profile, query, systems, validate
+from stagedb.cli import (
+    catalog,
+    database,
+    diff,
+    export,
+    graphs,
+    memory,
+    models,
+    profile,
+    query,
+    systems,
+    validate,
+    views,
+)
 from stagedb.errors import StagedbError
 
 HELP = """Execution traces of distributed LLM training, in a graph database.
@@ -15,7 +28,9 @@ stagedb export --model llama3-8b --tp 2 --pp 2 --ranks 8 --out traces
                              traces of eight ranks, one file each
 stagedb models               the models that it knows
 stagedb systems              the systems that they may run on
+stagedb report               what a step of it does on a system, as a page
 stagedb query bytes_by_axis  what the newest instance sends, over which axis
+stagedb profile              how long its step takes, and where the time goes
 
 Model, plan and traces are one chain: `build` writes a model's symbolic graph into the store, `instantiate` copies it
 out under a plan, `export` writes one trace a rank; each makes what is missing before it. `query` asks in Cypher.
@@ -40,6 +55,8 @@ validate.register(app)
 query.register(app)
 memory.register(app)
 profile.register(app)
+views.register(app)
+diff.register(app)
 catalog.register(app)
 database.register(app)
 

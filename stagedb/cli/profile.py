@@ -105,9 +105,13 @@ def profile(
         common.note(f"of the newest instance, {found.instance.id[:12]} {found.instance.name}")
     if model is not None or said:
         tell_bubble(common, found.instance)
-    tell = common.say if printed else common.note
-    for line in _lines(found):
-        tell(line)
+    did, *figures = _lines(found)
+    (common.say if printed else common.note)(did)
+    for line in figures:
+        if printed:
+            typer.echo(line)  # a result, which --quiet leaves
+        else:
+            common.note(line)
     if chosen in (Show.LANES, Show.ALL):
         _title(chosen, "where the step of each rank goes: ms, and percent of the step")
         output.write(*(_shown_lanes(found) if printed else (found.lanes.columns, found.lanes.rows)))

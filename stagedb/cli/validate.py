@@ -1,5 +1,6 @@
 """`validate`: is a trace set sound? Are stagedb's counts those of a real framework?"""
 
+import fnmatch
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from stagedb.cli.progress import progress
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:
-    from stagedb.reference import Checked
+    from stagedb.reference import Checked, StepTime
 
 
 @option_groups
@@ -31,7 +32,10 @@ def validate(
         typer.Option("--reference", help="Instead of traces, compute the published numbers that stagedb knows again."),
     ] = False,
     only: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Check the records with such names only: 'llama3-8b*'.")
+        str | None,
+        typer.Option(
+            metavar="PATTERN", help="Check the records, or predict the steps, with such names only: 'llama3-8b*'."
+        ),
     ] = None,
     *,
     output: Output,
@@ -42,7 +46,8 @@ def validate(
     With DIR, every rule that simulators rely on; prints the first faults with rank, node and rule. With --records, each
     record's configuration is built, instantiated and exported, and counted beside the record: FLOPs by phase,
     collectives and messages and their order, and memory. With --reference, volumes, FLOPs, parameters and memory that
-    papers print, with their sources. Exits with status 1 where there is a fault or a difference.
+    papers print, and times of training steps, with their sources; --only chooses among the steps, and leaves out the
+    rest. Exits with status 1 where there is a fault or a difference.
     """
     if (directory is not None) + (records is not None) + reference != 1:
         raise UsageError(
@@ -50,9 +55,11 @@ def validate(
             "the published numbers"
         )
     if reference:
-        _check_published(output, common)
-    if only is not None and records is None:
-        raise UsageError("--only chooses among records: it needs --records FILE")
+        _check_published(only, output, common)
+    if only is not None and directory is not None:
+        raise UsageError(
+            "--only chooses among records, or among published steps: it needs --records FILE or --reference"
+        )
     if directory is not None:
         _check_traces(directory, replay, output, common)
     elif records is not None:
@@ -107,21 +114,55 @@ def _tell_peaks(checked: "Sequence[Checked]", common: Common) -> None:
         common.note(f"{len(own)} peaks of memory {within}: the farthest is {worst:.4%} off")
 
 
-def _check_published(output: Output, common: Common) -> None:
+def _check_published(only: str | None, output: Output, common: Common) -> None:
     from stagedb import api
     from stagedb import reference as references
 
-    with api.connect(common.store) as db, progress(common, "computing", "plans") as report:
-        found = list(references.check_published(db, report or _ignore))
-    rows = [(each.source, each.quantity, each.reference, each.ours, f"{each.ratio:.4f}", each.within) for each in found]
-    output.write(("source", "quantity", "reference", "ours", "ratio", "within"), rows)
+    steps = [row for row in references.published_steps() if only is None or fnmatch.fnmatchcase(row.title, only)]
+    if not steps:
+        raise UsageError(f"no published step has a title like {only!r}: --only takes a pattern such as 'megatron-22b*'")
+    found: list[references.Published] = []
+    with api.connect(common.store) as db:
+        if only is None:
+            with progress(common, "computing", "plans") as report:
+                found = list(references.check_published(db, report or _ignore))
+        with progress(common, "predicting", "steps") as report:
+            timed = list(references.check_steps(db, steps, report or _ignore))
+    rows = [
+        (each.source, each.quantity, each.reference, each.ours, f"{each.ratio:.4f}", each.within, None)
+        for each in found
+    ]
+    rows += [_step_row(each) for each in timed]
+    output.write(("source", "quantity", "reference", "ours", "ratio", "within", "rows"), rows)
     off = [each.quantity for each in found if not each.agrees]
-    common.note(
-        f"{len(found) - len(off)} of {len(found)} published numbers come out, to every digit or within what is said"
-    )
+    off += [each.published.title for each in timed if not each.agrees]
+    if found:
+        common.note(
+            f"{sum(each.agrees for each in found)} of {len(found)} published numbers come out, to every digit or "
+            "within what is said"
+        )
+    for errors in references.errors(timed):
+        which = "calibrated" if errors.calibrated else "held out"
+        common.note(
+            f"steps of {errors.source}, {which}: {errors.rows}, off by {errors.mean:.1%} in the mean, "
+            f"{errors.worst:.1%} at worst"
+        )
     if off:
         common.note(f"different: {', '.join(off)}")
         raise typer.Exit(1)
+
+
+def _step_row(each: "StepTime") -> tuple[Any, ...]:
+    row = each.published
+    return (
+        row.source,
+        f"step of {row.title} [s]",
+        round(row.seconds, 2),
+        round(each.seconds, 2),
+        f"{1 + each.error:.4f}",
+        row.within,
+        "calibrated" if row.calibrated else "held out",
+    )
 
 
 def _rows(checked: "Sequence[Checked]") -> list[tuple[Any, ...]]:

@@ -9,7 +9,7 @@ Which node a stream takes is decided once, by the durations; from then on a step
 can be told what a delay costs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -62,25 +62,35 @@ def run_step(
     durations: Sequence[Ints],
     compute: str = "out-of-order",
     delays: Mapping[int, int] | None = None,
+    blocking: Collection[str] = (),
 ) -> Timeline:
     """Run a step. durations: of each lane the ns that each op of its class takes. compute: one of `COMPUTE`.
 
-    delays: of some nodes, by how many ns more they take; the streams' orders are those without.
-    Raises StagedbError, naming what waits, where a step never ends.
+    delays: of some nodes, by how many ns more they take; the streams' orders are those without. blocking: as of
+    `decide`. Raises StagedbError, naming what waits, where a step never ends.
     """
     length = network.lengths(durations)
-    order = decide(network, length, compute)
+    order = decide(network, length, compute, blocking)
     return clock(order, network.lengths(durations, delays) if delays else length)
 
 
-def decide(network: Network, length: Ints, compute: str = "out-of-order") -> Order:
-    """Decide which nodes the streams take when, with events of these lengths."""
+def decide(network: Network, length: Ints, compute: str = "out-of-order", blocking: Collection[str] = ()) -> Order:
+    """Decide which nodes the streams take when, with events of these lengths.
+
+    blocking: streams of communication that the compute stream, which then takes its nodes as issued, waits for: a
+    framework that calls for messages between stages and waits until they are sent has those of `pp` in its way.
+    """
     if compute not in COMPUTE:
         raise UsageError(f"a compute stream takes nodes {' or '.join(COMPUTE)}, not {compute!r}")
+    if blocking and compute == "out-of-order":
+        raise UsageError("what blocks a compute stream has a place in its order of issue: it runs in-order")
     chosen = np.flatnonzero(network.stream == COMPUTE_STREAM)
     edges = [network.source, network.target, network.reason]
     if compute != "out-of-order":
-        chain = chosen if compute == "in-order" else np.flatnonzero(network.stream != NO_STREAM)
+        chain = np.flatnonzero(network.stream != NO_STREAM)
+        if compute == "in-order":
+            waited = [number for number, name in enumerate(network.streams) if number and name in blocking]
+            chain = np.flatnonzero(np.isin(network.stream, [COMPUTE_STREAM, *waited]))
         edges = _with_order(network, edges, chain)
         chosen = chosen[:0]
     slots = np.full(network.events, -1, np.int64)

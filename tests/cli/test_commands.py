@@ -1,6 +1,7 @@
 """Every command on a store: what it prints, what it refuses, and with which exit status."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -259,11 +260,15 @@ def test_the_largest_messages_come_in_order(run: Run, tiny: str) -> None:
 
 def test_named_queries_give_the_columns_that_they_promise(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
-    assert run("profile").status == 0
+    assert run("profile", "--name", "mine").status == 0
     named = rows(run, "queries")
+    # What compares has nothing to compare with unless it is said.
+    newest = rows(run, "ls", "instances")[0]["id"]
+    other = {"diff_work": ("-p", f"other={newest}"), "diff_time": ("-p", "other=mine")}
+    assert "'other' is missing" in run("query", "diff_work").err
     assert {row["name"] for row in named} >= {"bytes_by_axis", "flops_by_layer", "largest_messages"}
     for info in named:
-        ran = run("query", info["name"], "-f", "csv")
+        ran = run("query", info["name"], "-f", "csv", *other.get(info["name"], ()))
         assert ran.status == 0, ran.err
         assert ran.out.splitlines()[0].split(",") == info["columns"]
 
@@ -326,6 +331,19 @@ def test_recorded_steps_are_checked(run: Run, one_record: Path) -> None:
     assert "peaks of memory" in ran.err
     assert any(row["quantity"].startswith("FLOPs") for row in found)
     assert "1 of 1 records agree" in ran.err
+
+
+def test_published_steps_are_predicted(run: Run) -> None:
+    ran = run("validate", "--reference", "--only", "megatron-22b*sp recompute core", "-f", "json")
+    assert ran.status == 0, ran.err
+    (row,) = json.loads(ran.out)
+    assert row["quantity"].startswith("step of megatron-22b tp 8")
+    assert (row["reference"], row["rows"]) == (1.1, "calibrated")
+    assert abs(float(row["ratio"]) - 1) <= row["within"]
+    assert "table 5, calibrated: 1, off by" in ran.err
+    ran = run("validate", "--reference", "--only", "nothing")
+    assert ran.status == 2
+    assert "--only takes a pattern" in ran.err
 
 
 def test_a_difference_from_a_record_is_a_failure(run: Run, one_record: Path) -> None:
@@ -412,5 +430,62 @@ def test_a_question_about_memory_that_makes_no_sense_is_refused(
 ) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     ran = run("memory", *arguments)
+    assert ran.status == 2
+    assert says in ran.err
+
+
+def test_a_step_is_shown_as_trace_chart_and_page(run: Run, tiny: str, tmp_path: Path) -> None:
+    made = run("timeline", "--model", tiny, *PLAN)
+    assert made.status == 0, made.err
+    assert re.search(r"tiny-8\.pftrace: a step of tiny \(8 ranks\) takes [0-9.]+ us, \d+ slices, 2 messages", made.out)
+    assert b"stagedb" in (tmp_path / "tiny-8.pftrace").read_bytes()[:200]
+    part = run("timeline", "--only", "1", "--granularity", "task", "--out", "part.pftrace")
+    assert "left out: 1 of 2 lanes" in part.err
+    assert (tmp_path / "part.pftrace").stat().st_size < (tmp_path / "tiny-8.pftrace").stat().st_size
+    chart = run("timeline", "--format", "text", "--width", "80", "--system", "a100-80gb")
+    assert [line.split(" ")[:2] for line in chart.out.splitlines()[1:3]] == [["stage", "0"], ["stage", "1"]]
+    assert "\033" not in chart.out
+    assert max(map(len, chart.out.splitlines())) <= 80
+    told = run("report")
+    assert told.status == 0, told.err
+    assert "tiny-8.html: a step of tiny (8 ranks) takes" in told.out
+    assert "<h1>tiny on h100</h1>" in (tmp_path / "tiny-8.html").read_text(encoding="utf-8")
+
+
+def test_a_view_replaces_nothing_but_its_like(run: Run, tiny: str, tmp_path: Path) -> None:
+    assert run("report", "--model", tiny, *PLAN).status == 0
+    first = (tmp_path / "tiny-8.html").read_bytes()
+    assert "--force" in run("report").err
+    assert run("report", "--force").status == 0
+    assert (tmp_path / "tiny-8.html").read_bytes() == first
+    (tmp_path / "mine.html").write_text("<!doctype html><p>mine", encoding="utf-8")
+    for arguments in (
+        ("report", "--out", "mine.html"),
+        ("timeline", "--out", "tiny-8.html"),
+        ("report", "--out", "."),
+        ("report", "--out", "missing/report.html"),
+    ):
+        ran = run(*arguments, "--force")
+        assert ran.status == 2, ran.out
+        assert "--out" in ran.err
+    assert (tmp_path / "mine.html").read_text(encoding="utf-8") == "<!doctype html><p>mine"
+    assert not list(tmp_path.glob(".*partial"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--only", "x"), "--only"),
+        (("--only", "3-1"), "--only"),
+        (("--only", "2"), "stages from 0 to 1"),
+        (("--width", "80"), "--format text"),
+        (("--format", "text", "--out", "file"), "--out"),
+        (("--format", "text", "--width", "20"), "--width"),
+        (("--system", "abacus"), "abacus"),
+    ],
+)
+def test_a_timeline_says_what_it_cannot_do(run: Run, tiny: str, arguments: tuple[str, ...], says: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    ran = run("timeline", *arguments)
     assert ran.status == 2
     assert says in ran.err

@@ -45,6 +45,7 @@ def test_a_step_is_told_by_lane_and_kept(run: Run, tiny: str) -> None:
     listed = rows(run, "ls", "profiles")
     assert [(row["kind"], row["name"], row["ranks"]) for row in listed] == [("profile", "first", 8)]
     assert "already in the store: profile" in run("profile").out
+    assert run("profile", "-q").out.startswith("step ")
 
 
 def test_a_model_is_profiled_with_what_is_missing_made(run: Run, tiny: str) -> None:

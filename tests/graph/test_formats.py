@@ -57,11 +57,17 @@ def test_fp8_leaves_flops_messages_and_results_as_they_were(plain: GraphOptions,
             )
             for graph in graphs
         ]
-        for what in (lambda op: op.flops, lambda op: (op.comm_bytes, op.dtype), lambda op: op.bytes_written)
+        for what in (
+            lambda op: op.flops,
+            lambda op: (op.comm_bytes, op.comm_bytes and op.dtype),
+            lambda op: op.bytes_written,
+        )
     )
     assert flops[0] == flops[1]
     assert sent[0] == sent[1]
     assert results[0] == results[1]
+    computed = {op.dtype for op in graphs[1].ops if op.kind == "matmul" and op.block == "layer"}
+    assert computed == {"fp8_e4m3", "fp8_e5m2"}
 
 
 def test_the_backward_keeps_the_narrow_input_and_makes_the_weight_s_copy_again() -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,17 @@ def test_the_same_twice_is_one_and_the_newest_again(store: Store) -> None:
     assert left(store) == count
     assert seen(store) == [first, other]
     assert store.read("catalog/profiles")[0]["name"] == "mine"
+
+
+def test_two_that_write_the_same_at_once_write_one(store: Store) -> None:
+    job = profiled(store)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda turn: record_profile(store, job), range(2)))
+    assert sorted(new for _, new in found) == [False, True]
+    assert len(seen(store)) == 1
+    assert left(store) == 1 + len(job.times.lanes) + sum(
+        len(columns.ops) + len(columns.tasks) for columns in job.times.network.columns
+    )
 
 
 def test_what_another_clock_wrote_is_replaced(store: Store) -> None:

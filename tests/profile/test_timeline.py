@@ -15,15 +15,15 @@ from stagedb.issue.columns import COMPUTE, FORWARD, INPUT_GRADIENT, WEIGHT_GRADI
 from stagedb.issue.source import read_workload
 from stagedb.parallel import Plan
 from stagedb.parallel.schedule import replay, unit_cost
-from stagedb.profile.network import STREAMS, Network, network_of
-from stagedb.profile.spent import step_times
-from stagedb.profile.timeline import Timeline
+from stagedb.profile.network import COMPUTE_STREAM, STREAMS, Network, network_of
+from stagedb.profile.spent import Cover, step_times
+from stagedb.profile.timeline import Timeline, run_step
 from stagedb.store import Store
 from tests.export.synthetic import workload
 from tests.export.written import export_workload
 from tests.graph.tiny import card
 from tests.profile.replayed import Run
-from tests.profile.stepping import run_classes
+from tests.profile.stepping import by_lane, run_classes
 from tests.profile.test_critical import with_twins
 
 
@@ -102,6 +102,33 @@ def test_an_instances_step_is_a_replay_of_its_traces(embedded_store: Store, tmp_
     for seed in range(4):
         check_replay(rows, tmp_path / "out", seed)
     check_replay(rows, tmp_path / "out", 4, "in-order")
+
+
+def test_what_blocks_has_its_place_among_what_computes(embedded_store: Store) -> None:
+    _, _, rows = instance(embedded_store, **PLANS["megatron"])
+    net = network_of(rows, "axis")
+    took = by_lane(net, durations(rows))
+
+    def step(*axes: str) -> Timeline:
+        return run_step(net, took, "in-order", blocking=axes)
+
+    free, messages = step(), step("pp")
+    assert free.step < messages.step < step("tp", "pp").step
+    # Nothing computes while a message is sent, and collectives go on beside both.
+    blocked = (net.stream == COMPUTE_STREAM) | (net.stream == net.streams.index("pp"))
+    tp = net.stream == net.streams.index("tp")
+    for lane in net.lanes:
+        for run, alone in ((free, False), (messages, True)):
+            mine = net.event[(net.lane == lane.number) & blocked]
+            order = np.lexsort((run.finish[mine], run.start[mine]))
+            assert bool((run.start[mine][order][1:] >= run.finish[mine][order][:-1]).all()) is alone
+        computing = Cover.of(messages.start[mine], messages.finish[mine])
+        beside = net.event[(net.lane == lane.number) & tp]
+        assert (computing.before(messages.finish[beside]) > computing.before(messages.start[beside])).any()
+    # With all in its way it is what `exclusive` is.
+    assert step(*net.streams[1:]).step == run_step(net, took, "exclusive").step
+    with pytest.raises(UsageError, match="runs in-order"):
+        run_step(net, took, blocking=("pp",))
 
 
 @pytest.mark.parametrize("plan", ["interleaved", "tied", "experts", "zb-h1", "fsdp", "ring", "sends", "parts"])

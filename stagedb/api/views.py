@@ -1,0 +1,59 @@
+"""Views of an instance on a system: what a step of it looks like."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from stagedb.api.results import InstanceInfo, Viewed
+from stagedb.errors import UsageError
+from stagedb.issue.source import read_workload
+from stagedb.parallel import Plan
+from stagedb.profile import analyse, profile_job
+from stagedb.store import Store
+from stagedb.systems import System
+from stagedb.views import Job, check, render, save, trace
+
+HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
+"""What files of each kind begin with."""
+
+
+def job_of(store: Store, instance: InstanceInfo, system: System) -> Job:
+    """Run a step of an instance on a system, and account for its memory. Writes nothing."""
+    job = profile_job(read_workload(store, instance.id), system)
+    memory = analyse(store, instance.graph, Plan.from_mapping(instance.plan))
+    return Job(job.times, job.durations, system, job.merit, memory)
+
+
+def check_place(path: Path, kind: str, force: bool) -> None:
+    """Raise UsageError where a file of a kind of `HEADS` cannot be written. force: over another of its kind."""
+    check(path, HEADS[kind], force)
+
+
+def write_timeline(
+    job: Job, instance: InstanceInfo, path: Path, granularity: str | None, stages: list[int] | None
+) -> Viewed:
+    """Save a step as a Perfetto trace."""
+    made = trace(job, granularity, stages)
+    save(path, made.content)
+    return Viewed(path, len(made.content), job.times.step, instance, made.slices, made.flows, made.left_out)
+
+
+def write_report(job: Job, instance: InstanceInfo, path: Path) -> Viewed:
+    """Save what is to be said of a step as a page."""
+    made = render(job).encode()
+    save(path, made)
+    return Viewed(path, len(made), job.times.step, instance)
+
+
+def stages_of(only: str | None) -> list[int] | None:
+    """Stages of a text such as `0,4-7`; None stays so. Raises UsageError for another text."""
+    if only is None:
+        return None
+    found: set[int] = set()
+    for part in only.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise UsageError(f"--only {only!r}: {part!r} is neither a stage nor a range such as 0-3")
+        found.update(range(first, last + 1))
+    return sorted(found)

@@ -1,0 +1,81 @@
+"""`diff`: what two instances or two profiles do differently."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stagedb.cli.options import Common, option_groups
+from stagedb.cli.output import Format, Output
+from stagedb.errors import UsageError
+
+if TYPE_CHECKING:
+    from stagedb.api import InstanceInfo, ProfileInfo
+
+MOST = 24
+"""Rows of a table that a terminal is shown."""
+
+TITLES = {
+    "plan": "words of the plans",
+    "work": "work and messages of a step, all ranks together",
+    "time": "time: figures, and what a rank spends on average",
+}
+
+
+class Show(StrEnum):
+    """Which rows are printed."""
+
+    PLAN = "plan"
+    WORK = "work"
+    TIME = "time"
+    ALL = "all"
+
+
+@option_groups
+def diff(
+    first: Annotated[str, typer.Argument(metavar="FIRST", help="Id or name of an instance or a profile.")],
+    second: Annotated[str, typer.Argument(metavar="SECOND", help="Another of the same sort.")],
+    show: Annotated[
+        Show | None,
+        typer.Option(
+            help="plan: words of the plans; work: calls, FLOPs and bytes by kind, axis and phase; time: of profiles, "
+            "their figures and times.  [all in a table, else time of profiles, work of instances]"
+        ),
+    ] = None,
+    *,
+    output: Output,
+    common: Common,
+) -> None:
+    """Compare two instances, or two profiles and their instances: only what differs is printed."""
+    printed = output.format is Format.TABLE and output.output is None
+    if show is Show.ALL and not printed:
+        raise UsageError("tables of different columns make one file of no format: --show plan, work or time")
+    from stagedb import api
+
+    with api.connect(common.store) as db:
+        found = db.diff(first, second)
+    profiles = isinstance(found.first, api.ProfileInfo)
+    chosen = show or (Show.ALL if printed else Show.TIME if profiles else Show.WORK)
+    tell = common.say if printed else common.note
+    tell(f"first {_said(found.first)}, second {_said(found.second)}" + (": nothing differs" if found.same else ""))
+    for part, title in TITLES.items():
+        rows = {"plan": found.plan, "work": found.work, "time": found.time}[part]
+        if chosen.value == part:
+            output.write(rows.columns, rows.rows)
+        elif chosen is Show.ALL and rows.rows:
+            typer.echo(f"\n{title}")
+            output.write(rows.columns, rows.rows[:MOST])
+            if len(rows) > MOST:
+                common.say(f"and {len(rows) - MOST} more: --show {part} has all")
+
+
+def _said(info: "InstanceInfo | ProfileInfo") -> str:
+    instance = getattr(info, "instance_name", None)
+    if instance is None:
+        return f"{info.id[:12]} {info.name}"
+    return f"{info.id[:12]} {info.name or ''}".rstrip() + f" ({instance} on {getattr(info, 'system', '')})"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(diff)

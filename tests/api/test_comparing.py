@@ -1,0 +1,104 @@
+"""What `diff` says: rows held against the instances and the steps in memory, on both engines."""
+
+from collections import defaultdict
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.errors import UsageError
+from stagedb.issue.columns import RECV, TYPES
+from stagedb.issue.source import read_workload
+from stagedb.profile import JobProfile, network_of
+from stagedb.store import Store
+from tests.graph.tiny import card
+
+Key = tuple[str, str, str | None, str]
+
+
+def worked(store: Store, instance: str) -> dict[Key, list[int]]:
+    """Calls, FLOPs and bytes of all ranks, counted node by node."""
+    found: dict[Key, list[int]] = defaultdict(lambda: [0, 0, 0])
+    net = network_of(read_workload(store, instance))
+    for node, op in enumerate(net.op.tolist()):
+        lane = net.lanes[net.lane[node]]
+        ops = net.columns[lane.number].ops
+        if ops.type[op] == RECV:
+            continue
+        row = found[TYPES[ops.type[op]], ops.kind[op], ops.axis[op] or None, ops.phase[op]]
+        for at, each in enumerate((1, int(ops.flops[op]), int(ops.bytes[op] + ops.size[op]))):
+            row[at] += lane.ranks * each
+    return found
+
+
+def test_work_that_differs_is_told_and_nothing_else(store: Store) -> None:
+    db = Stagedb(store)
+    one = db.instantiate(card("llama"), tp=2, pp=2, seq_len=8, global_batch_size=4)
+    other = db.instantiate(card("llama"), tp=2, dp=2, zero=1, seq_len=8, global_batch_size=4)
+    sides = [worked(store, each.id) for each in (one, other)]
+    expected = {
+        key: (*ours, *theirs)
+        for key in sides[0].keys() | sides[1].keys()
+        for ours, theirs in [[side.get(key, [0, 0, 0]) for side in sides]]
+        if ours != theirs
+    }
+    rows = db.query("diff_work", {"other": other.id}, instance=one.id)
+    names = ("calls", "flops", "bytes")
+    found = {
+        (row["type"], row["kind"], row["axis"], row["phase"]): tuple(
+            [row[name] for name in names] + [row[f"other_{name}"] for name in names]
+        )
+        for row in rows
+    }
+    assert found == expected
+    assert {key[2] for key in expected} == {None, "pp", "dp"}
+    assert db.diff(one.id, one.id).same
+
+
+def spent(job: JobProfile) -> dict[Key, list[int]]:
+    """ns of all ranks, exposed, and on the path, by what is compared."""
+    found: dict[Key, list[int]] = defaultdict(lambda: [0, 0, 0])
+    net = job.times.network
+    for lane, columns, times in zip(net.lanes, net.columns, job.times.lanes, strict=True):
+        ops = columns.ops
+        for op in range(len(ops)):
+            if ops.type[op] != RECV:
+                row = found[TYPES[ops.type[op]], ops.kind[op], ops.axis[op] or None, ops.phase[op]]
+                row[0] += lane.ranks * int(times.ops.time[op])
+                row[1] += lane.ranks * int(times.ops.exposed[op])
+                row[2] += int(times.ops.critical[op])
+    return found
+
+
+def test_time_that_differs_is_told(store: Store) -> None:
+    db = Stagedb(store)
+    instance = db.instantiate(card("llama"), tp=2, pp=2, seq_len=8, global_batch_size=4)
+    one, other = (db.profile(instance.id, system=system) for system in ("h100", "a100-80gb"))
+    sides = [spent(each.job) for each in (one, other)]
+    rows = db.query("diff_time", {"profile": one.info.id, "other": other.info.id})
+    for row in rows:
+        key = (row["type"], row["kind"], row["axis"], row["phase"])
+        for side, prefix in zip(sides, ("", "other_"), strict=True):
+            total, exposed, critical = side[key]
+            assert [row[f"{prefix}{name}"] for name in ("time", "exposed", "critical")] == [
+                total // instance.ranks,
+                exposed // instance.ranks,
+                critical,
+            ]
+    assert len(rows) > 10
+    found = db.diff(one.info.id, other.info.id)
+    assert found.plan.rows == ()
+    assert found.work.rows == ()
+    step = found.time.rows[0]
+    assert step == ("step", "ns", one.step, other.step, pytest.approx(other.step / one.step))
+
+
+def test_what_cannot_be_compared_is_refused(embedded_store: Store) -> None:
+    db = Stagedb(embedded_store)
+    instance = db.instantiate(card("llama"), seq_len=8)
+    made = db.profile(instance.id)
+    with pytest.raises(UsageError, match=r"is an instance and .* a profile: compare two instances"):
+        db.diff(instance.id, made.info.id)
+    with pytest.raises(UsageError, match="is a graph"):
+        db.diff(instance.graph, instance.id)
+    with pytest.raises(UsageError, match="no graph, instance or profile"):
+        db.diff("nothing", instance.id)

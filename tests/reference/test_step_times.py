@@ -1,0 +1,97 @@
+"""Published step times are predicted within what is said of them, and not without what makes them."""
+
+import dataclasses
+from functools import lru_cache
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.errors import UsageError
+from stagedb.issue.columns import Workload
+from stagedb.parallel import Plan
+from stagedb.profile import step_times
+from stagedb.reference import PublishedStep, StepTime, check_steps, errors, published_steps
+from stagedb.reference.step_times import Habits, step_of, step_workload
+from stagedb.store import Store
+from stagedb.systems import load_system
+
+QUICK = ("megatron-22b", "megatron-7.5b", "megatron-39.1b")
+"""Models whose steps are predicted here: those of all take minutes."""
+
+
+def rows(model: str) -> list[PublishedStep]:
+    return [row for row in published_steps() if row.card.name == model]
+
+
+def test_steps_come_out_as_near_as_is_said(embedded_store: Store) -> None:
+    db = Stagedb(embedded_store)
+    chosen = [row for row in published_steps() if row.card.name in QUICK]
+    done: list[tuple[int, int]] = []
+    found = list(check_steps(db, chosen, lambda *progress: done.append(progress)))
+    assert [each.published.title for each in found if not each.agrees] == []
+    assert done == [(number, len(chosen)) for number in range(len(chosen) + 1)]
+    by_set = {(each.source[6:16], each.calibrated): each for each in errors(found)}
+    assert by_set["2205.05198", True].worst <= 0.01
+    assert by_set["2104.04473", False].mean <= 0.03
+    assert db.graphs() == []
+
+
+@lru_cache(maxsize=1)
+def pipelined(store: Store) -> Workload:
+    return step_workload(Stagedb(store), rows("megatron-76.1b")[0])
+
+
+def test_a_step_is_not_predicted_without_its_bubble_or_what_blocks(embedded_store: Store) -> None:
+    row = rows("megatron-76.1b")[0]
+    system, made = load_system(row.system), pipelined(embedded_store)
+    timeline = step_of(made, system, row.habits)
+    assert StepTime(row, timeline.step / 1e9).agrees
+    # Less what the stages wait for each other it is too short.
+    waits = min(lane.bubble for lane in step_times(timeline).lanes)
+    assert not StepTime(row, (timeline.step - waits) / 1e9).agrees
+    # So it is with collectives and messages beside what computes.
+    assert not StepTime(row, step_of(made, system, Habits()).step / 1e9).agrees
+    # Messages that every rank of tp sends whole take longer.
+    whole = dataclasses.replace(row.habits, scattered_messages=False)
+    assert step_of(made, system, whole).step > timeline.step
+
+
+def test_published_rows_are_what_the_papers_print() -> None:
+    found = published_steps()
+    assert len(found) == 8 + 10 + 3
+    assert sum(row.calibrated for row in found) == 5
+    assert {row.system for row in found} == {"a100-80gb", "h100"}
+    worlds = [Plan.from_mapping(row.words).world for row in found]
+    assert worlds[:8] == [8, 8, 64, 64, 280, 280, 512, 512]
+    assert worlds[8:18] == [32, 64, 128, 256, 512, 1024, 1536, 1920, 2520, 3072]
+    assert worlds[18:] == [8192, 16384, 16384]
+    # 16 million tokens a step.
+    assert all(row.words["global_batch_size"] * row.words["seq_len"] == 1 << 24 for row in found[18:])
+    assert [round(row.seconds, 2) for row in found[8:10]] == [3.53, 3.70]
+
+
+def test_errors_are_signed_and_absolute_in_the_mean() -> None:
+    one, other = rows("megatron-22b")
+    low, high = StepTime(one, one.seconds * 0.98), StepTime(other, other.seconds * 1.05)
+    assert low.error == pytest.approx(-0.02)
+    assert low.agrees
+    assert not high.agrees
+    (found,) = errors([low, high])
+    assert found.rows == 2
+    assert found.mean == pytest.approx(0.035)
+    assert found.worst == pytest.approx(0.05)
+
+
+def test_a_title_says_what_sets_a_plan_apart() -> None:
+    assert [row.title for row in rows("megatron-22b")] == [
+        "megatron-22b tp 8 micro-batch 4 batch 4 recompute full",
+        "megatron-22b tp 8 micro-batch 4 batch 4 sp recompute core",
+    ]
+
+
+def test_a_system_too_small_for_a_row_is_refused(embedded_store: Store) -> None:
+    row = rows("megatron-76.1b")[0]
+    system = load_system(row.system)
+    node = dataclasses.replace(system, dimensions=system.dimensions[:1])
+    with pytest.raises(UsageError, match="places"):
+        step_of(pipelined(embedded_store), node, row.habits)
