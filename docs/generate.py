@@ -138,17 +138,46 @@ EXAMPLE = ("llama3-8b", "--tp", "2", "--pp", "2", "--ranks", "8", "--global-batc
 """The instance that examples on a store are about."""
 
 
+def _job(*plan: str) -> tuple[str, ...]:
+    return ("--model", "llama3-8b", *plan, "--ranks", "32", "--global-batch-size", "64")
+
+
+STUDY = _job("--tp", "8", "--pp", "2")
+"""The job that the page of questions is about, as options of `profile`."""
+
+STUDY_PLANS = tuple(
+    _job(*plan.split()) for plan in ("--tp 8 --sp --pp 2", "--tp 4 --sp --pp 2", "--tp 2 --sp", "--zero 3")
+)
+"""Other plans for it, the best one last."""
+
+STUDY_RECOMPUTED = _job("--zero", "3", "--recompute", "full")
+"""The last of them with less memory."""
+
+
 @functools.cache
-def _example_store() -> dict[str, str]:
-    """The environment of an embedded store of its own that holds the example; it ends with this process."""
+def _store() -> dict[str, str]:
+    """The environment of an embedded store of its own; it ends with this process."""
     from stagedb.store import embedded
 
     folder = tempfile.TemporaryDirectory(prefix="stagedb-docs-")
     environment = {"STAGEDB_HOME": folder.name, "STAGEDB_CONFIG": os.devnull, "NEO4J_URI": ""}
     atexit.register(folder.cleanup)
     atexit.register(embedded.stop, Path(folder.name))  # runs first
+    return environment
+
+
+@functools.cache
+def _example_store() -> dict[str, str]:
+    """A store that holds the example."""
+    environment = _store()
     _print(environment, "instantiate", *EXAMPLE)
     return environment
+
+
+@functools.cache
+def _study_store() -> dict[str, str]:
+    """Another store, in which the newest instance and the newest profile are those of the page of questions."""
+    return _store.__wrapped__()
 
 
 def _print(environment: dict[str, str], *words: str) -> str:
@@ -160,10 +189,21 @@ def _print(environment: dict[str, str], *words: str) -> str:
 
 def example(*words: str, most: int | None = None, script: str = "stagedb") -> str:
     """What a command prints about the example, as a block of code: its first `most` lines. Its seconds are left out."""
-    text = re.sub(r", in [0-9.]+ s$", "", _print(_example_store(), *words), flags=re.MULTILINE)
+    return _block(_example_store(), words, most, script)
+
+
+def study(*words: str, most: int | None = None) -> str:
+    """The same in the store of the page of questions, where each command finds what those before it left."""
+    return _block(_study_store(), words, most, "stagedb")
+
+
+def _block(environment: dict[str, str], words: tuple[str, ...], most: int | None, script: str) -> str:
+    text = re.sub(r", in [0-9.]+ s$", "", _print(environment, *words), flags=re.MULTILINE)
     text = text.replace("already in the store: profile", "made profile")  # whichever page was first
     lines = text.rstrip().splitlines()
     shown = [*lines[:most], "…"] if most is not None and len(lines) > most else lines
+    if any("'" in word for word in words):
+        raise RuntimeError(f"{words}: a shell would end the word at ', so write texts in Cypher with \"")
     spoken = " ".join(f"'{word}'" if re.search(r"[\s(]", word) else word for word in words)
     return "\n".join(["```text", f"$ {script} {spoken}", *shown, "```", ""])
 

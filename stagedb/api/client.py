@@ -378,6 +378,11 @@ class Stagedb:
             return self._wanted(model, words)
         if target is None and not self.instances():
             return self._wanted(DEFAULT_MODEL, {**DEFAULT_WORDS, **words})
+        if target in card_names() and catalog.find_instance(self.store, str(target)) is None:
+            raise UsageError(
+                f"{target} is a model, and the store holds no instance of it: --model {target} with the options of a "
+                "plan makes one"
+            )
         instance = catalog.the_instance(self.store, target)
         source = library.find_source(self.store, instance.graph, words)
         return _Wanted(source, source.plan(_changed(instance.plan, words)), None, None if words else instance)

@@ -31,7 +31,7 @@ WordArgument = Annotated[
 
 @option_groups
 def ls(
-    kind: Annotated[Kind | None, typer.Argument(metavar="[graphs|instances|profiles]", help="List only these.")] = None,
+    kind: Annotated[Kind | None, typer.Argument(metavar="graphs|instances|profiles", help="List only these.")] = None,
     *,
     output: Output,
     common: Common,

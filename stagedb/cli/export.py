@@ -57,7 +57,7 @@ Only = Annotated[
 def export(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[INSTANCE]", help="Id or name of an instance. Plan options change its plan."),
+        typer.Argument(metavar="INSTANCE", help="Id or name of an instance. Plan options change its plan."),
     ] = None,
     model: Annotated[
         str | None,

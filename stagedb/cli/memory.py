@@ -47,7 +47,7 @@ class Show(StrEnum):
 @option_groups
 def memory(
     instance: Annotated[
-        str | None, typer.Argument(metavar="[INSTANCE]", help="Id or name of an instance.  [the newest]")
+        str | None, typer.Argument(metavar="INSTANCE", help="Id or name of an instance.  [the newest]")
     ] = None,
     capacity: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Say whether each rank fits into so much, such as 80GiB or 80GB.")

@@ -10,7 +10,7 @@ from stagedb.cli.output import Output
 
 @option_groups
 def models(
-    name: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="A model's name, or a card's path.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="MODEL", help="A model's name, or a card's path.")] = None,
     *,
     output: Output,
     common: Common,

@@ -42,7 +42,7 @@ def profile(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[INSTANCE]", help="Id or name of an instance; plan options change its plan.  [the newest]"
+            metavar="INSTANCE", help="Id or name of an instance; plan options change its plan.  [the newest]"
         ),
     ] = None,
     model: Annotated[

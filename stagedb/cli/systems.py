@@ -11,7 +11,7 @@ from stagedb.cli.output import Output
 @option_groups
 def systems(
     name: Annotated[
-        str | None, typer.Argument(metavar="[SYSTEM]", help="A preset's name, or the path of a system's file.")
+        str | None, typer.Argument(metavar="SYSTEM", help="A preset's name, or the path of a system's file.")
     ] = None,
     *,
     output: Output,

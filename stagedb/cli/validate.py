@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 @option_groups
 def validate(
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="A directory of traces, of any tool.")
-    ] = None,
+    directory: Annotated[Path | None, typer.Argument(metavar="DIR", help="A directory of traces, of any tool.")] = None,
     replay: Annotated[
         bool, typer.Option("--replay/--no-replay", help="Run the traces as a simulator would, to find what hangs.")
     ] = True,

@@ -1,5 +1,6 @@
 """What a step would gain if some of it were faster or slower: durations scaled by selectors such as `stage:3=1.2`."""
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,9 @@ class Scaling:
             )
         what, which = found["what"], found["which"]
         if what not in SELECTORS:
-            raise UsageError(f"{text!r} chooses by {what!r}; known are {', '.join(SELECTORS)}")
+            near = difflib.get_close_matches(what, SELECTORS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"an axis or a kind goes behind one, as in collective:{what}"
+            raise UsageError(f"{text!r} chooses by {what!r}; known are {', '.join(SELECTORS)}: {hint}")
         if which is None and what not in _TYPES:
             raise UsageError(f"{text!r} does not say which {what}: write {what}:WHICH=FACTOR")
         if what in ("stage", "class") and not (which or "").isdigit():
@@ -124,12 +127,13 @@ def scaled(network: Network, durations: Sequence[Ints], scalings: Sequence[Scali
         found.append(np.array([round(ns * by) for ns, by in zip(took.tolist(), factors, strict=True)], np.int64))
     for scaling, was in used.items():
         if not was:
-            raise UsageError(f"{scaling} chooses nothing: there is {_there(network, scaling.what)}")
+            raise UsageError(f"{scaling} chooses nothing: there is {_there(network, scaling)}")
     return found
 
 
-def _there(network: Network, what: str) -> str:
-    """What a selector could choose in a network."""
+def _there(network: Network, scaling: Scaling) -> str:
+    """What a selector could choose in a network: what is near its word, or the first that there are."""
+    what = scaling.what
     if what in ("stage", "class"):
         numbers = {lane.stage if what == "stage" else lane.rank_class for lane in network.lanes}
         return f"{what} {', '.join(map(str, sorted(numbers)))}"
@@ -142,6 +146,7 @@ def _there(network: Network, what: str) -> str:
             rows = np.flatnonzero(ops.type == _TYPES[what]).tolist()
             words.update(ops.kind[row] for row in rows)
             words.update(ops.axis[row] for row in rows if ops.axis[row])
-    few = sorted(words)[:12]
+    near = difflib.get_close_matches(scaling.which or "", words, n=4)
+    few = near or sorted(words)[:12]
     more = f" and {len(words) - len(few)} more" if len(words) > len(few) else ""
     return f"{what}: {', '.join(few)}{more}" if few else f"no {what}"

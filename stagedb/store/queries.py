@@ -82,6 +82,9 @@ def _told(error: StagedbError, timeout: float) -> StagedbError:
         )
     if "AccessMode" in code or "Forbidden" in code:
         return UsageError("queries only read, and this one writes: the store refused it")
+    if "ParameterMissing" in code and cause.message is not None:
+        missing = cause.message.partition(":")[2].strip() or "a parameter"
+        return UsageError(f"nothing says what the query's parameters stand for: {missing} (--param KEY=VALUE)")
     if code.startswith("Neo.ClientError.Statement"):
         return UsageError(f"the store does not understand the query: {cause.message}")
     return error

@@ -89,6 +89,11 @@ def test_measured_durations_are_told_with_their_coverage(run: Run, tiny: str, tm
     [
         (("--scale", "tp=0.5"), "known are compute, collective"),
         (("--scale", "collective:cp=0.5"), "chooses nothing: there is collective: all_"),
+        (("--scale", "tp=0.5"), "as in collective:tp"),
+        (("--scale", "colective=0.5"), "did you mean collective?"),
+        (("--scale", "op:layer.0.attn.cor=0.5"), "there is op: layer.0.attn.core"),
+        (("llama3-70b",), "--model llama3-70b"),
+        (("--recompute", "full"), "--model tiny"),
         (("--system", "h1000"), "h100"),
         (("--durations", "nothing.csv"), "nothing.csv"),
         (("--show", "all", "-f", "csv"), "--show lanes, merit or path"),

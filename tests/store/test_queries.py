@@ -86,6 +86,11 @@ def test_what_passes_the_check_cannot_write_either(text: str, store: Store, monk
     assert contents(store) == before
 
 
+def test_a_parameter_that_nobody_gave_is_named_with_its_option(store: Store) -> None:
+    with pytest.raises(UsageError, match=r"foo \(--param KEY=VALUE\)"):
+        store.query("RETURN $foo AS foo", {})
+
+
 def test_a_text_that_is_not_cypher_is_told(store: Store) -> None:
     with pytest.raises(UsageError, match="does not understand") as refused:
         store.query("MATCH (o:Op) RETRUN o")
