@@ -142,11 +142,14 @@ def _job(*plan: str) -> tuple[str, ...]:
     return ("--model", "llama3-8b", *plan, "--ranks", "32", "--global-batch-size", "64")
 
 
-STUDY = _job("--tp", "8", "--pp", "2")
+STUDY = (*_job("--tp", "8", "--pp", "2"), "--name", "tp8")
 """The job that the page of questions is about, as options of `profile`."""
 
-STUDY_PLANS = tuple(
-    _job(*plan.split()) for plan in ("--tp 8 --sp --pp 2", "--tp 4 --sp --pp 2", "--tp 2 --sp", "--zero 3")
+STUDY_PLANS = (
+    _job("--tp", "8", "--sp", "--pp", "2"),
+    _job("--tp", "4", "--sp", "--pp", "2"),
+    _job("--tp", "2", "--sp"),
+    (*_job("--zero", "3"), "--name", "fsdp"),
 )
 """Other plans for it, the best one last."""
 
