@@ -142,11 +142,14 @@ def _job(*plan: str) -> tuple[str, ...]:
     return ("--model", "llama3-8b", *plan, "--ranks", "32", "--global-batch-size", "64")
 
 
-STUDY = _job("--tp", "8", "--pp", "2")
+STUDY = (*_job("--tp", "8", "--pp", "2"), "--name", "tp8")
 """The job that the page of questions is about, as options of `profile`."""
 
-STUDY_PLANS = tuple(
-    _job(*plan.split()) for plan in ("--tp 8 --sp --pp 2", "--tp 4 --sp --pp 2", "--tp 2 --sp", "--zero 3")
+STUDY_PLANS = (
+    _job("--tp", "8", "--sp", "--pp", "2"),
+    _job("--tp", "4", "--sp", "--pp", "2"),
+    _job("--tp", "2", "--sp"),
+    (*_job("--zero", "3"), "--name", "fsdp"),
 )
 """Other plans for it, the best one last."""
 
@@ -175,21 +178,42 @@ def _example_store() -> dict[str, str]:
 
 
 @functools.cache
+def _first_store(page: str) -> dict[str, str]:
+    """A store that a new user has: empty before the first command of a page."""
+    del page  # each has its own
+    return _store.__wrapped__()
+
+
+@functools.cache
 def _study_store() -> dict[str, str]:
     """Another store, in which the newest instance and the newest profile are those of the page of questions."""
     return _store.__wrapped__()
 
 
-def _print(environment: dict[str, str], *words: str) -> str:
+def _print(environment: dict[str, str], *words: str, notes: bool = False) -> str:
     result = CliRunner().invoke(app, words, prog_name="stagedb", env={**environment, "COLUMNS": "200"})
     if result.exit_code:
         raise RuntimeError(f"stagedb {' '.join(words)} failed: {result.output} {result.exception}")
-    return result.stdout
+    return result.output if notes else result.stdout
 
 
 def example(*words: str, most: int | None = None, script: str = "stagedb") -> str:
     """What a command prints about the example, as a block of code: its first `most` lines. Its seconds are left out."""
     return _block(_example_store(), words, most, script)
+
+
+def first(page: str, *words: str, most: int | None = None, script: str = "stagedb") -> str:
+    """The same in a store of a page's own, which begins empty. What an export notes is printed too.
+
+    Files are written to a folder that ends with this process, and named as if they were written where one is.
+    """
+    environment = _first_store(page)
+    folder = environment["STAGEDB_HOME"] + "/written/"
+    given = [folder + word if word == "traces" else word for word in words]
+    if words[0] == "export" and "--out" not in words:
+        given += ["--out", folder + f"llama3-8b-{words[words.index('--ranks') + 1]}"]
+    text = _print(environment, *given, notes=words[0] == "export").replace(folder, "")
+    return _shown(text, words, most, script)
 
 
 def study(*words: str, most: int | None = None) -> str:
@@ -198,8 +222,13 @@ def study(*words: str, most: int | None = None) -> str:
 
 
 def _block(environment: dict[str, str], words: tuple[str, ...], most: int | None, script: str) -> str:
-    text = re.sub(r", in [0-9.]+ s$", "", _print(environment, *words), flags=re.MULTILINE)
+    return _shown(_print(environment, *words), words, most, script)
+
+
+def _shown(text: str, words: tuple[str, ...], most: int | None, script: str) -> str:
+    text = re.sub(r", in [0-9.]+ s$", "", text, flags=re.MULTILINE)
     text = text.replace("already in the store: profile", "made profile")  # whichever page was first
+    text = re.sub(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", "2026-11-21T07:27:26Z", text)  # as good as any
     lines = text.rstrip().splitlines()
     shown = [*lines[:most], "…"] if most is not None and len(lines) > most else lines
     if any("'" in word for word in words):
