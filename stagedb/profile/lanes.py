@@ -103,6 +103,11 @@ def _met(label: Ints, members: Ints) -> Ints:
     return found
 
 
+def group_of(groups: Groups, axis: str, rank: int) -> tuple[int, ...]:
+    """The ranks of the group on an axis that a rank is in, ascending."""
+    return tuple(np.unique(_group(_members(groups, axis), rank)).tolist())
+
+
 def _group(members: Ints, rank: int) -> Ints:
     rows = np.flatnonzero((members == rank).any(axis=1))
     return members[rows[0]] if len(rows) else np.zeros(0, np.int64)

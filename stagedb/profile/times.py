@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.issue.columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
-from stagedb.profile.lanes import Lane
+from stagedb.profile.lanes import Lane, group_of
 from stagedb.systems import Costs, Coverage, Durations, Placement, Subject, System, Timed, Transfer, Work
 
 NOTHING = Timed(0, "")
@@ -49,28 +49,26 @@ def time_ops(
     """
     costs = Costs(system, len(workload.ranks))
     by_number = {each.number: each for each in workload.classes}
-    found: dict[tuple[int, tuple[object, ...]], LaneDurations] = {}
     pairs: list[tuple[Timed, Timed, int]] = []
     rows = []
     for lane in lanes:
         columns = by_number[lane.rank_class]
         stands = _Stands.of(workload, lane, columns, costs)
-        key = (lane.rank_class, stands.key)
-        if key not in found:
-            modelled = [_model(costs, columns, op, stands) for op in range(len(columns.ops))]
-            taken = modelled if measured is None else _replaced(columns, modelled, measured)
-            found[key] = LaneDurations(
+        modelled = [_model(costs, columns, op, stands) for op in range(len(columns.ops))]
+        taken = modelled if measured is None else _replaced(columns, modelled, measured)
+        rows.append(
+            LaneDurations(
                 np.array([each.ns for each in taken], np.int64),
                 tuple(each.rule for each in taken),
                 tuple(each.dimension for each in taken),
             )
-            runs = _runs(columns)
-            pairs += [
-                (model, take, runs[op] * lane.ranks)
-                for op, (model, take) in enumerate(zip(modelled, taken, strict=True))
-                if columns.ops.type[op] != RECV
-            ]
-        rows.append(found[key])
+        )
+        runs = _runs(columns)
+        pairs += [
+            (model, take, runs[op] * lane.ranks)
+            for op, (model, take) in enumerate(zip(modelled, taken, strict=True))
+            if columns.ops.type[op] != RECV
+        ]
     return JobDurations(tuple(rows), Coverage.of(pairs))
 
 
@@ -89,28 +87,11 @@ class _Stands:
     def of(cls, workload: Workload, lane: Lane, columns: ClassColumns, costs: Costs) -> "_Stands":
         ops, ranks = columns.ops, workload.ranks
         axes = sorted({ops.axis[op] for op in np.flatnonzero(ops.type == COLLECTIVE).tolist()})
-        groups = {axis: costs.placement(tuple(_group(workload, axis, lane.rank))) for axis in axes}
+        groups = {axis: costs.placement(group_of(workload.groups, axis, lane.rank)) for axis in axes}
         beside = {(False, 1): ranks.next, (False, -1): ranks.previous}
         beside |= {(True, 1): ranks.ring_next, (True, -1): ranks.ring_previous}
         peers = {which: int(each[lane.rank]) for which, each in beside.items()}
         return cls(lane.rank, groups, peers)
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Lanes of one class whose ops take equally long have equal keys."""
-        return (*self.groups.values(), self.rank, *self.peers.values())
-
-
-def _group(workload: Workload, axis: str, rank: int) -> list[int]:
-    """The ranks of the group that a rank is in."""
-    groups = workload.groups
-    chosen = np.flatnonzero(np.array([each == axis for each in groups.axis], bool))
-    starts = np.cumsum(groups.sizes) - groups.sizes
-    for group in chosen.tolist():
-        members = groups.ranks[starts[group] : starts[group] + groups.sizes[group]]
-        if (members == rank).any():
-            return sorted(members.tolist())
-    return [rank]
 
 
 def _model(costs: Costs, columns: ClassColumns, op: int, stands: _Stands) -> Timed:

@@ -46,11 +46,11 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
         saved = found.saved()
         layers = [position for position, layer in found.program.layers.items() if layer is not None]
         over = statistics.of_saved(saved)
-        yield Difference("saved for the backward", theirs.saved, sum(map(sum, _sizes(saved))) - over)
+        yield Difference("saved for the backward", theirs.saved, _total(saved) - over)
         if theirs.layer is not None and layers:
             middle = layers[len(layers) // 2]
             own = {middle: saved[middle]}
-            yield Difference("saved by one layer", theirs.layer, sum(map(sum, _sizes(own))) - statistics.of_saved(own))
+            yield Difference("saved by one layer", theirs.layer, _total(own) - statistics.of_saved(own))
     for moment, kind in _LEAST.items():
         if moment not in theirs.levels:
             continue
@@ -100,8 +100,8 @@ def _bound(record: Record) -> float:
     return CLOSED if abs(closed / theirs.peak - 1) <= HOLDS else OTHERS
 
 
-def _sizes(saved: Mapping[int, Mapping[str, int]]) -> Iterator[Iterator[int]]:
-    return (iter(tensors.values()) for tensors in saved.values())
+def _total(saved: Mapping[int, Mapping[str, int]]) -> int:
+    return sum(size for tensors in saved.values() for size in tensors.values())
 
 
 class _Statistics:
