@@ -51,13 +51,18 @@ def neo4j_environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def neo4j_engine(neo4j_environment: dict[str, str]) -> Iterator[Store]:
-    with open_store(environment=neo4j_environment) as found:
-        empty = found.version() == 0
-        if not empty and not _is_made_for_tests(found):
-            pytest.exit(f"the store at {found.uri} was not made by tests, and they would empty it: name another one", 2)
-    with connect(environment=neo4j_environment, migrate=True) as store:
-        _mark(store)
+def neo4j_engine(neo4j_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with contextlib.ExitStack() as connections:
+        # Alone: between another process's migration and its mark, the server looks like somebody's own.
+        with _alone("neo4j", tmp_path_factory):
+            with open_store(environment=neo4j_environment) as found:
+                empty = found.version() == 0
+                if not empty and not _is_made_for_tests(found):
+                    pytest.exit(
+                        f"the store at {found.uri} is not one that tests made, and they empty theirs: name another", 2
+                    )
+            store = connections.enter_context(connect(environment=neo4j_environment, migrate=True))
+            _mark(store)
         yield store
 
 
@@ -75,6 +80,14 @@ def embedded_store(embedded_engine: Store) -> Store:
     """An empty store on the embedded engine, for what does not depend on the engine."""
     empty(embedded_engine)
     return embedded_engine
+
+
+@pytest.fixture
+def neo4j_store(neo4j_engine: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """An empty store on Neo4j, for what only a server shows."""
+    with _alone("neo4j", tmp_path_factory):
+        empty(neo4j_engine)
+        yield neo4j_engine
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from stagedb.store.values import Table
 AWAIT_INDEXES: Final = "CALL db.awaitIndexes(60)"
 """Of a server alone: the embedded engine has its indexes at once, and no such procedure."""
 
+MADE_MEANWHILE: Final = "Neo.ClientError.Schema.EquivalentSchemaRuleAlreadyExists"
+
 BATCH = 5_000
 """Rows that one transaction writes, unless the server's memory is too small for them."""
 
@@ -118,29 +120,44 @@ class Store:
     def version(self) -> int:
         """The newest migration that this database has; 0 if it is empty. Raises UsageError if it is not a store."""
         rows = self.read("schema/store")
-        if rows:
-            return int(rows[0]["version"])
-        if not self.read("schema/is_empty")[0]["empty"]:
+        if not rows:
+            if self.read("schema/is_empty")[0]["empty"]:
+                return 0
+            # Another process may have made it a store since it was looked at first.
+            rows = self.read("schema/store")
+        if not rows:
             raise UsageError(
                 f"the database at {self.uri} holds data that is not stagedb's, and is left alone: "
                 "name another one with --store or NEO4J_DATABASE"
             )
-        return 0
+        return int(rows[0]["version"])
 
     def migrate(self) -> tuple[Migration, ...]:
-        """Apply the migrations that are pending. Returns them."""
+        """Apply the migrations that are pending. Returns them. Several processes may do so at once.
+
+        The store is marked when all are done: one that is only being made is no store that waits for migrations.
+        """
         todo = pending(self.version())
         for migration in todo:
             with translated(self.uri, f"migration {migration.version}"):
                 for text in migration.statements:
-                    # A schema change is a transaction of its own; its text comes from the schema table alone.
-                    self._driver.execute_query(text, database_=self._database)
-            self.write("schema/mark", version=migration.version, now=time.time_ns() // 1_000_000)
+                    self._define(text)
+        if todo:
+            self.write("schema/mark", version=todo[-1].version, now=time.time_ns() // 1_000_000)
         if todo and self.engine == "neo4j":
             # A server fills new indexes behind one's back, and plans without them until it is done.
             with translated(self.uri, "waiting for its indexes"):
                 self._driver.execute_query(AWAIT_INDEXES, database_=self._database)
         return todo
+
+    def _define(self, text: str) -> None:
+        """Make a constraint or an index: a transaction of its own, whose text comes from the schema table alone."""
+        try:
+            self._driver.execute_query(text, database_=self._database)
+        except neo4j.exceptions.ClientError as error:
+            # `IF NOT EXISTS` looks before it takes the lock, so that two who make the same index may both go on.
+            if error.code != MADE_MEANWHILE:
+                raise
 
     def _statement(self, name: str, mode: str, params: Mapping[str, Any]) -> Statement:
         statement = load(name)

@@ -3,14 +3,17 @@
 import contextlib
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import neo4j.exceptions
 import pytest
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.store import Store, connect, connection, failures, migrations, open_store
+from stagedb.store import Store, connect, connection, embedded, failures, migrations, open_store
 from stagedb.store.failures import OutOfMemory
 
 
@@ -26,12 +29,49 @@ def unmarked(store: Store) -> Iterator[None]:
             store.write("schema/mark", version=migrations.NEWEST, now=0)
 
 
+@contextlib.contextmanager
+def bare(store: Store) -> Iterator[None]:
+    """A Neo4j database as it is before anybody opens it: no mark, constraint or index."""
+    with store._session("WRITE") as session:
+        tests = [dict(row["t"]) for row in session.run("MATCH (t:StagedbTests) RETURN t")]
+        session.run("MATCH (n) DETACH DELETE n").consume()
+        for what in ("CONSTRAINT", "INDEX"):
+            for row in list(session.run(f"SHOW {what} YIELD name, labelsOrTypes WHERE labelsOrTypes <> []")):
+                session.run(f"DROP {what} {row['name']}").consume()
+        try:
+            yield
+        finally:
+            store.migrate()
+            session.run("UNWIND $tests AS t CREATE (m:StagedbTests) SET m = t", tests=tests).consume()
+
+
 def test_a_foreign_database_is_refused_and_left_alone(store: Store, store_environment: dict[str, str]) -> None:
     with unmarked(store), store._session("WRITE") as session:
         session.run("CREATE (:Foreign {id: 'x'})").consume()
         with pytest.raises(UsageError, match="not stagedb's, and is left alone"):
             connect(environment=store_environment)
         assert store.read("schema/store") == []
+
+
+@pytest.mark.parametrize("times", range(3))
+def test_a_database_that_several_open_first_at_once_serves_all(
+    store: Store, store_environment: dict[str, str], tmp_path: Path, times: int
+) -> None:
+    environment = store_environment if store.engine == "neo4j" else {"STAGEDB_HOME": str(tmp_path)}
+    together = threading.Barrier(4)
+
+    def open_first() -> int:
+        together.wait()
+        with connect(environment=environment) as opened:
+            return opened.version()
+
+    with contextlib.ExitStack() as ends, ThreadPoolExecutor(4) as people:
+        if store.engine == "neo4j":
+            ends.enter_context(bare(store))
+        else:
+            ends.callback(embedded.stop, tmp_path)
+        opening = [people.submit(open_first) for _ in range(4)]
+        assert [each.result() for each in opening] == [migrations.NEWEST] * 4
 
 
 def test_a_newer_store_is_refused(store: Store, store_environment: dict[str, str]) -> None:
@@ -76,7 +116,6 @@ def test_a_server_that_is_no_database_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         server.settimeout(10)
-        import threading
 
         def answer() -> None:
             with contextlib.suppress(OSError):

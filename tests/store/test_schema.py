@@ -84,12 +84,12 @@ def test_the_page_tells_everything() -> None:
         assert f"(:{edge.source})-[:{edge.type}]->(:{edge.target})" in page
 
 
-def test_neo4j_plans_every_statement_without_scanning_the_store(neo4j_engine: Store) -> None:
+def test_neo4j_plans_every_statement_without_scanning_the_store(neo4j_store: Store) -> None:
     """A label is scanned only where the statement names no key of it."""
     keyed = {label.name: {label.unique, *(key for keys in label.indexes for key in keys)} for label in LABELS}
     for name in names():
         statement = load(name)
-        with neo4j_engine._session("READ") as session:
+        with neo4j_store._session("READ") as session:
             params = {field.name: _example(field.type) for field in statement.params}
             plan = session.run(f"EXPLAIN {statement.text}", params).consume().plan
         assert plan is not None
