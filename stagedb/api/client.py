@@ -1,9 +1,6 @@
 """The verbs on one store."""
 
-import dataclasses
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -22,6 +19,7 @@ from stagedb.api.results import (
     Viewed,
 )
 from stagedb.api.traces import WriteProgress
+from stagedb.api.wanted import Clock, find_wanted, of_model
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
 from stagedb.export import Request, export
@@ -29,8 +27,6 @@ from stagedb.export.ranks import shard_ranks
 from stagedb.export.simulator import simulator_inputs
 from stagedb.models import Card, card_names
 from stagedb.parallel import Mesh, Plan, typed_words
-from stagedb.parallel.schedule import INTERLEAVED
-from stagedb.parallel.words import DTYPE_WORDS
 from stagedb.store import Store, load
 from stagedb.store import connect as open_store
 from stagedb.systems.durations import Durations
@@ -42,10 +38,6 @@ if TYPE_CHECKING:
     from stagedb.profile import Scaling
     from stagedb.profile.recording import Progress
     from stagedb.views import Job
-
-DEFAULT_MODEL = "llama3-70b"
-DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
-"""What an export from an empty store is of, where nothing is said."""
 
 
 class Stagedb:
@@ -84,7 +76,7 @@ class Stagedb:
         name if not given. Several instances may have one name: it means the newest of them. Without `seq_len` it is
         the sequence length that the model was trained with.
         """
-        return self._made(self._wanted(target, typed_words(words), name), _Clock())
+        return of_model(self.store, target, typed_words(words), name).make(self.store, Clock())
 
     def export(
         self,
@@ -120,8 +112,8 @@ class Stagedb:
         mend a finished one; not with packed. format: `et` or `json`. compress: gzip the traces, which ASTRA-sim does
         not read. replay: run the traces as a simulator would before they get their name; by default for small worlds.
         """
-        clock = _Clock()
-        wanted = self._to_export(target, model, typed_words(words))
+        clock = Clock()
+        wanted = find_wanted(self.store, target, model, typed_words(words))
         plan = wanted.plan
         if shard is not None:
             if only is not None:
@@ -144,7 +136,7 @@ class Stagedb:
         described = system if isinstance(system, System) else load_system(system)
         simulator_inputs(name, plan.world, [size for _, size in Mesh.of(plan).axes], described)
         clock.lap("look up")
-        instance = self._made(wanted, clock)
+        instance = wanted.make(self.store, clock)
         done = export(self.store, instance.id, request, only=only, system=described, progress=progress)
         return Exported(
             path=path,
@@ -202,13 +194,15 @@ class Stagedb:
         """The rank classes of an instance: their stages, layers, ranks, and how many operators and tasks they have."""
         return self.query("analyze/classes", instance=instance)
 
-    def memory(self, instance: str | None = None, /) -> Memory:
+    def memory(
+        self, target: str | None = None, /, *, model: str | Card | None = None, **words: Unpack[PlanWords]
+    ) -> Memory:
         """What one rank of each class holds in memory over a step: peaks, phases, tensors.
 
-        instance: id or name; the newest if not given. It is computed once and kept in the store, where `Memory`,
-        `MemoryLevel` and `MemoryTensor` nodes answer queries about it.
+        target, model and words: as `export` takes them; the newest instance if nothing is said. It is computed once
+        and kept in the store, where `Memory`, `MemoryLevel` and `MemoryTensor` nodes answer queries about it.
         """
-        found = catalog.the_instance(self.store, instance)
+        found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, Clock())
         if not self.store.read("memory/all_peaks", instance=found.id):
             from stagedb.profile import analyse, record
 
@@ -243,10 +237,10 @@ class Stagedb:
         from stagedb.api import profiling
 
         asked = profiling.request(system, durations, scale, name)
-        clock = _Clock()
-        wanted = self._to_export(target, model, typed_words(words))
+        clock = Clock()
+        wanted = find_wanted(self.store, target, model, typed_words(words))
         asked.system.network(wanted.plan.world)  # has room for the job, before anything is made
-        instance = self._made(wanted, clock)
+        instance = wanted.make(self.store, clock)
         clock.lap("instance")
         return profiling.run(self.store, instance, asked, clock.lap, clock.seconds, progress)
 
@@ -347,45 +341,12 @@ class Stagedb:
         from stagedb.api.views import check_place, job_of
 
         described = system if isinstance(system, System) else load_system(system)
-        wanted = self._to_export(target, model, typed_words(words))
+        wanted = find_wanted(self.store, target, model, typed_words(words))
         path = Path(f"{wanted.model}-{wanted.plan.world}{ending}" if out is None else out)
         if ending:
             check_place(path, ending, force)
-        instance = self._made(wanted, _Clock())
+        instance = wanted.make(self.store, Clock())
         return path, instance, job_of(self.store, instance, described)
-
-    def _wanted(self, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> "_Wanted":
-        source = library.find_source(self.store, target, words)
-        return _Wanted(source, source.plan(words), name)
-
-    def _made(self, wanted: "_Wanted", clock: "_Clock") -> InstanceInfo:
-        from stagedb.instance import instantiate
-
-        if wanted.there is not None:
-            return wanted.there
-        graph = wanted.source.in_store(self.store)
-        clock.lap("build")
-        before = {instance.id for instance in self.instances()}
-        made = instantiate(self.store, graph.id, wanted.plan, name=wanted.name)
-        found = next(instance for instance in self.instances() if instance.id == made)
-        clock.lap("instantiate")
-        return dataclasses.replace(found, new=made not in before)
-
-    def _to_export(self, target: str | None, model: str | Card | None, words: Mapping[str, Any]) -> "_Wanted":
-        if target is not None and model is not None:
-            raise UsageError(f"both an instance ({target}) and --model say what to export: leave one out")
-        if model is not None:
-            return self._wanted(model, words)
-        if target is None and not self.instances():
-            return self._wanted(DEFAULT_MODEL, {**DEFAULT_WORDS, **words})
-        if target in card_names() and catalog.find_instance(self.store, str(target)) is None:
-            raise UsageError(
-                f"{target} is a model, and the store holds no instance of it: --model {target} with the options of a "
-                "plan makes one"
-            )
-        instance = catalog.the_instance(self.store, target)
-        source = library.find_source(self.store, instance.graph, words)
-        return _Wanted(source, source.plan(_changed(instance.plan, words)), None, None if words else instance)
 
 
 def _rows(store: Store, statement: str, instance: str) -> Rows:
@@ -393,50 +354,6 @@ def _rows(store: Store, statement: str, instance: str) -> Rows:
     return Rows(
         columns, tuple(tuple(row[name] for name in columns) for row in store.read(statement, instance=instance))
     )
-
-
-class _Clock:
-    """Seconds of one stage of work after another."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._since = time.perf_counter()
-
-    def lap(self, stage: str) -> None:
-        """The stage that ends now."""
-        now = time.perf_counter()
-        self.seconds[stage] = now - self._since
-        self._since = now
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """An instance that may have to be made yet: checked, and nothing written so far."""
-
-    source: library.Source
-    plan: Plan
-    name: str | None
-    there: InstanceInfo | None = None
-
-    @property
-    def model(self) -> str:
-        return self.source.origin.name
-
-
-def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan's words with others on top: a new number of ranks changes dp, a new dtype what follows from it."""
-    said = {**plan, **words}
-    if "ranks" in words and "dp" not in words:
-        said["dp"] = None
-    if "schedule" in words:
-        said |= {word: words.get(word) for word in ("virtual_stages", "task_order")}
-    elif "virtual_stages" in words and plan.get("schedule") == INTERLEAVED:
-        said["schedule"] = None  # as the number of chunks has it
-    if "dtype" in words:
-        said |= {word: words.get(word) for word in DTYPE_WORDS if word != "dtype"}
-    elif "param_dtype" in words:
-        said |= {word: words.get(word) for word in ("grad_dtype", "reduce_dtype", "opt_dtype", "master_dtype")}
-    return said
 
 
 def connect(store: str | None = None) -> Stagedb:

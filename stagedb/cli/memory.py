@@ -10,6 +10,7 @@ import typer
 from stagedb.cli.graphs import count
 from stagedb.cli.options import Common, option_groups
 from stagedb.cli.output import Format, Output
+from stagedb.cli.plan import PlanWords
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,8 +47,15 @@ class Show(StrEnum):
 
 @option_groups
 def memory(
-    instance: Annotated[
-        str | None, typer.Argument(metavar="INSTANCE", help="Id or name of an instance.  [the newest]")
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INSTANCE", help="Id or name of an instance; plan options change its plan.  [the newest]"
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="This model under the plan of the options; makes what is missing."),
     ] = None,
     capacity: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Say whether each rank fits into so much, such as 80GiB or 80GB.")
@@ -63,6 +71,7 @@ def memory(
         int | None, typer.Option("--class", metavar="N", help="Phases and tensors of this class.  [the fullest]")
     ] = None,
     *,
+    words: PlanWords,
     output: Output,
     common: Common,
 ) -> None:
@@ -82,7 +91,7 @@ def memory(
     from stagedb.api import connect
 
     with connect(common.store) as db:
-        found = db.memory(instance)
+        found = db.memory(target, model=model, **words.words())
     peaks = list(found.peaks)
     fullest = max(peaks, key=lambda row: int(row["peak"]))["class"] if rank_class is None else rank_class
     if fullest not in [row["class"] for row in peaks]:

@@ -1,0 +1,107 @@
+"""Which instance is meant: one of the store, one under a changed plan, or a model's; and making what is missing."""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stagedb.api import catalog, library
+from stagedb.api.results import InstanceInfo
+from stagedb.errors import UsageError
+from stagedb.models import Card, card_names
+from stagedb.parallel import Plan
+from stagedb.parallel.schedule import INTERLEAVED
+from stagedb.parallel.words import DTYPE_WORDS
+from stagedb.store import Store
+
+DEFAULT_MODEL = "llama3-70b"
+DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
+"""What an export from an empty store is of, where nothing is said."""
+
+
+class Clock:
+    """Seconds of one stage of work after another."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """The stage that ends now."""
+        now = time.perf_counter()
+        self.seconds[stage] = now - self._since
+        self._since = now
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An instance that may have to be made yet: checked, and nothing written so far."""
+
+    source: library.Source
+    plan: Plan
+    name: str | None
+    there: InstanceInfo | None = None
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self.source.origin.name
+
+    def make(self, store: Store, clock: Clock) -> InstanceInfo:
+        """The instance; it and its graph are put into the store where they are not there."""
+        from stagedb.instance import instantiate
+
+        if self.there is not None:
+            return self.there
+        graph = self.source.in_store(store)
+        clock.lap("build")
+        before = {instance.id for instance in catalog.instances(store)}
+        made = instantiate(store, graph.id, self.plan, name=self.name)
+        found = next(instance for instance in catalog.instances(store) if instance.id == made)
+        clock.lap("instantiate")
+        return dataclasses.replace(found, new=made not in before)
+
+
+def of_model(store: Store, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> Wanted:
+    """A model, or a graph of the store, under the plan that words say."""
+    source = library.find_source(store, target, words)
+    return Wanted(source, source.plan(words), name)
+
+
+def find_wanted(store: Store, target: str | None, model: str | Card | None, words: Mapping[str, Any]) -> Wanted:
+    """What a request is about that names an instance, or a model, or neither.
+
+    Neither is the newest instance, or in an empty store `DEFAULT_MODEL`. Words change the plan of an instance. Raises
+    UsageError where both are said, or what is said is not there.
+    """
+    if target is not None and model is not None:
+        raise UsageError(f"both an instance ({target}) and --model say what is meant: leave one out")
+    if model is not None:
+        return of_model(store, model, words)
+    if target is None and not catalog.instances(store):
+        return of_model(store, DEFAULT_MODEL, {**DEFAULT_WORDS, **words})
+    if target in card_names() and catalog.find_instance(store, str(target)) is None:
+        raise UsageError(
+            f"{target} is a model, and the store holds no instance of it: --model {target} with the options of a "
+            "plan makes one"
+        )
+    instance = catalog.the_instance(store, target)
+    source = library.find_source(store, instance.graph, words)
+    return Wanted(source, source.plan(_changed(instance.plan, words)), None, None if words else instance)
+
+
+def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan's words with others on top: a new number of ranks changes dp, a new dtype what follows from it."""
+    said = {**plan, **words}
+    if "ranks" in words and "dp" not in words:
+        said["dp"] = None
+    if "schedule" in words:
+        said |= {word: words.get(word) for word in ("virtual_stages", "task_order")}
+    elif "virtual_stages" in words and plan.get("schedule") == INTERLEAVED:
+        said["schedule"] = None  # as the number of chunks has it
+    if "dtype" in words:
+        said |= {word: words.get(word) for word in DTYPE_WORDS if word != "dtype"}
+    elif "param_dtype" in words:
+        said |= {word: words.get(word) for word in ("grad_dtype", "reduce_dtype", "opt_dtype", "master_dtype")}
+    return said
