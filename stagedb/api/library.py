@@ -97,7 +97,7 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
         if getattr(options, option) != getattr(GraphOptions(**{**graph.options, option: value}), option):
             raise UsageError(
                 f"graph {graph.id[: catalog.SHORT_ID]} has {option} {getattr(options, option)}, not {value}: an option "
-                f"of a graph cannot be changed; name the model instead (export and profile: --model {graph.name}) with "
+                f"of a graph cannot be changed; name the model instead (--model {graph.name}) with "
                 "all options of the plan, or leave the option out"
             )
     return Source(options, graph.sizes, graph)

@@ -8,11 +8,13 @@ from typing import Any
 from stagedb.api import catalog
 from stagedb.api.results import QueryInfo, Rows
 from stagedb.errors import UsageError
-from stagedb.store import Statement, Store, load, names
+from stagedb.store import Statement, Store, load, names, unknown_words
 
 FOLDER = "analyze/"
 CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile")}
 """Parameters that stand for something the store holds, and how a text asks for them."""
+MEMORY = re.compile(r":Memory(Level|Tensor)?\b")
+"""Labels of what `memory` computes."""
 WORD = re.compile(r"^[A-Za-z][\w/-]*$")
 
 
@@ -73,7 +75,18 @@ def run(
         find = catalog.the_profile if "profile" in compares else catalog.the_instance
         given["other"] = find(store, str(given["other"])).id
     answer = store.query(text, given, timeout=timeout)
-    return Rows(tuple(answer.columns), tuple(tuple(row) for row in answer.rows), newest=newest)
+    rows = tuple(tuple(row) for row in answer.rows)
+    hints = unknown_words(text) if statement is None else []
+    if not rows and MEMORY.search(text) and "instance" in given:
+        hints += _without_memory(store, str(given["instance"]))
+    return Rows(tuple(answer.columns), rows, newest=newest, hints=tuple(hints))
+
+
+def _without_memory(store: Store, instance: str) -> list[str]:
+    if store.read("memory/all_peaks", instance=instance):
+        return []
+    short = instance[: catalog.SHORT_ID]
+    return [f"nobody has computed the memory of instance {short} yet: `stagedb memory {short}` does"]
 
 
 def _text(query: str) -> tuple[str, Statement | None]:

@@ -23,6 +23,8 @@ class Rows:
     rows: tuple[tuple[Any, ...], ...]
     newest: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True, compare=False)
     """Where a query was not told which instance or profile: the newest, which it took, by parameter."""
+    hints: tuple[str, ...] = dataclasses.field(default=(), kw_only=True, compare=False)
+    """Why a query may not answer what was meant: words that no store has, numbers that nobody has computed yet."""
 
     def __len__(self) -> int:
         return len(self.rows)

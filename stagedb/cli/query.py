@@ -54,6 +54,8 @@ def query(
     )
     if asked is not None:
         common.note(f"{query}: {asked.description}")
+    for hint in answer.hints:
+        common.note(hint)
 
 
 @option_groups

@@ -13,6 +13,7 @@ from stagedb.store.graphs import read_graph, write_graph
 from stagedb.store.leases import Lease, building, delete, sweep
 from stagedb.store.schema import LABELS, RELATIONSHIPS
 from stagedb.store.statements import Field, Statement, load, names
+from stagedb.store.unknown import unknown_words
 from stagedb.store.values import Table
 
 __all__ = [
@@ -34,5 +35,6 @@ __all__ = [
     "open_store",
     "read_graph",
     "sweep",
+    "unknown_words",
     "write_graph",
 ]

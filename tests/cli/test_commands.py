@@ -298,6 +298,26 @@ def test_a_graph_with_instances_is_removed_on_request_only(run: Run, tiny: str, 
     assert [row for row in left.rows if "est" not in row[0]] == []
 
 
+def test_why_there_is_no_answer_is_told(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    ran = run("query", "MATCH (o:Opp {instance: $instance}) RETURN o")
+    assert "no node has the label Opp: did you mean Op?" in ran.err
+    for asked in ("memory-at-peak", "MATCH (m:MemoryTensor {instance: $instance}) RETURN m.name AS name"):
+        assert re.search(r"`stagedb memory \w+` does", run("query", asked).err)
+    assert run("memory").status == 0
+    for asked in ("memory-at-peak", "MATCH (m:MemoryTensor {instance: $instance, name: 'none'}) RETURN m.name AS name"):
+        assert "nobody has computed" not in run("query", asked).err
+
+
+def test_memory_makes_what_is_missing(run: Run, tiny: str) -> None:
+    made = rows(run, "memory", "--model", tiny, *PLAN, "--show", "phases")
+    assert made == rows(run, "memory", "--show", "phases")
+    twice = rows(run, "memory", "--micro-batch-size", "2", "--show", "phases")
+    saved = [next(row["forward_end"] for row in each if row["category"] == "activations") for each in (made, twice)]
+    assert saved[0] < saved[1] <= 2 * saved[0]  # the loss itself is one number either way
+    assert [kind for kind, _ in held(run)].count("instance") == 2
+
+
 def test_no_rows_are_told(run: Run) -> None:
     ran = run("ls")
     assert ran.status == 0

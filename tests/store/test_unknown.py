@@ -1,0 +1,47 @@
+"""Words of a query that no store has are told; words that a query makes itself are not."""
+
+import pytest
+
+from stagedb.store import load, names, unknown_words
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_statements_use_what_there_is(name: str) -> None:
+    assert unknown_words(load(name).text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("MATCH (o:Opp {instance: $instance}) RETURN o", ["label Opp: did you mean Op?"]),
+        ("MATCH (o:op) RETURN o", ["label op: did you mean Op?"]),
+        ("MATCH (:Task|Tsk) RETURN 1", ["label Tsk: did you mean Task"]),
+        ("MATCH (o) WHERE o:Colective RETURN o", ["label Colective: did you mean Collective?"]),
+        ("MATCH ()-[:NEXT|FEED*1..3]->() RETURN 1", ["relationship is a FEED: did you mean FEEDS?"]),
+        ("MATCH (o:Op) WHERE exists { (o)-[:DEPS]->() } RETURN o", ["relationship is a DEPS: did you mean DEP?"]),
+        (
+            "MATCH (o:Op) RETURN sum(o.flop), o.`nam`",
+            ["property flop: did you mean flops", "property nam: did you mean"],
+        ),
+        ("MATCH (o:Op {axs: 'tp'}) RETURN o", ["property axs: did you mean axis"]),
+        ("MATCH (o:Op) RETURN o.zzzz", ["property zzzz; docs/data-model.md lists"]),
+    ],
+)
+def test_what_no_store_has_is_told_with_what_is_near(text: str, told: list[str]) -> None:
+    found = unknown_words(text)
+    assert len(found) == len(told)
+    assert all(part in each for part, each in zip(told, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WITH {made: 1, other: 'a:B'} AS m RETURN m.made, m.other, $p.whatever",
+        "UNWIND $rows AS row MATCH (o:Op {id: row.its}) RETURN o.id AS anything ORDER BY anything",
+        "MATCH (o:Compute:Op) WHERE o.name = ':Opp {nam: 1}' RETURN o // (:Opp)",
+        "MATCH (o:Op) WITH collect({made: o.flops}) AS all RETURN [x IN all WHERE x.made > 1 | x.made]",
+        "CALL db.labels()",
+    ],
+)
+def test_names_of_the_query_itself_are_its_own(text: str) -> None:
+    assert unknown_words(text) == []
