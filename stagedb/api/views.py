@@ -6,12 +6,13 @@ from pathlib import Path
 
 from stagedb.api.results import InstanceInfo, Viewed
 from stagedb.errors import UsageError
+from stagedb.files import write_whole
 from stagedb.issue.source import read_workload
 from stagedb.parallel import Plan
 from stagedb.profile import analyse, profile_job
 from stagedb.store import Store
 from stagedb.systems import System
-from stagedb.views import Job, check, render, save, trace
+from stagedb.views import Job, check, render, trace
 
 HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
 """What files of each kind begin with."""
@@ -34,14 +35,14 @@ def write_timeline(
 ) -> Viewed:
     """Save a step as a Perfetto trace."""
     made = trace(job, granularity, stages)
-    save(path, made.content)
+    write_whole(path, made.content, "--out")
     return Viewed(path, len(made.content), job.times.step, instance, made.slices, made.flows, made.left_out)
 
 
 def write_report(job: Job, instance: InstanceInfo, path: Path) -> Viewed:
     """Save what is to be said of a step as a page."""
     made = render(job).encode()
-    save(path, made)
+    write_whole(path, made, "--out")
     return Viewed(path, len(made), job.times.step, instance)
 
 

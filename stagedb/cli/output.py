@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from stagedb.errors import StagedbError, UsageError
+from stagedb.errors import UsageError
+from stagedb.files import write_whole
 
 
 class Format(StrEnum):
@@ -40,9 +41,9 @@ class Output:
         if self.format is Format.PARQUET:
             if self.output is None:
                 raise UsageError("parquet is not text: say where it goes with --output FILE")
-            _save(self.output, _parquet(columns, rows))
+            write_whole(self.output, _parquet(columns, rows), "--output")
         elif self.output is not None:
-            _save(self.output, render(self.format, columns, rows, sys.stdout.isatty()).encode())
+            write_whole(self.output, render(self.format, columns, rows, sys.stdout.isatty()).encode(), "--output")
         else:
             sys.stdout.write(render(self.format, columns, rows, sys.stdout.isatty()))
             sys.stdout.flush()
@@ -136,16 +137,3 @@ def _parquet(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, names=list(columns)), sink)
     return sink.getvalue()
-
-
-def _save(path: Path, content: bytes) -> None:
-    """Whole or not at all: a reader never meets half a file."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        file: IO[bytes]
-        with partial.open("wb") as file:
-            file.write(content)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StagedbError(f"cannot write {path}: {error.strerror} (--output)") from error

@@ -1,13 +1,13 @@
-"""One file, whole or not at all, in a place where it replaces nothing that is not its like."""
+"""Where a view may be written: a place where it replaces nothing that is not its like."""
 
 import os
 from pathlib import Path
 
-from stagedb.errors import StagedbError, UsageError
+from stagedb.errors import UsageError
 from stagedb.export.places import TakenError
 
 SIGN = "stagedb"
-"""What the beginning of every file has that `save` writes, so that it is known again."""
+"""What the beginning of every view has, so that it is known again."""
 
 _HEAD = 512
 
@@ -35,20 +35,3 @@ def check(path: Path, head: bytes, force: bool) -> None:
             f"{path} exists and was not written by this command, so --force does not replace it: name another file "
             "with --out"
         )
-
-
-def save(path: Path, content: bytes) -> None:
-    """Write a file: a reader never meets half of it. Raises StagedbError where that fails."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        try:
-            with partial.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise StagedbError(f"cannot write {path}: {error.strerror} (--out)") from error
