@@ -14,7 +14,7 @@ LAYERS = (
 )
 """Each package may import those before it."""
 
-FREE = {"errors", "faults"}
+FREE = {"errors", "faults", "files"}
 """Modules that every package may import."""
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2"))
