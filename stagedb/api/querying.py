@@ -42,34 +42,10 @@ def run(
     query's `other`, which it compares with, may be a name or the start of an id, too.
     """
     text, statement = _text(query)
-    given, newest = dict(params), {}
-    asked = {name for name, pattern in CHOSEN.items() if name not in given and pattern.search(text)}
-    if statement is not None:
-        # Said in vain is said by mistake, but an instance chooses a profile too.
-        said = {"instance": instance, "profile": profile}
-        takes = asked | given.keys()
-        extra = {name for name, word in said.items() if word is not None and name not in asked}
-        extra -= {"instance"} if "profile" in asked else set()
-        _check(statement, takes | extra)
-    elif profile is not None and "profile" not in asked:
-        raise UsageError(
-            "the query has no $profile, which --profile would say: write it there, or leave the option out"
-        )
-    of = catalog.the_instance(store, instance) if instance is not None else None
-    if "profile" in asked:
-        found = catalog.the_profile(store, profile, of)
-        given["profile"] = found.id
-        if profile is None:
-            newest["profile"] = f"{found.id[: catalog.SHORT_ID]} of {found.instance_name} on {found.system}"
-        if "instance" in asked:
-            given["instance"] = found.instance
-    elif "instance" in asked:
-        of = of or catalog.the_instance(store, None)
-        given["instance"] = of.id
-        if instance is None:
-            newest["instance"] = f"{of.id[: catalog.SHORT_ID]} {of.name}"
-    elif of is not None:
-        given["instance"] = of.id
+    asked = {name for name, pattern in CHOSEN.items() if name not in params and pattern.search(text)}
+    _check_said(statement, asked, params, instance, profile)
+    chosen, newest = _chosen(store, asked, instance, profile)
+    given = {**params, **chosen}
     if statement is not None and "other" in given:
         compares = {field.name for field in statement.params}
         find = catalog.the_profile if "profile" in compares else catalog.the_instance
@@ -80,6 +56,23 @@ def run(
     if not rows and MEMORY.search(text) and "instance" in given:
         hints += _without_memory(store, str(given["instance"]))
     return Rows(tuple(answer.columns), rows, newest=newest, hints=tuple(hints))
+
+
+def _chosen(
+    store: Store, asked: Set[str], instance: str | None, profile: str | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What `$instance` and `$profile` stand for, and how those are called that nobody named."""
+    of = catalog.the_instance(store, instance) if instance is not None else None
+    if "profile" in asked:
+        found = catalog.the_profile(store, profile, of)
+        told = f"{found.id[: catalog.SHORT_ID]} of {found.instance_name} on {found.system}"
+        given = {"profile": found.id, **({"instance": found.instance} if "instance" in asked else {})}
+        return given, {} if profile is not None else {"profile": told}
+    if "instance" in asked:
+        newest = of or catalog.the_instance(store, None)
+        told = f"{newest.id[: catalog.SHORT_ID]} {newest.name}"
+        return {"instance": newest.id}, {} if of is not None else {"instance": told}
+    return {} if of is None else {"instance": of.id}, {}
 
 
 def _without_memory(store: Store, instance: str) -> list[str]:
@@ -102,6 +95,21 @@ def _text(query: str) -> tuple[str, Statement | None]:
         raise UsageError(f"no query is named {word!r}{hint}; `stagedb queries` lists them, and a Cypher text works too")
     statement = load(FOLDER + name)
     return statement.text, statement
+
+
+def _check_said(
+    statement: Statement | None, asked: Set[str], params: Mapping[str, Any], instance: str | None, profile: str | None
+) -> None:
+    """Raise UsageError where a query's parameters are not those that were said."""
+    if statement is None:
+        if profile is not None and "profile" not in asked:
+            raise UsageError(
+                "the query has no $profile, which --profile would say: write it there, or leave the option out"
+            )
+        return
+    # Said in vain is said by mistake, but an instance chooses a profile too.
+    said = {name for name, word in (("instance", instance), ("profile", profile)) if word is not None}
+    _check(statement, asked | params.keys() | (said - ({"instance"} if "profile" in asked else set())))
 
 
 def _check(statement: Statement, params: Set[str]) -> None:
