@@ -1,15 +1,18 @@
 """Which ranks keep the same time: those of one class and stage, whose groups and neighbours are of the same kinds.
 
+So are they told apart by where they stand in a network: a class's messages take longer where they leave a node.
+
 A class may serve several stages, which do the same at other times. So what is timed is a lane: once, however many
 ranks it has.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stagedb.issue.columns import Groups, Ints, Workload
+from stagedb.profile.standing import standing
 
 
 @dataclass(frozen=True)
@@ -33,16 +36,18 @@ class Lane:
     members: Mapping[str, tuple[int, ...]]
 
 
-def find_lanes(workload: Workload) -> tuple[Lane, ...]:
+def find_lanes(workload: Workload, sizes: Sequence[int] = ()) -> tuple[Lane, ...]:
     """The lanes of an instance, in the order of their first ranks.
 
-    Ranks of one class and stage are told apart as far as their groups' members or their neighbours are, and so on
-    until nothing tells two ranks of a lane apart.
+    sizes: of the dimensions of the network that the ranks stand in, the innermost first; without one they stand alike.
+    Ranks of one class and stage are told apart as far as their groups and neighbours stand differently, as their
+    groups' members or their neighbours are told apart, and so on until nothing tells two ranks of a lane apart.
     """
     ranks = workload.ranks
     stage = _stages(workload)
     members = {axis: _members(workload.groups, axis) for axis in sorted(set(workload.groups.axis))}
-    label = _dense(np.stack([ranks.number, stage], axis=1))
+    placed = [standing(workload, members, sizes)] if sizes else []
+    label = _dense(np.concatenate([np.stack([ranks.number, stage], axis=1), *placed], axis=1))
     while True:
         met = {axis: _met(label, each) for axis, each in members.items()}
         beside = [label[each] for each in (ranks.next, ranks.previous, ranks.ring_next, ranks.ring_previous)]

@@ -11,6 +11,7 @@ import numpy as np
 
 from stagedb.issue.columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
 from stagedb.profile.lanes import Lane, group_of
+from stagedb.profile.standing import BESIDE
 from stagedb.systems import Costs, Coverage, Durations, Placement, Subject, System, Timed, Transfer, Work
 
 NOTHING = Timed(0, "")
@@ -88,9 +89,7 @@ class _Stands:
         ops, ranks = columns.ops, workload.ranks
         axes = sorted({ops.axis[op] for op in np.flatnonzero(ops.type == COLLECTIVE).tolist()})
         groups = {axis: costs.placement(group_of(workload.groups, axis, lane.rank)) for axis in axes}
-        beside = {(False, 1): ranks.next, (False, -1): ranks.previous}
-        beside |= {(True, 1): ranks.ring_next, (True, -1): ranks.ring_previous}
-        peers = {which: int(each[lane.rank]) for which, each in beside.items()}
+        peers = {which: int(getattr(ranks, name)[lane.rank]) for which, name in BESIDE.items()}
         return cls(lane.rank, groups, peers)
 
 

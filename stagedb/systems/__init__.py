@@ -7,7 +7,7 @@ model's place where there are some.
 from stagedb.systems.cost import Costs, Message, Timed, Transfer, Work
 from stagedb.systems.durations import Coverage, Durations, Measured, Subject, read_durations
 from stagedb.systems.files import DEFAULT, load_system, parse_system, system_names
-from stagedb.systems.placement import Placement, place
+from stagedb.systems.placement import Placement, crossed, place
 from stagedb.systems.system import Accelerator, Curve, Dimension, Overlap, System
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Timed",
     "Transfer",
     "Work",
+    "crossed",
     "load_system",
     "parse_system",
     "place",

@@ -160,6 +160,10 @@ class System:
             )
         return tuple(sized)
 
+    def sizes(self, world: int) -> tuple[int, ...]:
+        """Places along each dimension for a job of so many ranks, the innermost first. Raises as `network`."""
+        return tuple(each.size or 1 for each in self.network(world))
+
     def to_dict(self) -> dict[str, Any]:
         """The fields of its file, ready for JSON: `parse_system(json.dumps(...))` is the system."""
         accelerator = self.accelerator
