@@ -20,6 +20,9 @@ from stagedb.issue.columns import Ints
 from stagedb.profile.network import COMPUTE_STREAM, NO_STREAM, Network, Reason
 from stagedb.systems.system import COMPUTE
 
+LONGEST_STEP = 1 << 62
+"""ns of a step, of all ranks together, that stagedb counts: above it sums would no longer be whole numbers."""
+
 _MOST = 8
 
 
@@ -121,6 +124,12 @@ def clock(order: Order, length: Ints) -> Timeline:
             at = max([finish[each] for each in before[begin:end]])
         start[event] = at
         finish[event] = at + took[event]
+    world = len(order.network.workload.ranks)
+    if max(finish, default=0) * world > LONGEST_STEP:
+        raise UsageError(
+            f"a step of {max(finish) / 1e9:.3g} s on {world} ranks is longer than stagedb counts: look for what takes "
+            "so long in the system's file (--system), the measured durations and the scalings"
+        )
     ends = np.array(finish, np.int64)
     return Timeline(order, length, np.array(start, np.int64), ends, int(ends.max(initial=0)))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stagedb.errors import UsageError
 from stagedb.issue.columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
 from stagedb.profile.lanes import Lane, group_of
 from stagedb.profile.standing import BESIDE
@@ -16,6 +17,21 @@ from stagedb.systems import Costs, Coverage, Durations, Placement, Subject, Syst
 
 NOTHING = Timed(0, "")
 """Of what receives: it takes no time, its message does."""
+
+
+LONGEST_RUN = 1 << 60
+"""ns that one run of an op may take: 36 years."""
+
+
+def whole_ns(took: Sequence[int], columns: ClassColumns) -> Ints:
+    """Durations of a class's ops as a column [ns]. UsageError for one that is longer than `LONGEST_RUN`."""
+    for op, ns in enumerate(took):
+        if ns > LONGEST_RUN:
+            raise UsageError(
+                f"one run of {columns.ops.name[op]} takes more than 36 years, longer than stagedb counts: look "
+                "for it in the system's file (--system), the measured durations and the scalings"
+            )
+    return np.array(took, np.int64)
 
 
 @dataclass(frozen=True)
@@ -59,7 +75,7 @@ def time_ops(
         taken = modelled if measured is None else _replaced(columns, modelled, measured)
         rows.append(
             LaneDurations(
-                np.array([each.ns for each in taken], np.int64),
+                whole_ns([each.ns for each in taken], columns),
                 tuple(each.rule for each in taken),
                 tuple(each.dimension for each in taken),
             )

@@ -14,6 +14,7 @@ from stagedb.issue.columns import COLLECTIVE, COMPUTE, SEND, ClassColumns, Ints
 from stagedb.profile.lanes import Lane
 from stagedb.profile.network import Network
 from stagedb.profile.timeline import Timeline, clock, decide, run_step
+from stagedb.profile.times import whole_ns
 
 SELECTORS: Mapping[str, str] = {
     "compute": "what computes; of a kind, such as compute:matmul",
@@ -116,17 +117,17 @@ def what_if(
 
 def scaled(network: Network, durations: Sequence[Ints], scalings: Sequence[Scaling]) -> list[Ints]:
     """Of each lane the durations of its class's ops [ns], scaled by all that choose them, to the nearest ns."""
-    used = dict.fromkeys(scalings, False)
+    used: set[Scaling] = set()
     found = []
     for lane, columns, took in zip(network.lanes, network.columns, durations, strict=True):
         factors = [Fraction(1)] * len(columns.ops)
-        for scaling in used:
+        for scaling in scalings:
             for op in np.flatnonzero(scaling.chosen(lane, columns)).tolist():
                 factors[op] *= scaling.factor
-                used[scaling] = True
-        found.append(np.array([round(ns * by) for ns, by in zip(took.tolist(), factors, strict=True)], np.int64))
-    for scaling, was in used.items():
-        if not was:
+                used.add(scaling)
+        found.append(whole_ns([round(ns * by) for ns, by in zip(took.tolist(), factors, strict=True)], columns))
+    for scaling in scalings:
+        if scaling not in used:
             raise UsageError(f"{scaling} chooses nothing: there is {_there(network, scaling)}")
     return found
 

@@ -5,9 +5,10 @@ from fractions import Fraction
 
 import pytest
 
+from stagedb.errors import UsageError
 from stagedb.issue.columns import COMPUTE, Workload
 from stagedb.profile import Scaling, profile_job
-from stagedb.systems import System, load_system
+from stagedb.systems import Durations, Measured, System, load_system
 from tests.export.synthetic import workload
 from tests.profile.plain import PLAIN
 
@@ -60,6 +61,28 @@ def test_a_scaling_tells_what_the_step_gains() -> None:
     assert (plain.gain, fast.unscaled) == (0, plain.step)
     assert fast.gain == plain.step - fast.step > 0
     assert fast.merit.mfu is not None and plain.merit.mfu is not None and fast.merit.mfu > plain.merit.mfu
+
+
+def test_a_scaling_said_twice_counts_twice() -> None:
+    made, half, quarter = workload(), Scaling.parse("collective:tp=0.5"), Scaling.parse("collective:tp=0.25")
+    assert profile_job(made, PLAIN, scalings=[half, half]).step == profile_job(made, PLAIN, scalings=[quarter]).step
+
+
+@pytest.mark.parametrize(
+    ("ns", "scalings", "said"),
+    [
+        (10**30, (), "takes more than 36 years"),
+        (10**400, (), "takes more than 36 years"),
+        (10**18, (), "on 8 ranks is longer than stagedb counts"),
+        (10**15, ("compute=999999",), "takes more than 36 years"),
+    ],
+)
+def test_a_step_that_is_too_long_to_count_is_refused(ns: int, scalings: tuple[str, ...], said: str) -> None:
+    made = workload()
+    kind = next(iter(made.classes[0].ops.kind))
+    measured = Durations([Measured(ns=Fraction(ns), where="line 2", kind=kind)])
+    with pytest.raises(UsageError, match=said):
+        profile_job(made, PLAIN, measured, [Scaling.parse(each) for each in scalings])
 
 
 def test_an_infinite_peak_has_no_utilization() -> None:
