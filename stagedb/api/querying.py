@@ -42,7 +42,10 @@ def run(
     query's `other`, which it compares with, may be a name or the start of an id, too.
     """
     text, statement = _text(query)
-    asked = {name for name, pattern in CHOSEN.items() if name not in params and pattern.search(text)}
+    asked = {name for name, pattern in CHOSEN.items() if pattern.search(text)}
+    params = dict(params)
+    instance = _said("instance", asked, params, instance)
+    profile = _said("profile", asked, params, profile)
     _check_said(statement, asked, params, instance, profile)
     chosen, newest = _chosen(store, asked, instance, profile)
     given = {**params, **chosen}
@@ -73,6 +76,15 @@ def _chosen(
         told = f"{newest.id[: catalog.SHORT_ID]} {newest.name}"
         return {"instance": newest.id}, {} if of is not None else {"instance": told}
     return {} if of is None else {"instance": of.id}, {}
+
+
+def _said(name: str, asked: Set[str], params: dict[str, Any], option: str | None) -> str | None:
+    """How a text's `$instance` or `$profile` is called, said as an option or as a parameter, which is taken out."""
+    if name not in asked or name not in params:
+        return option
+    if option is not None:
+        raise UsageError(f"--{name} and the parameter {name} both say what ${name} stands for: leave one out")
+    return str(params.pop(name))
 
 
 def _without_memory(store: Store, instance: str) -> list[str]:

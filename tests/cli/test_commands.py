@@ -309,6 +309,17 @@ def test_why_there_is_no_answer_is_told(run: Run, tiny: str) -> None:
         assert "nobody has computed" not in run("query", asked).err
 
 
+def test_a_parameter_names_an_instance_as_its_option_does(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN, "--name", "mine").status == 0
+    for asked in ("bytes_by_axis", "MATCH (o:Op {instance: $instance}) RETURN count(o) AS ops"):
+        assert rows(run, "query", asked, "-p", "instance=mine") == rows(run, "query", asked, "--instance", "mine") != []
+        assert "no instance 'nope'" in run("query", asked, "-p", "instance=nope").err
+        both = run("query", asked, "-p", "instance=mine", "--instance", "mine")
+        assert both.status == 2
+        assert "leave one out" in both.err
+    assert "no profile 'nope'" in run("query", "hotspots", "-p", "profile=nope").err
+
+
 def test_memory_makes_what_is_missing(run: Run, tiny: str) -> None:
     made = rows(run, "memory", "--model", tiny, *PLAN, "--show", "phases")
     assert made == rows(run, "memory", "--show", "phases")
