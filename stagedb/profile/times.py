@@ -11,7 +11,7 @@ import numpy as np
 
 from stagedb.issue.columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
 from stagedb.profile.lanes import Lane, group_of
-from stagedb.systems import Costs, Coverage, Durations, Placement, Subject, System, Timed, Transfer, Work
+from stagedb.systems import Costs, Coverage, Durations, Placement, Subject, System, Timed, Transfer, Wires, Work
 
 NOTHING = Timed(0, "")
 """Of what receives: it takes no time, its message does."""
@@ -19,11 +19,12 @@ NOTHING = Timed(0, "")
 
 @dataclass(frozen=True)
 class LaneDurations:
-    """Of each op of a lane's class: `ns`, and what says so (`Timed.rule`, `Timed.dimension`)."""
+    """Of each op of a lane's class: `ns`, what says so (`Timed.rule`, `Timed.dimension`), what it sends (`wires`)."""
 
     ns: Ints
     rule: tuple[str, ...]
     dimension: tuple[str | None, ...]
+    wires: tuple[Wires, ...]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def time_ops(
                 np.array([each.ns for each in taken], np.int64),
                 tuple(each.rule for each in taken),
                 tuple(each.dimension for each in taken),
+                tuple(each.wires for each in taken),
             )
         )
         runs = _runs(columns)
