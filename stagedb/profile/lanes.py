@@ -33,16 +33,17 @@ class Lane:
     members: Mapping[str, tuple[int, ...]]
 
 
-def find_lanes(workload: Workload) -> tuple[Lane, ...]:
+def find_lanes(workload: Workload, standing: Ints | None = None) -> tuple[Lane, ...]:
     """The lanes of an instance, in the order of their first ranks.
 
+    standing: a row a rank; ranks with other numbers there keep other times, such as those that send over other links.
     Ranks of one class and stage are told apart as far as their groups' members or their neighbours are, and so on
     until nothing tells two ranks of a lane apart.
     """
     ranks = workload.ranks
-    stage = _stages(workload)
-    members = {axis: _members(workload.groups, axis) for axis in sorted(set(workload.groups.axis))}
-    label = _dense(np.stack([ranks.number, stage], axis=1))
+    stage = stages_of(workload)
+    members = {axis: members_of(workload.groups, axis) for axis in sorted(set(workload.groups.axis))}
+    label = _dense(np.column_stack([ranks.number, stage, *([] if standing is None else [standing])]))
     while True:
         met = {axis: _met(label, each) for axis, each in members.items()}
         beside = [label[each] for each in (ranks.next, ranks.previous, ranks.ring_next, ranks.ring_previous)]
@@ -74,7 +75,7 @@ def find_lanes(workload: Workload) -> tuple[Lane, ...]:
     return tuple(lanes)
 
 
-def _stages(workload: Workload) -> Ints:
+def stages_of(workload: Workload) -> Ints:
     """Each rank's pipeline stage, from its number in the mesh."""
     axes = list(workload.plan["rank_order"])
     at = axes.index("pp")
@@ -83,7 +84,7 @@ def _stages(workload: Workload) -> Ints:
     return stage
 
 
-def _members(groups: Groups, axis: str) -> Ints:
+def members_of(groups: Groups, axis: str) -> Ints:
     """The ranks of an axis's groups, a row a group; short rows repeat their first rank."""
     chosen = np.flatnonzero(np.array([each == axis for each in groups.axis], bool))
     sizes = groups.sizes[chosen]
@@ -105,7 +106,7 @@ def _met(label: Ints, members: Ints) -> Ints:
 
 def group_of(groups: Groups, axis: str, rank: int) -> tuple[int, ...]:
     """The ranks of the group on an axis that a rank is in, ascending."""
-    return tuple(np.unique(_group(_members(groups, axis), rank)).tolist())
+    return tuple(np.unique(_group(members_of(groups, axis), rank)).tolist())
 
 
 def _group(members: Ints, rank: int) -> Ints:

@@ -111,14 +111,14 @@ class Network:
         return f"{columns.ops.name[self.op[node]]} in {task} on stage {lane.stage} (class {columns.number})"
 
 
-def network_of(workload: Workload, streams: str = "one") -> Network:
-    """Lay out all classes of an instance and connect them. `streams` is one of `STREAMS`.
+def network_of(workload: Workload, streams: str = "one", standing: Ints | None = None) -> Network:
+    """Lay out all classes of an instance and connect them. `streams` is one of `STREAMS`; standing: see `find_lanes`.
 
     Raises StagedbError where collectives or messages of two classes do not fit together.
     """
     if streams not in STREAMS:
         raise UsageError(f"streams are {' or '.join(STREAMS)}, not {streams!r}")
-    lanes = find_lanes(workload)
+    lanes = find_lanes(workload, standing)
     by_number = {each.number: each for each in workload.classes}
     columns = tuple(by_number[lane.rank_class] for lane in lanes)
     axes = sorted({axis for each in columns for axis in each.ops.axis if axis}) if streams == "axis" else ["all"]

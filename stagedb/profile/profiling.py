@@ -7,6 +7,7 @@ from stagedb.issue.columns import Workload
 from stagedb.profile.merit import Merit, merit_of
 from stagedb.profile.network import network_of
 from stagedb.profile.spent import StepTimes, step_times
+from stagedb.profile.standing import standing
 from stagedb.profile.timeline import run_step
 from stagedb.profile.times import JobDurations, time_ops
 from stagedb.profile.whatif import Scaling, scaled
@@ -50,7 +51,7 @@ def profile_job(
     UsageError where the system has no room or no rate for the job, where measured rows contradict each other, and for
     a scaling that chooses nothing; StagedbError for a step that never ends.
     """
-    network = network_of(workload, system.overlap.streams)
+    network = network_of(workload, system.overlap.streams, standing(workload, system))
     durations = time_ops(workload, network.lanes, system, measured)
     compute = system.overlap.compute
     found = run_step(network, durations.ns, compute)
