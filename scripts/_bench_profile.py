@@ -21,6 +21,7 @@ from scripts._bench_scale import LLAMA, MICROBATCHES, PALM, Bench, Ran, engines,
 
 QUERIES = (
     *("critical_path", "hotspots", "critical_breakdown", "exposed_communication", "traffic_by_dimension"),
+    "traffic_by_link",
     *("bubble_by_stage", "stragglers", "longest_operators", "arithmetic_intensity", "recompute_cost"),
 )
 NAME = "benchmark"

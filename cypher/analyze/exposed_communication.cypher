@@ -7,7 +7,8 @@
 // column kind: string — all_reduce, all_gather, reduce_scatter, all_to_all or send
 // column phase: string — forward, backward, recompute or optimizer
 // column calls: float — messages of a rank in a step
-// column bytes: integer [B] — of these messages together
+// column bytes: integer [B] — of these messages together: what the rank puts in
+// column wire_bytes: integer [B] — that it sends into the network by them, all dimensions together
 // column time: integer [ns] — that they take together
 // column exposed: integer [ns] — of that, while nothing is computed
 // column hidden: float [ratio] — share of the time that is behind computing
@@ -17,8 +18,10 @@ MATCH (t:OpTime {profile: $profile})
 WHERE t.type IN ['collective', 'send']
 WITH p.step AS step, p.world AS world, t.axis AS axis, t.kind AS kind, t.phase AS phase,
   toFloat(sum(t.ranks * t.count)) AS calls, sum(t.ranks * t.count * t.message) AS bytes,
+  sum(t.ranks * t.count * reduce(sent = 0, each IN coalesce(t.wire_bytes, []) | sent + each)) AS wire_bytes,
   sum(t.ranks * t.total) AS time, sum(t.ranks * t.exposed) AS exposed
-RETURN axis, kind, phase, calls / world AS calls, bytes / world AS bytes, time / world AS time,
-  exposed / world AS exposed, CASE WHEN time > 0 THEN 1 - toFloat(exposed) / time ELSE 0.0 END AS hidden,
+RETURN axis, kind, phase, calls / world AS calls, bytes / world AS bytes, wire_bytes / world AS wire_bytes,
+  time / world AS time, exposed / world AS exposed,
+  CASE WHEN time > 0 THEN 1 - toFloat(exposed) / time ELSE 0.0 END AS hidden,
   CASE WHEN step > 0 THEN toFloat(exposed) / world / step ELSE 0.0 END AS share
 ORDER BY exposed DESC, time DESC, axis, kind, phase

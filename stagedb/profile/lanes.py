@@ -13,6 +13,7 @@ import numpy as np
 
 from stagedb.issue.columns import Groups, Ints, Workload
 from stagedb.profile.standing import standing
+from stagedb.systems import Dimension
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,17 @@ class Lane:
     members: Mapping[str, tuple[int, ...]]
 
 
-def find_lanes(workload: Workload, sizes: Sequence[int] = ()) -> tuple[Lane, ...]:
+def find_lanes(workload: Workload, network: Sequence[Dimension] = ()) -> tuple[Lane, ...]:
     """The lanes of an instance, in the order of their first ranks.
 
-    sizes: of the dimensions of the network that the ranks stand in, the innermost first; without one they stand alike.
+    network: the dimensions of the network that the ranks stand in, with their sizes; without any they stand alike.
     Ranks of one class and stage are told apart as far as their groups and neighbours stand differently, as their
     groups' members or their neighbours are told apart, and so on until nothing tells two ranks of a lane apart.
     """
     ranks = workload.ranks
-    stage = _stages(workload)
+    stage = stages_of(workload)
     members = {axis: _members(workload.groups, axis) for axis in sorted(set(workload.groups.axis))}
-    placed = [standing(workload, members, sizes)] if sizes else []
+    placed = [standing(workload, members, network)] if network else []
     label = _dense(np.concatenate([np.stack([ranks.number, stage], axis=1), *placed], axis=1))
     while True:
         met = {axis: _met(label, each) for axis, each in members.items()}
@@ -79,7 +80,7 @@ def find_lanes(workload: Workload, sizes: Sequence[int] = ()) -> tuple[Lane, ...
     return tuple(lanes)
 
 
-def _stages(workload: Workload) -> Ints:
+def stages_of(workload: Workload) -> Ints:
     """Each rank's pipeline stage, from its number in the mesh."""
     axes = list(workload.plan["rank_order"])
     at = axes.index("pp")

@@ -15,6 +15,7 @@ from stagedb.issue.columns import COLLECTIVE, COMPUTE, LIMIT, RECV, SEND, TASK_K
 from stagedb.issue.sequence import CTRL_DEPS, sequence
 from stagedb.issue.sequence import Sequence as Nodes
 from stagedb.profile.lanes import Lane, find_lanes
+from stagedb.systems import Dimension
 
 STREAMS = ("one", "axis")
 """How collectives and sends are put on streams: all of a rank on one, or those of each mesh axis on their own."""
@@ -111,17 +112,17 @@ class Network:
         return f"{columns.ops.name[self.op[node]]} in {task} on stage {lane.stage} (class {columns.number})"
 
 
-def network_of(workload: Workload, streams: str = "one", sizes: Sequence[int] = ()) -> Network:
+def network_of(workload: Workload, streams: str = "one", dimensions: Sequence[Dimension] = ()) -> Network:
     """Lay out all classes of an instance and connect them.
 
-    streams: one of `STREAMS`. sizes: of the dimensions of the network that the ranks stand in; without it they stand
-    alike, and what they send takes equally long.
+    streams: one of `STREAMS`. dimensions: of the network that the ranks stand in, with their sizes; without any they
+    stand alike, and what they send takes equally long.
 
     Raises StagedbError where collectives or messages of two classes do not fit together.
     """
     if streams not in STREAMS:
         raise UsageError(f"streams are {' or '.join(STREAMS)}, not {streams!r}")
-    lanes = find_lanes(workload, sizes)
+    lanes = find_lanes(workload, dimensions)
     by_number = {each.number: each for each in workload.classes}
     columns = tuple(by_number[lane.rank_class] for lane in lanes)
     axes = sorted({axis for each in columns for axis in each.ops.axis if axis}) if streams == "axis" else ["all"]

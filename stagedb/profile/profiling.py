@@ -50,7 +50,7 @@ def profile_job(
     UsageError where the system has no room or no rate for the job, where measured rows contradict each other, and for
     a scaling that chooses nothing; StagedbError for a step that never ends.
     """
-    network = network_of(workload, system.overlap.streams, system.sizes(len(workload.ranks)))
+    network = network_of(workload, system.overlap.streams, system.network(len(workload.ranks)))
     durations = time_ops(workload, network.lanes, system, measured)
     compute = system.overlap.compute
     found = run_step(network, durations.ns, compute)

@@ -22,7 +22,7 @@ from stagedb.profile.network import Reason
 from stagedb.profile.profiling import JobProfile
 from stagedb.profile.whatif import Scaling
 from stagedb.store import Store, building, delete
-from stagedb.systems import Durations
+from stagedb.systems import Durations, Wires
 
 FORMAT = 1
 """Version of what a profile holds; part of its id."""
@@ -52,13 +52,14 @@ def record_profile(
 ) -> tuple[str, bool]:
     """Write a profile beside its instance. Returns its id, and whether this call wrote it.
 
-    The same again is the newest again, and keeps its name unless it is given another. One that another version of the
-    clock wrote, with another step, is replaced. Progress is told how many of so many rows are written. Raises
-    StagedbError where the instance is not in the store, or is being deleted.
+    The same again is the newest again, and keeps its name unless it is given another. One that another version wrote,
+    with another step or without what is sent into the network, is replaced. Progress is told how many of so many rows
+    are written. Raises StagedbError where the instance is not in the store, or is being deleted.
     """
     found = profile_id(job)
     there = store.read("profile/figures", profile=found)
-    if there and there[0] != {"step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu}:
+    if there and there[0] != {**_figures(job), "name": there[0]["name"]}:
+        name = name or there[0]["name"]
         delete(store, "Profile", found)
     with building(store, "Profile", found, _properties(job, name)) as lease:
         if lease is not None:
@@ -80,6 +81,12 @@ def record_profile(
     if lease is None:
         store.write("profile/touch", profile=found, name=name)
     return found, lease is not None
+
+
+def _figures(job: JobProfile) -> Row:
+    """What `profile/figures` tells of a profile that is as this one."""
+    dimensions = [each.name for each in job.system.dimensions]
+    return {"step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu, "dimensions": dimensions}
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ def _places(store: Store, instance: str, columns: ClassColumns) -> _Places:
 
 def _properties(job: JobProfile, name: str | None) -> dict[str, Any]:
     merit, coverage, system = job.merit, job.durations.coverage, job.system
-    bandwidth = system.accelerator.bandwidth
+    bandwidth, rates = system.accelerator.bandwidth, [each.bandwidth for each in system.dimensions]
     measured = _measured(job.measured)
     return {
         "instance": job.workload.instance,
@@ -150,6 +157,9 @@ def _properties(job: JobProfile, name: str | None) -> dict[str, Any]:
         "dtype": merit.dtype,
         "peak": merit.peak,
         "bandwidth": None if bandwidth == math.inf else float(bandwidth) * 1e9,
+        "dimensions": [each.name for each in system.dimensions],
+        # A list holds no nulls.
+        "dimension_bandwidths": [0.0 if rate == math.inf else float(rate) * 1e9 for rate in rates],
         "mfu": merit.mfu,
         "hfu": merit.hfu,
         "measured_ops": coverage.share_of_ops,
@@ -240,9 +250,15 @@ def _ops(profile: str, job: JobProfile, places: Mapping[int, _Places]) -> Iterat
                     "dtype": ops.dtype[op] or None,
                     "rule": timed.rule[op],
                     "dimension": timed.dimension[op],
+                    **_sent(timed.wires[op]),
                     **{name: column[op] for name, column in listed.items()},
                 },
             }
+
+
+def _sent(wires: Wires) -> Row:
+    """Lists side by side; nothing of what sends nothing."""
+    return {"wires": [name for name, _ in wires], "wire_bytes": [sent for _, sent in wires]} if wires else {}
 
 
 def _tasks(profile: str, job: JobProfile, places: Mapping[int, _Places]) -> Iterator[Row]:

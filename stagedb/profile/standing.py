@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stagedb.issue.columns import COLLECTIVE, SEND, Ints, Ops, Workload
-from stagedb.systems import Placement, crossed, place
+from stagedb.systems import Dimension, Placement, crossed, place
 
 BESIDE = {(False, 1): "next", (False, -1): "previous", (True, 1): "ring_next", (True, -1): "ring_previous"}
 """Columns of a workload's ranks: the other end of a message, by whether it goes round a ring, and which way."""
@@ -18,13 +18,13 @@ NOWHERE = -1
 """Of what a rank's class does not send."""
 
 
-def standing(workload: Workload, members: Mapping[str, Ints], sizes: Sequence[int]) -> Ints:
+def standing(workload: Workload, members: Mapping[str, Ints], network: Sequence[Dimension]) -> Ints:
     """A row of numbers for each rank: equal for ranks of one class whose collectives and messages cross the same.
 
-    members: by axis, the ranks of its groups, a row a group. sizes: of the network's dimensions, the innermost first.
-    Raises UsageError where the network has no place for a rank.
+    members: by axis, the ranks of its groups, a row a group. network: its dimensions, with their sizes. Raises
+    UsageError where the network has no place for a rank.
     """
-    ranks = workload.ranks
+    ranks, sizes = workload.ranks, [each.size or 1 for each in network]
     of_class = {each.number: _sent(each.ops) for each in workload.classes}
     found = []
     for what in sorted({what for sent in of_class.values() for what in sent}, key=str):
@@ -32,7 +32,7 @@ def standing(workload: Workload, members: Mapping[str, Ints], sizes: Sequence[in
         if isinstance(what, str):
             crossing = _placements(members[what], sizes, len(ranks))
         else:
-            crossing = _crossings(getattr(ranks, BESIDE[what]), sizes)
+            crossing = _crossings(getattr(ranks, BESIDE[what]), network, sizes)
         found.append(np.where(senders, crossing, NOWHERE))
     return np.stack(found, axis=1) if found else np.full((len(ranks), 1), NOWHERE)
 
@@ -56,16 +56,21 @@ def _placements(rows: Ints, sizes: Sequence[int], world: int) -> Ints:
     return found
 
 
-def _crossings(targets: Ints, sizes: Sequence[int]) -> Ints:
-    """For each rank a number for the dimension between it and its target, and how far apart they are along it."""
+def _crossings(targets: Ints, network: Sequence[Dimension], sizes: Sequence[int]) -> Ints:
+    """For each rank a number for the dimension between it and its target, and how many links lie there along a ring."""
     sources = np.arange(len(targets))
     alike, which = _shifted(np.stack([sources, targets - sources], axis=1), sizes)
     numbers: dict[tuple[int, int], int] = {}
-    of_alike = [
-        numbers.setdefault(crossed(at, target, sizes), len(numbers)) if at != target else NOWHERE
-        for at, target in zip(alike.tolist(), targets[alike].tolist(), strict=True)
-    ]
-    return np.array(of_alike, np.int64)[which]
+    of_alike = []
+    for source, target in zip(alike.tolist(), targets[alike].tolist(), strict=True):
+        if source == target:
+            of_alike.append(NOWHERE)
+            continue
+        dimension, apart = crossed(source, target, sizes)
+        links = network[dimension].hops(apart)
+        of_alike.append(numbers.setdefault((dimension, links), len(numbers)))
+    found: Ints = np.array(of_alike, np.int64)[which]
+    return found
 
 
 def _shifted(rows: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:

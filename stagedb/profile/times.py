@@ -13,7 +13,7 @@ from stagedb.errors import UsageError
 from stagedb.issue.columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
 from stagedb.profile.lanes import Lane, group_of
 from stagedb.profile.standing import BESIDE
-from stagedb.systems import Costs, Coverage, Durations, Placement, Subject, System, Timed, Transfer, Work
+from stagedb.systems import Costs, Coverage, Durations, Placement, Subject, System, Timed, Transfer, Wires, Work
 
 NOTHING = Timed(0, "")
 """Of what receives: it takes no time, its message does."""
@@ -36,11 +36,12 @@ def whole_ns(took: Sequence[int], columns: ClassColumns) -> Ints:
 
 @dataclass(frozen=True)
 class LaneDurations:
-    """Of each op of a lane's class: `ns`, and what says so (`Timed.rule`, `Timed.dimension`)."""
+    """Of each op of a lane's class: `ns`, what says so (`Timed.rule`, `Timed.dimension`), what it sends (`wires`)."""
 
     ns: Ints
     rule: tuple[str, ...]
     dimension: tuple[str | None, ...]
+    wires: tuple[Wires, ...]
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ def time_ops(
                 whole_ns([each.ns for each in taken], columns),
                 tuple(each.rule for each in taken),
                 tuple(each.dimension for each in taken),
+                tuple(each.wires for each in taken),
             )
         )
         runs = _runs(columns)

@@ -4,7 +4,7 @@
 model's place where there are some.
 """
 
-from stagedb.systems.cost import Costs, Message, Timed, Transfer, Work
+from stagedb.systems.cost import Costs, Message, Timed, Transfer, Wires, Work
 from stagedb.systems.durations import Coverage, Durations, Measured, Subject, read_durations
 from stagedb.systems.files import DEFAULT, load_system, parse_system, system_names
 from stagedb.systems.placement import Placement, crossed, place
@@ -26,6 +26,7 @@ __all__ = [
     "System",
     "Timed",
     "Transfer",
+    "Wires",
     "Work",
     "crossed",
     "load_system",

@@ -1,6 +1,7 @@
 """How long operators, collectives and messages take on a system: a model, written down in docs/systems.md.
 
-All is computed in exact fractions of a nanosecond and rounded once, half up. `Costs` remembers what was asked before.
+Beside its duration stands what it puts on the wire: bytes that a rank sends into each network dimension. All is
+computed in exact fractions and rounded once, half up. `Costs` remembers what was asked before.
 """
 
 import math
@@ -14,6 +15,10 @@ from stagedb.systems.system import Accelerator, Curve, Dimension, Network, Syste
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Kinds of collective that have a cost."""
+
+
+Wires = tuple[tuple[str, int], ...]
+"""Network dimensions, innermost first, and bytes sent into each."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,15 @@ class Transfer:
 class Timed:
     """A duration. rule: what made it: `roofline:compute`, `roofline:memory`, `ring`, `tree`, `direct`, `hierarchical`,
     `p2p` or `measured`. dimension: the slowest network dimension that it spans; None without a network.
+
+    wires: each dimension that it crosses, innermost first, and the bytes that a rank sends into it, mean of the
+    members. What is sent counts once, in the outermost dimension between its two ends.
     """
 
     ns: int
     rule: str
     dimension: str | None = None
+    wires: Wires = ()
 
 
 class Costs:
@@ -149,7 +158,7 @@ def time_placed(network: Network, kind: str, size: int, placement: Placement) ->
         if placement.uniform and len(placement.spans) > 1:
             found["hierarchical"] = spread.hierarchical(whole, passes)
     rule = min(found, key=lambda name: found[name])
-    return Timed(_whole(found[rule]), rule, spread.slowest(whole))
+    return Timed(_whole(found[rule]), rule, spread.slowest(whole), spread.wires(whole, kind, rule))
 
 
 def time_transfer(network: Network, transfer: Transfer) -> Timed:
@@ -159,11 +168,11 @@ def time_transfer(network: Network, transfer: Transfer) -> Timed:
     index, apart = crossed(transfer.source, transfer.target, _sizes(network))
     dimension = network[index]
     size = _size(dimension)
-    # Of a mesh of links one is taken, of a ring's two the nearer way.
+    # Of a mesh of links one is taken, and one of a ring's two.
     slower = {"switch": 1, "fully-connected": size - 1, "ring": 2 if size > 2 else 1}[dimension.kind]
-    hops = min(apart, size - apart) if dimension.kind == "ring" else 1
     taken = transfer.bytes * slower * inverse(dimension.bandwidth) / _share(dimension.efficiency, transfer.bytes)
-    return Timed(_whole(hops * dimension.latency + taken), "p2p", dimension.name)
+    wires = ((dimension.name, transfer.bytes),)
+    return Timed(_whole(dimension.hops(apart) * dimension.latency + taken), "p2p", dimension.name, wires)
 
 
 @dataclass(frozen=True)
@@ -229,6 +238,39 @@ class _Spread:
         """The name of the dimension over which one member sends slowest; the outer one where two are alike."""
         span = max(self.placement.spans, key=lambda each: (self._inverse(each, whole), each.dimension))
         return self._dimension(span).name
+
+    def wires(self, whole: Fraction, kind: str, rule: str) -> Wires:
+        """What a member sends into each dimension by the algorithm of a rule, mean of all members."""
+        shares = self._tree_shares()
+        if rule == "direct":
+            shares = self._pair_shares()
+        elif rule == "ring":
+            shares = self._ring_shares()
+        passes = 2 if kind == "all_reduce" else 1
+        return tuple(
+            (self._dimension(each).name, _whole(passes * share * whole))
+            for each, share in zip(self.placement.spans, shares, strict=True)
+        )
+
+    def _tree_shares(self) -> list[Fraction]:
+        """Of the buffer, in one pass: every link of a tree carries all of it.
+
+        A ring along each dimension in turn sends as much: m - 1 m-ths of what the rows inside of it have left.
+        """
+        return [Fraction(each.joins, self.placement.members) for each in self.placement.spans]
+
+    def _ring_shares(self) -> list[Fraction]:
+        """Every link of a ring carries all but one n-th of the buffer; it is a tree's path and the way back.
+
+        Rings beside each other leave a row from different members, and share the buffer.
+        """
+        n = self.placement.members
+        outermost = self.placement.spans[-1]
+        return [Fraction(each.joins + (each is outermost), n) * Fraction(n - 1, n) for each in self.placement.spans]
+
+    def _pair_shares(self) -> list[Fraction]:
+        """An n-th of the buffer from each member to each other one."""
+        return [Fraction(each.pairs, self.placement.members**2) for each in self.placement.spans]
 
     def _dimension(self, along: Along) -> Dimension:
         return self.network[along.dimension]

@@ -7,7 +7,7 @@ that says most wins. `duration_ns` or `duration_us` is the time.
 import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -88,11 +88,14 @@ class Durations:
         return self._known[subject]
 
     def time(self, subject: Subject, modelled: Timed) -> Timed:
-        """What was measured, by the rule `measured`; what was modelled, where nothing was."""
+        """What was measured, by the rule `measured`; what was modelled, where nothing was.
+
+        How long it takes says nothing of what it sends: that stays the model's.
+        """
         row = self.find(subject)
         if row is None:
             return modelled
-        return Timed(math.floor(row.ns + Fraction(1, 2)), "measured", modelled.dimension)
+        return replace(modelled, ns=math.floor(row.ns + Fraction(1, 2)), rule="measured")
 
     def _find(self, subject: Subject) -> Measured | None:
         found = [row for fields, table in self._tables.items() if (row := table.get(_key(subject, fields))) is not None]

@@ -4,7 +4,7 @@ Rank r stands at place r of the network; places count like digits, the innermost
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,6 +18,9 @@ class Along:
     dimension: its index, 0 the innermost. members: in the row that has most, least: in the one that has fewest.
     spacing: places from one member to the next, the widest gap where they differ. wraps: evenly spaced, and the last
     member is as far from the first as from the one before it, so that they close a ring.
+
+    Of all rows together, where messages are counted in the outermost dimension that they cross: joins: how many of the
+    links of a tree over all members, built row by row, cross this one. pairs: how many ordered pairs of members do.
     """
 
     dimension: int
@@ -25,6 +28,8 @@ class Along:
     least: int
     spacing: int
     wraps: bool
+    joins: int
+    pairs: int
 
 
 @dataclass(frozen=True)
@@ -50,18 +55,26 @@ def place(ranks: Sequence[int], sizes: Sequence[int]) -> Placement:
     if ranks[-1] >= math.prod(sizes):
         raise UsageError(f"a network of {' x '.join(map(str, sizes))} accelerators has no place for rank {ranks[-1]}")
     spans, uniform = [], True
-    standing = list(ranks)
+    standing = dict.fromkeys(ranks, 1)  # members that stand at a place
     for dimension, size in enumerate(sizes):
         rows: dict[int, list[int]] = {}
-        for each in standing:
+        inside: dict[int, int] = {}
+        for each, members in standing.items():
             rows.setdefault(each // size, []).append(each % size)
+            inside[each // size] = inside.get(each // size, 0) + members
         counts = {len(row) for row in rows.values()}
         uniform = uniform and len(counts) == 1
         if max(counts) > 1:
             spacing, wraps = _spacing(list(rows.values()), size)
-            spans.append(Along(dimension, max(counts), min(counts), spacing, wraps))
-        standing = list(rows)
+            joins = len(standing) - len(rows)
+            pairs = _square(inside.values()) - _square(standing.values())
+            spans.append(Along(dimension, max(counts), min(counts), spacing, wraps, joins, pairs))
+        standing = inside
     return Placement(len(ranks), tuple(spans), uniform)
+
+
+def _square(members: Iterable[int]) -> int:
+    return sum(each * each for each in members)
 
 
 def _spacing(rows: Sequence[Sequence[int]], size: int) -> tuple[int, bool]:

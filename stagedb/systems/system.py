@@ -121,6 +121,10 @@ class Dimension:
     latency: Fraction
     efficiency: Curve = FLAT
 
+    def hops(self, apart: int) -> int:
+        """Links from one place to another so far along it: around a ring the nearer way, else one."""
+        return min(apart, (self.size or 1) - apart) if self.kind == "ring" else 1
+
 
 Network = tuple[Dimension, ...]
 """Dimensions with their sizes, innermost first."""
@@ -159,10 +163,6 @@ class System:
                 "fewer ranks, or leave out the size of the outermost dimension in the system's file (--system)"
             )
         return tuple(sized)
-
-    def sizes(self, world: int) -> tuple[int, ...]:
-        """Places along each dimension for a job of so many ranks, the innermost first. Raises as `network`."""
-        return tuple(each.size or 1 for each in self.network(world))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of its file, ready for JSON: `parse_system(json.dumps(...))` is the system."""

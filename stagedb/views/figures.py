@@ -44,7 +44,8 @@ def _lanes(job: Job) -> Iterator[tuple[Lane, ClassColumns, LaneTimes]]:
 
 @dataclass(frozen=True)
 class Hotspot:
-    """Collectives and sends of one place in the model. calls, bytes (operands): of all ranks in a step.
+    """Collectives and sends of one place in the model. calls, bytes (operands), wire (bytes that they send into the
+    network): of all ranks in a step.
 
     time, exposed: ns of one rank in a step, mean of all ranks.
     """
@@ -54,6 +55,7 @@ class Hotspot:
     place: str
     calls: int
     bytes: int
+    wire: int
     time: float
     exposed: float
 
@@ -62,18 +64,19 @@ def hotspots(job: Job) -> list[Hotspot]:
     """What is communicated, the most exposed first."""
     found: dict[tuple[str, str, str], list[float]] = {}
     for lane, columns, times in _lanes(job):
-        ops = columns.ops
+        ops, took = columns.ops, job.durations.lanes[lane.number]
         for op in np.flatnonzero((ops.type != COMPUTE) & (ops.type != RECV) & (times.ops.runs > 0)).tolist():
             key = (ops.axis[op], ops.kind[op], place_of(ops.name[op], ops.kind[op], ops.axis[op]))
             runs = int(times.ops.runs[op]) * lane.ranks
-            more = (runs, runs * int(ops.size[op]), int(times.ops.time[op]) * lane.ranks)
-            sums = found.setdefault(key, [0, 0, 0, 0])
+            wire = runs * sum(sent for _, sent in took.wires[op])
+            more = (runs, runs * int(ops.size[op]), wire, int(times.ops.time[op]) * lane.ranks)
+            sums = found.setdefault(key, [0, 0, 0, 0, 0])
             for at, value in enumerate((*more, int(times.ops.exposed[op]) * lane.ranks)):
                 sums[at] += value
     ranks = len(job.workload.ranks)
     rows = [
-        Hotspot(*key, int(calls), int(size), time / ranks, exposed / ranks)
-        for key, (calls, size, time, exposed) in found.items()
+        Hotspot(*key, int(calls), int(size), int(wire), time / ranks, exposed / ranks)
+        for key, (calls, size, wire, time, exposed) in found.items()
     ]
     return sorted(rows, key=lambda row: (-row.exposed, -row.time, row.axis, row.kind, row.place))
 

@@ -198,6 +198,7 @@ def _communication(job: Job) -> str:
         Column("of the step", True),
         Column("time a rank", True),
         Column("bytes", True),
+        Column("on the wire", True),
         Column("calls", True),
     ]
     cells: list[list[Cell]] = [
@@ -209,6 +210,7 @@ def _communication(job: Job) -> str:
             (f"{row.exposed / step:.1%}", row.exposed / step),
             (span(row.time), row.time),
             (_bytes(row.bytes), row.bytes),
+            (_bytes(row.wire), row.wire),
             (f"{row.calls:,}", row.calls),
         ]
         for row in shown
@@ -220,8 +222,9 @@ def _communication(job: Job) -> str:
         else ""
     )
     return (
-        '<section class="long"><h2>Communication</h2><p>Of all layers together. Calls and bytes (operands) are of all '
-        "ranks; times are of one rank, mean of all. Exposed is what no computing hides.</p>"
+        '<section class="long"><h2>Communication</h2><p>Of all layers together. Calls, bytes (operands) and what these '
+        "send into the network are of all ranks; times are of one rank, mean of all. Exposed is what no computing "
+        "hides.</p>"
         f"{table(columns, cells, [row.exposed / most for row in shown])}{more}</section>"
     )
 

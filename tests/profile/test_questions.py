@@ -1,6 +1,7 @@
 """Named queries about profiles: a graph, a query, its rows, held against the step in memory, on both engines."""
 
 import dataclasses
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ OPTIONS = GraphOptions(sp=True, recompute="full")
 PLAN = Plan(OPTIONS, dp=2, tp=2, pp=2, seq_len=16, global_batch_size=6)
 QUERIES = (
     *("critical_path", "hotspots", "critical_breakdown", "exposed_communication", "traffic_by_dimension"),
+    "traffic_by_link",
     *("bubble_by_stage", "stragglers", "longest_operators", "arithmetic_intensity", "recompute_cost"),
 )
 
@@ -56,6 +58,12 @@ class Run:
     times_critical: int
     rule: str
     dimension: str | None
+    wires: tuple[tuple[str, int], ...]
+
+    @property
+    def sent(self) -> int:
+        """Into the network, all dimensions together."""
+        return sum(sent for _, sent in self.wires)
 
     @property
     def block(self) -> str:
@@ -86,7 +94,7 @@ def runs(job: JobProfile) -> Iterator[Run]:
                 ops.kind[op], ops.phase[op], ops.axis[op] or None, ops.dtype[op] or None, int(ops.flops[op]),
                 int(ops.bytes[op]), int(ops.size[op]), int(timed.ns[op]), int(spent.runs[op]), int(spent.time[op]),
                 int(spent.exposed[op]), int(spent.slack[op]), int(spent.critical[op]), int(spent.critical_runs[op]),
-                timed.rule[op], timed.dimension[op],
+                timed.rule[op], timed.dimension[op], timed.wires[op],
             )  # fmt: skip
 
 
@@ -139,9 +147,11 @@ def hotspots(job: JobProfile) -> Rows:
         ranks = ranks_of(group)
         size = sum(run.ranks * run.count * run.message for run in group)
         exposed = weighted(group, "exposed")
-        times = (weighted(group, "count") // ranks, size // ranks, weighted(group, "total") // ranks, exposed // ranks)
+        wire = sum(run.ranks * run.count * run.sent for run in group)
+        sizes = (weighted(group, "count") // ranks, size // ranks, wire // ranks)
+        times = (weighted(group, "total") // ranks, exposed // ranks)
         critical = sum(run.critical for run in group)
-        rows.append((*key, ranks, *times, critical, pytest.approx(exposed / ranks / job.step)))
+        rows.append((*key, ranks, *sizes, *times, critical, pytest.approx(exposed / ranks / job.step)))
     return rows
 
 
@@ -158,10 +168,11 @@ def exposed_communication(job: JobProfile) -> Rows:
     rows: Rows = []
     for key, group in grouped(talks(list(runs(job))), lambda run: (run.axis, run.kind, run.phase)).items():
         size = sum(run.ranks * run.count * run.message for run in group)
+        wire = sum(run.ranks * run.count * run.sent for run in group)
         time, exposed = weighted(group, "total"), weighted(group, "exposed")
         rows.append(
             (
-                *(*key, weighted(group, "count") / 8, size // 8, time // 8, exposed // 8),
+                *(*key, weighted(group, "count") / 8, size // 8, wire // 8, time // 8, exposed // 8),
                 *(pytest.approx(1 - exposed / time), pytest.approx(exposed / 8 / job.step)),
             )
         )
@@ -169,12 +180,32 @@ def exposed_communication(job: JobProfile) -> Rows:
 
 
 def traffic_by_dimension(job: JobProfile) -> Rows:
+    crossed: dict[tuple[Any, ...], list[tuple[Run, int]]] = defaultdict(list)
+    for run in talks(list(runs(job))):
+        for dimension, sent in run.wires:
+            crossed[dimension, run.axis].append((run, sent))
     rows: Rows = []
-    for key, group in grouped(talks(list(runs(job))), lambda run: (run.dimension, run.axis)).items():
+    for key, found in crossed.items():
+        group = [run for run, _ in found]
         size = sum(run.ranks * run.count * run.message for run in group)
+        wire = sum(run.ranks * run.count * sent for run, sent in found)
         time, exposed = weighted(group, "total"), weighted(group, "exposed")
         share = pytest.approx(time / 8 / job.step)
-        rows.append((*key, weighted(group, "count"), size, time // 8, exposed // 8, share))
+        rows.append((*key, weighted(group, "count"), size, wire, time // 8, exposed // 8, share))
+    return rows
+
+
+def traffic_by_link(job: JobProfile) -> Rows:
+    # A byte a nanosecond into every dimension.
+    rows: Rows = []
+    for lane in job.times.network.lanes:
+        mine = [run for run in talks(list(runs(job))) if run.lane == lane.number and run.count]
+        for dimension in {name for run in mine for name, _ in run.wires}:
+            there = [(run, sent) for run in mine for name, sent in run.wires if name == dimension]
+            wire = sum(run.count * sent for run, sent in there)
+            port = (dimension, lane.rank_class, lane.stage, lane.rank, lane.ranks)
+            messages, time = sum(run.count for run, _ in there), sum(run.total for run, _ in there)
+            rows.append((*port, messages, wire, 1e9, wire, pytest.approx(wire / job.step), time))
     return rows
 
 
@@ -288,10 +319,42 @@ def test_every_question_has_the_answer_that_the_step_gives(store: Store) -> None
             match = next((each for each in left if row == each), None)
             assert match is not None, (name, row)
             left.remove(match)
-        order = {"hotspots": 9, "longest_operators": 6}.get(name)
+        order = {"hotspots": 10, "longest_operators": 6, "traffic_by_link": 9}.get(name)
         if order is not None:
             values = [row[order] for row in rows]
             assert values == sorted(values, reverse=True), name
             # None that was left out would have stood before the last one.
             if name == "longest_operators":
                 assert all(each[order] <= values[-1] for each in left)
+
+
+def test_a_message_over_two_dimensions_is_traffic_of_both(store: Store) -> None:
+    options = GraphOptions()
+    graph = build_graph(card("llama", layers=2), options)
+    write_graph(store, graph)
+    instance = instantiate(store, graph.key, Plan(options, tp=4, seq_len=16))
+    inner, outer = PLAIN.dimensions
+    free = dataclasses.replace(PLAIN, dimensions=(dataclasses.replace(inner, bandwidth=math.inf), outer))
+    answers = {}
+    for name, system in (("plain", PLAIN), ("free", free)):
+        profile, _ = record_profile(store, profile_job(read_workload(store, instance), system))
+        for query in ("traffic_by_dimension", "traffic_by_link"):
+            answers[name, query] = store.query(load(f"analyze/{query}").text, {"profile": profile}).rows
+    # Of the steps of a ring over two nodes of two, one of two stays inside; each sends 3/4 of the buffer twice.
+    rows = {row[0]: row for row in answers["plain", "traffic_by_dimension"] if row[1] == "tp"}
+    (messages, put_in), *others = {row[2:4] for row in rows.values()}
+    assert set(rows) == {"inner", "outer"}
+    assert (messages > 0, others) == (True, [])
+    assert [row[4] for row in rows.values()] == [put_in * 3 // 4] * 2
+    sent: dict[str, tuple[int, int]] = {}
+    for name, _, count, _, wire, *_ in answers["plain", "traffic_by_dimension"]:
+        before = sent.get(name, (0, 0))
+        sent[name] = (before[0] + count // 4, before[1] + wire // 4)
+    links = [row[:8] for row in answers["plain", "traffic_by_link"]]
+    assert links == [(name, 0, 0, 0, 4, *sent[name], 1e9) for name in ("inner", "outer")]
+    # A port without a bound is never busy. There a ring inside, then one outside, is no slower, and sends less outside.
+    links = [(row[0], *row[7:10]) for row in answers["free", "traffic_by_link"]]
+    assert [row[0] for row in links] == ["outer", "inner"]
+    assert links[1][1:] == (None, 0, 0.0)
+    assert links[0][1] == 1e9
+    assert links[0][2] > 0

@@ -144,6 +144,22 @@ def test_what_another_clock_wrote_is_replaced(store: Store) -> None:
     assert told[-1][0] == told[-1][1] >= count - 1
 
 
+def test_one_that_does_not_tell_what_is_sent_is_replaced_and_keeps_its_name(store: Store) -> None:
+    job = profiled(store)
+    told = {"instance": job.workload.instance, "step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu}
+    with building(store, "Profile", profile_id(job), {**told, "name": "mine"}):
+        pass
+    assert record_profile(store, job) == (profile_id(job), True)
+    assert record_profile(store, job) == (profile_id(job), False)
+    node = store.query("MATCH (p:Profile) RETURN p.name AS n, p.dimensions AS d, p.dimension_bandwidths AS b").rows
+    assert node == (("mine", ["inner", "outer"], [1e9, 1e9]),)
+    ops = store.query("MATCH (t:OpTime) RETURN t.type AS type, t.wires AS w, t.wire_bytes AS b").rows
+    assert all((wires is None) == (type_ not in ("collective", "send")) for type_, wires, _ in ops)
+    assert all(len(sent) == len(wires) for _, wires, sent in ops if wires is not None)
+    found = {tuple(wires or ()) for _, wires, _ in ops}
+    assert {("inner",), ("outer",)} <= found
+
+
 def test_the_id_is_of_all_that_a_profile_is_made_from(store: Store) -> None:
     job = profiled(store)
     rows = [

@@ -24,6 +24,11 @@ NODES = (switch(8, 400), switch(4, 25, name="outside"))
 CURVE = Curve(((Fraction(10**3), Fraction(1, 10)), (Fraction(10**6), Fraction(7, 10)), (Fraction(10**9), Fraction(1))))
 
 
+def bare(timed: Timed) -> Timed:
+    """Without what is put on the wire, which has tests of its own."""
+    return replace(timed, wires=())
+
+
 @pytest.mark.parametrize("n", [2, 3, 4, 7, 8])
 def test_rings_take_what_their_closed_forms_say(n: int) -> None:
     network, ranks, size = (switch(8),), tuple(range(n)), 8 * 3 * 7 * 10**6
@@ -44,13 +49,13 @@ def test_a_step_of_a_ring_takes_a_latency() -> None:
     network = (switch(8, latency=1000),)
     size, ranks = 8 * 10**9, tuple(range(8))
     timed = time_message(network, Message("all_reduce", size, ranks))
-    assert timed == Timed(14 * 1000 + 14 * 10**7, "ring", "inside")
+    assert bare(timed) == Timed(14 * 1000 + 14 * 10**7, "ring", "inside")
 
 
 def test_a_small_all_reduce_goes_up_and_down_a_tree() -> None:
     network, ranks = (switch(8, latency=1000),), tuple(range(8))
-    assert time_message(network, Message("all_reduce", 800, ranks)) == Timed(2 * 3 * 1000 + 16, "tree", "inside")
-    assert time_message(network, Message("all_gather", 100, ranks)) == Timed(7 * 1000 + 7, "ring", "inside")
+    assert bare(time_message(network, Message("all_reduce", 800, ranks))) == Timed(2 * 3 * 1000 + 16, "tree", "inside")
+    assert bare(time_message(network, Message("all_gather", 100, ranks))) == Timed(7 * 1000 + 7, "ring", "inside")
 
 
 def test_a_duration_is_rounded_once_and_a_half_up() -> None:
@@ -61,31 +66,31 @@ def test_a_duration_is_rounded_once_and_a_half_up() -> None:
 
 def test_a_group_of_one_a_node_uses_the_network_between_nodes() -> None:
     timed = time_message(NODES, Message("all_reduce", 10**9, (0, 8, 16, 24)))
-    assert timed == Timed(2 * 3 * 10**9 // 4 // 25, "ring", "outside")
+    assert bare(timed) == Timed(2 * 3 * 10**9 // 4 // 25, "ring", "outside")
 
 
 def test_members_of_a_node_share_the_work_between_nodes() -> None:
     # Eight rings beside each other: 8 x 25 GB/s between nodes, which is less than 400 GB/s inside.
     whole = time_message(NODES, Message("all_reduce", 32 * 10**8, tuple(range(32))))
-    assert whole == Timed(2 * 31 * 10**8 // 200, "ring", "outside")
+    assert bare(whole) == Timed(2 * 31 * 10**8 // 200, "ring", "outside")
     # Between fast nodes a ring inside, one outside of an eighth, and back again are faster than one through all.
     fast = (switch(8, inf), switch(4, 25, latency=10**6, name="outside"))
     timed = time_message(fast, Message("reduce_scatter", 32 * 10**8, tuple(range(32))))
-    assert timed == Timed(3 * 10**6 + 3 * 10**8 // 25, "hierarchical", "outside")
+    assert bare(timed) == Timed(3 * 10**6 + 3 * 10**8 // 25, "hierarchical", "outside")
 
 
 def test_an_uneven_group_takes_what_is_slowest() -> None:
     network = (switch(8, 400, latency=10), switch(4, 25, latency=1000, name="outside"))
     uneven = time_message(network, Message("reduce_scatter", 12 * 10**8, tuple(range(12))))
     # Four rings, as the second node has four members; every step as long as one between nodes.
-    assert uneven == Timed(11 * 1000 + 11 * 10**8 // 100, "ring", "outside")
+    assert bare(uneven) == Timed(11 * 1000 + 11 * 10**8 // 100, "ring", "outside")
     lone = time_message(network, Message("all_to_all", 3 * 10**8, (0, 1, 8)))
-    assert lone == Timed(1000 + 2 * 10**8 // 25, "direct", "outside")
+    assert bare(lone) == Timed(1000 + 2 * 10**8 // 25, "direct", "outside")
 
 
 def test_dimensions_carry_what_is_sent_directly_beside_each_other() -> None:
     timed = time_message(NODES, Message("all_to_all", 32 * 10**8, tuple(range(32))))
-    assert timed == Timed(24 * 10**8 // 25, "direct", "outside")
+    assert bare(timed) == Timed(24 * 10**8 // 25, "direct", "outside")
 
 
 def test_of_a_mesh_of_links_only_those_to_members_are_used() -> None:
@@ -104,14 +109,14 @@ def test_a_part_of_a_ring_of_links_needs_the_way_back() -> None:
     assert time_message(links, Message("reduce_scatter", 4 * 10**9, (0, 2, 4, 6))).ns == 60 + 3 * 10**9 // 50
     # Of eight, 16 pairs cross a link's place each way; two links.
     assert time_message(links, Message("all_to_all", 8 * 10**9, tuple(range(8)))).ns == 10 + 16 * 10**9 // 100
-    assert time_transfer(links, Transfer(10**9, 0, 7)) == Timed(10 + 10**9 // 50, "p2p", "x")
-    assert time_transfer(links, Transfer(10**9, 0, 4)) == Timed(40 + 10**9 // 50, "p2p", "x")
+    assert bare(time_transfer(links, Transfer(10**9, 0, 7))) == Timed(10 + 10**9 // 50, "p2p", "x")
+    assert bare(time_transfer(links, Transfer(10**9, 0, 4))) == Timed(40 + 10**9 // 50, "p2p", "x")
 
 
 def test_a_message_takes_the_outermost_link_that_it_crosses() -> None:
     network = (switch(8, 400, latency=5), switch(4, 25, latency=50, name="outside"))
-    assert time_transfer(network, Transfer(10**6, 0, 7)) == Timed(5 + 2500, "p2p", "inside")
-    assert time_transfer(network, Transfer(10**6, 7, 8)) == Timed(50 + 40_000, "p2p", "outside")
+    assert bare(time_transfer(network, Transfer(10**6, 0, 7))) == Timed(5 + 2500, "p2p", "inside")
+    assert bare(time_transfer(network, Transfer(10**6, 7, 8))) == Timed(50 + 40_000, "p2p", "outside")
 
 
 def test_an_operator_takes_the_longer_of_computing_and_moving() -> None:

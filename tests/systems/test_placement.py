@@ -15,12 +15,12 @@ from stagedb.systems.placement import Along, crossed
 @pytest.mark.parametrize(
     ("ranks", "spans"),
     [
-        (range(8), [Along(0, 8, 8, 1, True)]),
-        (range(4), [Along(0, 4, 4, 1, False)]),
-        (range(0, 8, 2), [Along(0, 4, 4, 2, True)]),
-        (range(3, 32, 8), [Along(1, 4, 4, 1, True)]),
-        (range(16), [Along(0, 8, 8, 1, True), Along(1, 2, 2, 1, False)]),
-        (range(0, 32, 4), [Along(0, 2, 2, 4, True), Along(1, 4, 4, 1, True)]),
+        (range(8), [Along(0, 8, 8, 1, True, 7, 56)]),
+        (range(4), [Along(0, 4, 4, 1, False, 3, 12)]),
+        (range(0, 8, 2), [Along(0, 4, 4, 2, True, 3, 12)]),
+        (range(3, 32, 8), [Along(1, 4, 4, 1, True, 3, 12)]),
+        (range(16), [Along(0, 8, 8, 1, True, 14, 112), Along(1, 2, 2, 1, False, 1, 128)]),
+        (range(0, 32, 4), [Along(0, 2, 2, 4, True, 4, 8), Along(1, 4, 4, 1, True, 3, 48)]),
         ((5,), []),
     ],
 )
@@ -34,7 +34,7 @@ def test_an_even_group_spans_what_its_ranks_differ_in(ranks: range, spans: list[
 def test_an_uneven_group_is_told() -> None:
     placement = place(tuple(range(12)), (8, 4))
     assert not placement.uniform
-    assert placement.spans == (Along(0, 8, 4, 1, False), Along(1, 2, 2, 1, False))
+    assert placement.spans == (Along(0, 8, 4, 1, False, 10, 68), Along(1, 2, 2, 1, False, 1, 64))
     assert not place((0, 1, 8), (8, 4)).uniform
 
 
@@ -51,6 +51,9 @@ def test_the_members_of_an_even_group_are_the_product_of_its_spans(sizes: list[i
         assert max(rows.values()) == (1 if span is None else span.members)
         assert span is None or min(rows.values()) == span.least
         inside *= size
+    pairs = Counter(crossed(one, other, sizes)[0] for one in ranks for other in ranks if one != other)
+    assert {each.dimension: each.pairs for each in placement.spans} == dict(pairs)
+    assert sum(each.joins for each in placement.spans) == len(ranks) - 1
 
 
 @pytest.mark.parametrize("ranks", [(), (1, 0), (1, 1), (-1, 2)])

@@ -86,6 +86,12 @@ def test_what_is_communicated_adds_up(embedded_store: Store) -> None:
     whole = float((lasted[net.event] * ranks)[sent].sum()) / len(made.workload.ranks)
     assert sum(row.time for row in rows) == pytest.approx(whole)
     assert all(row.exposed <= row.time for row in rows)
+    wires = [
+        int(spent.ops.runs[op]) * lane.ranks * sum(size for _, size in found)
+        for lane, timed, spent in zip(made.lanes, made.durations.lanes, made.times.lanes, strict=True)
+        for op, found in enumerate(timed.wires)
+    ]
+    assert sum(row.wire for row in rows) == sum(wires) > 0
     assert place_of("layer.3.attn.wo.all_reduce.tp.2", "all_reduce", "tp") == "layer.attn.wo"
     assert place_of("bucket.gradients.dp.64", "all_reduce", "dp") == "bucket.gradients"
     assert sum(row.share for row in works(made)) == pytest.approx(1)
