@@ -20,7 +20,8 @@ from scripts._bench import ROOT, Engine, machine
 from scripts._bench_scale import LLAMA, MICROBATCHES, PALM, Bench, Ran, engines, human, profiles, say
 
 QUERIES = (
-    *("critical_path", "hotspots", "critical_breakdown", "exposed_communication", "traffic_by_dimension"),
+    *("critical_path", "hotspots", "hotspots_by_layer", "critical_breakdown", "exposed_communication"),
+    "traffic_by_dimension",
     "traffic_by_link",
     *("bubble_by_stage", "stragglers", "longest_operators", "arithmetic_intensity", "recompute_cost"),
 )
