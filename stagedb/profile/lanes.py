@@ -39,23 +39,13 @@ def find_lanes(workload: Workload) -> tuple[Lane, ...]:
     Ranks of one class and stage are told apart as far as their groups' members or their neighbours are, and so on
     until nothing tells two ranks of a lane apart.
     """
-    ranks = workload.ranks
+    ranks, label = workload.ranks, lane_numbers(workload)
     stage = _stages(workload)
-    members = {axis: _members(workload.groups, axis) for axis in sorted(set(workload.groups.axis))}
-    label = _dense(np.stack([ranks.number, stage], axis=1))
-    while True:
-        met = {axis: _met(label, each) for axis, each in members.items()}
-        beside = [label[each] for each in (ranks.next, ranks.previous, ranks.ring_next, ranks.ring_previous)]
-        finer = _dense(np.stack([label, *beside, *met.values()], axis=1))
-        if finer.max(initial=0) == label.max(initial=0):
-            break
-        label = finer
+    members = _members_by_axis(workload)
     firsts = np.unique(label, return_index=True)[1]
-    # Numbers in the order of their first ranks.
-    label = np.argsort(np.argsort(firsts))[label]
     counts = np.bincount(label)
     lanes = []
-    for number, rank in enumerate(sorted(firsts.tolist())):
+    for number, rank in enumerate(firsts.tolist()):
         groups = {axis: _group(each, rank) for axis, each in members.items()}
         lanes.append(
             Lane(
@@ -72,6 +62,27 @@ def find_lanes(workload: Workload) -> tuple[Lane, ...]:
             )
         )
     return tuple(lanes)
+
+
+def lane_numbers(workload: Workload) -> Ints:
+    """For every rank the number of its lane: see `find_lanes`."""
+    ranks, members = workload.ranks, _members_by_axis(workload)
+    label = _dense(np.stack([ranks.number, _stages(workload)], axis=1))
+    while True:
+        met = {axis: _met(label, each) for axis, each in members.items()}
+        beside = [label[each] for each in (ranks.next, ranks.previous, ranks.ring_next, ranks.ring_previous)]
+        finer = _dense(np.stack([label, *beside, *met.values()], axis=1))
+        if finer.max(initial=0) == label.max(initial=0):
+            break
+        label = finer
+    firsts = np.unique(label, return_index=True)[1]
+    # Numbers in the order of their first ranks.
+    numbers: Ints = np.argsort(np.argsort(firsts))[label]
+    return numbers
+
+
+def _members_by_axis(workload: Workload) -> dict[str, Ints]:
+    return {axis: _members(workload.groups, axis) for axis in sorted(set(workload.groups.axis))}
 
 
 def _stages(workload: Workload) -> Ints:
