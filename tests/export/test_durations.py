@@ -234,7 +234,9 @@ def test_a_step_is_read_back_to_the_nanosecond(
 
 
 def test_some_ranks_stand_for_their_lanes(db: Stagedb, tmp_path: Path) -> None:
-    first = db.profile(model=EIGHT, system=SLOW, pp=4, dp=2, global_batch_size=8)
+    inner, outer = SLOW.dimensions
+    four = dataclasses.replace(SLOW, dimensions=(dataclasses.replace(inner, size=4), outer))
+    first = db.profile(model=EIGHT, system=four, pp=4, dp=2, global_batch_size=8, schedule="gpipe")
     db.export(profile=first.info.id, out=tmp_path / "traces", only="1-7:2")
-    again = db.profile(first.instance.id, system=SLOW, durations=tmp_path / "traces")
+    again = db.profile(first.instance.id, system=four, durations=tmp_path / "traces")
     assert (again.step, again.coverage.share_of_ops) == (first.step, 1)

@@ -404,11 +404,13 @@ def test_a_timed_set_that_cannot_be_right_is_refused(tmp_path: Path, breach: str
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_timed_set_is_what_is_exported(tmp_path: Path, processes: int) -> None:
     made = workload(dp=3, microbatches=3)
-    times = timing(made)
+    times = timing(made, load_system("a100-80gb"))
     write_packed(tmp_path / "timed.packed", trace_set(made, timing=times))
     unpack_traces(tmp_path / "timed.packed", Request(tmp_path / "unpacked", processes=processes))
     export_workload(made, tmp_path / "exported", times=times)
     assert files_of(tmp_path / "unpacked") == files_of(tmp_path / "exported")
+    manifest = json.loads((tmp_path / "unpacked" / "manifest.json").read_text())
+    assert manifest["system"]["name"] == manifest["profile"]["system"] == "a100-80gb"
     assert validate_traces(tmp_path / "unpacked").faults == ()
 
 
