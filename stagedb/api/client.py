@@ -19,10 +19,11 @@ from stagedb.api.results import (
     Viewed,
 )
 from stagedb.api.traces import WriteProgress
-from stagedb.api.wanted import Clock, find_wanted, of_model
+from stagedb.api.wanted import Clock, find_timed, find_wanted, of_model
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
 from stagedb.export import Request, export
+from stagedb.export.durations import profile_row, profile_system
 from stagedb.export.ranks import shard_ranks
 from stagedb.export.simulator import simulator_inputs
 from stagedb.models import Card, card_names
@@ -88,7 +89,8 @@ class Stagedb:
         only: str | None = None,
         shard: str | None = None,
         granularity: str = "op",
-        system: str | Path | System = DEFAULT_SYSTEM,
+        system: str | Path | System | None = None,
+        profile: str | None = None,
         packed: bool = False,
         force: bool = False,
         resume: bool = False,
@@ -106,14 +108,24 @@ class Stagedb:
         `0-1023:8`. shard: instead, one of N equal parts, such as `0/4`; it has a directory of its own
         (`./NAME-RANKS.0of4`). granularity: `op`, a node an operator, or `block`, which merges what is computed between
         two communications into one node with the sums. system: what the simulator inputs beside the traces describe, a
-        preset's name or a file's path (`stagedb systems` lists the presets). packed: one small file
+        preset's name or a file's path (`stagedb systems` lists the presets; `h100` if not given). profile: id or name
+        of a profile, whose instance is exported: nodes say how long they take in it, and the simulator inputs describe
+        its system. packed: one small file
         (`./NAME-RANKS.packed`) that `unpack` expands, instead of a directory. force: replace the trace set, or empty
         directory, that exists under the name. resume: go on with what an export that was interrupted has written, and
         mend a finished one; not with packed. format: `et` or `json`. compress: gzip the traces, which ASTRA-sim does
         not read. replay: run the traces as a simulator would before they get their name; by default for small worlds.
         """
         clock = Clock()
-        wanted = find_wanted(self.store, target, model, typed_words(words))
+        if profile is None:
+            timed, wanted = None, find_wanted(self.store, target, model, typed_words(words))
+        else:
+            timed, wanted = find_timed(self.store, profile, target, model, typed_words(words))
+            if system is not None:
+                raise UsageError(
+                    f"profile {timed.id[: catalog.SHORT_ID]} is on the system {timed.system}, which the simulator "
+                    "inputs describe: leave out --system, or profile on the other system and export that profile"
+                )
         plan = wanted.plan
         if shard is not None:
             if only is not None:
@@ -133,11 +145,22 @@ class Stagedb:
             packed=packed,
         )
         request.check(plan.world, only)
-        described = system if isinstance(system, System) else load_system(system)
+        if timed is not None:
+            described = profile_system(profile_row(self.store, timed.id))
+        else:
+            described = system if isinstance(system, System) else load_system(system or DEFAULT_SYSTEM)
         simulator_inputs(name, plan.world, [size for _, size in Mesh.of(plan).axes], described)
         clock.lap("look up")
         instance = wanted.make(self.store, clock)
-        done = export(self.store, instance.id, request, only=only, system=described, progress=progress)
+        done = export(
+            self.store,
+            instance.id,
+            request,
+            only=only,
+            system=described,
+            profile=None if timed is None else timed.id,
+            progress=progress,
+        )
         return Exported(
             path=path,
             world=done.world,
@@ -148,6 +171,7 @@ class Stagedb:
             seconds={**clock.seconds, **done.seconds},
             instance=instance,
             packed=done.packed,
+            profile=timed,
             there=done.there,
             mended=done.mended,
         )

@@ -96,11 +96,13 @@ class Unpacked:
 class Exported(Unpacked):
     """A trace set on disk, and the instance that it is of.
 
-    `packed`: bytes of the one file that the set is packed in, None for a directory of plain traces.
+    `packed`: bytes of the one file that the set is packed in, None for a directory of plain traces. `profile`: whose
+    durations the nodes have, if they have any.
     """
 
     instance: InstanceInfo
     packed: int | None = None
+    profile: ProfileInfo | None = None
 
 
 @dataclass(frozen=True)

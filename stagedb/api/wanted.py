@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagedb.api import catalog, library
-from stagedb.api.results import InstanceInfo
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.models import Card, card_names
 from stagedb.parallel import Plan
@@ -89,6 +89,48 @@ def find_wanted(store: Store, target: str | None, model: str | Card | None, word
     instance = catalog.the_instance(store, target)
     source = library.find_source(store, instance.graph, words)
     return Wanted(source, source.plan(_changed(instance.plan, words)), None, None if words else instance)
+
+
+def find_timed(
+    store: Store, profile: str, target: str | None, model: str | Card | None, words: Mapping[str, Any]
+) -> tuple[ProfileInfo, Wanted]:
+    """A profile by id or name, and its instance.
+
+    target, model and words, where something is said, mean what they mean to `find_wanted`; words alone change the plan
+    of the profile's instance. UsageError where they lead to another instance than the profile's.
+    """
+    wanted = None if target is None and model is None else find_wanted(store, target, model, words)
+    there = None if wanted is None else _there(store, wanted)
+    # Of several profiles with one name that of the instance is meant.
+    mine = [] if there is None else [each for each in catalog.profiles(store) if each.instance == there.id]
+    found = catalog.find_profile(store, profile, mine) or catalog.the_profile(store, profile)
+    if wanted is None:
+        wanted = find_wanted(store, found.instance, None, words)
+        there = _there(store, wanted)
+    if there is None or there.id != found.instance:
+        asked = "another, which is not in the store" if there is None else f"{_named(there.id, there.name)}"
+        raise UsageError(
+            f"profile {found.id[: catalog.SHORT_ID]} is of instance {_named(found.instance, found.instance_name)}, and "
+            f"what else is said means {asked}: leave out INSTANCE, --model and the options of the plan, or profile "
+            "what they mean (`stagedb profile` takes the same) and export that profile"
+        )
+    return found, dataclasses.replace(wanted, there=there)
+
+
+def _there(store: Store, wanted: Wanted) -> InstanceInfo | None:
+    """The instance of the store that is wanted, if it has been made."""
+    from stagedb.instance import in_full
+
+    if wanted.there is not None or not isinstance(wanted.source.origin, GraphInfo):
+        return wanted.there
+    layers, graph = wanted.source.sizes["L"], wanted.source.origin.id
+    plan = in_full(wanted.plan, layers)
+    of_graph = (each for each in catalog.instances(store) if each.graph == graph)
+    return next((each for each in of_graph if in_full(Plan.from_mapping(each.plan), layers) == plan), None)
+
+
+def _named(id: str, name: str) -> str:
+    return f"{id[: catalog.SHORT_ID]} ({name})"
 
 
 def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stagedb.cli.graphs import count, tell_bubble
-from stagedb.cli.options import Common, SystemName, option_groups
+from stagedb.cli.options import Common, option_groups
 from stagedb.cli.plan import PlanWords
 from stagedb.cli.progress import progress
 
@@ -80,7 +80,21 @@ def export(
         Granularity,
         typer.Option(help="A node an operator, or one for all that is computed between two communications."),
     ] = Granularity.OP,
-    system: SystemName = "h100",
+    system: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="The system that the simulator's inputs describe: a preset (`stagedb systems` lists them) or a "
+            "system's file.  [h100, or the profile's]",
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            help="Id or name of a profile: the traces are of its instance, and each node has its duration.",
+        ),
+    ] = None,
     packed: Annotated[
         bool, typer.Option("--packed", help="Write one small file, from which `stagedb unpack` makes the directory.")
     ] = False,
@@ -111,6 +125,7 @@ def export(
             shard=shard,
             granularity=granularity.value,
             system=system,
+            profile=profile,
             packed=packed,
             force=force,
             resume=resume,
@@ -122,7 +137,8 @@ def export(
         )
     tell_bubble(common, done.instance)
     common.profile(done.seconds)
-    ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}"
+    timed = "" if done.profile is None else f", profile {done.profile.id[:12]}"
+    ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}"
     packed_in = "" if done.packed is None else f" packed in {size(done.packed)}"
     replayed = ", replayed" if done.replayed else ""
     common.say(

@@ -3,7 +3,7 @@
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from stagedb.export.encoded import EncodedClass
 from stagedb.export.ranks import say_ranks
 from stagedb.export.simulator import groups_text
 from stagedb.export.traceset import TraceSet
+from stagedb.export.wire import Ints
 from stagedb.issue.columns import TASK_KINDS, ClassColumns, Workload
 from stagedb.issue.sequence import Sequence as Nodes
 from stagedb.systems.system import System
@@ -29,8 +30,13 @@ def groups_json(workload: Workload) -> str:
     return groups_text({str(gid): members.tolist() for gid, members in pairs})
 
 
-def set_facts(name: str, workload: Workload, granularity: str, system: System) -> dict[str, Any]:
-    """What the traces of an instance are and where they come from, and the system beside them."""
+def set_facts(
+    name: str, workload: Workload, granularity: str, system: System, profile: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What the traces of an instance are and where they come from, and the system beside them.
+
+    profile: what is said of the profile that durations are from, if they are there.
+    """
     return {
         "name": name,
         "instance": workload.instance,
@@ -39,18 +45,22 @@ def set_facts(name: str, workload: Workload, granularity: str, system: System) -
         "plan": dict(workload.plan),
         "world": len(workload.ranks),
         "granularity": granularity,
+        **({} if profile is None else {"profile": dict(profile)}),
         "versions": {"stagedb": importlib.metadata.version("stagedb"), "chakra": VERSION},
         "system": system.to_dict(),
     }
 
 
-def class_facts(workload: Workload, columns: ClassColumns, nodes: Nodes, encoded: EncodedClass) -> dict[str, Any]:
-    """What the traces of a rank class are."""
+def class_facts(
+    columns: ClassColumns, nodes: Nodes, encoded: EncodedClass, ranks: Ints, lanes: Sequence[int]
+) -> dict[str, Any]:
+    """What the traces of a rank class are, or of its `ranks` on these lanes of a profile."""
     return {
         "class": columns.number,
+        **({"lanes": list(lanes)} if lanes else {}),
         "digest": columns.digest,
         "stages": list(columns.stages),
-        "ranks": say_ranks(np.flatnonzero(workload.ranks.number == columns.number)),
+        "ranks": say_ranks(ranks),
         "nodes": nodes.nodes,
         "bytes": encoded.size,
         "encoding": encoded.digest,

@@ -7,6 +7,7 @@ writes.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
@@ -38,6 +39,7 @@ NODE_TYPES = (pb.COMP_NODE, pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_N
 """By the type of the op (an index of `columns.TYPES`)."""
 
 _ATTR = pb.Node.DESCRIPTOR.fields_by_name["attr"].number
+_DURATION = pb.Node.DESCRIPTOR.fields_by_name["duration_micros"].number
 _VALUES = {field.name: field.number for field in pb.AttributeProto.DESCRIPTOR.fields}
 
 
@@ -89,11 +91,20 @@ def rank_bytes(workload: Workload, fields: RankFields, ranks: Ints) -> RankBytes
     return RankBytes(ranks, np.concatenate(parts, axis=1))
 
 
-def encode(columns: ClassColumns, nodes: Sequence, fields: RankFields, said: Mapping[str, str | int]) -> EncodedClass:
-    """Encode a class. `said` goes into the metadata at the beginning of each file, beside the rank."""
+def encode(
+    columns: ClassColumns,
+    nodes: Sequence,
+    fields: RankFields,
+    said: Mapping[str, str | int],
+    ns: Ints | None = None,
+) -> EncodedClass:
+    """Encode a class. `said` goes into the metadata at the beginning of each file, beside the rank.
+
+    ns: how long each of the class's ops takes; without it nodes say nothing of that.
+    """
     tags, own = columns.tasks.tags, nodes.ops.tags(columns.tasks)
     width = wire.varint_size(max(nodes.nodes, int(tags.max(initial=0)) + int(own.max(initial=1))))
-    attributes = _Attributes.of(nodes.ops, fields, width)
+    attributes = _Attributes.of(nodes.ops, fields, width, None if ns is None else nodes.with_sums(ns))
     beginning = _metadata(fields, said)
     templates = [beginning, *(_template(nodes.ops, layout, attributes, width, own) for layout in nodes.layouts)]
     # A reference is the first id of a task; the last one is the tag of the task's messages.
@@ -152,6 +163,8 @@ def attribute(name: str, value: str, values: Rows) -> Rows:
 class _Attributes:
     """Encoded attributes of every op: those that are the same on all ranks; then the group or peer, then the tag.
 
+    Before them all, as its field's number has it, the duration.
+
     `source` is where in a rank's bytes the group or peer is; `length` how many bytes it takes, at the row's end.
     """
 
@@ -162,7 +175,7 @@ class _Attributes:
     length: Ints
 
     @classmethod
-    def of(cls, ops: Ops, fields: RankFields, width: int) -> "_Attributes":
+    def of(cls, ops: Ops, fields: RankFields, width: int, ns: Ints | None) -> "_Attributes":
         axes = {axis: fields.begins.get(f"group.{axis}", -1) for axis in set(ops.axis)}
         collective, message = ops.type == COLLECTIVE, (ops.type == SEND) | (ops.type == RECV)
         source = np.array([axes[axis] for axis in ops.axis], np.int64)
@@ -177,16 +190,16 @@ class _Attributes:
         ranked, _ = wire.join(groups.where(collective), to.where(ops.type == SEND), by.where(ops.type == RECV))
         tags = attribute("comm_tag", "int32_val", wire.constant(bytes(width), len(ops)))
         length = np.where(collective, fields.digits, np.where(message, fields.width, 0))
-        return cls(_fixed_attributes(ops), ranked, tags.where(message), source, length)
+        return cls(_fixed_attributes(ops, ns), ranked, tags.where(message), source, length)
 
 
-def _fixed_attributes(ops: Ops) -> Rows:
-    """Attributes that are the same on all ranks. Layers repeat each other: each distinct one is encoded once."""
+def _fixed_attributes(ops: Ops, ns: Ints | None) -> Rows:
+    """What is the same on all ranks. Layers repeat each other: each distinct one is encoded once."""
     keys: dict[tuple[object, ...], int] = {}
     rows = zip(
         ops.type.tolist(), ops.kind, ops.phase, ops.axis, ops.dtype,
-        ops.flops.tolist(), ops.bytes.tolist(), ops.size.tolist(),
-        strict=True,
+        ops.flops.tolist(), ops.bytes.tolist(), ops.size.tolist(), repeat(None) if ns is None else ns.tolist(),
+        strict=ns is not None,
     )  # fmt: skip
     which = np.fromiter((keys.setdefault(key, len(keys)) for key in rows), np.int64, len(ops))
     chosen = np.zeros(len(keys), np.int64)
@@ -207,12 +220,30 @@ def _fixed_attributes(ops: Ops) -> Rows:
         attribute("axis", "string_val", axis).where(communicates & (axis.lengths > 0)),
         attribute("dtype", "string_val", dtype).where(communicates & (dtype.lengths > 0)),
     ]
+    if ns is not None:
+        micros = whole_micros(ns[chosen])
+        columns = [
+            wire.number_fields(_DURATION, micros).where(micros > 0),
+            *columns,
+            attribute("duration_ns", "int64_val", wire.varints(ns[chosen])),
+        ]
     return wire.join(*columns)[0].take(which)
+
+
+def whole_micros(ns: Ints) -> Ints:
+    """The nearest whole microseconds, a half up; at least 1 of what takes any time, because 0 means unknown."""
+    micros: Ints = np.maximum((ns + 500) // 1000, ns > 0)
+    return micros
 
 
 def node_name(name: str, type_: int) -> str:
     """A node's name: the op's, then the type, which readers look for; without what their formats separate by."""
     return f"{name.replace(',', ';').replace('=', ':')} {pb.NodeType.Name(NODE_TYPES[type_])}"
+
+
+def op_name(name: str, type_: int) -> str:
+    """The name of the op of a node that `node_name` named; any other name as it is."""
+    return name.removesuffix(f" {pb.NodeType.Name(type_)}") if type_ in NODE_TYPES else name
 
 
 def _template(ops: Ops, layout: Layout, attributes: _Attributes, width: int, tags: Ints) -> _Template:

@@ -5,6 +5,7 @@ import numpy as np
 from stagedb.errors import StagedbError, UsageError
 from stagedb.export.bundle import class_facts, groups_json, set_facts
 from stagedb.export.checks import check_workload
+from stagedb.export.durations import Part, Timing, read_timing
 from stagedb.export.encode import RankFields, encode, rank_bytes
 from stagedb.export.output import Clock, Counter, Progress, Request, Summary, write_set, writers_for
 from stagedb.export.packed import packed_size, write_packed
@@ -30,13 +31,14 @@ def export(
     *,
     only: str | None = None,
     system: System | None = None,
+    profile: str | None = None,
     progress: Progress | None = None,
 ) -> Summary:
     """Write the traces of an instance, with communicator groups, simulator inputs and manifest, as the request says.
 
-    only: ranks such as `0-7,16`; all if not given. system: what the simulator inputs describe; the default preset if
-    not given. Raises UsageError for requests that are refused and StagedbError for
-    failures; then nothing is left under the name.
+    only: ranks such as `0-7,16`; all if not given. system: what the simulator inputs describe; if not given the
+    profile's, or the default preset. profile: id of a profile of the instance, whose durations the nodes get. Raises
+    UsageError for requests that are refused and StagedbError for failures; then nothing is left under the name.
     """
     clock, counter = Clock(), Counter(progress)
     row = find(store, instance)
@@ -46,8 +48,9 @@ def export(
     with writers_for(files, 0, request.processes, counter) as pool:
         with clock.stage("read"):
             workload = read_workload(store, instance, row)
+            timing = None if profile is None else read_timing(store, profile, workload)
         with clock.stage("encode"):
-            traces = trace_set(workload, only, request.granularity, system)
+            traces = trace_set(workload, only, request.granularity, system, timing)
         if request.packed:
             return _pack(traces, request, clock)
         return write_set(
@@ -56,7 +59,7 @@ def export(
             pool=pool,
             counter=counter,
             clock=clock,
-            smaller=lambda free: smaller(workload, traces, free),
+            smaller=lambda free: smaller(workload, traces, free, timing),
         )
 
 
@@ -73,37 +76,54 @@ def _pack(traces: TraceSet, request: Request, clock: Clock) -> Summary:
 
 
 def trace_set(
-    workload: Workload, only: str | None = None, granularity: str = "op", system: System | None = None
+    workload: Workload,
+    only: str | None = None,
+    granularity: str = "op",
+    system: System | None = None,
+    timing: Timing | None = None,
 ) -> TraceSet:
-    """Lay out and check every class of an instance, and encode those of which ranks are wanted."""
+    """Lay out and check every class of an instance, and encode those of which ranks are wanted.
+
+    timing: how long its nodes take; the system is that one's if not given.
+    """
     world = len(workload.ranks)
-    system = system or load_system(DEFAULT)
+    system = system or (load_system(DEFAULT) if timing is None else timing.system)
     ranks: Ints = np.arange(world) if only is None else parse_ranks(only, world)
     nodes = {columns.number: sequence(columns, granularity) for columns in workload.classes}
     check_workload(workload, nodes)
     fields = RankFields.of(workload)
     said: dict[str, str | int] = {"model": workload.model, "instance": workload.instance, "world": world}
+    if timing is not None:
+        said["profile"] = timing.profile
     classes = []
     for columns in workload.classes:
-        wanted = ranks[workload.ranks.number[ranks] == columns.number]
-        if len(wanted):
-            number = columns.number
-            encoded = encode(columns, nodes[number], fields, {**said, "class": number})
-            facts = class_facts(workload, columns, nodes[number], encoded)
-            classes.append(ClassTraces(facts, encoded, rank_bytes(workload, fields, wanted)))
+        number = columns.number
+        for part in _parts(workload, number, timing):
+            wanted = np.intersect1d(ranks, part.ranks)
+            if len(wanted):
+                encoded = encode(columns, nodes[number], fields, {**said, "class": number}, part.ns)
+                facts = class_facts(columns, nodes[number], encoded, part.ranks, part.lanes)
+                classes.append(ClassTraces(facts, encoded, rank_bytes(workload, fields, wanted)))
     name = workload.model.replace("/", "_")
     inputs = simulator_inputs(name, world, workload.degrees, system)
     if f"{name}.json" in (MANIFEST, *inputs):
         raise UsageError(f"traces of a model called {name} would have two files {name}.json: give it another name")
     files = {f"{name}.json": groups_json(workload), **inputs}
-    return TraceSet(set_facts(name, workload, granularity, system), files, tuple(classes))
+    profile = None if timing is None else timing.facts
+    return TraceSet(set_facts(name, workload, granularity, system, profile), files, tuple(classes))
 
 
-def smaller(workload: Workload, traces: TraceSet, free: int) -> list[str]:
+def _parts(workload: Workload, number: int, timing: Timing | None) -> tuple[Part, ...]:
+    if timing is None:
+        return (Part((), np.flatnonzero(workload.ranks.number == number)),)
+    return timing.parts[number]
+
+
+def smaller(workload: Workload, traces: TraceSet, free: int, timing: Timing | None = None) -> list[str]:
     """Forms of a set that fit into so many bytes, with their sizes."""
     fits = []
     if traces.facts["granularity"] == "op":
-        blocks = trace_set(workload, granularity="block").only(traces.ranks).bytes
+        blocks = trace_set(workload, granularity="block", timing=timing).only(traces.ranks).bytes
         fits += [f"--granularity block ({blocks:,} bytes)"] if blocks <= free else []
     packed = packed_size(traces)
     return fits + ([f"--packed (at most {packed:,} bytes)"] if packed <= free else [])

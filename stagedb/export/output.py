@@ -267,7 +267,7 @@ def _write(traces: TraceSet, target: Target, pool: Writers | None, counter: Coun
     write_packed(packed, traces, compress=False)
     pool.aim(target)
     for each in traces.classes:
-        pool.give(Job(str(packed), each.number, 0, len(each.ranks.ranks)))
+        pool.give(Job(str(packed), each.key, 0, len(each.ranks.ranks)))
     pool.finish()
     packed.unlink()
 

@@ -23,11 +23,12 @@ from stagedb.export.encoded import EncodedClass, RankBytes
 from stagedb.export.packed_class import wrong_class, wrong_facts
 from stagedb.export.packed_index import files_of, is_int, parse_index, with_system, wrong_files, wrong_index
 from stagedb.export.ranks import parse_ranks
-from stagedb.export.traceset import ClassTraces, TraceSet
+from stagedb.export.traceset import ClassTraces, TraceSet, key_of
 from stagedb.export.wire import Ints
 
-FORMAT = 2
-"""Version of the file's layout. In format 1 a set had no system: it is unpacked with the default one."""
+FORMAT = 3
+"""Version of the file's layout. In format 1 a set had no system: it is unpacked with the default one. Format 3 is of
+sets with a profile's durations; others are written as format 2, which more readers know."""
 
 INDEX = "packed.json"
 
@@ -74,12 +75,12 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
         for each in traces.classes:
             for name, column in _columns(each).items():
                 data = np.ascontiguousarray(column).astype(COLUMNS[name].dtype, copy=False).tobytes()
-                member = _member(each.number, name)
+                member = _member(each.key, name)
                 _put(archive, member, data, compress)
                 rows = column.shape[1] if column.ndim == 2 else None
                 members[member] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "columns": rows}
         index = {
-            "format": FORMAT,
+            "format": FORMAT if "profile" in traces.facts else FORMAT - 1,
             "what": WHAT,
             "set": dict(traces.facts),
             "classes": [dict(each.facts) for each in traces.classes],
@@ -110,8 +111,8 @@ def _columns(traces: ClassTraces) -> dict[str, npt.NDArray[np.generic]]:
     return {**traces.encoded.arrays(), "ranks": traces.ranks.ranks, "values": traces.ranks.values}
 
 
-def _member(number: int, column: str) -> str:
-    return f"classes/{number}/{column}"
+def _member(key: str, column: str) -> str:
+    return f"classes/{key}/{column}"
 
 
 def _put(archive: zipfile.ZipFile, name: str, data: bytes, compress: bool) -> None:
@@ -155,34 +156,34 @@ class Packed:
         """Ranks of the job."""
         return int(self.index["set"]["world"])
 
-    def classes_of(self, ranks: Ints) -> list[int]:
-        """The classes, of those that it holds, of some ranks."""
+    def classes_of(self, ranks: Ints) -> list[str]:
+        """The keys of the classes, of those that it holds, of some ranks."""
         rows = self.index["classes"]
-        return [row["class"] for row in rows if np.isin(ranks, parse_ranks(row["ranks"], self.world)).any()]
+        return [key_of(row) for row in rows if np.isin(ranks, parse_ranks(row["ranks"], self.world)).any()]
 
-    def traces(self, numbers: list[int] | None = None) -> TraceSet:
+    def traces(self, keys: list[str] | None = None) -> TraceSet:
         """All of it, or some classes, with what the index says of them held against what they are."""
-        if numbers is None:
-            numbers = [row["class"] for row in self.index["classes"]]
+        if keys is None:
+            keys = [key_of(row) for row in self.index["classes"]]
         reason = wrong_files(self.index)
         if reason is not None:
             raise self._damaged(f"{INDEX}: {reason}")
-        classes = tuple(self.class_(number) for number in numbers)
+        classes = tuple(self.class_(key) for key in keys)
         for each in classes:
             reason = wrong_facts(each)
             if reason is not None:
-                raise self._damaged(f"class {each.number}: {reason}")
+                raise self._damaged(f"class {each.key}: {reason}")
         return TraceSet(self.index["set"], files_of(self.index), classes)
 
-    def class_(self, number: int) -> ClassTraces:
+    def class_(self, key: str) -> ClassTraces:
         """One class, checked: whatever a file says, what is made of it stays inside its own bytes."""
-        facts = next(row for row in self.index["classes"] if row["class"] == number)
-        columns = {name: self._column(number, name) for name in COLUMNS}
+        facts = next(row for row in self.index["classes"] if key_of(row) == key)
+        columns = {name: self._column(key, name) for name in COLUMNS}
         ranks = RankBytes(columns.pop("ranks"), columns.pop("values"))
         encoded = EncodedClass(**columns)
         reason = wrong_class(encoded, ranks, parse_ranks(facts["ranks"], self.world), int(facts["bytes"]))
         if reason is not None:
-            raise self._damaged(f"class {number}: {reason}")
+            raise self._damaged(f"class {key}: {reason}")
         return ClassTraces(facts, encoded, ranks)
 
     def _index(self) -> dict[str, Any]:
@@ -202,8 +203,8 @@ class Packed:
             raise self._damaged(f"{INDEX}: {reason}")
         return held
 
-    def _column(self, number: int, name: str) -> npt.NDArray[Any]:
-        member = _member(number, name)
+    def _column(self, key: str, name: str) -> npt.NDArray[Any]:
+        member = _member(key, name)
         data = self._read(member)
         said = self.index["members"][member]
         if len(data) != said["bytes"] or hashlib.sha256(data).hexdigest() != said["sha256"]:

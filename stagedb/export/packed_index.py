@@ -16,9 +16,12 @@ import numpy as np
 from stagedb.errors import UsageError
 from stagedb.export.ranks import parse_ranks, say_ranks
 from stagedb.export.simulator import groups_text, simulator_inputs
-from stagedb.export.traceset import MANIFEST
+from stagedb.export.traceset import MANIFEST, key_of
 from stagedb.export.wire import Ints
 from stagedb.systems.system import System
+
+TIMED = 3
+"""The format from which on a set has a profile, and its classes lanes."""
 
 LARGEST_WORLD = 1 << 27
 """Ranks, as many as fit into memory on any machine."""
@@ -41,19 +44,22 @@ def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
 
     The files in it, which can be large, are looked through by `wrong_files`.
     """
-    reason = _wrong_fields("it", index, _INDEX) or _wrong_fields("the set", index["set"], _SET)
+    reason = _wrong_fields("it", index, _INDEX)
     if reason is not None:
         return reason
-    described = index["set"]
+    timed, described = index["format"] >= TIMED, index["set"]
+    reason = _wrong_fields("the set", described, {**_SET, **_TIMED_SET} if timed else _SET)
+    if reason is not None:
+        return reason
     if described["name"] != described["model"].replace("/", "_"):
         name, model = (reprlib.repr(described[word]) for word in ("name", "model"))
         return f"the set is called {name} and is of the model {model}"
     return (
         _wrong_degrees(described["plan"], described["world"])
         or _wrong_system(described)
-        or _wrong_classes(index["classes"], described["world"])
+        or _wrong_classes(index["classes"], described["world"], timed)
         or _wrong_members(
-            index["members"], [f"classes/{row['class']}/{name}" for row in index["classes"] for name in columns]
+            index["members"], [f"classes/{key_of(row)}/{name}" for row in index["classes"] for name in columns]
         )
     )
 
@@ -153,6 +159,16 @@ _SET: _Fields = {
         isinstance(value, dict) and {*value} == {"stagedb", "chakra"} and all(map(_is_text, value.values()))
     ),
 }
+_TIMED_SET: _Fields = {
+    "profile": lambda value: (
+        isinstance(value, dict)
+        and {*value} == {"id", "system", "step"}
+        and _is_text(value["id"])
+        and _is_text(value["system"])
+        and is_int(value["step"])
+        and value["step"] >= 0
+    ),
+}
 _CLASS: _Fields = {
     "class": lambda value: is_int(value) and value >= 0,
     "digest": _is_sha256,
@@ -162,6 +178,9 @@ _CLASS: _Fields = {
     "bytes": _is_count,
     "encoding": _is_sha256,
     "tasks": lambda value: _is_list(value, _is_text),
+}
+_TIMED_CLASS: _Fields = {
+    "lanes": lambda value: _is_list(value, lambda lane: is_int(lane) and lane >= 0) and bool(value),
 }
 _MEMBER: _Fields = {
     "sha256": _is_sha256,
@@ -195,8 +214,11 @@ def _wrong_degrees(plan: Mapping[str, Any], world: int) -> str | None:
 def _wrong_system(described: Mapping[str, Any]) -> str | None:
     """Whether a system is one, said in the one way that `to_dict` has, and gives what a simulator takes."""
     try:
-        if json.dumps(_system(described["system"]).to_dict()) != json.dumps(described["system"]):
+        system = _system(described["system"])
+        if json.dumps(system.to_dict()) != json.dumps(described["system"]):
             return "its system is said in another way than systems are"
+        if described.get("profile", {"system": system.name})["system"] != system.name:
+            return "its profile is of another system"
         _inputs(described)
     except UsageError as error:
         return str(error)
@@ -205,15 +227,24 @@ def _wrong_system(described: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _wrong_classes(rows: list[dict[str, Any]], world: int) -> str | None:
+def _wrong_classes(rows: list[dict[str, Any]], world: int, timed: bool) -> str | None:
+    fields = {**_CLASS, **_TIMED_CLASS} if timed else _CLASS
     for row in rows:
-        reason = _wrong_fields(f"class {reprlib.repr(row.get('class'))}", row, _CLASS)
+        reason = _wrong_fields(f"class {reprlib.repr(row.get('class'))}", row, fields)
         if reason is not None:
             return reason
-    for word in ("class", "digest"):
-        said = [row[word] for row in rows]
+    if timed:
+        lanes = [lane for row in rows for lane in row["lanes"]]
+        if len({*lanes}) < len(lanes):
+            return "a lane is there twice"
+    # A class's parts have its number and digest; other classes have others.
+    known = (
+        {(row["class"], row["digest"]) for row in rows} if timed else [(row["class"], row["digest"]) for row in rows]
+    )
+    for at, word in enumerate(("number", "digest")):
+        said = [each[at] for each in known]
         if len({*said}) < len(said):
-            return f"two classes have one {'number' if word == 'class' else word}"
+            return f"two classes have one {word}"
     taken: list[Ints] = []
     for row in rows:
         try:

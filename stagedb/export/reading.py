@@ -27,6 +27,7 @@ ATTRIBUTE_FIELDS: Mapping[str, str] = {
     "kind": "string_val",
     "axis": "string_val",
     "dtype": "string_val",
+    "duration_ns": "int64_val",
 }
 """The attributes that stagedb knows, and the field of `AttributeProto` that holds each one's value."""
 
@@ -41,7 +42,7 @@ class TraceColumns:
 
     attributes: for each known attribute one value a node, None where the node lacks it (or has it in another type).
     mistyped: (index of the node, attribute, field that holds its value) where the type is not the one that readers
-    want; `repeated`: attributes that a node has twice.
+    want; `repeated`: attributes that a node has twice. micros: durations, 0 where a node says none.
     """
 
     path: Path
@@ -54,6 +55,7 @@ class TraceColumns:
     attributes: Mapping[str, list[Any]]
     mistyped: list[tuple[int, str, str]]
     repeated: list[tuple[int, str]]
+    micros: list[int]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -62,7 +64,9 @@ class TraceColumns:
 def read_trace(path: Path) -> TraceColumns:
     """One rank's trace (`.et`, also gzipped). TraceError, with the offset, where the file is not one."""
     metadata, messages = _opened(path)
-    trace = TraceColumns(path, metadata.version, [], [], [], [], [], {name: [] for name in ATTRIBUTE_FIELDS}, [], [])
+    trace = TraceColumns(
+        path, metadata.version, [], [], [], [], [], {name: [] for name in ATTRIBUTE_FIELDS}, [], [], []
+    )
     node = pb.Node()
     for index, data in enumerate(messages):
         _parse(node, data, path, index + 1)
@@ -71,17 +75,45 @@ def read_trace(path: Path) -> TraceColumns:
         trace.types.append(node.type)
         trace.data_deps.append(tuple(node.data_deps))
         trace.ctrl_deps.append(tuple(node.ctrl_deps))
+        trace.micros.append(node.duration_micros)
         _attributes(trace, index, node)
     return trace
 
 
-def node_durations(path: Path) -> Iterator[tuple[str, int]]:
-    """Name and duration in microseconds (0: none) of each node of a trace. TraceError as of `read_trace`."""
-    _, messages = _opened(path)
+@dataclass(frozen=True)
+class NodeTime:
+    """How long a node takes: microseconds (0: unknown), and exact ns where it says so.
+
+    said: what of `SAID` else it says. rank: whose it is, if the file tells.
+    """
+
+    name: str
+    type: int
+    micros: int
+    ns: int | None
+    said: Mapping[str, Any]
+    rank: int | None
+
+
+SAID = ("kind", "num_ops", "tensor_size", "comm_size")
+
+
+def node_times(path: Path) -> Iterator[NodeTime]:
+    """What the nodes of a trace say of their time. TraceError as of `read_trace`."""
+    metadata, messages = _opened(path)
+    rank = next((each.int32_val for each in metadata.attr if each.name == "rank"), None)
     node = pb.Node()
     for index, data in enumerate(messages):
         _parse(node, data, path, index + 1)
-        yield node.name, int(node.duration_micros)
+        said = {
+            each.name: getattr(each, field)
+            for each in node.attr
+            if each.HasField(field := ATTRIBUTE_FIELDS.get(each.name, "int64_val"))
+        }
+        ns = said.get("duration_ns")
+        yield NodeTime(
+            node.name, node.type, node.duration_micros, ns, {name: said[name] for name in SAID if name in said}, rank
+        )
 
 
 def _opened(path: Path) -> tuple[pb.GlobalMetadata, Iterator[bytes]]:

@@ -28,6 +28,7 @@ RULES: Mapping[str, str] = {
     "group": "a collective's group exists, has the rank in it, and has more than one member",
     "chain": "a rank's collectives and sends wait for each other in issue order",
     "matching": "members of a group issue the same collectives in the same order with the same size",
+    "duration": "every node has a duration_ns or none has; duration_micros is it in whole microseconds, at least 1",
     "message": "sends and receives agree in tag, ends and size, one for one",
     "replay": "run in issue order, every node of every rank ends",
 }
@@ -77,7 +78,22 @@ def _check_nodes(rank: int, trace: TraceColumns, groups: Groups, world: int) -> 
             yield from _check_collective(rank, trace, index, groups, world)
         else:
             yield from _check_message(rank, trace, index, world)
+    yield from _check_durations(trace)
     yield from _check_dependencies(trace)
+
+
+def _check_durations(trace: TraceColumns) -> Found:
+    """Those of a run, in whole microseconds alone, say nothing that could be wrong."""
+    timed = trace.attributes["duration_ns"]
+    if all(ns is None for ns in timed):
+        return
+    for index, (ns, micros) in enumerate(zip(timed, trace.micros, strict=True)):
+        if ns is None:
+            yield index, "duration", "duration_ns is missing, which other nodes have"
+        elif ns < 0:
+            yield index, "duration", f"duration_ns is {ns}"
+        elif micros != max((ns + 500) // 1000, int(ns > 0)):
+            yield index, "duration", f"duration_micros is {micros}, and duration_ns {ns}"
 
 
 def _check_ids(trace: TraceColumns) -> Found:
@@ -205,6 +221,14 @@ def _check_chain(trace: TraceColumns) -> Found:
             count += 1
             before = count
         latest[node] = before
+
+
+def check_timed(traces: Mapping[int, TraceColumns]) -> Iterator[Fault]:
+    """Ranks without durations, where others have some."""
+    timed = {rank: any(ns is not None for ns in trace.attributes["duration_ns"]) for rank, trace in traces.items()}
+    if any(timed.values()):
+        for rank in (rank for rank, said in timed.items() if not said):
+            yield Fault(rank, None, "", "duration", "no node has a duration_ns, and other ranks' nodes have")
 
 
 def check_groups(groups: Groups, world: int) -> Iterator[Fault]:

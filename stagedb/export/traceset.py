@@ -15,20 +15,29 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class ClassTraces:
-    """The traces of a rank class. `facts` is its row of the manifest."""
+    """The traces of a rank class, or of the part of it that a profile times alike.
+
+    `facts` is the row of the manifest.
+    """
 
     facts: Mapping[str, Any]
     encoded: EncodedClass
     ranks: RankBytes
 
     @property
-    def number(self) -> int:
-        return int(self.facts["class"])
+    def key(self) -> str:
+        """What tells it from the set's others: see `key_of`."""
+        return key_of(self.facts)
 
     @property
     def nodes(self) -> int:
         """Nodes of one rank."""
         return int(self.facts["nodes"])
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    """The class's number; of a part also its first lane: `3`, or `3.17`."""
+    return f"{facts['class']}.{facts['lanes'][0]}" if "lanes" in facts else str(facts["class"])
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.export.ranks import parse_ranks
 from stagedb.export.reading import TraceColumns, TraceError, read_trace
 from stagedb.export.replay import replay
-from stagedb.export.rules import Fault, Groups, check_groups, check_matching, check_messages, check_rank
+from stagedb.export.rules import Fault, Groups, check_groups, check_matching, check_messages, check_rank, check_timed
 from stagedb.export.traceset import MANIFEST
 
 MOST_FAULTS = 20
@@ -83,6 +83,7 @@ def _static_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: in
     yield from check_groups(groups, world)
     for rank, trace in traces.items():
         yield from check_rank(rank, trace, groups, world)
+    yield from check_timed(traces)
     yield from check_matching(traces, groups, world)
     yield from check_messages(traces)
 

@@ -112,10 +112,10 @@ def _write_whole(folder: int, name: str, view: memoryview) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """Write rows `first` to `end - 1` of the ranks of class `number` in a packed file."""
+    """Write rows `first` to `end - 1` of the ranks of class `key` in a packed file."""
 
     packed: str
-    number: int
+    key: str
     first: int
     end: int
 
@@ -245,7 +245,7 @@ def main(lines: Sequence[str] | None = None) -> int:
         job = Job(**json.loads(line))
         try:
             with Packed(Path(job.packed)) as packed:
-                traces = packed.class_(job.number)
+                traces = packed.class_(job.key)
             rows = slice(job.first, job.end)
             ranks = RankBytes(traces.ranks.ranks[rows], traces.ranks.values[rows])
             write_ranks(traces.encoded, ranks, target, lambda count: tell(written=count))

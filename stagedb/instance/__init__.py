@@ -2,7 +2,7 @@
 
 from stagedb.instance.buckets import Bucket
 from stagedb.instance.classes import RankClass
-from stagedb.instance.instantiate import Progress, instantiate, rank_classes
+from stagedb.instance.instantiate import Progress, in_full, instantiate, rank_classes
 from stagedb.instance.layout import Place
 
-__all__ = ["Bucket", "Place", "Progress", "RankClass", "instantiate", "rank_classes"]
+__all__ = ["Bucket", "Place", "Progress", "RankClass", "in_full", "instantiate", "rank_classes"]

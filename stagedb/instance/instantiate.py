@@ -53,11 +53,14 @@ RANKS_AT_ONCE = 8192
 """Ranks that one transaction creates or lists in groups."""
 
 
+def in_full(plan: Plan, layers: int) -> Plan:
+    """The plan with what follows from its other words said: plans that say the same are equal."""
+    return dataclasses.replace(plan, global_batch_size=plan.batch, layers_per_stage=plan.stage_layers(layers))
+
+
 def instance_id(graph: StoredGraph, plan: Plan) -> str:
     """The digest of graph and plan: the same for two plans that say the same thing in other words."""
-    spoken = dataclasses.replace(
-        plan, global_batch_size=plan.batch, layers_per_stage=plan.stage_layers(graph.sizes["L"])
-    )
+    spoken = in_full(plan, graph.sizes["L"])
     text = json.dumps({"format": str(FORMAT), "graph": graph.id, "plan": spoken.to_json()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 

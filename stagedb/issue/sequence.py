@@ -55,7 +55,7 @@ class Layout:
 class Sequence:
     """All nodes of a class. `base` is the id of each task's first node, `layout` its layout.
 
-    `ops` are the class's, and after them those that stand for several.
+    `ops` are the class's, and after them those that stand for several: `merged` has the rows of each.
     `sources` has a row a task: the tasks that its layout's references mean, itself first; -1 for none.
     """
 
@@ -65,6 +65,11 @@ class Sequence:
     base: Ints
     sources: Ints
     nodes: int
+    merged: tuple[tuple[int, ...], ...] = ()
+
+    def with_sums(self, column: Ints) -> Ints:
+        """A column of the class's ops for all of `ops`: what stands for several has their sum."""
+        return _with_sums(column, self.merged)
 
 
 def sequence(columns: ClassColumns, granularity: str = "op") -> Sequence:
@@ -118,7 +123,8 @@ class _Sequencer:
         self.place = np.full((len(found), len(ops)), -1, np.int64)
         for index, rows in enumerate(self.run_ops):
             self.place[index, rows] = nodes[index]
-        self.ops, self.rows = _merged(ops, self.run_ops, nodes) if merge else (ops, self.run_ops)
+        self.merged, self.rows = _merged(ops, self.run_ops, nodes) if merge else ((), self.run_ops)
+        self.ops = _with_merged(ops, self.merged)
         counts = np.array([len(rows) for rows in self.rows], np.int64)[self.variant]
         self.base: Ints = 1 + np.cumsum(counts) - counts
         types = self.ops.type
@@ -148,7 +154,7 @@ class _Sequencer:
         all_sources = np.full((tasks, width), -1, np.int64)
         for chosen, table in sources:
             all_sources[chosen, : table.shape[1]] = table
-        return Sequence(self.ops, tuple(layouts), layout, self.base, all_sources, self.nodes)
+        return Sequence(self.ops, tuple(layouts), layout, self.base, all_sources, self.nodes, self.merged)
 
     def _rows_of(self, kind: int, chunk: int, first: int, last: int) -> Ints:
         """The ops that a task of this variant runs, in issue order."""
@@ -265,8 +271,8 @@ def _blocks(ops: Ops, rows: Ints) -> Ints:
     return np.concatenate([[0], np.cumsum(~same)]).astype(np.int64)
 
 
-def _merged(ops: Ops, run: list[Ints], nodes: list[Ints]) -> tuple[Ops, list[Ints]]:
-    """Ops with one more for each node that stands for several, and the nodes of each variant as rows of them."""
+def _merged(ops: Ops, run: list[Ints], nodes: list[Ints]) -> tuple[tuple[tuple[int, ...], ...], list[Ints]]:
+    """What each node that stands for several stands for, and the nodes of each variant as rows of ops and of these."""
     numbers: dict[tuple[int, ...], int] = {}
     rows_of = []
     for rows, node in zip(run, nodes, strict=True):
@@ -277,15 +283,18 @@ def _merged(ops: Ops, run: list[Ints], nodes: list[Ints]) -> tuple[Ops, list[Int
             one = tuple(rows[firsts[at] : ends[at]].tolist())
             chosen[at] = len(ops) + numbers.setdefault(one, len(numbers))
         rows_of.append(chosen)
-    return _with_sums(ops, list(numbers)), rows_of
+    return tuple(numbers), rows_of
 
 
-def _with_sums(ops: Ops, sets: list[tuple[int, ...]]) -> Ops:
+def _with_sums(column: Ints, sets: tuple[tuple[int, ...], ...]) -> Ints:
+    return np.concatenate([column, np.array([int(column[list(rows)].sum()) for rows in sets], np.int64)])
+
+
+def _with_merged(ops: Ops, sets: tuple[tuple[int, ...], ...]) -> Ops:
     """The ops, and after them one a set of rows, which computes what all of the set do."""
+    if not sets:
+        return ops
     first = np.array([rows[0] for rows in sets], np.int64)
-
-    def sums(column: Ints) -> Ints:
-        return np.concatenate([column, np.array([int(column[list(rows)].sum()) for rows in sets], np.int64)])
 
     def numbers(column: Ints) -> Ints:
         return np.concatenate([column, column[first]])
@@ -304,8 +313,8 @@ def _with_sums(ops: Ops, sets: list[tuple[int, ...]]) -> Ops:
         phase=texts(ops.phase),
         axis=texts(ops.axis),
         dtype=texts(ops.dtype),
-        flops=sums(ops.flops),
-        bytes=sums(ops.bytes),
+        flops=_with_sums(ops.flops, sets),
+        bytes=_with_sums(ops.bytes, sets),
         size=numbers(ops.size),
         peer=numbers(ops.peer),
     )

@@ -44,24 +44,13 @@ def find_lanes(workload: Workload, network: Sequence[Dimension] = ()) -> tuple[L
     Ranks of one class and stage are told apart as far as their groups and neighbours stand differently, as their
     groups' members or their neighbours are told apart, and so on until nothing tells two ranks of a lane apart.
     """
-    ranks = workload.ranks
+    ranks, label = workload.ranks, lane_numbers(workload, network)
     stage = stages_of(workload)
-    members = {axis: _members(workload.groups, axis) for axis in sorted(set(workload.groups.axis))}
-    placed = [standing(workload, members, network)] if network else []
-    label = _dense(np.concatenate([np.stack([ranks.number, stage], axis=1), *placed], axis=1))
-    while True:
-        met = {axis: _met(label, each) for axis, each in members.items()}
-        beside = [label[each] for each in (ranks.next, ranks.previous, ranks.ring_next, ranks.ring_previous)]
-        finer = _dense(np.stack([label, *beside, *met.values()], axis=1))
-        if finer.max(initial=0) == label.max(initial=0):
-            break
-        label = finer
+    members = _members_by_axis(workload)
     firsts = np.unique(label, return_index=True)[1]
-    # Numbers in the order of their first ranks.
-    label = np.argsort(np.argsort(firsts))[label]
     counts = np.bincount(label)
     lanes = []
-    for number, rank in enumerate(sorted(firsts.tolist())):
+    for number, rank in enumerate(firsts.tolist()):
         groups = {axis: _group(each, rank) for axis, each in members.items()}
         lanes.append(
             Lane(
@@ -78,6 +67,28 @@ def find_lanes(workload: Workload, network: Sequence[Dimension] = ()) -> tuple[L
             )
         )
     return tuple(lanes)
+
+
+def lane_numbers(workload: Workload, network: Sequence[Dimension] = ()) -> Ints:
+    """For every rank the number of its lane: see `find_lanes`."""
+    ranks, members = workload.ranks, _members_by_axis(workload)
+    placed = [standing(workload, members, network)] if network else []
+    label = _dense(np.concatenate([np.stack([ranks.number, stages_of(workload)], axis=1), *placed], axis=1))
+    while True:
+        met = {axis: _met(label, each) for axis, each in members.items()}
+        beside = [label[each] for each in (ranks.next, ranks.previous, ranks.ring_next, ranks.ring_previous)]
+        finer = _dense(np.stack([label, *beside, *met.values()], axis=1))
+        if finer.max(initial=0) == label.max(initial=0):
+            break
+        label = finer
+    firsts = np.unique(label, return_index=True)[1]
+    # Numbers in the order of their first ranks.
+    numbers: Ints = np.argsort(np.argsort(firsts))[label]
+    return numbers
+
+
+def _members_by_axis(workload: Workload) -> dict[str, Ints]:
+    return {axis: _members(workload.groups, axis) for axis in sorted(set(workload.groups.axis))}
 
 
 def stages_of(workload: Workload) -> Ints:

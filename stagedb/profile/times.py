@@ -11,9 +11,21 @@ import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.issue.columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
-from stagedb.profile.lanes import Lane, group_of
+from stagedb.profile.lanes import Lane, group_of, lane_numbers
 from stagedb.profile.standing import BESIDE
-from stagedb.systems import Costs, Coverage, Durations, Placement, Subject, System, Timed, Transfer, Wires, Work
+from stagedb.systems import (
+    Costs,
+    Coverage,
+    Dimension,
+    Durations,
+    Placement,
+    Subject,
+    System,
+    Timed,
+    Transfer,
+    Wires,
+    Work,
+)
 
 NOTHING = Timed(0, "")
 """Of what receives: it takes no time, its message does."""
@@ -67,13 +79,14 @@ def time_ops(
     """
     costs = Costs(system, len(workload.ranks))
     by_number = {each.number: each for each in workload.classes}
+    spoken = _spoken_for(workload, lanes, measured, costs.network)
     pairs: list[tuple[Timed, Timed, int]] = []
     rows = []
     for lane in lanes:
         columns = by_number[lane.rank_class]
         stands = _Stands.of(workload, lane, columns, costs)
         modelled = [_model(costs, columns, op, stands) for op in range(len(columns.ops))]
-        taken = modelled if measured is None else _replaced(columns, modelled, measured)
+        taken = modelled if measured is None else _replaced(columns, modelled, measured, spoken[lane.number])
         rows.append(
             LaneDurations(
                 whole_ns([each.ns for each in taken], columns),
@@ -124,8 +137,21 @@ def _model(costs: Costs, columns: ClassColumns, op: int, stands: _Stands) -> Tim
     return costs.transfer(Transfer(int(ops.size[op]), stands.rank, target))
 
 
-def _replaced(columns: ClassColumns, modelled: Sequence[Timed], measured: Durations) -> list[Timed]:
-    """What was measured of each op, and the model's time of the others."""
+def _spoken_for(
+    workload: Workload, lanes: Sequence[Lane], measured: Durations | None, network: Sequence[Dimension]
+) -> list[int]:
+    """Of each lane the smallest rank that was measured on its own; without one, its first."""
+    ranks = [lane.rank for lane in lanes]
+    if measured is not None and measured.ranks:
+        numbers = lane_numbers(workload, network)
+        for rank in sorted(measured.ranks, reverse=True):
+            if rank < len(numbers):
+                ranks[numbers[rank]] = rank
+    return ranks
+
+
+def _replaced(columns: ClassColumns, modelled: Sequence[Timed], measured: Durations, rank: int) -> list[Timed]:
+    """What was measured of each op, of a rank where ranks differ, and the model's time of the others."""
     ops = columns.ops
     found = []
     for op, model in enumerate(modelled):
@@ -139,6 +165,7 @@ def _replaced(columns: ClassColumns, modelled: Sequence[Timed], measured: Durati
             flops=int(ops.flops[op]) if computes else None,
             bytes=int(ops.bytes[op]) if computes else None,
             message=None if computes else int(ops.size[op]),
+            rank=rank,
         )
         found.append(measured.time(subject, model))
     return found

@@ -24,18 +24,22 @@ MATCHED = (*TEXTS, *NUMBERS)
 UNITS: Mapping[str, int] = {"duration_ns": 1, "duration_us": 1000}
 """Columns of the time, and ns of their unit."""
 
+FIELDS = (*MATCHED, "rank")
+"""All that a row may say. Ranks are of traces, where ranks of one operator differ; a table has none."""
+
 Key = tuple[str | int | None, ...]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An operator, collective or send that may have been measured."""
+    """An operator, collective or send that may have been measured. rank: on which it runs."""
 
     name: str
     kind: str
     flops: int | None = None
     bytes: int | None = None
     message: int | None = None
+    rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,12 @@ class Measured:
     flops: int | None = None
     bytes: int | None = None
     message: int | None = None
+    rank: int | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
         """What the row says."""
-        return tuple(each for each in MATCHED if getattr(self, each) is not None)
+        return tuple(each for each in FIELDS if getattr(self, each) is not None)
 
 
 class Durations:
@@ -76,6 +81,7 @@ class Durations:
                 )
         if not self.rows:
             raise UsageError("a table of measured durations has no rows")
+        self.ranks = frozenset(row.rank for row in self.rows if row.rank is not None)
         self._known: dict[Subject, Measured | None] = {}
 
     def find(self, subject: Subject) -> Measured | None:

@@ -26,10 +26,12 @@ class CraftedNode:
     attributes: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, str] = field(default_factory=dict)
     name: str | None = None
+    micros: int = 0
 
     def message(self) -> pb.Node:
         word = pb.NodeType.Name(self.type) if self.type in pb.NodeType.values() else "UNKNOWN"
         node = pb.Node(id=self.id, name=self.name or f"op.{self.id} {word}", type=self.type)  # type: ignore[arg-type]
+        node.duration_micros = self.micros
         node.data_deps.extend(self.data_deps)
         node.ctrl_deps.extend(self.ctrl_deps)
         for name, value in {"is_cpu_op": False, **self.attributes}.items():

@@ -21,7 +21,7 @@ from stagedb.export.exporting import trace_set
 from stagedb.export.packed import COLUMNS, INDEX, Packed, write_packed
 from stagedb.systems import load_system
 from tests.export.synthetic import workload
-from tests.export.written import export_workload, files_of
+from tests.export.written import export_workload, files_of, timing
 
 
 def pack(path: Path, only: str | None = None, granularity: str = "op", **said: Any) -> Path:
@@ -374,8 +374,53 @@ def test_a_checksum_that_does_not_agree_is_told(tmp_path: Path, file: Path) -> N
         unpack_traces(broken, Request(tmp_path / "out"))
 
 
+TIMED: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
+    "no profile": (in_set(profile=None), "the set has no profile"),
+    "a profile that is none": (in_set(profile="mine"), "profile is 'mine'"),
+    "a profile of no step": (in_set(profile={"id": "a", "system": "h100"}), "profile is"),
+    "a profile of a negative step": (in_set(profile={"id": "a", "system": "h100", "step": -1}), "profile is"),
+    "a profile on another system": (in_set(profile={"id": "a", "system": "b", "step": 1}), "is of another system"),
+    "a class of no lanes": (in_class(0, lanes=[]), r"lanes is \[\]"),
+    "no lanes": (in_class(0, lanes=None), "class 0 has no lanes"),
+    "lanes that are none": (in_class(0, lanes=["0"]), "lanes is"),
+    "a lane twice": (in_class(0, lanes=[0, 1]), "a lane is there twice"),
+    "another digest in one class": (in_class(0, digest=SHA), "two classes have one number"),
+    "a part of another class": (in_class(0, **{"class": 1}), "two classes have one"),
+    "the form of sets without one": (index(format=2), "the set has 'profile', which this format does not know"),
+}
+
+
+@pytest.mark.parametrize("breach", TIMED)
+def test_a_timed_set_that_cannot_be_right_is_refused(tmp_path: Path, breach: str) -> None:
+    change, said = TIMED[breach]
+    made = workload(microbatches=3)
+    write_packed(tmp_path / "timed.packed", trace_set(made, timing=timing(made)))
+    broken = repacked(tmp_path / "timed.packed", tmp_path / "broken.packed", change)
+    with pytest.raises(StagedbError, match=said):
+        unpack_traces(broken, Request(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_timed_set_is_what_is_exported(tmp_path: Path, processes: int) -> None:
+    made = workload(dp=3, microbatches=3)
+    times = timing(made, load_system("a100-80gb"))
+    write_packed(tmp_path / "timed.packed", trace_set(made, timing=times))
+    unpack_traces(tmp_path / "timed.packed", Request(tmp_path / "unpacked", processes=processes))
+    export_workload(made, tmp_path / "exported", times=times)
+    assert files_of(tmp_path / "unpacked") == files_of(tmp_path / "exported")
+    manifest = json.loads((tmp_path / "unpacked" / "manifest.json").read_text())
+    assert manifest["system"]["name"] == manifest["profile"]["system"] == "a100-80gb"
+    assert validate_traces(tmp_path / "unpacked").faults == ()
+
+
+def test_sets_without_a_profile_are_of_the_format_before(file: Path) -> None:
+    with zipfile.ZipFile(file) as archive:
+        assert json.loads(archive.read(INDEX))["format"] == 2
+
+
 def test_a_newer_format_is_told(tmp_path: Path, file: Path) -> None:
-    newer = repacked(file, tmp_path / "newer.packed", index(format=3))
+    newer = repacked(file, tmp_path / "newer.packed", index(format=4))
     with pytest.raises(UsageError, match="use a newer one"):
         unpack_traces(newer, Request(tmp_path / "out"))
 

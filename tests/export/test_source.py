@@ -12,10 +12,12 @@ from stagedb.export import Request, export, validate_traces
 from stagedb.instance import instantiate
 from stagedb.issue.source import read_workload
 from stagedb.parallel import GraphOptions, Plan
+from stagedb.profile import profile_job, record_profile
 from stagedb.store import Store, load, names, write_graph
 from tests.export.plain import parse, plain_nodes
 from tests.instance.small_graph import small_graph
 from tests.instance.test_engines import OPTIONS, example
+from tests.profile.plain import PLAIN
 
 EIGHT = Plan(tp=2, dp=2, pp=2, seq_len=512, global_batch_size=8)
 
@@ -73,6 +75,15 @@ def test_models_run(embedded_store: Store, tmp_path: Path, style: str, options: 
     assert nodes == plain_nodes(workload, rank)
 
 
+def parameters(store: Store, statement: str, instance: str) -> dict[str, object]:
+    """What a statement is asked with, of an instance's first class; it is profiled where that is asked about."""
+    wanted = {field.name for field in load(statement).params}
+    said: dict[str, object] = {"instance": instance, "class": 0}
+    if "profile" in wanted:
+        said["profile"], _ = record_profile(store, profile_job(read_workload(store, instance), PLAIN))
+    return {name: said[name] for name in wanted}
+
+
 def test_an_unknown_instance_is_refused(embedded_store: Store, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="stagedb ls"):
         export(embedded_store, "nothing", Request(tmp_path / "traces"))
@@ -83,10 +94,9 @@ def test_an_unknown_instance_is_refused(embedded_store: Store, tmp_path: Path) -
 @pytest.mark.parametrize("statement", [name for name in names() if name.startswith("export/")])
 def test_statements_seek_by_an_index(store: Store, statement: str) -> None:
     """None scans what belongs to other instances, or expands one node into all others."""
-    params = {"instance": made(store), "class": 0}
     loaded = load(statement)
+    given = parameters(store, statement, made(store))
     with store._session("READ") as session:
-        given = {field.name: params[field.name] for field in loaded.params}
         plan = session.run(f"EXPLAIN {loaded.text}", given).consume().plan
     assert plan is not None
     found = operators(plan)
@@ -110,7 +120,7 @@ def test_statements_grow_linearly(store: Store, statement: str, grows: dict[str,
 def work(store: Store, statement: str, instance: str) -> int:
     """What Neo4j counts as touched in the store."""
     loaded = load(statement)
-    given = {field.name: {"instance": instance, "class": 0}[field.name] for field in loaded.params}
+    given = parameters(store, statement, instance)
     with store._session("READ") as session:
         profile = session.run(f"PROFILE {loaded.text}", given).consume().profile
     assert profile is not None

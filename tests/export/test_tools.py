@@ -17,7 +17,7 @@ import pytest
 
 from tests.export.plain import parse, serialize
 from tests.export.synthetic import workload
-from tests.export.written import export_workload
+from tests.export.written import export_workload, timing
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,6 +105,22 @@ def test_the_jsonizer_reads_every_node(tools: Path, trace: Path, tmp_path: Path)
         for each in ours.attr:
             if each.HasField("int64_val"):
                 assert int(values[each.name]["int64Val"]) == each.int64_val
+
+
+def test_the_tools_read_durations(tools: Path, tmp_path: Path) -> None:
+    made = workload(microbatches=5)
+    export_workload(made, tmp_path / "timed", times=timing(made))
+    trace = tmp_path / "timed" / "tiny.5.et"
+    chakra(tools, "chakra.src.jsonizer.jsonizer", trace, tmp_path / "trace.json")
+    documents = json.loads("[" + (tmp_path / "trace.json").read_text().replace("}{", "},{") + "]")
+    _, nodes = parse(trace.read_bytes())
+    assert len(documents) == 1 + len(nodes)
+    for theirs, ours in zip(documents[1:], nodes, strict=True):
+        (ns,) = (int(each["int64Val"]) for each in theirs["attr"] if each["name"] == "duration_ns")
+        assert int(theirs.get("durationMicros", 0)) == ours.duration_micros
+        assert abs(ours.duration_micros * 1000 - ns) <= 500 or (ours.duration_micros, ns < 500) == (1, True)
+    assert any(ours.duration_micros > 1 for ours in nodes)
+    chakra(tools, "chakra.src.visualizer.visualizer", trace, tmp_path / "trace.graphml")
 
 
 def test_the_visualizer_draws_every_dependency(tools: Path, trace: Path, tmp_path: Path) -> None:

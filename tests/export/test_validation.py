@@ -106,6 +106,46 @@ def test_the_first_fault_is_on_the_rank_that_breaks_the_rule(broken: str, rank: 
     assert {fault.rank for fault in faults} & ends
 
 
+def timed(node: CraftedNode, ns: int | None = 1500, micros: int = 2) -> CraftedNode:
+    return dataclasses.replace(node.but(duration_ns=ns), micros=micros)
+
+
+def test_durations_of_every_node_pass() -> None:
+    nodes = {rank: [timed(node) for node in row] for rank, row in sound().items()}
+    assert check(nodes).faults == ()
+    nodes[0] = [
+        timed(node, ns, micros)
+        for node, ns, micros in zip(nodes[0], (0, 1, 499, 1499, 10**12), (0, 1, 1, 1, 10**9), strict=True)
+    ]
+    assert check(nodes).faults == ()
+    # Those of a run are in microseconds, of whichever nodes it measured.
+    assert check({**sound(), 0: [timed(node, None, node.id % 2) for node in sound()[0]]}).faults == ()
+
+
+@pytest.mark.parametrize(
+    ("ns", "micros", "said"),
+    [
+        (None, 0, "duration_ns is missing"),
+        (None, 2, "duration_ns is missing"),
+        (-1, 0, "duration_ns is -1"),
+        (1500, 1, "duration_micros is 1, and duration_ns 1500"),
+        (1499, 2, "duration_micros is 2, and duration_ns 1499"),
+        (1, 0, "duration_micros is 0, and duration_ns 1"),
+        (0, 1, "duration_micros is 1, and duration_ns 0"),
+    ],
+)
+def test_a_duration_that_is_wrong_is_named(ns: int | None, micros: int, said: str) -> None:
+    nodes = {rank: [timed(node) for node in row] for rank, row in sound().items()}
+    report = check({**nodes, 1: at(3, lambda node: timed(node, ns, micros))(nodes[1])})
+    assert [(fault.rank, fault.node, fault.rule) for fault in report.faults] == [(1, 4, "duration")]
+    assert said in report.faults[0].message
+
+
+def test_a_rank_without_durations_among_others_is_named() -> None:
+    report = check({rank: row if rank == 2 else [timed(node) for node in row] for rank, row in sound().items()})
+    assert [(fault.rank, fault.rule) for fault in report.faults] == [(2, "duration")]
+
+
 @pytest.mark.parametrize(
     ("groups", "message"),
     [

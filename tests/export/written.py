@@ -3,10 +3,28 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from stagedb.export.durations import Part, Timing
 from stagedb.export.exporting import trace_set
 from stagedb.export.output import Clock, Counter, Progress, Request, Summary, write_set
-from stagedb.issue.columns import Workload
-from stagedb.systems import System
+from stagedb.issue.columns import RECV, Workload
+from stagedb.systems import System, load_system
+
+
+def timing(workload: Workload, system: System | None = None) -> Timing:
+    """Made-up durations: of each class the odd ranks are a lane, and take twice as long as the even ones."""
+    parts = {}
+    for each in workload.classes:
+        ranks = np.flatnonzero(workload.ranks.number == each.number)
+        odd = ranks % 2 == 1
+        ns = np.where(each.ops.type == RECV, 0, 1 + np.arange(len(each.ops)) * 777)
+        parts[each.number] = tuple(
+            Part((2 * each.number + lane,), chosen, ns * (1 + lane))
+            for lane, chosen in enumerate((ranks[~odd], ranks[odd]))
+            if len(chosen)
+        )
+    return Timing("0123456789", system or load_system("h100"), 4711, parts)
 
 
 def export_workload(
@@ -16,6 +34,7 @@ def export_workload(
     only: str | None = None,
     granularity: str = "op",
     system: System | None = None,
+    times: Timing | None = None,
     progress: Progress | None = None,
     **said: Any,
 ) -> Summary:
@@ -24,7 +43,7 @@ def export_workload(
     request.check(len(workload.ranks), only)
     clock = Clock()
     with clock.stage("encode"):
-        traces = trace_set(workload, only, granularity, system)
+        traces = trace_set(workload, only, granularity, system, times)
     return write_set(traces, request, counter=Counter(progress), clock=clock)
 
 

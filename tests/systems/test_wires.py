@@ -210,15 +210,14 @@ def hierarchical(kind: str, ranks: Sequence[int], sizes: Sequence[int], whole: F
         if dimension == len(sizes):
             return
         inside: dict[tuple[int, ...], list[int]] = {}
-        across: dict[int, list[int]] = {}
-        for rank in group:
-            at = digits(rank, sizes)
-            inside.setdefault(at[:dimension] + at[dimension + 1 :], []).append(rank)
-            across.setdefault(at[dimension], []).append(rank)
+        for rank in sorted(group):
+            inside.setdefault(digits(rank, sizes)[dimension + 1 :], []).append(rank)
+        # Members of one place in their rows, wherever in its row each stands.
+        across = list(zip(*inside.values(), strict=True))
         if kind != "all_gather":
             for row in inside.values():
                 yield from scatter(row, left)
-        for column in across.values():
+        for column in across:
             yield from run(column, dimension + 1, left / len(across))
         if kind != "reduce_scatter":
             for row in inside.values():
@@ -275,6 +274,8 @@ def groups(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
 @example(((4, 3), tuple(range(12)), True), "all_reduce", 10**6, [0, 10**5, 0], [50, 50, 1])
 @example(((4, 3, 2), tuple(range(24)), True), "all_gather", 10**6, [0, 10, 10**5], [10**4, 50, 1])
 @example(((4, 3), tuple(range(7)), False), "all_reduce", 1001, [0, 10, 0], [50, 1, 1])
+@example(((4, 2), (0, 3, 5, 6), False), "all_reduce", 1, [0, 0, 0], [1, 50, 1])
+@example(((3, 2), (0, 1, 3, 5), False), "all_reduce", 1, [0, 0, 0], [1, 50, 1])
 @example(((4, 3), tuple(range(7)), False), "all_to_all", 1001, [0, 10, 0], [50, 1, 1])
 def test_a_rank_sends_what_the_algorithm_sends_step_by_step(
     group: tuple[tuple[int, ...], tuple[int, ...], bool],
