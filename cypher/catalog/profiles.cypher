@@ -20,6 +20,6 @@ MATCH (p:Profile {state: 'ready'})
 MATCH (i:Instance {id: p.instance, state: 'ready'})
 RETURN p.id AS id, p.name AS name, p.instance AS instance, i.name AS instance_name, p.system AS system,
   p.scalings AS scalings, coalesce(p.blocking, []) AS blocking, p.world AS ranks,
-  p.step AS step, p.unscaled AS unscaled, p.tokens_per_second AS tokens_per_second, p.mfu AS mfu, p.hfu AS hfu, p.measured_time AS measured_time,
-  p.created AS created
+  p.step AS step, p.unscaled AS unscaled, p.tokens_per_second AS tokens_per_second, p.mfu AS mfu, p.hfu AS hfu,
+  p.measured_time AS measured_time, p.created AS created
 ORDER BY created DESC, id
