@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import stagedb
-from stagedb.profile import network_of
-from stagedb.profile.timeline import clock, decide
-from stagedb.reference.step_times import PublishedStep, published_steps, step_durations, step_workload
+from stagedb.profile import profile_job
+from stagedb.profile.timeline import clock
+from stagedb.profile.times import time_ops
+from stagedb.reference.step_times import PublishedStep, published_steps, step_workload
 from stagedb.systems import Curve, System, load_system
 
 MATMUL_HALF, MEMORY_HALF = Fraction(15 * 10**9), Fraction(3 * 10**6)
@@ -61,15 +62,13 @@ class Rows:
         with stagedb.connect("embedded") as db:
             for row in rows:
                 workload = step_workload(db, row)
-                network = network_of(workload, "axis")
-                took = network.lengths(step_durations(workload, network, system, row.habits))
-                self.runs.append((workload, decide(network, took, "in-order", row.habits.blocking)))
+                self.runs.append((workload, profile_job(workload, system, blocking=row.blocking).times.timeline.order))
 
     def errors(self, system: System) -> list[float]:
         """How far each row is off."""
         found = []
         for row, (workload, order) in zip(self.rows, self.runs, strict=True):
-            took = order.network.lengths(step_durations(workload, order.network, system, row.habits))
+            took = order.network.lengths(time_ops(workload, order.network.lanes, system).ns)
             found.append(clock(order, took).step / 1e9 / row.seconds - 1)
         return found
 

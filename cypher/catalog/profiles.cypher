@@ -1,12 +1,13 @@
 // All profiles that are whole, of instances that are, the newest first.
 //
 // mode: reads
-// column id: string — digest of the instance's id, the system, what was measured and the scalings
+// column id: string — digest of the instance's id, the system, what was measured, the scalings and what blocks
 // column name: string? — what it was called
 // column instance: string — id of its instance
 // column instance_name: string — what that is called
 // column system: string — the system's name
 // column scalings: string[] — durations that were scaled
+// column blocking: string[] — mesh axes whose communication a rank waits for
 // column ranks: integer — size of the world
 // column step: integer [ns] — length of the step
 // column unscaled: integer [ns] — length of the step without the scalings
@@ -18,7 +19,7 @@
 MATCH (p:Profile {state: 'ready'})
 MATCH (i:Instance {id: p.instance, state: 'ready'})
 RETURN p.id AS id, p.name AS name, p.instance AS instance, i.name AS instance_name, p.system AS system,
-  p.scalings AS scalings, p.world AS ranks, p.step AS step, p.unscaled AS unscaled,
-  p.tokens_per_second AS tokens_per_second, p.mfu AS mfu, p.hfu AS hfu, p.measured_time AS measured_time,
-  p.created AS created
+  p.scalings AS scalings, coalesce(p.blocking, []) AS blocking, p.world AS ranks,
+  p.step AS step, p.unscaled AS unscaled, p.tokens_per_second AS tokens_per_second, p.mfu AS mfu, p.hfu AS hfu,
+  p.measured_time AS measured_time, p.created AS created
 ORDER BY created DESC, id

@@ -1,4 +1,5 @@
 // Copy the collectives of every block to every position where it stands; bucket collectives are made by `buckets`.
+// Those of the cuts gather what was received: they stand where the receives do.
 //
 // mode: writes
 // param graph: string — the graph's id
@@ -10,6 +11,7 @@ UNWIND $rows AS row
 MATCH (s:SymOp {graph: $graph, block: row.block})
 WITH row, s, $values[row.variant] AS v
 WHERE s.type = 'collective' AND (s.present IS NULL OR v[s.present] > 0)
+  AND (row.end IS NULL OR (s.template = 'forward') = (row.end = 'previous'))
   AND ((s.times IS NULL AND row.step IS NULL) OR (s.times IS NOT NULL AND row.step IS NOT NULL))
 CREATE (:Op:Collective {
   id: row.here + s.name + row.mark, instance: $instance, class: row.class, chunk: row.chunk, template: s.template,

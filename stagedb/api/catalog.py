@@ -164,7 +164,8 @@ def _instance(row: Mapping[str, Any]) -> InstanceInfo:
 
 
 def _profile(row: Mapping[str, Any]) -> ProfileInfo:
-    return ProfileInfo(**{**row, "scalings": tuple(row["scalings"]), "created": _time(row["created"])})
+    lists = {name: tuple(row[name]) for name in ("scalings", "blocking")}
+    return ProfileInfo(**{**row, **lists, "created": _time(row["created"])})
 
 
 def _time(milliseconds: int) -> str:

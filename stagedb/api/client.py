@@ -243,6 +243,7 @@ class Stagedb:
         system: str | Path | System = DEFAULT_SYSTEM,
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
+        blocking: str | Sequence[str] = (),
         name: str | None = None,
         progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
@@ -252,15 +253,16 @@ class Stagedb:
         target, model and words: as `export` takes them; the newest instance if nothing is said. system: a preset's name
         or a file's path. durations: measured ones, which take the model's place: a file as `stagedb.api.durations`
         reads it, or what that gave. scale: what is to take so many times as long, such as `collective:tp=0.5`; of
-        several that choose an op, all count. name: what the profile is called. progress: told how many of so many rows
-        are written. The same profile twice is one.
+        several that choose an op, all count. blocking: mesh axes whose communication a rank waits for before it
+        computes on, such as `tp,pp`, because its framework does. name: what the profile is called. progress: told how
+        many of so many rows are written. The same profile twice is one.
 
         `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes answer queries about it. Raises UsageError where the system
-        has no room or no rate for the job, and for a scaling that chooses nothing.
+        has no room or no rate for the job, for a scaling that chooses nothing, and for an unknown axis.
         """
         from stagedb.api import profiling
 
-        asked = profiling.request(system, durations, scale, name)
+        asked = profiling.request(system, durations, scale, blocking, name)
         clock = Clock()
         wanted = find_wanted(self.store, target, model, typed_words(words))
         asked.system.network(wanted.plan.world)  # has room for the job, before anything is made
@@ -282,6 +284,7 @@ class Stagedb:
         *,
         model: str | Card | None = None,
         system: str | Path | System = DEFAULT_SYSTEM,
+        blocking: str | Sequence[str] = (),
         out: Path | str | None = None,
         granularity: str | None = None,
         only: str | None = None,
@@ -290,15 +293,15 @@ class Stagedb:
     ) -> Viewed:
         """Write when everything of a step runs on a system, as a trace for Perfetto's viewer.
 
-        target, model, words: what to run, as `export` takes them. system: a preset's name or a file's path. out: the
-        file (`./NAME-RANKS.pftrace` if not given). granularity: `op`, or `task` for slices of tasks alone; by itself
-        `op`, where that makes no more than half a million. only: pipeline stages to show, such as `0,4-7`. force:
-        replace the timeline that exists under the name.
+        target, model, words: what to run, as `export` takes them. system: a preset's name or a file's path. blocking:
+        as `profile` takes it. out: the file (`./NAME-RANKS.pftrace` if not given). granularity: `op`, or `task` for
+        slices of tasks alone; by itself `op`, where that makes no more than half a million. only: pipeline stages to
+        show, such as `0,4-7`. force: replace the timeline that exists under the name.
         """
         from stagedb.api import views
 
         stages = views.stages_of(only)
-        path, instance, job = self._job(target, model, words, system, out, ".pftrace", force)
+        path, instance, job = self._job(target, model, words, system, blocking, out, ".pftrace", force)
         return views.write_timeline(job, instance, path, granularity, stages)
 
     def chart(
@@ -308,6 +311,7 @@ class Stagedb:
         *,
         model: str | Card | None = None,
         system: str | Path | System = DEFAULT_SYSTEM,
+        blocking: str | Sequence[str] = (),
         width: int = 120,
         only: str | None = None,
         color: bool = False,
@@ -321,7 +325,7 @@ class Stagedb:
         from stagedb.views import draw
 
         stages = stages_of(only)
-        _, _, job = self._job(target, model, words, system)
+        _, _, job = self._job(target, model, words, system, blocking)
         return draw(job, width, stages, color)
 
     def report(
@@ -331,17 +335,19 @@ class Stagedb:
         *,
         model: str | Card | None = None,
         system: str | Path | System = DEFAULT_SYSTEM,
+        blocking: str | Sequence[str] = (),
         out: Path | str | None = None,
         force: bool = False,
         **words: Unpack[PlanWords],
     ) -> Viewed:
         """Write what a step does on a system as one HTML file that fetches nothing.
 
-        target, model, words, system, force: as `timeline` takes them. out: the file (`./NAME-RANKS.html` if not given).
+        target, model, words, system, blocking, force: as `timeline` takes them. out: the file (`./NAME-RANKS.html` if
+        not given).
         """
         from stagedb.api import views
 
-        path, instance, job = self._job(target, model, words, system, out, ".html", force)
+        path, instance, job = self._job(target, model, words, system, blocking, out, ".html", force)
         return views.write_report(job, instance, path)
 
     def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo | ProfileInfo]:
@@ -357,20 +363,23 @@ class Stagedb:
         model: str | Card | None,
         words: Mapping[str, Any],
         system: str | Path | System,
+        blocking: str | Sequence[str],
         out: Path | str | None = None,
         ending: str = "",
         force: bool = False,
     ) -> "tuple[Path, InstanceInfo, Job]":
         """Where a view goes, what it is of, and what it shows; the place is checked before anything is made."""
         from stagedb.api.views import check_place, job_of
+        from stagedb.profile import blocking_axes
 
         described = system if isinstance(system, System) else load_system(system)
+        axes = blocking_axes(blocking, described)
         wanted = find_wanted(self.store, target, model, typed_words(words))
         path = Path(f"{wanted.model}-{wanted.plan.world}{ending}" if out is None else out)
         if ending:
             check_place(path, ending, force)
         instance = wanted.make(self.store, Clock())
-        return path, instance, job_of(self.store, instance, described)
+        return path, instance, job_of(self.store, instance, described, axes)
 
 
 def _rows(store: Store, statement: str, instance: str) -> Rows:

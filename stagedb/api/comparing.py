@@ -7,6 +7,7 @@ from typing import Any
 from stagedb.api import catalog
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
+from stagedb.parallel.options import UNSAID
 from stagedb.store import Store
 
 COLUMNS = ("what", "unit", "first", "second", "ratio")
@@ -60,8 +61,9 @@ def _side(store: Store, word: str) -> _Side:
 def _plan(one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:
     if one.model != other.model:
         yield "model", one.model, other.model
-    for word in sorted({*one.plan, *other.plan}):
-        ours, theirs = one.plan.get(word), other.plan.get(word)
+    first, second = ({**UNSAID, **each.plan} for each in (one, other))
+    for word in sorted({*first, *second}):
+        ours, theirs = first.get(word), second.get(word)
         if ours != theirs:
             yield word, ours, theirs
     if one.ranks != other.ranks:

@@ -81,15 +81,11 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
     options that a stored graph does not have.
     """
     said = {option: value for option, value in words.items() if option in OPTION_WORDS}
-    wanted = GraphOptions(**said)
-    if words.get("cp", 1) > 1 and "cp_kind" not in said:
-        habit = "ulysses-ring" if words.get("ulysses", 1) > 1 else RECIPES[wanted.recipe].cp_kind
-        wanted = dataclasses.replace(wanted, cp_kind=habit)
     card = word if isinstance(word, Card) else find_card(word)
     if card is not None:
-        return _of_card(store, card, wanted)
+        return _of_card(store, card, _options(words, said))
     word = str(word)
-    graph = catalog.find_graph(store, word) or _by_name(store, word, wanted)
+    graph = catalog.find_graph(store, word) or _by_name(store, word, _options(words, said))
     if graph is None:
         raise unknown_model(word, store)
     options = GraphOptions(**graph.options)
@@ -101,6 +97,15 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
                 "all options of the plan, or leave the option out"
             )
     return Source(options, graph.sizes, graph)
+
+
+def _options(words: Mapping[str, Any], said: Mapping[str, Any]) -> GraphOptions:
+    """The options that words mean where no graph has its own: with the habits of the recipe."""
+    wanted = GraphOptions(**said)
+    if words.get("cp", 1) > 1 and "cp_kind" not in said:
+        habit = "ulysses-ring" if words.get("ulysses", 1) > 1 else RECIPES[wanted.recipe].cp_kind
+        wanted = dataclasses.replace(wanted, cp_kind=habit)
+    return wanted
 
 
 def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:

@@ -9,7 +9,7 @@ from typing import Any
 from stagedb.api import catalog, timing
 from stagedb.api.results import InstanceInfo, Profile, Rows
 from stagedb.issue.source import read_workload
-from stagedb.profile import JobProfile, Scaling, profile_job, record_profile
+from stagedb.profile import JobProfile, Scaling, blocking_axes, profile_job, record_profile
 from stagedb.profile.recording import Progress
 from stagedb.store import Store
 from stagedb.systems import Durations, System, load_system
@@ -27,6 +27,7 @@ class Request:
     system: System
     measured: Durations | None
     scalings: tuple[Scaling, ...]
+    blocking: tuple[str, ...]
     name: str | None
 
 
@@ -34,13 +35,16 @@ def request(
     system: str | Path | System,
     durations: str | Path | Durations | None,
     scale: Sequence[str | Scaling],
+    blocking: str | Sequence[str],
     name: str | None,
 ) -> Request:
     """Read all that is named. Raises UsageError for what cannot be right."""
+    described = system if isinstance(system, System) else load_system(system)
     return Request(
-        system if isinstance(system, System) else load_system(system),
+        described,
         durations if durations is None or isinstance(durations, Durations) else timing.durations(durations),
         tuple(each if isinstance(each, Scaling) else Scaling.parse(each) for each in scale),
+        blocking_axes(blocking, described),
         name,
     )
 
@@ -56,7 +60,7 @@ def run(
     """Profile an instance. lap is told each stage that ends, seconds is what it keeps."""
     workload = read_workload(store, instance.id)
     lap("read")
-    job = profile_job(workload, wanted.system, wanted.measured, wanted.scalings)
+    job = profile_job(workload, wanted.system, wanted.measured, wanted.scalings, wanted.blocking)
     lap("time")
     made, new = record_profile(store, job, wanted.name, progress or (lambda done, of: None))
     info = dataclasses.replace(next(each for each in catalog.profiles(store) if each.id == made), new=new)

@@ -140,8 +140,8 @@ class ProfileInfo:
     """A profile in the store: a step of an instance on a system.
 
     name: what its maker called it, if anything. instance is the id, instance_name the name of what was profiled.
-    step, unscaled: ns of the step, and without the scalings. measured_time: share of the modelled time that was
-    measured. `new`: this call put it there.
+    blocking: mesh axes whose communication a rank waits for. step, unscaled: ns of the step, and without the scalings.
+    measured_time: share of the modelled time that was measured. `new`: this call put it there.
     """
 
     id: str
@@ -150,6 +150,7 @@ class ProfileInfo:
     instance_name: str
     system: str
     scalings: tuple[str, ...]
+    blocking: tuple[str, ...]
     ranks: int
     step: int
     unscaled: int

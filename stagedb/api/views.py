@@ -1,7 +1,7 @@
 """Views of an instance on a system: what a step of it looks like."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stagedb.api.results import InstanceInfo, Viewed
@@ -18,11 +18,11 @@ HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
 """What files of each kind begin with."""
 
 
-def job_of(store: Store, instance: InstanceInfo, system: System) -> Job:
+def job_of(store: Store, instance: InstanceInfo, system: System, blocking: Sequence[str] = ()) -> Job:
     """Run a step of an instance on a system, and account for its memory. Writes nothing."""
-    job = profile_job(read_workload(store, instance.id), system)
+    job = profile_job(read_workload(store, instance.id), system, blocking=blocking)
     memory = analyse(store, instance.graph, Plan.from_mapping(instance.plan))
-    return Job(job.times, job.durations, system, job.merit, memory)
+    return Job(job.times, job.durations, system, job.merit, memory, job.blocking)
 
 
 def check_place(path: Path, kind: str, force: bool) -> None:

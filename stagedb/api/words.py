@@ -27,6 +27,7 @@ class GraphWords(TypedDict, total=False):
     cp_grad_sync: bool
     expert_tp: bool
     ep_sync: bool
+    scatter_gather: bool
 
 
 class PlanWords(GraphWords, total=False):

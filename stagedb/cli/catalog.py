@@ -55,7 +55,8 @@ def ls(
 def _profiled(info: "ProfileInfo") -> str:
     """What a profile is of, in words."""
     words = [f"{info.instance_name} {info.instance[:12]} on {info.system}:", f"{info.step / 1e6:,.1f} ms"]
-    return " ".join([*words, *info.scalings])
+    waits = [f"blocking {','.join(info.blocking)}"] if info.blocking else []
+    return " ".join([*words, *info.scalings, *waits])
 
 
 @option_groups

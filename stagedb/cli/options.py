@@ -25,6 +25,16 @@ SystemName = Annotated[
 ]
 """The system that a workload runs on."""
 
+Blocking = Annotated[
+    str,
+    typer.Option(
+        metavar="AXIS,…",
+        help="Mesh axes whose communication a rank waits for before it computes on, such as tp,pp.  [none]",
+        show_default=False,
+    ),
+]
+"""What a framework waits for."""
+
 
 @dataclass(frozen=True)
 class Common:

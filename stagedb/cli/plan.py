@@ -129,6 +129,14 @@ class GraphWords:
             help="Reduce over ep the gradients of all but experts; without, copies drift apart.  [ep-sync]",
         ),
     ] = None
+    scatter_gather: Annotated[
+        bool | None,
+        typer.Option(
+            "--scatter-gather/--no-scatter-gather",
+            help="Of what ranks of tp hold alike each sends its part to the next stage, which gathers it; or each "
+            "sends the whole.  [no-scatter-gather]",
+        ),
+    ] = None
     plan: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Read these words from a YAML, JSON or TOML file; options given here win."),

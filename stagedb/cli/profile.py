@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stagedb.cli.graphs import count, tell_bubble
-from stagedb.cli.options import Common, SystemName, option_groups
+from stagedb.cli.options import Blocking, Common, SystemName, option_groups
 from stagedb.cli.output import Format, Output
 from stagedb.cli.plan import PlanWords
 from stagedb.cli.progress import progress
@@ -63,6 +63,7 @@ def profile(
             help="Let some of it take FACTOR times as long, such as collective:tp=0.5, and say what the step gains.",
         ),
     ] = None,
+    blocking: Blocking = "",
     name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call the profile.")] = None,
     show: Annotated[
         Show | None,
@@ -96,6 +97,7 @@ def profile(
             system=system,
             durations=durations,
             scale=scale or (),
+            blocking=blocking,
             name=name,
             progress=report,
             **said,
@@ -144,6 +146,8 @@ def _lines(found: "Profile") -> list[str]:
     if merit.mfu is not None and merit.hfu is not None:
         figures.append(f"MFU {merit.mfu:.1%}, HFU {merit.hfu:.1%} of the {merit.dtype} peak")
     lines.append(", ".join(figures))
+    if info.blocking:
+        lines.append(f"a rank waits for its communication on {', '.join(info.blocking)}")
     if found.job.scalings:
         scalings = ", ".join(info.scalings)
         lines.append(f"with {scalings}: {_gain(found)}")

@@ -10,7 +10,7 @@ import typer
 
 from stagedb.cli.export import size
 from stagedb.cli.graphs import count, tell_bubble
-from stagedb.cli.options import Common, SystemName, option_groups
+from stagedb.cli.options import Blocking, Common, SystemName, option_groups
 from stagedb.cli.plan import PlanWords
 from stagedb.errors import UsageError
 
@@ -48,6 +48,7 @@ def timeline(
     target: Target = None,
     model: Model = None,
     system: SystemName = "h100",
+    blocking: Blocking = "",
     format: Annotated[
         TimelineFormat, typer.Option(help="A trace for Perfetto's viewer, or a Gantt chart in the terminal.")
     ] = TimelineFormat.PERFETTO,
@@ -82,7 +83,16 @@ def timeline(
         terminal = sys.stdout.isatty()
         columns = width or (shutil.get_terminal_size().columns if terminal else 120)
         with connect(common.store) as db:
-            text = db.chart(target, model=model, system=system, width=columns, only=only, color=terminal, **said)
+            text = db.chart(
+                target,
+                model=model,
+                system=system,
+                blocking=blocking,
+                width=columns,
+                only=only,
+                color=terminal,
+                **said,
+            )
         typer.echo(text, nl=False, color=terminal)
         return
     if width is not None:
@@ -92,6 +102,7 @@ def timeline(
             target,
             model=model,
             system=system,
+            blocking=blocking,
             out=out,
             granularity=None if granularity is None else granularity.value,
             only=only,
@@ -112,6 +123,7 @@ def report(
     target: Target = None,
     model: Model = None,
     system: SystemName = "h100",
+    blocking: Blocking = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the page goes.  [./NAME-RANKS.html]")] = None,
     force: Force = False,
     *,
@@ -127,7 +139,7 @@ def report(
 
     said = words.words()
     with connect(common.store) as db:
-        done = db.report(target, model=model, system=system, out=out, force=force, **said)
+        done = db.report(target, model=model, system=system, blocking=blocking, out=out, force=force, **said)
     tell_bubble(common, done.instance)
     common.say(f"{done.path}: {_said(done)}, {size(done.bytes)}; open it in a browser")
 

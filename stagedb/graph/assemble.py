@@ -1,7 +1,7 @@
 """From laid-out blocks to the stored form: costs, step operators, gradient buckets, messages between stages, edges."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import sympy
 from stagedb.graph.block import LaidOut
 from stagedb.graph.costs import WIDTHS, Sizes, cost
 from stagedb.graph.edges import data_edges, either, with_bypasses, without_repeats
-from stagedb.graph.layout import Layout
+from stagedb.graph.layout import Layout, Partitioned
 from stagedb.graph.operators import AdamW, Cast, Exchange, Operator, Redistribution, Rotate, Send, dump
 from stagedb.graph.sharing import (
     PHASES,
@@ -47,8 +47,12 @@ def assemble(
     habits: Habits,
     tie: Tie | None,
     buffers: tuple[tuple[Tensor, Layout], ...] = (),
+    scattered: bool = False,
 ) -> Assembled:
-    """All rows of the graph whose blocks stand in this order. `buffers` are held on every stage, in their layouts."""
+    """All rows of the graph whose blocks stand in this order. `buffers` are held on every stage, in their layouts.
+
+    scattered: ranks of tp send parts of what they hold alike to the next stage, which gathers them.
+    """
     ops: list[SymOp] = []
     tensors: dict[str, SymTensor] = {}
     used: set[str] = set()
@@ -72,7 +76,7 @@ def assemble(
         used |= {name for row in weight_rows.values() for name in (*row.buckets, *row.gathers)}
     tensors = _share_tied_gradients(tensors, tie)
     ops += bucket_ops([bucket for bucket in all_buckets(habits) if bucket.name in used])
-    cut_ops, cut_tensors = _cut(blocks, sizes)
+    cut_ops, cut_tensors = _cut(blocks, sizes, scattered)
     ops += cut_ops
     tensors |= {tensor.name: tensor for tensor in cut_tensors}
     tensors |= {tensor.name: _sym_tensor("stage", tensor, sizes, layout) for tensor, layout in buffers}
@@ -291,37 +295,88 @@ def _share_tied_gradients(tensors: dict[str, SymTensor], tie: Tie | None) -> dic
     return {**tensors, tie.first: shared}
 
 
-def _cut(blocks: tuple[LaidOut, ...], sizes: Sizes) -> tuple[list[SymOp], list[SymTensor]]:
-    """The messages between stages: hidden states onward, their gradients back, in the layout between blocks."""
+def _cut(blocks: tuple[LaidOut, ...], sizes: Sizes, scattered: bool) -> tuple[list[SymOp], list[SymTensor]]:
+    """The messages between stages: hidden states onward, their gradients back, in the layout between blocks.
+
+    Blocks read what is `cut.recv_…` and leave `cut.send_…`, whole also where messages are scattered.
+    """
     source = blocks[0]
     if source.output is None or source.output_gradient is None:
         return [], []
-    tensors, ops = [], []
-    for word, tensor, template, order in (
-        ("forward", source.output, Template.FORWARD, 0),
-        ("backward", source.output_gradient, Template.INPUT_GRADIENT, 2),
+    tensors: list[SymTensor] = []
+    ops: list[SymOp] = []
+    for word, tensor, template in (
+        ("forward", source.output, Template.FORWARD),
+        ("backward", source.output_gradient, Template.INPUT_GRADIENT),
     ):
         layout = source.layouts[tensor.name]
-        for end, kind in enumerate(("recv", "send")):
-            name = f"cut.{kind}_{word}"
-            row = _sym_tensor("cut", Tensor(name, tensor.axes, tensor.dtype, tensor.role), sizes, layout)
-            tensors.append(row)
-            ops.append(
-                SymOp(
-                    name=name,
-                    block="cut",
-                    template=template,
-                    type=OpType(kind),
-                    kind=kind,
-                    phase=PHASES[template],
-                    when=When.EVERY,
-                    order=order + end,
-                    reads=(name,) if kind == "send" else (),
-                    writes=(name,) if kind == "recv" else (),
-                    axis="pp",
-                    comm_bytes=row.bytes,
-                    comm_out_bytes=row.bytes,
-                    dtype=row.dtype,
-                )
-            )
+        made = _scattered if scattered else _whole
+        for op, rows in made(word, tensor, template, layout, sizes):
+            ops.append(dataclasses.replace(op, order=len(ops)))
+            tensors += rows
     return ops, tensors
+
+
+Message = Iterator[tuple[SymOp, list[SymTensor]]]
+"""The ops of a message, and the tensors that are new with each."""
+
+
+def _whole(word: str, tensor: Tensor, template: Template, layout: Layout, sizes: Sizes) -> Message:
+    for kind in ("recv", "send"):
+        row = _cut_tensor(f"{kind}_{word}", tensor, layout, sizes)
+        yield _end(kind, word, template, row, row.bytes), [row]
+
+
+def _scattered(word: str, tensor: Tensor, template: Template, layout: Layout, sizes: Sizes) -> Message:
+    """Megatron's scatter/gather: a rank of tp sends its part, a view, and parts are gathered where they are received.
+
+    The part is one of a flat tensor, whose outermost axis is the sequence.
+    """
+    row = _cut_tensor(f"recv_{word}", tensor, layout, sizes)
+    part = _cut_tensor(f"part_{word}", tensor, layout.with_("tp", Partitioned("seq")), sizes)
+    yield _end("recv", word, template, part, part.bytes), [part]
+    gather = SymOp(
+        name=f"cut.gather_{word}",
+        block="cut",
+        template=template,
+        type=OpType.COLLECTIVE,
+        kind="all_gather",
+        phase=PHASES[template],
+        when=When.EVERY,
+        order=0,
+        reads=(part.name,),
+        writes=(row.name,),
+        axis="tp",
+        comm_bytes=part.bytes,
+        comm_out_bytes=row.bytes,
+        dtype=row.dtype,
+        semantics=dump(Redistribution("all_gather", "tp", source="seq")),
+    )
+    yield gather, [row]
+    whole = _cut_tensor(f"send_{word}", tensor, layout, sizes)
+    send = _end("send", word, template, whole, part.bytes)
+    yield dataclasses.replace(send, semantics=dump(Redistribution("slice", "tp", target="seq"))), [whole]
+
+
+def _cut_tensor(name: str, like: Tensor, layout: Layout, sizes: Sizes) -> SymTensor:
+    return _sym_tensor("cut", Tensor(f"cut.{name}", like.axes, like.dtype, like.role), sizes, layout)
+
+
+def _end(kind: str, word: str, template: Template, row: SymTensor, message: str) -> SymOp:
+    """One end of a message of so many bytes: what it sends or receives is a tensor."""
+    return SymOp(
+        name=f"cut.{kind}_{word}",
+        block="cut",
+        template=template,
+        type=OpType(kind),
+        kind=kind,
+        phase=PHASES[template],
+        when=When.EVERY,
+        order=0,
+        reads=(row.name,) if kind == "send" else (),
+        writes=(row.name,) if kind == "recv" else (),
+        axis="pp",
+        comm_bytes=message,
+        comm_out_bytes=message,
+        dtype=row.dtype,
+    )

@@ -20,7 +20,7 @@ Value = list[Array]
 """What each rank of a stage holds of a tensor, in the order of `SimulatedMesh.ranks`."""
 
 REPLICABLE = ("kv_heads",)
-PSEUDO_BLOCKS = ("cut", "bucket")
+NO_SEMANTICS = "{}"
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class SimulatedMesh:
 
     @cached_property
     def operators(self) -> Mapping[str, Operator]:
-        """What each op of a block of the model computes."""
-        return {op.name: load(op.semantics) for op in self.graph.ops if op.block not in PSEUDO_BLOCKS}
+        """What each op computes, or does to a message; there is none of buckets and of messages that go as they are."""
+        return {op.name: load(op.semantics) for op in self.graph.ops if op.semantics != NO_SEMANTICS}
 
     @cached_property
     def present(self) -> frozenset[str]:

@@ -241,7 +241,7 @@ class Stage:
             before = self.mesh.specs[self.blocks[neighbour]]
             source = (before.output if onward else before.input_gradient) or ""
         else:
-            (source,) = self.cut(OpType.RECV, template).writes
+            source = self.arriving(template)[-1].writes[0]
         self.mesh.check_same(source, target)
         values[target, place] = values[source, neighbour]
 
@@ -253,6 +253,11 @@ class Stage:
             raise ValueError(f"the graph has no {end} for what goes between stages in a {template}")
         return found
 
+    def arriving(self, template: Template) -> list[SymOp]:
+        """The op that receives a message, and those that make of it what the blocks read."""
+        ops = [op for op in self.mesh.ops("cut", (template,)) if op.type is OpType.COLLECTIVE]
+        return [self.cut(OpType.RECV, template), *ops]
+
     def beyond(self, template: Template) -> tuple[int, int]:
         """The stages from which a task's message comes and to which it goes; they may be beyond the pipeline."""
         return (self.index - 1, self.index + 1) if template is Template.FORWARD else (self.index + 1, self.index - 1)
@@ -261,10 +266,14 @@ class Stage:
         """Wait for the message of a task, where it has one, and put it where the cut stands."""
         if not 0 <= self.beyond(template)[0] < self.stages:
             return
-        (name,) = self.cut(OpType.RECV, template).writes
+        receiving, *gathering = self.arriving(template)
+        place = self.places[0][0] - 1 if template is Template.FORWARD else self.places[-1][0] + 1
+        (name,) = receiving.writes
         arrived = yield from self.receive(template, microbatch)
         self.mesh.check_local(arrived, name)
-        values[name, self.places[0][0] - 1 if template is Template.FORWARD else self.places[-1][0] + 1] = arrived
+        values[name, place] = arrived
+        for op in gathering:
+            (values[op.writes[0], place],) = self.mesh.execute(op, [values[op.reads[0], place]])
 
     def send(self, values: Mapping[Key, Value], template: Template, microbatch: int) -> None:
         """Post the message of a task to the neighbour, each rank its own, where there is a neighbour."""
@@ -274,10 +283,14 @@ class Stage:
         place, block = self.places[-1 if template is Template.FORWARD else 0]
         spec = self.mesh.specs[block]
         source = (spec.output if template is Template.FORWARD else spec.input_gradient) or ""
-        (name,) = self.cut(OpType.SEND, template).reads
+        op = self.cut(OpType.SEND, template)
+        (name,) = op.reads
         self.mesh.check_same(source, name)
         self.mesh.check_local(values[source, place], name)
-        self.post[target, template, microbatch] = values[source, place]
+        whole = values[source, place]
+        self.post[target, template, microbatch] = (
+            self.mesh.execute(op, [whole])[0] if op.name in self.mesh.operators else whole
+        )
 
     def receive(self, what: str, microbatch: int) -> Generator[str, None, Value]:
         """A posted value, once it is there."""

@@ -6,8 +6,8 @@ the labels and properties of the store's symbolic half, field by field.
 
 Positions. A stage runs a sequence of *blocks* (`embedding`, `layer` × n, `head`), numbered 0..n-1 in forward order.
 The pseudo-block `cut` stands at position -1 (where the stage has a predecessor) and at n (where it has a successor)
-and holds the messages between stages. The pseudo-block `bucket` holds collectives that instantiation multiplies:
-one op a bucket of parameters.
+and holds the messages between stages, and what gathers those that come in parts. The pseudo-block `bucket` holds
+collectives that instantiation multiplies: one op a bucket of parameters.
 """
 
 from dataclasses import dataclass

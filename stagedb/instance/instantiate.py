@@ -38,6 +38,7 @@ from stagedb.instance.rows import (
     task_rows,
 )
 from stagedb.parallel import AxisGroups, Plan, groups, option, splits
+from stagedb.parallel.options import UNSAID
 from stagedb.store import Lease, Store, building
 
 FORMAT = 5
@@ -92,8 +93,8 @@ def instantiate(
 
 
 def _check_options(stored: StoredGraph, plan: Plan) -> None:
-    said = plan.options.to_dict()
-    for word, value in stored.options.items():
+    said = {**UNSAID, **plan.options.to_dict()}
+    for word, value in {**UNSAID, **stored.options}.items():
         if word in said and said[word] != value:
             raise UsageError(
                 f"graph {stored.id} was built with {word} {value!r}, the plan says {said[word]!r} ({option(word)}): "

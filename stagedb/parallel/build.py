@@ -204,7 +204,8 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     table = rules(options, card.experts > 0)
     held = blocks.buffers(card, _style(card, options, recipe))
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
-    rows = assemble(laid_out, _sizes(recipe, options), habits(options, recipe, card.experts > 0), tie, buffers)
+    shared = habits(options, recipe, card.experts > 0)
+    rows = assemble(laid_out, _sizes(recipe, options), shared, tie, buffers, options.scatter_gather)
     return SymGraph(
         key=graph_key(card, options),
         name=card.name,

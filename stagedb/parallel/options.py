@@ -1,11 +1,12 @@
 """The choices that change a graph's structure. Degrees, sizes, batches and dtypes do not: they stay symbols."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from stagedb.errors import UsageError
-from stagedb.parallel.custom import canonical_strategy
+from stagedb.parallel.custom import canonical_strategy, parse_strategy
 
 RecipeName = Literal["torch", "megatron"]
 CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
@@ -39,6 +40,8 @@ class GraphOptions:
     reshard: with zero 3, give gathered parameters back after the forward and gather them again in the backward; None:
         yes. Without it they stay together until the backward is through, as with zero 2.
     strategy: a sharding strategy of the user's, as the text of `stagedb.parallel.custom` (empty: none).
+    scatter_gather: of what ranks of tp hold alike each sends its part to the next stage, which gathers the parts over
+        tp (Narayanan et al. 2021, section 4.1); False: each sends the whole.
     expert_tp: tensor parallelism partitions each expert, too; False: every rank of tp has whole ones.
     ep_sync: gradients of what all ranks of ep hold alike are reduced over it; False leaves that out (a measurement of
         expert parallelism alone: copies drift apart).
@@ -77,6 +80,7 @@ class GraphOptions:
     strategy: str = ""
     expert_tp: bool = True
     ep_sync: bool = True
+    scatter_gather: bool = False
 
     def __post_init__(self) -> None:
         # The same rules said in other words are the same graph.
@@ -93,6 +97,7 @@ class GraphOptions:
             )
         self._check_recompute()
         self._check_sharding()
+        self._check_messages()
         if self.cp_kind not in CP_KINDS:
             raise UsageError(
                 f"unknown kind of context parallelism {self.cp_kind!r}: --cp-kind is {', '.join(CP_KINDS)}"
@@ -190,6 +195,27 @@ class GraphOptions:
                 "with zero 1 gradients are reduced once a step: --grad-sync needs --zero 0, 2 or 3, or leave it out"
             )
 
+    def _check_messages(self) -> None:
+        if not self.scatter_gather:
+            return
+        if self.recipe != "megatron":
+            raise UsageError(
+                "scattered messages between stages are Megatron's: --scatter-gather needs --recipe megatron, "
+                "or leave it out"
+            )
+        between = parse_strategy(self.strategy).regions.get("between", {}) if self.strategy else {}
+        if self.sp or any("tp" in over for over in between.values()):
+            raise UsageError(
+                f"with {'sp' if self.sp else 'this strategy'} each rank of tp has only its part of what goes to the "
+                f"next stage: take {'--no-sp' if self.sp else 'a strategy that leaves tp out between regions'}, "
+                "or leave --scatter-gather out"
+            )
+
     def to_dict(self) -> dict[str, object]:
-        """The options as plain values, for digests and for the store."""
-        return {**dataclasses.asdict(self), "recompute_operators": list(self.recompute_operators)}
+        """The options as plain values, for digests and for the store, without what `UNSAID` says already."""
+        said = {**dataclasses.asdict(self), "recompute_operators": list(self.recompute_operators)}
+        return {word: value for word, value in said.items() if word not in UNSAID or value != UNSAID[word]}
+
+
+UNSAID: Mapping[str, object] = {"scatter_gather": False}
+"""Options that are younger than the stored form, as graphs from before them are: these keep their ids."""

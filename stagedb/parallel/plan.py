@@ -24,7 +24,7 @@ from stagedb.parallel.nearest import either, nearest
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.orders import ENDINGS, EXPLICIT, parse_order, read_schedule_file
 from stagedb.parallel.schedule import INTERLEAVED, Task, stage_orders
-from stagedb.parallel.schedule_plans import check_layers_per_stage, check_schedule, explicit
+from stagedb.parallel.schedule_plans import check_layers_per_stage, check_messages, check_schedule, explicit
 from stagedb.parallel.sharding_plans import check_sharding
 from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, RANK_ORDER, option, typed_words
 
@@ -95,6 +95,7 @@ class Plan:
             )
         self._check_batch()
         check_schedule(self)
+        check_messages(self)
         if self.schedule == EXPLICIT:
             self._settle(**explicit(self))
         if self.layers_per_stage is not None:

@@ -33,6 +33,16 @@ def check_schedule(plan: "Plan") -> None:
         _check_interleaved(plan)
 
 
+def check_messages(plan: "Plan") -> None:
+    """Raise UsageError where messages between stages are to go in parts, and there are no such messages or parts."""
+    if not plan.options.scatter_gather:
+        return
+    reasons = {"pp": "nothing goes between stages", "tp": "one rank sends a message, and nobody has the rest of it"}
+    for word, reason in reasons.items():
+        if getattr(plan, word) == 1:
+            raise UsageError(f"with {word} 1 {reason}: take --{word} 2 or more, or leave --scatter-gather out")
+
+
 def explicit(plan: "Plan") -> dict[str, Any]:
     """What a plan's own orders of tasks settle: chunks a stage, and one text for one order.
 

@@ -10,7 +10,7 @@ from stagedb.profile.lives import Category
 from stagedb.profile.memory import ClassMemory, analyse, record
 from stagedb.profile.merit import Merit, merit_of
 from stagedb.profile.network import Network, Reason, network_of
-from stagedb.profile.profiling import JobProfile, profile_job
+from stagedb.profile.profiling import JobProfile, blocking_axes, profile_job
 from stagedb.profile.recording import profile_id, record_profile
 from stagedb.profile.spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times
 from stagedb.profile.timeline import Timeline, run_step
@@ -39,6 +39,7 @@ __all__ = [
     "Usage",
     "WhatIf",
     "analyse",
+    "blocking_axes",
     "merit_of",
     "network_of",
     "profile_id",

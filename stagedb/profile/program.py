@@ -205,10 +205,10 @@ class _Making:
 
 
 def _stands(op: SymOp, place: Place) -> bool:
-    """Whether a message is sent or received at this end of the stage; what is no message stands in its block."""
+    """Whether a message is sent, or received and gathered, at this end of the stage; all else stands in its block."""
     if place.end is None:
         return True
-    return (place.end == "previous") == ((op.type is OpType.RECV) == (op.template is Template.FORWARD))
+    return (place.end == "previous") == ((op.type is not OpType.SEND) == (op.template is Template.FORWARD))
 
 
 def _ports(

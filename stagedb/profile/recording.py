@@ -36,13 +36,17 @@ Row = Mapping[str, Any]
 
 
 def profile_id(job: JobProfile) -> str:
-    """The digest of all that a profile is made from: instance, system, measured durations, scalings."""
+    """The digest of all that a profile is made from: instance, system, measured durations, scalings, and what blocks.
+
+    Without anything that blocks it is what it was before there was such a word.
+    """
     made_from = {
         "format": str(FORMAT),
         "instance": job.workload.instance,
         "system": job.system.to_dict(),
         "durations": _measured(job.measured),
         "scalings": sorted(_spoken(each) for each in job.scalings),
+        **({"blocking": list(job.blocking)} if job.blocking else {}),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:20]
 
@@ -145,6 +149,7 @@ def _properties(job: JobProfile, name: str | None) -> dict[str, Any]:
         "system_json": json.dumps(system.to_dict(), sort_keys=True),
         "durations": None if measured is None else json.dumps(measured, sort_keys=True),
         "scalings": sorted(_spoken(each) for each in job.scalings),
+        "blocking": list(job.blocking) or None,
         "format": FORMAT,
         "step": job.step,
         "unscaled": job.unscaled,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
+import numpy.typing as npt
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.issue.columns import Ints
@@ -80,20 +81,18 @@ def run_step(
 def decide(network: Network, length: Ints, compute: str = "out-of-order", blocking: Collection[str] = ()) -> Order:
     """Decide which nodes the streams take when, with events of these lengths.
 
-    blocking: streams of communication that the compute stream, which then takes its nodes as issued, waits for: a
+    blocking: mesh axes whose communication the compute stream, which then takes its nodes as issued, waits for: a
     framework that calls for messages between stages and waits until they are sent has those of `pp` in its way.
     """
     if compute not in COMPUTE:
         raise UsageError(f"a compute stream takes nodes {' or '.join(COMPUTE)}, not {compute!r}")
-    if blocking and compute == "out-of-order":
-        raise UsageError("what blocks a compute stream has a place in its order of issue: it runs in-order")
+    check_blocking(blocking, compute)
     chosen = np.flatnonzero(network.stream == COMPUTE_STREAM)
     edges = [network.source, network.target, network.reason]
     if compute != "out-of-order":
         chain = np.flatnonzero(network.stream != NO_STREAM)
         if compute == "in-order":
-            waited = [number for number, name in enumerate(network.streams) if number and name in blocking]
-            chain = np.flatnonzero(np.isin(network.stream, [COMPUTE_STREAM, *waited]))
+            chain = np.flatnonzero((network.stream == COMPUTE_STREAM) | _waited(network, blocking))
         edges = _with_order(network, edges, chain)
         chosen = chosen[:0]
     slots = np.full(network.events, -1, np.int64)
@@ -107,6 +106,24 @@ def decide(network: Network, length: Ints, compute: str = "out-of-order", blocki
         taken = taken[taken >= 0]
         edges = _with_order(network, edges, taken[np.argsort(network.lane[taken], kind="stable")])
     return _implied(network, events, *edges)
+
+
+def check_blocking(blocking: Collection[str], compute: str) -> None:
+    """Raise UsageError where a compute stream cannot wait for communication: it has no order of issue."""
+    if blocking and compute == "out-of-order":
+        raise UsageError(
+            "what blocks a compute stream has a place in its order of issue: --blocking needs a system that runs "
+            "in-order (overlap.compute), not out-of-order"
+        )
+
+
+def _waited(network: Network, blocking: Collection[str]) -> npt.NDArray[np.bool_]:
+    """Of each node whether it communicates on one of these axes, and its stream has a place for it."""
+    found = np.zeros(len(network), bool)
+    for lane, columns in zip(network.lanes, network.columns, strict=True):
+        mine = slice(int(network.firsts[lane.number]), int(network.firsts[lane.number + 1]))
+        found[mine] = np.array([axis in blocking for axis in columns.ops.axis], bool)[network.op[mine]]
+    return found & (network.stream > COMPUTE_STREAM)
 
 
 def clock(order: Order, length: Ints) -> Timeline:

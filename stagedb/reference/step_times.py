@@ -1,6 +1,6 @@
 """Published times of training steps, predicted: `step_times.yaml` beside this file.
 
-A row goes the way of any workload: card, plan, instance, durations on a system, timeline. Nothing is the row's own.
+A row goes the way of any workload: card, plan, instance, profile on a system. Nothing is the row's own.
 """
 
 import dataclasses
@@ -10,44 +10,30 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-import numpy as np
 import yaml
 
 from stagedb.api import Stagedb
-from stagedb.issue.columns import SEND, Ints, Workload
+from stagedb.issue.columns import Workload
 from stagedb.issue.source import read_workload
 from stagedb.models import Card, load_card
 from stagedb.parallel import Plan
-from stagedb.profile import Lane, Network, Timeline, network_of, run_step
-from stagedb.profile.times import time_ops
-from stagedb.systems import Costs, System, Transfer, load_system
-
-
-@dataclass(frozen=True)
-class Habits:
-    """What a framework does at run time that no plan says.
-
-    blocking: mesh axes whose communication the rank waits for before it computes on. scattered_messages: where ranks of
-    tp send the same to the next stage, each sends its part of it, and the parts are gathered over tp behind it
-    (Narayanan et al. 2021, section 4.1).
-    """
-
-    blocking: tuple[str, ...] = ()
-    scattered_messages: bool = False
+from stagedb.profile import profile_job
+from stagedb.systems import load_system
 
 
 @dataclass(frozen=True)
 class PublishedStep:
     """A row: where it is printed, the model and plan, and the time of its step [s].
 
-    calibrated: whether the system's curves were fitted to it. within: the share of its time that ours may be off.
+    blocking: mesh axes whose communication its framework waits for. calibrated: whether the system's curves were fitted
+    to it. within: the share of its time that ours may be off.
     """
 
     source: str
     system: str
     card: Card
     words: Mapping[str, Any]
-    habits: Habits
+    blocking: tuple[str, ...]
     seconds: float
     calibrated: bool
     within: float
@@ -104,13 +90,12 @@ def published_steps() -> tuple[PublishedStep, ...]:
 def _row(table: Mapping[str, Any], row: Mapping[str, Any]) -> PublishedStep:
     card = load_card(row["model"])
     words = {**table["plan"], **row["plan"]}
-    habits = table["habits"]
     return PublishedStep(
         source=table["source"],
         system=table["system"],
         card=dataclasses.replace(card, **table.get("sizes", {})),
         words=words,
-        habits=Habits(tuple(habits["blocking"]), habits["scattered_messages"]),
+        blocking=tuple(table["blocking"]),
         seconds=row["seconds"] if "seconds" in row else _seconds(card, words, table["formula"], row["teraflops"]),
         calibrated=row.get("calibrated", False),
         within=table["within"],
@@ -140,13 +125,13 @@ def check_steps(
     """Predict rows one after another. What was made in the store for it is removed again."""
     for done, row in enumerate(rows):
         progress(done, len(rows))
-        found = step_of(step_workload(db, row), load_system(row.system), row.habits)
+        found = profile_job(step_workload(db, row), load_system(row.system), blocking=row.blocking)
         yield StepTime(row, found.step / 1e9)
     progress(len(rows), len(rows))
 
 
 def step_workload(db: Stagedb, row: PublishedStep) -> Workload:
-    """A row's instance as a timeline needs it. What was made in the store for it is removed again."""
+    """A row's instance as a profile needs it. What was made in the store for it is removed again."""
     known = {graph.id for graph in db.graphs()}
     made = db.instantiate(row.card, **row.words)
     try:
@@ -156,35 +141,6 @@ def step_workload(db: Stagedb, row: PublishedStep) -> Workload:
             db.rm(made.id)
         if made.graph not in known:
             db.rm(made.graph)
-
-
-def step_of(workload: Workload, system: System, habits: Habits) -> Timeline:
-    """The step of a workload on a system, run as a framework of such habits runs it."""
-    network = network_of(workload, "axis")
-    took = step_durations(workload, network, system, habits)
-    return run_step(network, took, "in-order", blocking=habits.blocking)
-
-
-def step_durations(workload: Workload, network: Network, system: System, habits: Habits) -> list[Ints]:
-    """Of each lane the durations of its ops [ns]."""
-    found = [each.copy() for each in time_ops(workload, network.lanes, system).ns]
-    if habits.scattered_messages and workload.plan["tp"] > 1 and not workload.plan["sp"]:
-        costs = Costs(system, len(workload.ranks))
-        for lane, columns, took in zip(network.lanes, network.columns, found, strict=True):
-            for op in np.flatnonzero(columns.ops.type == SEND).tolist():
-                ahead = int(columns.ops.towards[op]) == 1
-                took[op] = _scattered(workload, costs, lane, ahead, int(columns.ops.size[op]))
-    return found
-
-
-def _scattered(workload: Workload, costs: Costs, lane: Lane, ahead: bool, size: int) -> int:
-    """A part of a message over the way between stages, and an all-gather of the parts [ns]."""
-    target = int((workload.ranks.next if ahead else workload.ranks.previous)[lane.rank])
-    tp = int(workload.plan["tp"])
-    # Ranks of tp are neighbours in the plans of this file.
-    group = costs.placement(tuple(range(tp)))
-    part = size // tp
-    return costs.transfer(Transfer(part, lane.rank, target)).ns + costs.placed("all_gather", part, group).ns
 
 
 def errors(found: Iterable[StepTime]) -> list[Errors]:

@@ -15,7 +15,7 @@ from stagedb.systems import System
 class Job:
     """times: when everything runs; durations: how long all takes, and what says so; system: on what; merit: how good.
 
-    memory: what each rank class holds, where that was asked for.
+    memory: what each rank class holds, where that was asked for. blocking: axes whose communication a rank waits for.
     """
 
     times: StepTimes
@@ -23,6 +23,7 @@ class Job:
     system: System
     merit: Merit
     memory: tuple[ClassMemory, ...] = ()
+    blocking: tuple[str, ...] = ()
 
     @property
     def workload(self) -> Workload:

@@ -240,6 +240,8 @@ def _facts(job: Job) -> str:
         "a kernel's launch": f"{_plain(accelerator.launch)} ns",
         "computes": f"{system.overlap.compute}; communication streams: {system.overlap.streams}",
     }
+    if job.blocking:
+        machine["waits for communication on"] = ", ".join(job.blocking)
     for each in system.network(len(workload.ranks)):
         machine[each.name] = (
             f"{each.size} places, {each.kind}, {_plain(each.bandwidth)} GB/s, {_plain(each.latency)} ns"

@@ -71,6 +71,29 @@ def test_what_if_tells_what_the_step_gains(run: Run, tiny: str) -> None:
     assert rows(run, "ls", "profiles")[0]["options"].endswith("stage:1=2")
 
 
+def test_what_blocks_is_told_by_all_that_show_a_step(run: Run, tiny: str, tmp_path: Path) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    free = rows(run, "profile", "--show", "merit")[0]["step"]
+    waiting = run("profile", "--blocking", "pp,tp", "--name", "waiting")
+    assert "a rank waits for its communication on tp, pp" in waiting.out.splitlines()
+    step = rows(run, "profile", "--blocking", "tp,pp", "--show", "merit")[0]["step"]
+    assert step > free
+    assert [row["options"].endswith(" ms blocking tp,pp") for row in rows(run, "ls", "profiles")] == [True, False]
+    shown = {row["property"]: row["value"] for row in rows(run, "show", "waiting")}
+    assert shown["blocking"] in (["tp", "pp"], "tp,pp", "['tp', 'pp']")
+    page, trace = tmp_path / "page.html", tmp_path / "trace.pftrace"
+    told = [
+        run("report", "--blocking", "tp,pp", "--out", str(page)),
+        run("timeline", "--blocking", "tp,pp", "--out", str(trace)),
+    ]
+    (plain,) = [run("timeline", "--out", str(tmp_path / "plain.pftrace"))]
+    takes = [each.out.partition(" takes ")[2].split(",")[0] for each in (*told, plain)]
+    assert takes[0] == takes[1] != takes[2]
+    assert "waits for communication on" in page.read_text()
+    chart = [run("timeline", "--format", "text", *words).out for words in (("--blocking", "tp,pp"), ())]
+    assert chart[0] != chart[1]
+
+
 def test_measured_durations_are_told_with_their_coverage(run: Run, tiny: str, tmp_path: Path) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     table = tmp_path / "durations.csv"
@@ -95,6 +118,7 @@ def test_measured_durations_are_told_with_their_coverage(run: Run, tiny: str, tm
         (("llama3-70b",), "--model llama3-70b"),
         (("--recompute", "full"), "--model tiny"),
         (("--system", "h1000"), "h100"),
+        (("--blocking", "tp,dpp"), "unknown axis 'dpp': --blocking takes axes on which ranks communicate, tp, kv"),
         (("--durations", "nothing.csv"), "nothing.csv"),
         (("--show", "all", "-f", "csv"), "--show lanes, merit or path"),
         (("nowhere",), "stagedb ls"),

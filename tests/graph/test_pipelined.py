@@ -15,7 +15,7 @@ from stagedb.graph.simulated_mesh import SimulatedMesh, Value
 from stagedb.graph.simulated_stage import Key, Stage
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
-from tests.graph.running import BATCH, Example, environment, example, pipeline
+from tests.graph.running import BATCH, SEQ, Example, environment, example, pipeline
 from tests.graph.test_partitioned import agree, context, options
 from tests.graph.tiny import card
 
@@ -41,6 +41,7 @@ def whole_run(style: str, kv_heads: int, tied: bool, layers: int, plain: GraphOp
     stage_layers=st.sampled_from([(2,), (1, 1), (2, 1), (1, 1, 1)]),
     microbatches=st.integers(1, MICROBATCHES),
     chunks=st.sampled_from([(1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 1, 1, 1, 1)]),
+    scattered=st.booleans(),
 )
 def test_loss_and_gradients_do_not_depend_on_the_pipeline(
     style: str,
@@ -53,8 +54,11 @@ def test_loss_and_gradients_do_not_depend_on_the_pipeline(
     stage_layers: tuple[int, ...],
     microbatches: int,
     chunks: tuple[int, ...],
+    scattered: bool,
 ) -> None:
     each = 1
+    if chosen.recipe == "megatron" and not chosen.sp:
+        chosen = dataclasses.replace(chosen, scatter_gather=scattered)
     if schedule == "interleaved":  # two stages of two or three chunks
         stage_layers, microbatches, each = chunks, 2 * microbatches, len(chunks) // 2
     if style == "gpt" or chosen.recipe == "megatron":
@@ -72,6 +76,7 @@ def test_loss_and_gradients_do_not_depend_on_the_pipeline(
         early_stop=None,
         cp_kind="none",
         cp_chunks="none",
+        scatter_gather=False,
     )
     graph = build_graph(model, chosen)
     made = example(graph, microbatches=microbatches)
@@ -163,6 +168,47 @@ def test_a_cut_in_another_layout_is_seen(name: str) -> None:
     longer = changed(made.graph, local=row.shape)
     with pytest.raises(ValueError, match="stored as"):
         longer.run_pipelined(plan(longer), 2, 2)
+
+
+SCATTERED = GraphOptions(recipe="megatron", scatter_gather=True)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_scattered_messages_are_parts_that_make_the_whole(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tiny(SCATTERED)
+    honest, posted = Stage.receive, list[int]()
+
+    def receive(self: Stage, what: str, microbatch: int) -> Generator[str, None, Value]:
+        arrived = yield from honest(self, what, microbatch)
+        posted.extend(array.size for array in arrived)
+        return arrived
+
+    monkeypatch.setattr(Stage, "receive", receive)
+    agree(made.run_pipelined(plan(made, schedule), 2, 4), made.run_whole())
+    # Of each micro-batch, forward and backward, the eight ranks of two replicas: a quarter of what one has.
+    assert posted == [BATCH * SEQ * made.graph.sizes["H"] // 2 // 4] * (MICROBATCHES * 2 * 8)
+
+
+@pytest.mark.parametrize("name", ["cut.gather_forward", "cut.gather_backward"])
+def test_parts_that_nobody_gathers_are_seen(name: str) -> None:
+    made = tiny(SCATTERED)
+    broken = with_ops(made, lambda op: None if op.name == name else op)
+    with pytest.raises(ValueError, match="nothing between them moves it"):
+        broken.run_pipelined(plan(broken), 1, 2)
+
+
+@pytest.mark.parametrize("name", ["cut.send_forward", "cut.send_backward"])
+def test_another_part_of_a_message_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tiny(SCATTERED)
+    whole, honest = made.run_whole(), SimulatedMesh.execute
+
+    def execute(self: SimulatedMesh, op: SymOp, inputs: list[Value], step: int = 0) -> list[Value]:
+        found = honest(self, op, inputs, step)
+        return [each[::-1] for each in found] if op.name == name else found
+
+    monkeypatch.setattr(SimulatedMesh, "execute", execute)
+    with pytest.raises(AssertionError):
+        agree(made.run_pipelined(plan(made), 1, 2), whole)
 
 
 def overwrite(self: Stage, key: Key, passed: int, value: Value) -> None:

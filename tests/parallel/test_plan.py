@@ -288,6 +288,32 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"dp": 8, "zero": 2, "reshard": True}, "--reshard needs --zero 3, not 2"),
         ({"dp": 8, "zero": 1, "reshard": False}, "--no-reshard needs --zero 3, not 1"),
         ({"dp": 8, "zero": 1, "grad_sync": True}, "with zero 1 gradients are reduced once a step"),
+        (
+            {"tp": 2, "pp": 2, "scatter_gather": True},
+            "messages between stages are Megatron's: --scatter-gather needs --recipe megatron, or leave it out",
+        ),
+        (
+            {"tp": 2, "pp": 2, "sp": True, "recipe": "megatron", "scatter_gather": True},
+            "with sp each rank of tp has only its part of what goes to the next stage: take --no-sp, or leave",
+        ),
+        (
+            {
+                "tp": 2,
+                "pp": 2,
+                "recipe": "megatron",
+                "scatter_gather": True,
+                "strategy": '{"regions":{"between":{"batch":["dp"],"hidden":["tp"]}}}',
+            },
+            "with this strategy each rank of tp has only its part of what goes to the next stage",
+        ),
+        (
+            {"tp": 2, "recipe": "megatron", "scatter_gather": True},
+            "with pp 1 nothing goes between stages: take --pp 2 or more, or leave --scatter-gather out",
+        ),
+        (
+            {"pp": 2, "recipe": "megatron", "scatter_gather": True},
+            "with tp 1 one rank sends a message, and nobody has the rest of it: take --tp 2 or more, or leave",
+        ),
         ({"dp": 8, "zero": 3, "hsdp": 0}, "hsdp is 0: --hsdp takes a number from 1 up"),
         ({"tp": 0}, "tp is 0: --tp takes a number from 1 up"),
         ({"tp": 0, "pp": 2, "ranks": 8}, "tp is 0: --tp takes a number from 1 up"),

@@ -3,7 +3,8 @@
 It knows nothing of classes, lanes or tasks. Of a rank's ready nodes the smallest id goes first, in one slot for compute
 and one for collectives and sends; what receives waits beside them. At every moment first all ends that ends then, then
 communication begins until nothing moves any more, then compute slots take what is ready; with `as_issued` a compute
-slot waits for its smallest id.
+slot waits for its smallest id. Communication that `blocks` has a turn among these: it begins when all that was issued
+before it has ended, and what was issued after it waits for its end.
 """
 
 import heapq
@@ -19,9 +20,12 @@ from stagedb.export.reading import TraceColumns
 Cost = Callable[[str], int]
 """Nanoseconds by a node's name, without its type."""
 
+Blocks = Callable[[str], bool]
+"""Whether a rank waits for the communication of such a name."""
+
 
 class Rank:
-    def __init__(self, trace: TraceColumns) -> None:
+    def __init__(self, trace: TraceColumns, blocks: Blocks) -> None:
         self.trace = trace
         self.waits: dict[int, int] = {}
         self.children: dict[int, list[int]] = defaultdict(list)
@@ -37,25 +41,30 @@ class Rank:
         self.communicating = False
         self.calls: Counter[int] = Counter()
         self.started: dict[int, int] = {}
-        pairs = zip(trace.ids, trace.types, strict=True)
-        self.issued = sorted((node for node, type_ in pairs if type_ == pb.COMP_NODE), reverse=True)
+        found = zip(trace.ids, trace.types, trace.names, strict=True)
+        self.turns = {
+            node
+            for node, type_, name in found
+            if type_ == pb.COMP_NODE or (type_ != pb.COMM_RECV_NODE and blocks(name.rpartition(" ")[0]))
+        }
+        self.issued = sorted(self.turns, reverse=True)
 
-    def next_compute(self) -> int:
-        """The first issued node that computes and has not begun."""
-        while self.issued[-1] in self.started:
-            self.issued.pop()
-        return self.issued[-1]
+    def has_turn(self, node: int) -> bool:
+        """Whether it is the first issued of those that take turns and have not ended, or takes none."""
+        return node not in self.turns or node == self.issued[-1]
 
     def said(self, node: int, attribute: str) -> int:
         return int(self.trace.attributes[attribute][self.row[node]])
 
 
 class Run:
-    def __init__(self, directory: Path, name: str, cost: Cost, as_issued: bool = False) -> None:
+    def __init__(
+        self, directory: Path, name: str, cost: Cost, as_issued: bool = False, blocks: Blocks = lambda name: False
+    ) -> None:
         self.cost, self.as_issued = cost, as_issued
         self.groups = json.loads((directory / f"{name}.json").read_text())
         self.world = len(list(directory.glob(f"{name}.*.et")))
-        self.ranks = [Rank(read_trace(directory / f"{name}.{rank}.et")) for rank in range(self.world)]
+        self.ranks = [Rank(read_trace(directory / f"{name}.{rank}.et"), blocks) for rank in range(self.world)]
         self.ends: list[tuple[int, int, int]] = []
         self.now = 0
         self.arrived: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
@@ -74,15 +83,15 @@ class Run:
             while self.moving:
                 self.moving = False
                 for number, rank in enumerate(self.ranks):
-                    if rank.communication and not rank.communicating:
+                    if (
+                        rank.communication
+                        and not rank.communicating
+                        and (not self.as_issued or rank.has_turn(rank.communication[0]))
+                    ):
                         self.moving = True
                         self.communicate(number, heapq.heappop(rank.communication))
             for number, rank in enumerate(self.ranks):
-                if (
-                    rank.compute
-                    and not rank.computing
-                    and not (self.as_issued and rank.compute[0] != rank.next_compute())
-                ):
+                if rank.compute and not rank.computing and (not self.as_issued or rank.has_turn(rank.compute[0])):
                     node = heapq.heappop(rank.compute)
                     rank.computing = True
                     self.begin(number, node, self.said_cost(number, node))
@@ -129,6 +138,8 @@ class Run:
     def end(self, number: int, node: int) -> None:
         rank = self.ranks[number]
         type_ = rank.trace.types[rank.row[node]]
+        if self.as_issued and node in rank.turns:
+            rank.issued.pop()
         if type_ == pb.COMP_NODE:
             rank.computing = False
         elif type_ != pb.COMM_RECV_NODE:

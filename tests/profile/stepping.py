@@ -1,6 +1,6 @@
 """Steps whose durations are told by class."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from stagedb.issue.columns import Ints
 from stagedb.profile import Network, Timeline, WhatIf, run_step, what_if
@@ -17,8 +17,9 @@ def run_classes(
     durations: Mapping[int, Ints],
     compute: str = "out-of-order",
     delays: Mapping[int, int] | None = None,
+    blocking: Collection[str] = (),
 ) -> Timeline:
-    return run_step(network, by_lane(network, durations), compute, delays)
+    return run_step(network, by_lane(network, durations), compute, delays, blocking)
 
 
 def what_if_classes(

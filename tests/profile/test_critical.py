@@ -18,6 +18,9 @@ from stagedb.systems.system import COMPUTE as ORDERS
 from tests.export.synthetic import workload
 from tests.profile.stepping import by_lane, run_classes
 
+AXES = ("tp", "dp", "pp")
+"""On which the ranks of a small job communicate."""
+
 
 @st.composite
 def timelines(draw: st.DrawFn) -> tuple[Timeline, Mapping[int, Ints]]:
@@ -39,7 +42,8 @@ def timelines(draw: st.DrawFn) -> tuple[Timeline, Mapping[int, Ints]]:
     if draw(st.booleans()):
         durations = symmetric(made, durations)
     streams, compute = draw(st.sampled_from(STREAMS)), draw(st.sampled_from(ORDERS))
-    return run_classes(network_of(made, streams), durations, compute), durations
+    waits = draw(st.sets(st.sampled_from(AXES))) if compute != "out-of-order" else ()
+    return run_classes(network_of(made, streams), durations, compute, blocking=waits), durations
 
 
 def with_twins(made: Workload) -> Workload:

@@ -8,9 +8,12 @@ import pytest
 from stagedb.errors import UsageError
 from stagedb.issue.columns import COMPUTE, Workload
 from stagedb.profile import Scaling, profile_job
+from stagedb.store import Store
 from stagedb.systems import Durations, Measured, System, load_system
+from stagedb.systems.system import Overlap
 from tests.export.synthetic import workload
 from tests.profile.plain import PLAIN
+from tests.profile.test_timeline import PLANS, instance
 
 
 def computing(*, tp: int, dp: int, pp: int, microbatches: int) -> Workload:
@@ -83,6 +86,39 @@ def test_a_step_that_is_too_long_to_count_is_refused(ns: int, scalings: tuple[st
     measured = Durations([Measured(ns=Fraction(ns), where="line 2", kind=kind)])
     with pytest.raises(UsageError, match=said):
         profile_job(made, PLAIN, measured, [Scaling.parse(each) for each in scalings])
+
+
+def test_what_blocks_is_waited_for_and_goes_with_scalings_and_measured_durations(
+    embedded_store: Store,
+) -> None:
+    _, _, job = instance(embedded_store, **PLANS["scattered"])
+    plain = load_system("h100")
+    # On one stream, too, a rank waits for some axes and not for others.
+    for streams in ("axis", "one"):
+        system = replace(plain, overlap=Overlap(streams=streams))
+        free, messages, both = (profile_job(job, system, blocking=axes) for axes in ("", "pp", " pp, tp,pp"))
+        assert free.step < messages.step < both.step
+        assert (free.blocking, messages.blocking, both.blocking) == ((), ("pp",), ("tp", "pp"))
+        for lane in both.times.lanes:
+            assert lane.busy + lane.exposed + lane.bubble + lane.idle == both.step
+        halved = profile_job(job, system, scalings=[Scaling.parse("send=0")], blocking=("tp", "pp"))
+        assert halved.unscaled == both.step
+        assert halved.gain == both.step - halved.step > 0
+        # What takes no time is not waited for.
+        assert halved.step == profile_job(job, system, scalings=[Scaling.parse("send=0")], blocking="tp").step
+        slow = Durations((Measured("slow", Fraction(10**6), kind="send"),))
+        late = [profile_job(job, system, slow, blocking=axes).step for axes in ((), ("pp",))]
+        assert both.step < late[0] < late[1]
+
+
+def test_what_cannot_block_is_refused() -> None:
+    job = computing(tp=2, dp=1, pp=2, microbatches=2)
+    with pytest.raises(UsageError, match=r"unknown axis 'x': --blocking takes axes .* tp, kv, cp, .*pp, embedding"):
+        profile_job(job, PLAIN, blocking="tp,x")
+    with pytest.raises(UsageError, match=r"--blocking needs a system that runs in-order \(overlap.compute\)"):
+        profile_job(job, replace(PLAIN, overlap=Overlap(compute="out-of-order")), blocking="tp")
+    # A framework waits for an axis whether a job has it or not.
+    assert profile_job(job, PLAIN, blocking="cp").step == profile_job(job, PLAIN).step
 
 
 def test_an_infinite_peak_has_no_utilization() -> None:

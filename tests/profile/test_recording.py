@@ -171,10 +171,22 @@ def test_the_id_is_of_all_that_a_profile_is_made_from(store: Store) -> None:
     scaled = [profile_job(job.workload, PLAIN, scalings=[Scaling.parse(each) for each in words]) for words in (
         ("compute=0.5", "collective=2"), ("collective=2", "compute=1/2"), ("compute=0.5",)
     )]  # fmt: skip
-    ids = [profile_id(each) for each in (job, *measured, named, *scaled)]
+    waiting = [profile_job(job.workload, PLAIN, blocking=axes) for axes in ("tp,pp", ("pp", "tp"), "pp", "")]
+    ids = [profile_id(each) for each in (job, *measured, named, *scaled, *waiting)]
     assert ids[1] == ids[2]
     assert ids[4] == ids[5]
-    assert len(set(ids)) == 5
+    assert ids[7] == ids[8]
+    assert ids[10] == ids[0]
+    assert len(set(ids)) == 7
+
+
+def test_what_blocks_is_told_where_there_is_some(store: Store) -> None:
+    job = profiled(store)
+    plain, _ = record_profile(store, job)
+    waiting, _ = record_profile(store, profile_job(job.workload, PLAIN, blocking="pp,tp"))
+    found = store.query("MATCH (p:Profile) RETURN p.id AS id, p.blocking AS blocking").rows
+    assert {row[0]: row[1] for row in found} == {plain: None, waiting: ["tp", "pp"]}
+    assert {row["id"]: row["blocking"] for row in store.read("catalog/profiles")} == {plain: [], waiting: ["tp", "pp"]}
 
 
 def test_an_instance_takes_its_profiles_along(store: Store) -> None:

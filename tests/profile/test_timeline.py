@@ -2,12 +2,16 @@
 
 import dataclasses
 import zlib
+from collections.abc import Collection
 from fractions import Fraction
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
@@ -37,10 +41,15 @@ def durations(made: Workload, seed: int = 0) -> dict[int, Ints]:
     return {each.number: np.array([cost(name, seed) for name in each.ops.name], np.int64) for each in made.classes}
 
 
-def check_replay(made: Workload, out: Path, seed: int = 0, compute: str = "out-of-order") -> None:
+def check_replay(
+    made: Workload, out: Path, seed: int = 0, compute: str = "out-of-order", blocking: Collection[str] = ()
+) -> None:
     """Every node of every rank begins when its lane's does in a replay of the traces."""
-    found = run_classes(network_of(made), durations(made, seed), compute)
-    replayed = Run(out, made.model, lambda name: cost(name, seed), as_issued=compute == "in-order")
+    found = run_classes(network_of(made), durations(made, seed), compute, blocking=blocking)
+    ops = [each.ops for each in made.classes]
+    waited = {name for each in ops for name, axis in zip(each.name, each.axis, strict=True) if axis in blocking}
+    in_order = compute == "in-order"
+    replayed = Run(out, made.model, lambda name: cost(name, seed), in_order, lambda name: name in waited)
     assert replayed.run() == found.step
     for lane, starts in zip(found.network.lanes, began(found.network, found), strict=True):
         rank = replayed.ranks[lane.rank]
@@ -64,6 +73,25 @@ def test_a_step_is_a_replay_of_its_traces(
         check_replay(made, tmp_path / "out", seed)
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    shape=st.sampled_from([(1, 1, 1), (2, 1, 1), (2, 2, 2), (1, 2, 4), (2, 1, 3)]),
+    schedule=st.sampled_from(["gpipe", "1f1b"]),
+    microbatches=st.integers(1, 5),
+    seed=st.integers(0, 9),
+    blocking=st.sets(st.sampled_from(["tp", "dp", "pp"])),
+)
+def test_what_blocks_is_waited_for_in_a_replay_too(
+    shape: tuple[int, int, int], schedule: str, microbatches: int, seed: int, blocking: set[str]
+) -> None:
+    tp, dp, pp = shape
+    made = workload(tp=tp, dp=dp, pp=pp, schedule=schedule, microbatches=microbatches)
+    with TemporaryDirectory() as scratch:
+        out = Path(scratch) / "out"
+        export_workload(made, out)
+        check_replay(made, out, seed, "in-order", blocking)
+
+
 PLANS: dict[str, dict[str, Any]] = {
     "tp-dp": {"tp": 2, "dp": 2},
     "sp-pp": {"tp": 2, "sp": True, "pp": 2, "global_batch_size": 4},
@@ -76,6 +104,15 @@ PLANS: dict[str, dict[str, Any]] = {
     "hsdp": {"dp": 4, "zero": 3, "hsdp": 2, "tp": 2, "recompute": "full"},
     "zero-2": {"dp": 2, "zero": 2, "pp": 2, "global_batch_size": 6},
     "megatron": {"recipe": "megatron", "tp": 4, "sp": True, "pp": 2, "dp": 2, "zero": 1, "global_batch_size": 4},
+    "scattered": {
+        "recipe": "megatron",
+        "scatter_gather": True,
+        "tp": 2,
+        "pp": 2,
+        "virtual_stages": 2,
+        "dp": 2,
+        "global_batch_size": 8,
+    },
     "experts": {"style": "moe", "dp": 4, "ep": 2, "pp": 2, "global_batch_size": 8},
     "ring": {"cp": 4, "cp_kind": "ring-alltoall", "pp": 2, "dp": 2, "zero": 2, "global_batch_size": 4},
     "ulysses": {"cp": 2, "cp_kind": "ulysses", "tp": 2, "sp": True, "pp": 2, "global_batch_size": 2},
@@ -101,7 +138,9 @@ def test_an_instances_step_is_a_replay_of_its_traces(embedded_store: Store, tmp_
     db.export(made, out=tmp_path / "out")
     for seed in range(4):
         check_replay(rows, tmp_path / "out", seed)
-    check_replay(rows, tmp_path / "out", 4, "in-order")
+    axes = sorted({axis for each in rows.classes for axis in each.ops.axis if axis})
+    for seed, waits in enumerate(((), *((axis,) for axis in axes), axes), start=4):
+        check_replay(rows, tmp_path / "out", seed, "in-order", waits)
 
 
 def test_what_blocks_has_its_place_among_what_computes(embedded_store: Store) -> None:

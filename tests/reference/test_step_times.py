@@ -9,9 +9,9 @@ from stagedb.api import Stagedb
 from stagedb.errors import UsageError
 from stagedb.issue.columns import Workload
 from stagedb.parallel import Plan
-from stagedb.profile import step_times
+from stagedb.profile import profile_job
 from stagedb.reference import PublishedStep, StepTime, check_steps, errors, published_steps
-from stagedb.reference.step_times import Habits, step_of, step_workload
+from stagedb.reference.step_times import step_workload
 from stagedb.store import Store
 from stagedb.systems import load_system
 
@@ -36,24 +36,32 @@ def test_steps_come_out_as_near_as_is_said(embedded_store: Store) -> None:
     assert db.graphs() == []
 
 
-@lru_cache(maxsize=1)
-def pipelined(store: Store) -> Workload:
-    return step_workload(Stagedb(store), rows("megatron-76.1b")[0])
+@lru_cache(maxsize=2)
+def pipelined(store: Store, **words: bool) -> Workload:
+    row = rows("megatron-76.1b")[0]
+    return step_workload(Stagedb(store), dataclasses.replace(row, words={**row.words, **words}))
 
 
 def test_a_step_is_not_predicted_without_its_bubble_or_what_blocks(embedded_store: Store) -> None:
     row = rows("megatron-76.1b")[0]
     system, made = load_system(row.system), pipelined(embedded_store)
-    timeline = step_of(made, system, row.habits)
-    assert StepTime(row, timeline.step / 1e9).agrees
+    found = profile_job(made, system, blocking=row.blocking)
+    assert StepTime(row, found.step / 1e9).agrees
     # Less what the stages wait for each other it is too short.
-    waits = min(lane.bubble for lane in step_times(timeline).lanes)
-    assert not StepTime(row, (timeline.step - waits) / 1e9).agrees
+    waits = min(lane.bubble for lane in found.times.lanes)
+    assert not StepTime(row, (found.step - waits) / 1e9).agrees
     # So it is with collectives and messages beside what computes.
-    assert not StepTime(row, step_of(made, system, Habits()).step / 1e9).agrees
+    assert not StepTime(row, profile_job(made, system).step / 1e9).agrees
     # Messages that every rank of tp sends whole take longer.
-    whole = dataclasses.replace(row.habits, scattered_messages=False)
-    assert step_of(made, system, whole).step > timeline.step
+    whole = pipelined(embedded_store, scatter_gather=False)
+    assert profile_job(whole, system, blocking=row.blocking).step > found.step
+
+
+def test_messages_are_scattered_where_ranks_of_tp_hold_the_same() -> None:
+    for row in published_steps():
+        scattered = row.words.get("scatter_gather", False)
+        several = row.words["tp"] > 1 and row.words.get("pp", 1) > 1
+        assert scattered is (row.words["recipe"] == "megatron" and several and not row.words.get("sp", False))
 
 
 def test_published_rows_are_what_the_papers_print() -> None:
@@ -94,4 +102,4 @@ def test_a_system_too_small_for_a_row_is_refused(embedded_store: Store) -> None:
     system = load_system(row.system)
     node = dataclasses.replace(system, dimensions=system.dimensions[:1])
     with pytest.raises(UsageError, match="places"):
-        step_of(pipelined(embedded_store), node, row.habits)
+        profile_job(pipelined(embedded_store), node, blocking=row.blocking)
