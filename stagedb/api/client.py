@@ -36,7 +36,7 @@ from stagedb.systems.files import load_system
 from stagedb.systems.system import System
 
 if TYPE_CHECKING:
-    from stagedb.profile import Scaling
+    from stagedb.profile import Asked, Scaling
     from stagedb.profile.recording import Progress
     from stagedb.views import Job
 
@@ -262,13 +262,13 @@ class Stagedb:
         """
         from stagedb.api import profiling
 
-        asked = profiling.request(system, durations, scale, blocking, name)
+        asked = profiling.asked(system, durations, scale, blocking)
         clock = Clock()
         wanted = find_wanted(self.store, target, model, typed_words(words))
         asked.system.network(wanted.plan.world)  # has room for the job, before anything is made
         instance = wanted.make(self.store, clock)
         clock.lap("instance")
-        return profiling.run(self.store, instance, asked, clock.lap, clock.seconds, progress)
+        return profiling.run(self.store, instance, asked, name, clock.lap, clock.seconds, progress)
 
     def diff(self, first: str, second: str, /) -> Difference:
         """What two instances, or two profiles and their instances, do differently; by id or name.
@@ -283,7 +283,10 @@ class Stagedb:
         /,
         *,
         model: str | Card | None = None,
-        system: str | Path | System = DEFAULT_SYSTEM,
+        profile: str | None = None,
+        system: str | Path | System | None = None,
+        durations: str | Path | Durations | None = None,
+        scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
         out: Path | str | None = None,
         granularity: str | None = None,
@@ -293,15 +296,17 @@ class Stagedb:
     ) -> Viewed:
         """Write when everything of a step runs on a system, as a trace for Perfetto's viewer.
 
-        target, model, words: what to run, as `export` takes them. system: a preset's name or a file's path. blocking:
-        as `profile` takes it. out: the file (`./NAME-RANKS.pftrace` if not given). granularity: `op`, or `task` for
-        slices of tasks alone; by itself `op`, where that makes no more than half a million. only: pipeline stages to
-        show, such as `0,4-7`. force: replace the timeline that exists under the name.
+        target, model, words: what to run, as `export` takes them. profile: id or name of a profile of the store, which
+        is run again as it was; or system, durations, scale and blocking, as `profile` takes them. out: the file
+        (`./NAME-RANKS.pftrace` if not given). granularity: `op`, or `task` for slices of tasks alone; by itself `op`,
+        where that makes no more than half a million. only: pipeline stages to show, such as `0,4-7`. force: replace the
+        timeline that exists under the name.
         """
-        from stagedb.api import views
+        from stagedb.api import profiling, views
 
         stages = views.stages_of(only)
-        path, instance, job = self._job(target, model, words, system, blocking, out, ".pftrace", force)
+        asked = profiling.asked_or_profile(profile, system, durations, scale, blocking)
+        path, instance, job = self._job(target, model, words, asked, out, ".pftrace", force)
         return views.write_timeline(job, instance, path, granularity, stages)
 
     def chart(
@@ -310,7 +315,10 @@ class Stagedb:
         /,
         *,
         model: str | Card | None = None,
-        system: str | Path | System = DEFAULT_SYSTEM,
+        profile: str | None = None,
+        system: str | Path | System | None = None,
+        durations: str | Path | Durations | None = None,
+        scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
         width: int = 120,
         only: str | None = None,
@@ -321,11 +329,13 @@ class Stagedb:
 
         Raises UsageError where that is too narrow to show anything.
         """
+        from stagedb.api import profiling
         from stagedb.api.views import stages_of
         from stagedb.views import draw
 
         stages = stages_of(only)
-        _, _, job = self._job(target, model, words, system, blocking)
+        asked = profiling.asked_or_profile(profile, system, durations, scale, blocking)
+        _, _, job = self._job(target, model, words, asked)
         return draw(job, width, stages, color)
 
     def report(
@@ -334,7 +344,10 @@ class Stagedb:
         /,
         *,
         model: str | Card | None = None,
-        system: str | Path | System = DEFAULT_SYSTEM,
+        profile: str | None = None,
+        system: str | Path | System | None = None,
+        durations: str | Path | Durations | None = None,
+        scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
         out: Path | str | None = None,
         force: bool = False,
@@ -342,12 +355,12 @@ class Stagedb:
     ) -> Viewed:
         """Write what a step does on a system as one HTML file that fetches nothing.
 
-        target, model, words, system, blocking, force: as `timeline` takes them. out: the file (`./NAME-RANKS.html` if
-        not given).
+        out: the file (`./NAME-RANKS.html` if not given). All else as `timeline` takes it.
         """
-        from stagedb.api import views
+        from stagedb.api import profiling, views
 
-        path, instance, job = self._job(target, model, words, system, blocking, out, ".html", force)
+        asked = profiling.asked_or_profile(profile, system, durations, scale, blocking)
+        path, instance, job = self._job(target, model, words, asked, out, ".html", force)
         return views.write_report(job, instance, path)
 
     def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo | ProfileInfo]:
@@ -362,24 +375,28 @@ class Stagedb:
         target: str | None,
         model: str | Card | None,
         words: Mapping[str, Any],
-        system: str | Path | System,
-        blocking: str | Sequence[str],
+        asked: "Asked | str",
         out: Path | str | None = None,
         ending: str = "",
         force: bool = False,
     ) -> "tuple[Path, InstanceInfo, Job]":
-        """Where a view goes, what it is of, and what it shows; the place is checked before anything is made."""
-        from stagedb.api.views import check_place, job_of
-        from stagedb.profile import blocking_axes
+        """Where a view goes, what it is of, and what it shows; the place is checked before anything is made.
 
-        described = system if isinstance(system, System) else load_system(system)
-        axes = blocking_axes(blocking, described)
-        wanted = find_wanted(self.store, target, model, typed_words(words))
+        asked: with what the step is timed, or a profile of the store that says so.
+        """
+        from stagedb.api.views import check_place, job_of
+        from stagedb.profile import read_asked
+
+        if isinstance(asked, str):
+            timed, wanted = find_timed(self.store, asked, target, model, typed_words(words))
+            asked = read_asked(self.store, timed.id)
+        else:
+            timed, wanted = None, find_wanted(self.store, target, model, typed_words(words))
         path = Path(f"{wanted.model}-{wanted.plan.world}{ending}" if out is None else out)
         if ending:
             check_place(path, ending, force)
         instance = wanted.make(self.store, Clock())
-        return path, instance, job_of(self.store, instance, described, axes)
+        return path, instance, job_of(self.store, instance, asked, timed)
 
 
 def _rows(store: Store, statement: str, instance: str) -> Rows:

@@ -2,17 +2,17 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stagedb.api import catalog, timing
 from stagedb.api.results import InstanceInfo, Profile, Rows
+from stagedb.errors import UsageError
 from stagedb.issue.source import read_workload
-from stagedb.profile import JobProfile, Scaling, blocking_axes, profile_job, record_profile
+from stagedb.profile import Asked, JobProfile, Scaling, blocking_axes, profile_job, record_profile
 from stagedb.profile.recording import Progress
 from stagedb.store import Store
-from stagedb.systems import Durations, System, load_system
+from stagedb.systems import DEFAULT, Durations, System, load_system
 
 PARTS = ("kind", "axis", "phase", "stage")
 """By what the critical path is taken apart."""
@@ -20,39 +20,44 @@ PARTS = ("kind", "axis", "phase", "stage")
 LANES = ("class", "stage", "rank", "ranks", "busy", "exposed", "bubble", "idle", "communication")
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a profile is to be made with."""
-
-    system: System
-    measured: Durations | None
-    scalings: tuple[Scaling, ...]
-    blocking: tuple[str, ...]
-    name: str | None
-
-
-def request(
-    system: str | Path | System,
+def asked(
+    system: str | Path | System | None,
     durations: str | Path | Durations | None,
     scale: Sequence[str | Scaling],
     blocking: str | Sequence[str],
-    name: str | None,
-) -> Request:
+) -> Asked:
     """Read all that is named. Raises UsageError for what cannot be right."""
-    described = system if isinstance(system, System) else load_system(system)
-    return Request(
+    described = system if isinstance(system, System) else load_system(system or DEFAULT)
+    return Asked(
         described,
         durations if durations is None or isinstance(durations, Durations) else timing.durations(durations),
         tuple(each if isinstance(each, Scaling) else Scaling.parse(each) for each in scale),
         blocking_axes(blocking, described),
-        name,
     )
+
+
+def asked_or_profile(
+    profile: str | None,
+    system: str | Path | System | None,
+    durations: str | Path | Durations | None,
+    scale: Sequence[str | Scaling],
+    blocking: str | Sequence[str],
+) -> Asked | str:
+    """The same, or a profile that says it all. UsageError where both are said."""
+    if profile is None:
+        return asked(system, durations, scale, blocking)
+    said = {"--system": system, "--durations": durations, "--scale": scale, "--blocking": blocking}
+    for option, value in said.items():
+        if value:
+            raise UsageError(f"a profile is shown as it was made: leave out {option}, or --profile")
+    return profile
 
 
 def run(
     store: Store,
     instance: InstanceInfo,
-    wanted: Request,
+    wanted: Asked,
+    name: str | None,
     lap: Callable[[str], None],
     seconds: Mapping[str, float],
     progress: Progress | None = None,
@@ -62,7 +67,7 @@ def run(
     lap("read")
     job = profile_job(workload, wanted.system, wanted.measured, wanted.scalings, wanted.blocking)
     lap("time")
-    made, new = record_profile(store, job, wanted.name, progress or (lambda done, of: None))
+    made, new = record_profile(store, job, name, progress or (lambda done, of: None))
     info = dataclasses.replace(next(each for each in catalog.profiles(store) if each.id == made), new=new)
     lap("write")
     return Profile(info, instance, _lanes(job), _path(job), job, dict(seconds))

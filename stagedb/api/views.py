@@ -1,28 +1,37 @@
 """Views of an instance on a system: what a step of it looks like."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from stagedb.api.results import InstanceInfo, Viewed
-from stagedb.errors import UsageError
+from stagedb.api.results import InstanceInfo, ProfileInfo, Viewed
+from stagedb.errors import StagedbError, UsageError
 from stagedb.files import write_whole
 from stagedb.issue.source import read_workload
 from stagedb.parallel import Plan
-from stagedb.profile import analyse, profile_job
+from stagedb.profile import Asked, analyse, profile_job
 from stagedb.store import Store
-from stagedb.systems import System
 from stagedb.views import Job, check, render, trace
 
 HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
 """What files of each kind begin with."""
 
 
-def job_of(store: Store, instance: InstanceInfo, system: System, blocking: Sequence[str] = ()) -> Job:
-    """Run a step of an instance on a system, and account for its memory. Writes nothing."""
-    job = profile_job(read_workload(store, instance.id), system, blocking=blocking)
+def job_of(store: Store, instance: InstanceInfo, asked: Asked, profile: ProfileInfo | None = None) -> Job:
+    """Run a step of an instance, and account for its memory. Writes nothing.
+
+    profile: where it was run before; StagedbError where it takes another time now.
+    """
+    job = profile_job(
+        read_workload(store, instance.id), asked.system, asked.measured, asked.scalings, blocking=asked.blocking
+    )
+    if profile is not None and profile.step != job.step:
+        raise StagedbError(
+            f"profile {profile.id} has a step of {profile.step} ns, and it takes {job.step} ns now: another version of "
+            "stagedb made it; remove it with `stagedb rm` and profile again"
+        )
     memory = analyse(store, instance.graph, Plan.from_mapping(instance.plan))
-    return Job(job.times, job.durations, system, job.merit, memory, job.blocking)
+    return Job(job.times, job.durations, asked.system, job.merit, memory, job.scalings, job.blocking)
 
 
 def check_place(path: Path, kind: str, force: bool) -> None:

@@ -66,6 +66,8 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
+            "--out",
+            "-o",
             metavar="DIR",
             help="Directory of the trace set, or name of the packed file.  [./NAME-RANKS; with --shard 0/3 "
             "./NAME-RANKS.0of3; with --packed that with .packed behind it]",
@@ -151,7 +153,8 @@ def export(
 def unpack(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `export --packed` wrote.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory of the trace set.  [FILE without its ending]")
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="Directory of the trace set.  [FILE without its ending]"),
     ] = None,
     only: Only = None,
     force: Force = False,

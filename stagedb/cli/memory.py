@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stagedb.cli.graphs import count
-from stagedb.cli.options import Common, option_groups
+from stagedb.cli.options import Common, Model, Target, option_groups
 from stagedb.cli.output import Format, Output
 from stagedb.cli.plan import PlanWords
 from stagedb.errors import UsageError
@@ -47,16 +47,8 @@ class Show(StrEnum):
 
 @option_groups
 def memory(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="INSTANCE", help="Id or name of an instance; plan options change its plan.  [the newest]"
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="This model under the plan of the options; makes what is missing."),
-    ] = None,
+    target: Target = None,
+    model: Model = None,
     capacity: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Say whether each rank fits into so much, such as 80GiB or 80GB.")
     ] = None,

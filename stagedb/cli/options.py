@@ -17,23 +17,53 @@ import typer
 
 EXIT_INTERRUPTED = 130
 
-SystemName = Annotated[
-    str,
-    typer.Option(
-        "--system", metavar="NAME|FILE", help="The system: a preset (`stagedb systems` lists them) or a system's file."
-    ),
+Target = Annotated[
+    str | None,
+    typer.Argument(metavar="INSTANCE", help="Id or name of an instance; plan options change its plan.  [the newest]"),
 ]
-"""The system that a workload runs on."""
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="This model under the plan of the options; makes what is missing."),
+]
+"""Instead of an instance."""
 
-Blocking = Annotated[
-    str,
-    typer.Option(
-        metavar="AXIS,…",
-        help="Mesh axes whose communication a rank waits for before it computes on, such as tp,pp.  [none]",
-        show_default=False,
-    ),
-]
-"""What a framework waits for."""
+
+@dataclass(frozen=True)
+class Timing:
+    """What a step is timed with; fields are the words of `Stagedb.profile`."""
+
+    system: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="The system: a preset (`stagedb systems` lists them) or a system's file.  [h100]",
+        ),
+    ] = None
+    durations: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Measured durations, which take the model's place: a table, or traces of a run."
+        ),
+    ] = None
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT=FACTOR",
+            help="Let some of it take FACTOR times as long, such as collective:tp=0.5, and say what the step gains.",
+        ),
+    ] = None
+    blocking: Annotated[
+        str,
+        typer.Option(
+            metavar="AXIS,…",
+            help="Mesh axes whose communication a rank waits for before it computes on, such as tp,pp.  [none]",
+            show_default=False,
+        ),
+    ] = ""
+
+    def words(self) -> dict[str, Any]:
+        """As keyword arguments."""
+        return {**dataclasses.asdict(self), "scale": self.scale or ()}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stagedb.cli.graphs import count, tell_bubble
-from stagedb.cli.options import Blocking, Common, SystemName, option_groups
+from stagedb.cli.options import Common, Model, Target, Timing, option_groups
 from stagedb.cli.output import Format, Output
 from stagedb.cli.plan import PlanWords
 from stagedb.cli.progress import progress
@@ -39,31 +39,8 @@ class Show(StrEnum):
 
 @option_groups
 def profile(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="INSTANCE", help="Id or name of an instance; plan options change its plan.  [the newest]"
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Profile this model under the plan of the options; makes what is missing."),
-    ] = None,
-    system: SystemName = "h100",
-    durations: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Measured durations, which take the model's place: a table, or traces of a run."
-        ),
-    ] = None,
-    scale: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WHAT=FACTOR",
-            help="Let some of it take FACTOR times as long, such as collective:tp=0.5, and say what the step gains.",
-        ),
-    ] = None,
-    blocking: Blocking = "",
+    target: Target = None,
+    model: Model = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call the profile.")] = None,
     show: Annotated[
         Show | None,
@@ -73,6 +50,7 @@ def profile(
         ),
     ] = None,
     *,
+    timing: Timing,
     words: PlanWords,
     output: Output,
     common: Common,
@@ -94,12 +72,9 @@ def profile(
         found = db.profile(
             target,
             model=model,
-            system=system,
-            durations=durations,
-            scale=scale or (),
-            blocking=blocking,
             name=name,
             progress=report,
+            **timing.words(),
             **said,
         )
     common.profile(found.seconds)

@@ -10,20 +10,16 @@ import typer
 
 from stagedb.cli.export import size
 from stagedb.cli.graphs import count, tell_bubble
-from stagedb.cli.options import Blocking, Common, SystemName, option_groups
+from stagedb.cli.options import Common, Model, Target, Timing, option_groups
 from stagedb.cli.plan import PlanWords
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:
     from stagedb.api import Viewed
 
-Target = Annotated[
+OfProfile = Annotated[
     str | None,
-    typer.Argument(metavar="[INSTANCE]", help="Id or name of an instance. Plan options change its plan.  [the newest]"),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(metavar="MODEL", help="Show this model under the plan of the options; makes what is missing."),
+    typer.Option("--profile", metavar="PROFILE", help="Show this profile, by id or name, as it was made."),
 ]
 Only = Annotated[str | None, typer.Option(metavar="STAGES", help="Show these pipeline stages only, such as 0,4-7.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file of the same kind under the name.")]
@@ -47,13 +43,12 @@ class Granularity(StrEnum):
 def timeline(
     target: Target = None,
     model: Model = None,
-    system: SystemName = "h100",
-    blocking: Blocking = "",
+    profile: OfProfile = None,
     format: Annotated[
         TimelineFormat, typer.Option(help="A trace for Perfetto's viewer, or a Gantt chart in the terminal.")
     ] = TimelineFormat.PERFETTO,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the trace goes.  [./NAME-RANKS.pftrace]")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where the trace goes.  [./NAME-RANKS.pftrace]")
     ] = None,
     granularity: Annotated[
         Granularity | None,
@@ -65,6 +60,7 @@ def timeline(
     ] = None,
     force: Force = False,
     *,
+    timing: Timing,
     words: PlanWords,
     common: Common,
 ) -> None:
@@ -86,8 +82,8 @@ def timeline(
             text = db.chart(
                 target,
                 model=model,
-                system=system,
-                blocking=blocking,
+                profile=profile,
+                **timing.words(),
                 width=columns,
                 only=only,
                 color=terminal,
@@ -101,8 +97,8 @@ def timeline(
         done = db.timeline(
             target,
             model=model,
-            system=system,
-            blocking=blocking,
+            profile=profile,
+            **timing.words(),
             out=out,
             granularity=None if granularity is None else granularity.value,
             only=only,
@@ -122,11 +118,13 @@ def timeline(
 def report(
     target: Target = None,
     model: Model = None,
-    system: SystemName = "h100",
-    blocking: Blocking = "",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the page goes.  [./NAME-RANKS.html]")] = None,
+    profile: OfProfile = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.  [./NAME-RANKS.html]")
+    ] = None,
     force: Force = False,
     *,
+    timing: Timing,
     words: PlanWords,
     common: Common,
 ) -> None:
@@ -139,7 +137,7 @@ def report(
 
     said = words.words()
     with connect(common.store) as db:
-        done = db.report(target, model=model, system=system, blocking=blocking, out=out, force=force, **said)
+        done = db.report(target, model=model, profile=profile, out=out, force=force, **timing.words(), **said)
     tell_bubble(common, done.instance)
     common.say(f"{done.path}: {_said(done)}, {size(done.bytes)}; open it in a browser")
 

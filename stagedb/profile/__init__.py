@@ -4,6 +4,7 @@ A network connects all that an instance's rank classes issue; with durations of 
 critical path, slack and waits `step_times` tells. `profile_job` does all of it on a system, figures of merit included.
 """
 
+from stagedb.profile.asking import Asked, read_asked
 from stagedb.profile.critical import Legs, Path
 from stagedb.profile.lanes import Lane
 from stagedb.profile.lives import Category
@@ -19,6 +20,7 @@ from stagedb.profile.whatif import Scaling, WhatIf, what_if
 
 __all__ = [
     "Alive",
+    "Asked",
     "Category",
     "ClassMemory",
     "JobProfile",
@@ -44,6 +46,7 @@ __all__ = [
     "network_of",
     "profile_id",
     "profile_job",
+    "read_asked",
     "record",
     "record_profile",
     "run_step",

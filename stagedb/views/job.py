@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from stagedb.errors import UsageError
 from stagedb.issue.columns import Workload
-from stagedb.profile import ClassMemory, Lane, StepTimes
+from stagedb.profile import ClassMemory, Lane, Scaling, StepTimes
 from stagedb.profile.merit import Merit
 from stagedb.profile.times import JobDurations
 from stagedb.systems import System
@@ -15,7 +15,8 @@ from stagedb.systems import System
 class Job:
     """times: when everything runs; durations: how long all takes, and what says so; system: on what; merit: how good.
 
-    memory: what each rank class holds, where that was asked for. blocking: axes whose communication a rank waits for.
+    memory: what each rank class holds, where that was asked for. scalings: what takes longer or shorter than it would.
+    blocking: axes whose communication a rank waits for.
     """
 
     times: StepTimes
@@ -23,6 +24,7 @@ class Job:
     system: System
     merit: Merit
     memory: tuple[ClassMemory, ...] = ()
+    scalings: tuple[Scaling, ...] = ()
     blocking: tuple[str, ...] = ()
 
     @property

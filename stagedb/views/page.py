@@ -240,6 +240,8 @@ def _facts(job: Job) -> str:
         "a kernel's launch": f"{_plain(accelerator.launch)} ns",
         "computes": f"{system.overlap.compute}; communication streams: {system.overlap.streams}",
     }
+    if job.scalings:
+        machine["as if"] = ", ".join(map(str, job.scalings))
     if job.blocking:
         machine["waits for communication on"] = ", ".join(job.blocking)
     for each in system.network(len(workload.ranks)):

@@ -220,3 +220,35 @@ def test_python_has_the_same(tiny: str, store_environment: dict[str, str], monke
         assert sum(row["ns"] for row in db.query("critical_path", profile=found.info.id)) == found.step
         with pytest.raises(UsageError, match="no profile 'x'"):
             db.query("critical_path", profile="x")
+
+
+def test_a_profile_is_shown_as_it_was_made(run: Run, tiny: str, tmp_path: Path) -> None:
+    table = tmp_path / "measured.csv"
+    table.write_text("kind,duration_us\nmatmul,70\n", encoding="utf-8")
+    plan = ("--model", tiny, "--tp", "2", "--pp", "2")
+    timing = ("--durations", str(table), "--scale", "collective:tp=3", "--blocking", "pp", "--system", "a100-80gb")
+    (made,) = rows(run, "profile", *plan, *timing, "--name", "odd", "--show", "merit")
+    assert run("profile", *plan, "--name", "plain").status == 0
+    texts = [run("timeline", *said, "--format", "text") for said in (("--profile", "odd"), (*plan, *timing), plan)]
+    assert [each.status for each in texts] == [0, 0, 0]
+    assert texts[0].out == texts[1].out != texts[2].out
+    assert run("report", "--profile", "odd", "-o", "odd.html").status == 0
+    page = (tmp_path / "odd.html").read_text(encoding="utf-8")
+    assert "collective:tp=3" in page
+    assert "A100" in page
+    assert "of the operators" in page
+    assert made["step"] > 0
+    assert run("timeline", "--profile", "odd", "-o", "odd.pftrace").status == 0
+    for option, value in (
+        ("--system", "h100"),
+        ("--durations", str(table)),
+        ("--scale", "send=2"),
+        ("--blocking", "tp"),
+    ):
+        both = run("report", "--profile", "odd", option, value)
+        assert both.status == 2
+        assert f"leave out {option}, or --profile" in both.err
+    other = run("report", "--profile", "odd", "--tp", "1")
+    assert other.status == 2
+    assert "profile" in other.err
+    assert "no profile 'none'" in run("timeline", "--profile", "none").err

@@ -1,0 +1,42 @@
+"""What a step is timed with, and reading back what a stored profile was timed with."""
+
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stagedb.errors import UsageError
+from stagedb.profile.whatif import Scaling
+from stagedb.store import Store
+from stagedb.systems import Durations, Measured, System, parse_system
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A system, measured durations in the model's place, what takes longer or shorter, axes that a rank waits for."""
+
+    system: System
+    measured: Durations | None = None
+    scalings: tuple[Scaling, ...] = ()
+    blocking: tuple[str, ...] = ()
+
+
+def read_asked(store: Store, profile: str) -> Asked:
+    """What a profile of the store was asked with. UsageError where there is none of this id."""
+    rows = store.read("profile/asked", profile=profile)
+    if not rows:
+        raise UsageError(f"no profile {profile!r} in the store; `stagedb ls profiles` lists them")
+    (row,) = rows
+    return Asked(
+        parse_system(row["system"], "the profile's system"),
+        None if row["durations"] is None else _measured(row["durations"]),
+        tuple(Scaling.parse(each) for each in row["scalings"]),
+        tuple(row["blocking"] or ()),
+    )
+
+
+def _measured(text: str) -> Durations:
+    """Rows as `recording` writes them."""
+    return Durations(
+        Measured(f"row {number} of the profile", Fraction(row.pop("ns")), **row)
+        for number, row in enumerate(json.loads(text), 1)
+    )
