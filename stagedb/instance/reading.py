@@ -157,7 +157,7 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> Bucket
         )
 
     gathers = op["kind"] == "all_gather"
-    parts = plan.dp * plan.cp // plan.ep if op["axis"] == "edp" else plan.shards
+    parts = plan.edp if op["axis"] == "edp" else plan.shards
     return BucketOp(op["name"], op["bucket"], op["order"], op["template"], gathers, parts, sizes)
 
 

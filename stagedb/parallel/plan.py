@@ -142,6 +142,21 @@ class Plan:
         return self.dp // self.hsdp * (self.cp if self.options.cp_grad_sync else 1)
 
     @property
+    def expert_axes(self) -> tuple[str, ...]:
+        """The mesh axes of those: dp and cp, and tp where its ranks have whole experts for tokens of their own."""
+        return ("tp", "cp", "dp") if self.options.experts_over_tp else ("cp", "dp")
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that experts are divided among, or copied on."""
+        return math.prod(getattr(self, axis) for axis in self.expert_axes)
+
+    @property
+    def edp(self) -> int:
+        """Ranks that hold the same experts."""
+        return self.expert_ranks // self.ep
+
+    @property
     def batch(self) -> int:
         """Sequences a step."""
         return self.global_batch_size or self.micro_batch_size * self.dp
@@ -261,7 +276,7 @@ class Plan:
             **degrees,
             "cpr": self.cp // self.ulysses,
             "cpa": self.ulysses,
-            "edp": self.dp * self.cp // self.ep,
+            "edp": self.edp,
             **capacity(self),
             **self.rank_symbols(sizes, 0, 0),
             "hsdp": self.hsdp,
