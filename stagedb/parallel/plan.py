@@ -20,11 +20,11 @@ from stagedb.parallel.expert_plans import (
     read_load,
     widths,
 )
-from stagedb.parallel.nearest import either, nearest
+from stagedb.parallel.nearest import Change, Misfit, Way, multiples, nearest, tried_by
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.orders import ENDINGS, EXPLICIT, parse_order, read_schedule_file
 from stagedb.parallel.schedule import INTERLEAVED, Task, stage_orders
-from stagedb.parallel.schedule_plans import check_layers_per_stage, check_schedule, explicit
+from stagedb.parallel.schedule_plans import check_layers_per_stage, check_schedule, chunk_ways, explicit
 from stagedb.parallel.sharding_plans import check_sharding
 from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, RANK_ORDER, option, typed_words
 
@@ -78,6 +78,10 @@ class Plan:
         if self.schedule == "1f1b" and self.virtual_stages > 1:
             self._settle(schedule=INTERLEAVED)
         self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
+        with tried_by(self.changed):
+            self._check()
+
+    def _check(self) -> None:
         for word in (*DEGREES, "hsdp", "ulysses", "micro_batch_size", "seq_len", "virtual_stages", "recompute_every"):
             _check_positive(word, getattr(self, word))
         check_context(self)
@@ -120,16 +124,23 @@ class Plan:
             typed |= {"task_order": read_schedule_file(Path(typed["schedule"])), "schedule": EXPLICIT}
         if isinstance(typed.get("expert_load"), str):
             typed["expert_load"] = read_load(Path(typed["expert_load"]))
+        said = {**typed} if ranks is None else {**typed, "ranks": ranks}
         options = GraphOptions(**{word: typed.pop(word) for word in OPTION_WORDS if word in typed})
         formats = {word.removesuffix("_dtype"): typed.pop(word) for word in DTYPE_WORDS if word in typed}
         dtypes = Dtypes.of(options.recipe, **formats)
-        if ranks is not None:
-            typed["dp"] = _dp_of(ranks, typed)
-        return cls(options=options, dtypes=dtypes, **typed)
+        with tried_by(lambda change: cls.from_mapping({**said, **change})):
+            if ranks is not None:
+                typed["dp"] = _dp_of(ranks, typed)
+            return cls(options=options, dtypes=dtypes, **typed)
 
     def with_ranks(self, ranks: int) -> "Plan":
         """The same plan on another number of ranks: dp changes, nothing else."""
-        return dataclasses.replace(self, dp=_dp_of(ranks, {"tp": self.tp, "pp": self.pp, "cp": self.cp}))
+        same = {word: value for word, value in self.to_dict().items() if word != "dp"}
+        return Plan.from_mapping({**same, "ranks": ranks})
+
+    def changed(self, change: Change) -> "Plan":
+        """The same plan with some words changed."""
+        return Plan.from_mapping({**self.to_dict(), **change})
 
     @property
     def world(self) -> int:
@@ -215,12 +226,12 @@ class Plan:
         dealt = self.stage_layers(layers)
         if any(share % self.virtual_stages for share in dealt):
             most = math.gcd(*dealt)
-            valid = nearest(self.virtual_stages, most, lambda chunks: most % chunks == 0)
-            raise UsageError(
+            raise Misfit(
                 f"{self.virtual_stages} virtual stages do not divide the layers of each stage "
-                f"({','.join(map(str, sorted(set(dealt), reverse=True)))}): the nearest is "
-                f"{either('virtual_stages', valid)}"
-                + ("" if most > 1 else "; other numbers need another --pp or --layers-per-stage")
+                f"({','.join(map(str, sorted(set(dealt), reverse=True)))})",
+                chunk_ways(self.virtual_stages, most),
+                last="" if most > 1 else "; other numbers need another --pp or --layers-per-stage",
+                trial=lambda change: self.changed(change).chunk_layers(layers),
             )
         return tuple(share // self.virtual_stages for share in dealt) * self.virtual_stages
 
@@ -236,6 +247,10 @@ class Plan:
 
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raise UsageError, with the nearest valid value, when a model of these sizes cannot run under this plan."""
+        with tried_by(lambda change: self.changed(change).check(sizes)):
+            self._check_model(sizes)
+
+    def _check_model(self, sizes: Mapping[str, int]) -> None:
         self.chunk_layers(sizes["L"])
         most = max(self.stage_layers(sizes["L"]))
         if self.recompute_every > most:
@@ -246,8 +261,8 @@ class Plan:
         rules = self._tp_rules(sizes)
         broken = next((reason for reason, fits in rules if not fits(self.tp)), None)
         if broken is not None:
-            valid = nearest(self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
-            raise UsageError(f"tp {self.tp} {broken}: the nearest that this model takes is {either('tp', valid)}")
+            near = nearest("tp", self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
+            raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest that this model takes is")
         check_heads(self, sizes)
         if self.seq_len > sizes.get("P", self.seq_len):
             raise UsageError(
@@ -291,11 +306,10 @@ class Plan:
             return
         unit = self.micro_batch_size * self.dp
         if self.global_batch_size < 1 or self.global_batch_size % unit:
-            below = max(self.global_batch_size, 0) // unit * unit
-            valid = [batch for batch in (below, below + unit) if batch]
-            raise UsageError(
+            raise Misfit(
                 f"a global batch of {self.global_batch_size} is not divisible by micro-batch {self.micro_batch_size} "
-                f"x dp {self.dp} = {unit}: the nearest is {either('global_batch_size', valid)}"
+                f"x dp {self.dp} = {unit}",
+                multiples("global_batch_size", self.global_batch_size, unit),
             )
 
     def _tp_rules(self, sizes: Mapping[str, int]) -> list[tuple[str, Callable[[int], bool]]]:
@@ -312,6 +326,19 @@ class Plan:
             rules.append((repeats, lambda tp: kv_heads % tp == 0 or tp % kv_heads == 0))
             rules.append((f"does not divide the vocabulary of {sizes['V']}", lambda tp: sizes["V"] % tp == 0))
         return rules
+
+
+def plan_for(words: Mapping[str, object], sizes: Mapping[str, int]) -> Plan:
+    """The plan that the words say, checked for a model of these sizes: what an error names suits that, too."""
+
+    def made(change: Change) -> Plan:
+        plan = Plan.from_mapping({**words, **change})
+        plan.check(sizes)
+        return plan
+
+    words = typed_words(words)
+    with tried_by(made):
+        return made({})
 
 
 def plan_for_ranks(ranks: int, words: Mapping[str, object]) -> Plan:
@@ -332,17 +359,15 @@ def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
     unit = degrees["tp"] * degrees["pp"] * degrees["cp"]
     text = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "1"
     if ranks < 1 or ranks % unit:
-        below = max(ranks, 0) // unit * unit
-        valid = [count for count in (below, below + unit) if count]
-        raise UsageError(
-            f"{ranks} ranks are not divisible by {text}{f' = {unit}' if text != str(unit) else ''}: "
-            f"the nearest is {either('ranks', valid)}"
+        raise Misfit(
+            f"{ranks} ranks are not divisible by {text}{f' = {unit}' if text != str(unit) else ''}",
+            multiples("ranks", ranks, unit),
         )
     given = words.get("dp")
     if given is not None and given != ranks // unit:
-        raise UsageError(
-            f"{ranks} ranks with {text} leave dp {ranks // unit}, but the plan says dp {given}: "
-            f"take --ranks {given * unit}, or leave --dp out"
+        raise Misfit(
+            f"{ranks} ranks with {text} leave dp {ranks // unit}, but the plan says dp {given}",
+            ways=[Way({"ranks": given * unit}), Way({"dp": None}, "leave --dp out")],
         )
     return int(ranks // unit)
 

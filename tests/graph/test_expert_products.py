@@ -115,7 +115,7 @@ def test_ranks_of_ep_call_with_the_largest_of_their_operands() -> None:
         ({"expert_load": (3, 1, 0, 0)}, r"3 of 4 choices to expert 0: .* one gets at most 2"),
         ({"expert_load": (2, -1, 1, 2)}, r"is 2, -1, 1, 2: .* none below 0"),
         ({"expert_load": (0, 0, 0, 0)}, r"not all 0"),
-        ({"expert_load": (2, 1, 1, 0), "capacity_factor": 1.0}, r"leave --capacity-factor or --expert-load out"),
+        ({"expert_load": (2, 1, 1, 0), "capacity_factor": 1.0}, r"leave --capacity-factor out, or leave --expert"),
     ],
 )
 def test_a_load_that_does_not_suit_is_refused(words: dict[str, Any], reason: str) -> None:

@@ -44,7 +44,7 @@ def test_classes_follow_ep_where_its_ranks_are_chosen_unequally(store: Store) ->
 
 
 @pytest.mark.parametrize("recipe", ["torch", "megatron"])
-@pytest.mark.parametrize("ep", [1, 2])
+@pytest.mark.parametrize("ep", [1, 2, 4])
 def test_whole_experts_are_shared_by_ranks_of_tp_as_by_others(store: Store, recipe: str, ep: int) -> None:
     """One group of tp x dp x cp / ep reduces experts and shares their optimizer; none of them is reduced over tp."""
     model, tp, dp = card("moe"), 2, 2
