@@ -173,9 +173,13 @@ def read_load(path: Path) -> tuple[int, ...]:
 
 def loads(plan: "Plan", sizes: Mapping[str, int]) -> tuple[int, ...]:
     """What falls to each expert of a model, in the smallest whole numbers."""
-    given = plan.expert_load or (1,) * sizes["E"]
-    common = gcd(*given)
-    return tuple(each // common for each in given)
+    return plan.expert_load or (1,) * sizes["E"]
+
+
+def smallest(load: tuple[int, ...]) -> tuple[int, ...]:
+    """The same load in the smallest whole numbers."""
+    common = gcd(*load) or 1
+    return tuple(each // common for each in load)
 
 
 def load_symbols(plan: "Plan", sizes: Mapping[str, int], ep_rank: int) -> dict[str, int]:

@@ -18,6 +18,7 @@ from stagedb.parallel.expert_plans import (
     check_experts,
     load_symbols,
     read_load,
+    smallest,
     widths,
 )
 from stagedb.parallel.nearest import Change, Misfit, Way, multiples, nearest, tried_by
@@ -84,6 +85,8 @@ class Plan:
     def _check(self) -> None:
         for word in (*DEGREES, "hsdp", "ulysses", "micro_batch_size", "seq_len", "virtual_stages", "recompute_every"):
             _check_positive(word, getattr(self, word))
+        if self.expert_load:
+            self._settle(expert_load=smallest(self.expert_load))
         check_context(self)
         check_expert_parallelism(self)
         check_sharding(self)
@@ -200,8 +203,13 @@ class Plan:
     @property
     def digest(self) -> str:
         """sha256 of the plan's meaning: a default and the same value said aloud are one plan."""
-        spoken = dataclasses.replace(self, global_batch_size=self.batch)
-        return hashlib.sha256(spoken.to_json().encode()).hexdigest()
+        return hashlib.sha256(self.canonical.to_json().encode()).hexdigest()
+
+    @property
+    def canonical(self) -> "Plan":
+        """The plan with defaults said aloud, and without a load of experts that is even."""
+        even = len(set(self.expert_load)) < 2
+        return dataclasses.replace(self, global_batch_size=self.batch, expert_load=() if even else self.expert_load)
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
         """Layers of each stage, in order. Raises UsageError when they cannot be dealt."""

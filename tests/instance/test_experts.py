@@ -1,5 +1,7 @@
 """Ranks and groups of a plan with experts, as the store holds them."""
 
+import math
+
 import pytest
 
 from stagedb.api import Stagedb
@@ -109,3 +111,24 @@ def test_experts_of_all_ranks_compute_what_is_routed(store: Store) -> None:
     sizes = card("moe")
     routed = 4 * 8 * sizes.top_k
     assert flops == [sizes.layers * 3 * routed * 2 * 3 * sizes.hidden * sizes.expert_ffn] * 2
+
+
+def test_sizes_of_a_matmul_are_those_of_its_flops(store: Store) -> None:
+    """Experts that have unequally many tokens are several matmuls in one op, which then tells no sizes."""
+    db = Stagedb(store)
+    found = {}
+    for load in ([1, 1, 1, 1], [2, 1, 1, 0]):
+        instance = db.instantiate(card("moe"), dp=2, ep=2, seq_len=8, expert_load=load)
+        rows = store.query(
+            "MATCH (o:Op {instance: $id, kind: 'matmul'}) RETURN o.name, o.flops, o.dims", {"id": instance.id}
+        ).rows
+        assert all(flops == 2 * math.prod(dims) for _, flops, dims in rows if dims is not None)
+        found[tuple(load)] = {name for name, _, dims in rows if dims is None}
+        experts = {name for name, _, _ in rows if ".experts." in name}
+    assert found == {(1, 1, 1, 1): set(), (2, 1, 1, 0): experts}
+
+
+def test_even_loads_are_one_instance(store: Store) -> None:
+    db = Stagedb(store)
+    made = [db.instantiate(card("moe"), dp=2, ep=2, seq_len=8, expert_load=[each] * 4) for each in (1, 2)]
+    assert {each.id for each in made} == {db.instantiate(card("moe"), dp=2, ep=2, seq_len=8).id}

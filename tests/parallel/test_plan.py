@@ -288,6 +288,11 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"dp": 2, "zero": 4}, "unknown ZeRO stage 4: --zero is 0, 1, 2 or 3"),
         ({"zero": 3}, "zero 3 with dp 1 has nothing to share: take --dp 2, or leave --zero out"),
         ({"dp": 8, "zero": 3, "hsdp": 3}, "hsdp 3 does not divide dp 8 into equal copies: the nearest is --hsdp 2 or "),
+        (
+            {"dp": 4, "zero": 3, "hsdp": 4},
+            "so that they share nothing: take --hsdp 2, or --zero 0 without --hsdp",
+        ),
+        ({"dp": 4, "cp": 2, "zero": 3, "hsdp": 8}, "so that they share nothing: take --hsdp 4, or --zero 0"),
         ({"dp": 8, "hsdp": 2}, "zero 0 shards nothing: take --zero 3, or leave --hsdp out"),
         ({"dp": 8, "hsdp": 2, "zero": 1}, "zero 1 has no such copies in the torch recipe: take --zero 3"),
         ({"dp": 8, "zero": 2, "recipe": "megatron"}, "--zero 2 needs --recipe torch"),
@@ -363,3 +368,11 @@ def test_a_padded_vocabulary_need_not_divide() -> None:
     with pytest.raises(UsageError, match="vocabulary of 50257"):
         Plan(tp=2).check(sizes)
     Plan(tp=2, options=GraphOptions(recipe="megatron")).check(sizes)
+
+
+@pytest.mark.parametrize("recipe", ["torch", "megatron"])
+def test_ranks_of_cp_share_a_copy(recipe: str) -> None:
+    """As many copies as dp has ranks: each is of those of one sequence."""
+    plan = Plan.from_mapping({"dp": 4, "cp": 2, "zero": 3, "hsdp": 4, "recipe": recipe})
+    plan.check(LLAMA3_8B)
+    assert plan.shards == 2
