@@ -13,6 +13,7 @@
 // param instance: string — the instance's id
 // param values: map[] — for each variant, the value of every expression that a present op or edge holds
 // param dtypes: map — the format (`bf16`, …) of each dtype class
+// param ragged: string[] — symbolic ops without sizes: each of their parts has its own
 // param rows: map[] — places of blocks
 UNWIND $rows AS row
 MATCH (s:SymOp {graph: $graph, block: row.block})
@@ -32,5 +33,6 @@ CREATE (:Op:Compute {
   END + row.mark,
   sym: s.id, block: row.block, layer: row.layer, type: s.type, kind: s.kind, phase: s.phase, `when`: s.`when`,
   flops: v[s.flops], bytes_read: v[s.bytes_read], bytes_written: v[s.bytes_written],
-  dims: [d IN s.dims | v[d]], dtype: CASE WHEN s.dtype IS NULL THEN null ELSE $dtypes[s.dtype] END
+  dims: CASE WHEN NOT s.name IN $ragged THEN [d IN s.dims | v[d]] END,
+  dtype: CASE WHEN s.dtype IS NULL THEN null ELSE $dtypes[s.dtype] END
 })

@@ -10,7 +10,7 @@ from stagedb.api import catalog
 from stagedb.api.results import GraphInfo
 from stagedb.errors import UsageError
 from stagedb.models import Card, card_names, load_card
-from stagedb.parallel import GraphOptions, Plan
+from stagedb.parallel import GraphOptions, Plan, plan_for
 from stagedb.parallel.identity import graph_key, model_sizes
 from stagedb.parallel.recipes import RECIPES
 from stagedb.parallel.words import OPTION_WORDS
@@ -59,9 +59,7 @@ class Source:
     def plan(self, words: Mapping[str, object]) -> Plan:
         """The plan that the words say for this model, checked. Raises UsageError; nothing has been written by then."""
         default = {"seq_len": self.sizes["S"]} if "S" in self.sizes else {}
-        plan = Plan.from_mapping({**default, **words, **self.options.to_dict()})
-        plan.check(self.sizes)
-        return plan
+        return plan_for({**default, **words, **self.options.to_dict()}, self.sizes)
 
     def in_store(self, store: Store) -> GraphInfo:
         """The graph, built now if the store lacks it."""

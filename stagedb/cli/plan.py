@@ -119,7 +119,8 @@ class GraphWords:
         bool | None,
         typer.Option(
             "--expert-tp/--no-expert-tp",
-            help="Tensor parallelism partitions each expert too, or its ranks have whole ones.  [expert-tp]",
+            help="Tensor parallelism partitions each expert too, or its ranks (with --sp) have whole ones, among those "
+            "of --ep.  [expert-tp]",
         ),
     ] = None
     ep_sync: Annotated[
@@ -178,7 +179,9 @@ class PlanWords(GraphWords):
     ep: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Expert parallelism, among the ranks of dp x cp: N divides them and the experts.  [1]"
+            metavar="N",
+            help="Expert parallelism, among the ranks of dp x cp (with --no-expert-tp also of tp): N divides them and "
+            "the experts.  [1]",
         ),
     ] = None
     capacity_factor: Annotated[

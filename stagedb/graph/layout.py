@@ -11,10 +11,10 @@ from typing import Literal
 MESH_AXES = ("dp", "edp", "ep", "cp", "cpr", "cpa", "tp")
 """The axes that layouts speak of, outermost first: an axis partitioned over several is cut in this order.
 
-Experts see the ranks of dp and cp as another two axes: `ep`, over which experts are partitioned, and `edp` (dp x cp /
-ep), whose ranks hold the same experts. A layout is on one pair or on the other. Where a ring and all-to-alls share a
-sequence, the ranks of cp are those of `cpr`, the places of the ring, times those of `cpa`, neighbours that exchange
-heads.
+Experts see the ranks of dp and cp (and of tp, where each has whole ones) as another two axes: `ep`, over which experts
+are partitioned, and `edp`, whose ranks hold the same experts. A layout is on one pair or on the other. Where a ring and
+all-to-alls share a sequence, the ranks of cp are those of `cpr`, the places of the ring, times those of `cpa`,
+neighbours that exchange heads.
 """
 
 INNERMOST_FIRST = ("heads", "kv_heads")

@@ -74,7 +74,8 @@ class SimulatedMesh:
         ranges = [range(self.env[axis]) for axis in ("dp", "cp", "tp")]
         found = []
         for dp, cp, tp in itertools.product(*ranges):
-            edp, ep = divmod(dp * self.env["cp"] + cp, self.env["ep"])
+            place = dp * self.env["cp"] + cp
+            edp, ep = divmod(place * self.env["tp"] + tp if self.over_tp else place, self.env["ep"])
             cpr, cpa = divmod(cp, self.env["cpa"])
             found.append({"dp": dp, "edp": edp, "ep": ep, "cp": cp, "cpr": cpr, "cpa": cpa, "tp": tp})
         return found
@@ -124,9 +125,16 @@ class SimulatedMesh:
         """Ranks of cp that gradients are reduced over."""
         return self.env["cp"] if json.loads(self.graph.options).get("cp_grad_sync", True) else 1
 
+    @cached_property
+    def over_tp(self) -> bool:
+        """Whether the ranks of tp are among those of edp and ep."""
+        options = json.loads(self.graph.options)
+        return bool(options.get("sp", False)) and not options.get("expert_tp", True)
+
     def sharing(self, row: SymTensor) -> str:
         """The axis of the groups that share a weight: experts are shared by those who hold the same."""
-        return "edp" if self.env["ep"] > 1 and self.layouts[row.name].on("ep") is not None else "dp"
+        divided = self.env["ep"] * (self.env["tp"] if self.over_tp else 1) > 1
+        return "edp" if divided and self.layouts[row.name].on("ep") is not None else "dp"
 
     def sharers(self, row: SymTensor) -> int:
         """Members of such a group."""
@@ -360,7 +368,7 @@ class SimulatedMesh:
             if axis == "dp" and self.together > 1:
                 same = [{**member, "cp": cp} for member in same for cp in range(self.env["cp"])]
         elif axis in ("ep", "edp"):
-            fixed = {"ep", "edp", "tp"} - {axis}
+            fixed = {"ep", "edp"} - {axis} | (set() if self.over_tp else {"tp"})
             same = [dict(other) for other in self.ranks if all(other[a] == rank[a] for a in fixed)]
         elif axis in ("cpr", "cpa"):
             near = self.env["cpa"]

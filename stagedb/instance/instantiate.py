@@ -56,13 +56,17 @@ RANKS_AT_ONCE = 8192
 
 def in_full(plan: Plan, layers: int) -> Plan:
     """The plan with what follows from its other words said: plans that say the same are equal."""
-    return dataclasses.replace(plan, global_batch_size=plan.batch, layers_per_stage=plan.stage_layers(layers))
+    return dataclasses.replace(plan.canonical, layers_per_stage=plan.stage_layers(layers))
 
 
 def instance_id(graph: StoredGraph, plan: Plan) -> str:
     """The digest of graph and plan: the same for two plans that say the same thing in other words."""
     spoken = in_full(plan, graph.sizes["L"])
-    text = json.dumps({"format": str(FORMAT), "graph": graph.id, "plan": spoken.to_json()}, sort_keys=True)
+    content = {"format": str(FORMAT), "graph": graph.id, "plan": spoken.to_json()}
+    if spoken.expert_load:
+        # Instances of these that were stored before told sizes of matmuls that are not those of their FLOPs.
+        content["ragged"] = "1"
+    text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
@@ -175,7 +179,7 @@ class _Copy:
         common = {"graph": self.graph.id, "instance": self.instance}
         values, dtypes = list(self.evaluated.values), self.plan.dtypes.names()
         for places in self._places():
-            self._rows("compute", places, **common, values=values, dtypes=dtypes)
+            self._rows("compute", places, **common, values=values, dtypes=dtypes, ragged=self.evaluated.ragged)
             for label in ("collectives", "sends", "recvs"):
                 self._rows(label, places, **common, values=values, dtypes=dtypes)
         self._rows("buckets", bucket_rows(self.instance, self.classes), **common, dtypes=dtypes)

@@ -39,12 +39,14 @@ class Evaluated:
     `values` has the maps that are not alike (`Place.variant`), the first for what stands outside layers. They differ
     between layers that recompute and that do not, between ranks of cp and of ep, and between the turns of a loop:
     `variants` has for each of these (whether it recomputes, member, turn) the place of its map; a member's coordinate
-    is 0 where ranks along the axis do not differ. loops: blocks that have loops; turns: of each loop; width: the most
+    is 0 where ranks along the axis do not differ. ragged: matmuls of experts that have unequally many rows, so that
+    their dims are none. loops: blocks that have loops; turns: of each loop; width: the most
     ops that one has.
     """
 
     values: tuple[Mapping[str, int], ...]
     variants: Mapping[tuple[bool, Member, int], int]
+    ragged: tuple[str, ...]
     loops: frozenset[str]
     turns: int
     width: int
@@ -102,6 +104,7 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
     return Evaluated(
         values=maps,
         variants=variants,
+        ragged=_ragged(ops, plan),
         loops=frozenset(op["block"] for op in looped),
         turns=turns,
         width=max((1 + op["order"] - op["loop"] for op in looped), default=0),
@@ -112,6 +115,12 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
         orders=1 + max((op["order"] for op in graph.ops), default=0),
         last=_last(ops, any(map(splits, plan.orders()))),
     )
+
+
+def _ragged(ops: Iterable[Mapping[str, Any]], plan: Plan) -> tuple[str, ...]:
+    if not plan.canonical.expert_load:
+        return ()
+    return tuple(op["name"] for op in ops if op["dims"] and "load_here" in symbols(op["flops"]))
 
 
 def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: StoredGraph) -> int:
@@ -157,7 +166,7 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> Bucket
         )
 
     gathers = op["kind"] == "all_gather"
-    parts = plan.dp * plan.cp // plan.ep if op["axis"] == "edp" else plan.shards
+    parts = plan.edp if op["axis"] == "edp" else plan.shards
     return BucketOp(op["name"], op["bucket"], op["order"], op["template"], gathers, parts, sizes)
 
 

@@ -16,7 +16,7 @@ def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
     ranks: Counter[int] = Counter()
     of_members = members(plan)
     for (_, member), number in member_classes(classes, plan).items():
-        ranks[number] += of_members[member] * plan.tp
+        ranks[number] += of_members[member]
     return [
         {
             "class": each.number,
@@ -198,7 +198,7 @@ def member_classes(classes: Sequence[RankClass], plan: Plan) -> dict[tuple[int, 
 
 
 def mesh_axes(plan: Plan) -> Row:
-    """Degree and stride of every mesh axis. `ep` numbers neighbours along dp and cp."""
+    """Degree and stride of every mesh axis. `ep` numbers neighbours along those that experts see."""
     mesh = Mesh.of(plan)
     axes = {axis: {"size": size, "stride": mesh.stride(axis)} for axis, size in mesh.axes}
     return {**axes, "ep": {"size": plan.ep, "stride": mesh.stride(expert_axis(plan))}}

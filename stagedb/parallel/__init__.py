@@ -4,7 +4,7 @@ communicator groups, and pipeline schedules as data."""
 from stagedb.parallel.dtypes import WIDTHS, Dtypes
 from stagedb.parallel.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups, members
 from stagedb.parallel.options import GraphOptions
-from stagedb.parallel.plan import Plan, plan_for_ranks
+from stagedb.parallel.plan import Plan, plan_for, plan_for_ranks
 from stagedb.parallel.recipes import RECIPES, Held
 from stagedb.parallel.schedule import (
     SCHEDULES,
@@ -43,6 +43,7 @@ __all__ = [
     "groups",
     "members",
     "option",
+    "plan_for",
     "plan_for_ranks",
     "read_plan_file",
     "receiver",

@@ -4,14 +4,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from stagedb.errors import UsageError
-from stagedb.parallel.nearest import either, nearest
+from stagedb.parallel.nearest import Misfit, Numbers, Way, multiples, nearest
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import RECIPES
 from stagedb.parallel.words import RANK_ORDER
 
 if TYPE_CHECKING:
     from stagedb.parallel.plan import Plan
+
+
+RING = Way({"cp_kind": "ring-p2p", "ulysses": 1}, "--cp-kind ring-p2p without --ulysses")
 
 
 def with_habit(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
@@ -26,11 +28,27 @@ def check_context(plan: "Plan") -> None:
     kind = plan.options.cp_kind
     if plan.cp == 1:
         if kind != "none":
-            raise UsageError(
-                f"{kind} with cp 1 has nobody to share a sequence with: take --cp 2 or more, or leave --cp-kind out"
+            alone = {"cp_kind": "none"}
+            chunks = {**alone, "cp_chunks": "none"}
+            raise Misfit(
+                f"{kind} with cp 1 has nobody to share a sequence with",
+                [Numbers("cp", range(2, 65))],
+                [
+                    (
+                        Way(alone, "leave --cp-kind out"),
+                        Way(chunks, "leave --cp-kind and --cp-chunks out"),
+                        Way({**chunks, "ulysses": 1}, "leave --cp-kind, --cp-chunks and --ulysses out"),
+                    )
+                ],
+                lead="take",
             )
         if plan.options.cp_chunks != "none":
-            raise UsageError("with cp 1 there is one part of a sequence: take --cp 2 or more, or leave --cp-chunks out")
+            raise Misfit(
+                "with cp 1 there is one part of a sequence",
+                [Numbers("cp", range(2, 65))],
+                [Way({"cp_chunks": "none"}, "leave --cp-chunks out")],
+                lead="take",
+            )
     _check_ulysses(plan)
     if plan.cp == 1:
         return
@@ -40,33 +58,35 @@ def check_context(plan: "Plan") -> None:
     apart = len(places) == 2 and places[1] - places[0] > 1
     outer = plan.hsdp > 1 and len(places) == 2 and plan.rank_order.index("cp") > plan.rank_order.index("dp")
     if plan.dp > 1 and (apart or outer):
-        raise UsageError(
+        raise Misfit(
             f"rank order {','.join(plan.rank_order)} {'parts cp from dp' if apart else 'puts cp outside of dp'}, "
-            f"over which gradients are reduced together: take --rank-order {','.join(RANK_ORDER)}"
+            "over which gradients are reduced together",
+            ways=[Way({"rank_order": RANK_ORDER})],
         )
 
 
 def _check_ulysses(plan: "Plan") -> None:
     ring, near = plan.options.cp_kind == "ulysses-ring", plan.ulysses
     if not ring and near > 1:
-        raise UsageError(
-            f"--ulysses {near} says how many ranks exchange heads inside a ring: it needs --cp-kind ulysses-ring "
-            f"and --cp {2 * near} or another multiple"
+        raise Misfit(
+            f"--ulysses {near} says how many ranks exchange heads inside a ring, which --cp-kind ulysses-ring has with "
+            "some multiple of so many ranks",
+            ([Way({"cp_kind": "ulysses-ring", "cp": cp})] for cp in (2 * near,)),
+            [Way({"ulysses": 1}, "leave --ulysses out")],
+            lead="take",
         )
     if ring and (near == 1 or near == plan.cp):
-        raise UsageError(
-            f"ulysses-ring with --ulysses {near} of cp {plan.cp} is "
-            + (
-                "a ring alone: take --ulysses 2 or more, or --cp-kind ring-p2p"
-                if near == 1
-                else "no ring: take fewer, or --cp-kind ulysses"
-            )
+        raise Misfit(
+            f"ulysses-ring with --ulysses {near} of cp {plan.cp} is {'a ring alone' if near == 1 else 'no ring'}",
+            nearest("ulysses", near, plan.cp // 2, lambda n: plan.cp % n == 0, least=2),
+            [RING if near == 1 else Way({"cp_kind": "ulysses", "ulysses": 1}, "--cp-kind ulysses without --ulysses")],
+            lead="take",
         )
     if ring and plan.cp % near:
-        valid = [n for n in nearest(near, plan.cp // 2, lambda n: plan.cp % n == 0) if n > 1]
-        raise UsageError(
-            f"--ulysses {near} does not divide cp {plan.cp}: "
-            + (f"the nearest is {either('ulysses', valid)}" if valid else "take --cp-kind ring-p2p")
+        raise Misfit(
+            f"--ulysses {near} does not divide cp {plan.cp}",
+            nearest("ulysses", near, plan.cp // 2, lambda n: plan.cp % n == 0, least=2),
+            [RING],
         )
 
 
@@ -84,12 +104,11 @@ def check_heads(plan: "Plan", sizes: Mapping[str, int]) -> None:
         return heads % over == 0 and kv_heads % over == 0 and kv_heads > 0 and divides
 
     if not fits(degree):
-        valid = [near for near in nearest(degree, heads, fits) if near > 1]
-        near = f"the nearest is {either(word, valid)}, or" if valid else "take"
-        raise UsageError(
+        raise Misfit(
             f"{kind} deals the {sizes['A']} attention heads and {sizes['KV']} key/value heads over tp {plan.tp} x "
-            f"{word} {degree} = {plan.tp * degree}, which does not divide both: {near} "
-            f"--cp-kind {'ring-p2p' if inner else 'allgather-kv'}"
+            f"{word} {degree} = {plan.tp * degree}, which does not divide both",
+            nearest(word, degree, heads, fits, least=2),
+            [RING if inner else Way({"cp_kind": "allgather-kv"})],
         )
 
 
@@ -101,12 +120,12 @@ def check_sequence(plan: "Plan") -> None:
     unit = chunks * plan.cp * (plan.tp if split else 1)
     if plan.seq_len % unit == 0:
         return
-    below = plan.seq_len - plan.seq_len % unit
-    valid = [length for length in (below, below + unit) if length]
     over = [f"cp {plan.cp}{' x 2 chunks' if chunks > 1 else ''}"] * (plan.cp > 1) + [
         f"tp {plan.tp}, over which sp splits it"
     ] * split
-    raise UsageError(
-        f"a sequence of {plan.seq_len} tokens is not divisible by {' x '.join(over)}: "
-        f"take {either('seq_len', valid)}{', or --no-sp' if split else ''}"
+    raise Misfit(
+        f"a sequence of {plan.seq_len} tokens is not divisible by {' x '.join(over)}",
+        multiples("seq_len", plan.seq_len, unit),
+        [Way({"sp": False})] if split else [],
+        lead="take",
     )

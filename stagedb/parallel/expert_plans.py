@@ -10,7 +10,8 @@ import yaml
 
 from stagedb.errors import UsageError
 from stagedb.parallel.files import read_text
-from stagedb.parallel.nearest import either, nearest
+from stagedb.parallel.nearest import Misfit, Way, multiples, nearest
+from stagedb.parallel.words import RANK_ORDER, option
 
 if TYPE_CHECKING:
     from stagedb.parallel.plan import Plan
@@ -22,61 +23,111 @@ def check_expert_parallelism(plan: "Plan") -> None:
         raise UsageError(f"capacity_factor is {plan.capacity_factor}: --capacity-factor takes a number above 0")
     if plan.expert_load:
         _check_load(plan)
-    if plan.ep == 1:
-        if not plan.options.ep_sync:
-            raise UsageError("nothing is reduced over ep 1: take --ep 2 or more, or leave --no-ep-sync out")
-        return
-    ranks = plan.dp * plan.cp
+    over_tp = plan.tp > 1 and plan.options.experts_over_tp
+    if over_tp:
+        _check_over_tp(plan)
+    if not plan.options.ep_sync:
+        _check_apart(plan)
+    ranks = plan.expert_ranks
     if ranks % plan.ep:
-        raise UsageError(
-            f"ep {plan.ep} does not divide dp x cp = {ranks}, whose ranks it divides: the nearest is "
-            f"{either('ep', nearest(plan.ep, ranks, lambda ep: ranks % ep == 0))}"
+        raise Misfit(
+            f"ep {plan.ep} does not divide dp x cp {'x tp ' if over_tp else ''}= {ranks}, whose ranks it divides",
+            nearest("ep", plan.ep, ranks, lambda ep: ranks % ep == 0),
         )
-    if plan.hsdp > 1:
-        raise UsageError(
-            f"hsdp {plan.hsdp} with ep {plan.ep} is not supported: experts would be copied in another way than the "
-            "rest; leave --hsdp out, or take --ep 1"
+    if plan.hsdp > 1 and (plan.ep > 1 or over_tp):
+        together = [] if plan.ep == 1 else [Way({"ep": 1}, "take --ep 1")]
+        raise Misfit(
+            f"hsdp {plan.hsdp} with {'--no-expert-tp' if over_tp else f'ep {plan.ep}'} is not supported, as experts "
+            "would be copied in another way than the rest",
+            ways=[Way({"hsdp": 1}, "leave --hsdp out"), *together, *([WITH_TP] if over_tp else [])],
+        )
+
+
+WITH_TP = Way({"expert_tp": True}, "leave --no-expert-tp out")
+
+
+def _check_over_tp(plan: "Plan") -> None:
+    """Raise UsageError where the ranks that experts see do not stand next to each other."""
+    places = [plan.rank_order.index(axis) for axis in ("tp", "cp", "dp") if getattr(plan, axis) > 1]
+    if plan.pp > 1 and min(places) < plan.rank_order.index("pp") < max(places):
+        raise Misfit(
+            f"rank order {','.join(plan.rank_order)} puts pp among tp, cp and dp, whose ranks hold experts together "
+            "with --no-expert-tp",
+            ways=[Way({"rank_order": RANK_ORDER}), WITH_TP],
+        )
+
+
+def _check_apart(plan: "Plan") -> None:
+    """Raise UsageError where it cannot be said which reductions go over ep."""
+    synced = Way({"ep_sync": True}, "leave --no-ep-sync out")
+    if plan.ep == 1:
+        near = nearest("ep", 1, plan.expert_ranks, lambda ep: True)
+        raise Misfit("nothing is reduced over ep 1", near, [synced], lead="take")
+    if plan.cp > 1 and not plan.options.cp_grad_sync:
+        raise Misfit(
+            "ranks of ep are among those of cp, so that --no-ep-sync and --no-cp-grad-sync leave out the same",
+            ways=[synced, Way({"cp_grad_sync": True}, "leave --no-cp-grad-sync out")],
+        )
+    if plan.tp > 1 and plan.options.experts_over_tp:
+        raise Misfit(
+            "with --no-expert-tp ranks of ep are among those of tp, which reduce in other ways",
+            ways=[synced, WITH_TP],
         )
 
 
 def check_experts(plan: "Plan", sizes: Mapping[str, int]) -> None:
     """Raise UsageError where a model of these sizes cannot run its experts under a plan."""
     if "E" not in sizes:
-        said = [f"--ep {plan.ep}"] if plan.ep > 1 else []
-        said += ["--capacity-factor"] if plan.capacity_factor is not None else []
-        said += ["--expert-load"] if plan.expert_load else []
-        if said:
-            raise UsageError(f"{said[0]} is for a model with experts, and this one has none: leave it out")
+        _check_none_said(plan)
         return
-    experts, ranks = sizes["E"], plan.dp * plan.cp
+    if plan.tp > 1 and not plan.options.expert_tp and not plan.options.sp:
+        raise Misfit(
+            f"--no-expert-tp leaves whole experts to each of tp {plan.tp} ranks, which without sp have the same tokens",
+            ways=[Way({"sp": True}), WITH_TP],
+        )
+    experts, ranks = sizes["E"], plan.expert_ranks
     if experts % plan.ep:
-        valid = either("ep", nearest(plan.ep, experts, lambda ep: experts % ep == 0 and ranks % ep == 0))
-        raise UsageError(f"ep {plan.ep} does not divide the {experts} experts: the nearest is {valid}")
+        raise Misfit(
+            f"ep {plan.ep} does not divide the {experts} experts",
+            nearest("ep", plan.ep, experts, lambda ep: experts % ep == 0 and ranks % ep == 0),
+        )
     split = plan.cp * (plan.tp if plan.options.sp else 1)
     routed = plan.micro_batch_size * plan.seq_len * sizes["K"]
     if plan.expert_load:
         _check_load_of(plan, sizes, Fraction(routed, split))
     elif plan.capacity_factor is None and routed % (experts * split):
         unit = experts * split
-
-        def fits(length: int) -> bool:
-            return plan.micro_batch_size * length * sizes["K"] % unit == 0
-
-        below = next((length for length in range(plan.seq_len - 1, 0, -1) if fits(length)), None)
-        above = next(length for length in range(plan.seq_len + 1, plan.seq_len + unit + 1) if fits(length))
-        valid = " or ".join(f"--seq-len {length}" for length in (below, above) if length is not None)
-        raise UsageError(
+        raise Misfit(
             f"a rank's {routed // split} routed tokens are not divisible among {experts} experts, which a balanced "
-            f"load without dropping needs: take {valid}, or --capacity-factor 1"
+            "load without dropping needs",
+            multiples("seq_len", plan.seq_len, unit // gcd(unit, plan.micro_batch_size * sizes["K"])),
+            [Way({"capacity_factor": 1.0}, "--capacity-factor 1")],
+            lead="take",
+        )
+
+
+def _check_none_said(plan: "Plan") -> None:
+    """Raise UsageError where a plan for a model without experts says something of them."""
+    usual: dict[str, object] = {"ep": 1, "capacity_factor": None, "expert_load": (), "expert_tp": True, "ep_sync": True}
+    held = {**vars(plan), **vars(plan.options)}
+    said = {word: value for word, value in usual.items() if held[word] != value}
+    if said:
+        words = " and ".join(option(word if said[word] is not True else f"no_{word}") for word in said)
+        raise Misfit(
+            f"{words} {'is' if len(said) == 1 else 'are'} for a model with experts, and this one has none",
+            ways=[Way(said, f"leave {words} out")],
         )
 
 
 def _check_load(plan: "Plan") -> None:
     """Raise UsageError for a load that is none."""
     if plan.capacity_factor is not None:
-        raise UsageError(
-            "with a capacity factor every expert has equally many slots, whatever its load: "
-            "leave --capacity-factor or --expert-load out"
+        raise Misfit(
+            "with a capacity factor every expert has equally many slots, whatever its load",
+            ways=[
+                Way({"capacity_factor": None}, "leave --capacity-factor out"),
+                Way({"expert_load": ()}, "leave --expert-load out"),
+            ],
         )
     if min(plan.expert_load) < 0 or not any(plan.expert_load):
         raise UsageError(
@@ -90,7 +141,8 @@ def _check_load_of(plan: "Plan", sizes: Mapping[str, int], own: Fraction) -> Non
     load, experts, choices, total = plan.expert_load, sizes["E"], sizes["K"], sum(plan.expert_load)
     if len(load) != experts:
         raise UsageError(
-            f"--expert-load names the load of {len(load)} experts, the model has {experts}: they must agree"
+            f"--expert-load names the load of {len(load)} experts, the model has {experts}: "
+            f"give it {experts} whole numbers, one an expert (0 for one that gets nothing), or leave it out"
         )
     if own.denominator > 1 or own.numerator % total:
         raise UsageError(
@@ -121,9 +173,13 @@ def read_load(path: Path) -> tuple[int, ...]:
 
 def loads(plan: "Plan", sizes: Mapping[str, int]) -> tuple[int, ...]:
     """What falls to each expert of a model, in the smallest whole numbers."""
-    given = plan.expert_load or (1,) * sizes["E"]
-    common = gcd(*given)
-    return tuple(each // common for each in given)
+    return plan.expert_load or (1,) * sizes["E"]
+
+
+def smallest(load: tuple[int, ...]) -> tuple[int, ...]:
+    """The same load in the smallest whole numbers."""
+    common = gcd(*load) or 1
+    return tuple(each // common for each in load)
 
 
 def load_symbols(plan: "Plan", sizes: Mapping[str, int], ep_rank: int) -> dict[str, int]:

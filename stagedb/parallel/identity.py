@@ -14,7 +14,10 @@ from stagedb.parallel.recipes import Recipe
 
 def graph_key(card: Card, options: GraphOptions) -> str:
     """The graph's identity, known without building it: a digest of the card, the options, the recipe, the format."""
-    content = {"card": card.digest, "options": options.to_dict(), "format": FORMAT}
+    content: dict[str, object] = {"card": card.digest, "options": options.to_dict(), "format": FORMAT}
+    # Graphs of these that were stored before share and reduce experts among other ranks: they are not these.
+    if card.experts and (options.experts_over_tp or not options.cp_grad_sync):
+        content["experts"] = 2
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -18,8 +18,8 @@ GROUP_AXES = ("tp", "kv", "cp", "cpa", "ep", "edp", "dp", "dp_replicate", "pp", 
 """Axes that have groups. `dp` are the ranks that gradients are reduced over: those of cp too. With hybrid sharding they
 are the ranks that share one copy of what is sharded, next to each other, and `dp_replicate` those with the same part of
 each copy. `cpa`: neighbours on cp that exchange heads inside a ring over the rest. `ep`: neighbours among the ranks of
-dp and cp, which divide the experts among them; `edp`: those that hold the same experts. `kv`: the tensor-parallel ranks
-that hold the same key/value head, where tp exceeds their number.
+dp and cp (and of tp, where its ranks have whole experts), which divide the experts among them; `edp`: those that hold
+the same experts. `kv`: the tensor-parallel ranks that hold the same key/value head, where tp exceeds their number.
 `embedding`: the first and the last stage, which hold the two copies of a tied embedding."""
 
 
@@ -118,17 +118,20 @@ def first_id(count: int) -> int:
 
 
 def expert_axis(plan: Plan) -> str:
-    """The inner one of dp and cp, whose ranks are counted together for experts; they stand next to each other."""
-    return min((axis for axis in ("dp", "cp") if getattr(plan, axis) > 1), key=plan.rank_order.index, default="dp")
+    """The innermost of the axes whose ranks are counted together for experts; they stand next to each other."""
+    return min((axis for axis in plan.expert_axes if getattr(plan, axis) > 1), key=plan.rank_order.index, default="dp")
 
 
 def members(plan: Plan) -> Counter[tuple[int, int]]:
-    """By coordinates on cp and ep: how many ranks of a stage have them, those of one tensor-parallel rank counted."""
-    outer, inner = ("cp", "dp") if expert_axis(plan) == "dp" else ("dp", "cp")
+    """By coordinates on cp and ep: how many ranks of a stage have them."""
+    axes = sorted(plan.expert_axes, key=plan.rank_order.index)
+    alike = 1 if "tp" in axes else plan.tp
     found: Counter[tuple[int, int]] = Counter()
-    for number in range(plan.dp * plan.cp):
-        at = dict(zip((outer, inner), divmod(number, getattr(plan, inner)), strict=True))
-        found[at["cp"], number % plan.ep] += 1
+    for number in range(plan.expert_ranks):
+        at, rest = dict[str, int](), number
+        for axis in axes:
+            rest, at[axis] = divmod(rest, getattr(plan, axis))
+        found[at["cp"], number % plan.ep] += alike
     return found
 
 
@@ -141,7 +144,7 @@ def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
     along = {"tp": ("tp", 1, plan.tp), "kv": ("tp", 1, shared), "cp": ("cp", 1, plan.cp), "dp": ("dp", 1, copy)}
     along |= {"cpa": ("cp", 1, plan.ulysses)}
     inner = expert_axis(plan)
-    along |= {"ep": (inner, 1, plan.ep), "edp": (inner, plan.ep, plan.dp * plan.cp // plan.ep)}
+    along |= {"ep": (inner, 1, plan.ep), "edp": (inner, plan.ep, plan.edp)}
     along |= {"dp_replicate": ("dp", copy, plan.hsdp), "pp": ("pp", 1, plan.pp), "embedding": ("pp", 1, plan.pp)}
     for axis in GROUP_AXES:
         if axis not in along:

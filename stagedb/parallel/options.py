@@ -42,7 +42,8 @@ class GraphOptions:
     strategy: a sharding strategy of the user's, as the text of `stagedb.parallel.custom` (empty: none).
     scatter_gather: of what ranks of tp hold alike each sends its part to the next stage, which gathers the parts over
         tp (Narayanan et al. 2021, section 4.1); False: each sends the whole.
-    expert_tp: tensor parallelism partitions each expert, too; False: every rank of tp has whole ones.
+    expert_tp: tensor parallelism partitions each expert, too; False: experts are whole, and under sp their ranks are
+        those of tp, too (`experts_over_tp`).
     ep_sync: gradients of what all ranks of ep hold alike are reduced over it; False leaves that out (a measurement of
         expert parallelism alone: copies drift apart).
     grad_sync: reduce gradients over dp after each micro-batch, or only after the last; None is the recipe's habit.
@@ -113,6 +114,11 @@ class GraphOptions:
             raise UsageError(
                 "the megatron recipe has one fused matmul for q, k, v: --no-shared-input needs --recipe torch"
             )
+
+    @property
+    def experts_over_tp(self) -> bool:
+        """Whether experts see the ranks of tp, which sp gives tokens of their own, as they see those of dp and cp."""
+        return self.sp and not self.expert_tp
 
     @property
     def resharded(self) -> bool:

@@ -18,13 +18,20 @@ from stagedb.parallel.expert_plans import (
     check_experts,
     load_symbols,
     read_load,
+    smallest,
     widths,
 )
-from stagedb.parallel.nearest import either, nearest
+from stagedb.parallel.nearest import Change, Misfit, Way, multiples, nearest, tried_by
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.orders import ENDINGS, EXPLICIT, parse_order, read_schedule_file
 from stagedb.parallel.schedule import INTERLEAVED, Task, stage_orders
-from stagedb.parallel.schedule_plans import check_layers_per_stage, check_messages, check_schedule, explicit
+from stagedb.parallel.schedule_plans import (
+    check_layers_per_stage,
+    check_messages,
+    check_schedule,
+    chunk_ways,
+    explicit,
+)
 from stagedb.parallel.sharding_plans import check_sharding
 from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, RANK_ORDER, option, typed_words
 
@@ -78,8 +85,14 @@ class Plan:
         if self.schedule == "1f1b" and self.virtual_stages > 1:
             self._settle(schedule=INTERLEAVED)
         self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
+        with tried_by(self.changed):
+            self._check()
+
+    def _check(self) -> None:
         for word in (*DEGREES, "hsdp", "ulysses", "micro_batch_size", "seq_len", "virtual_stages", "recompute_every"):
             _check_positive(word, getattr(self, word))
+        if self.expert_load:
+            self._settle(expert_load=smallest(self.expert_load))
         check_context(self)
         check_expert_parallelism(self)
         check_sharding(self)
@@ -121,16 +134,23 @@ class Plan:
             typed |= {"task_order": read_schedule_file(Path(typed["schedule"])), "schedule": EXPLICIT}
         if isinstance(typed.get("expert_load"), str):
             typed["expert_load"] = read_load(Path(typed["expert_load"]))
+        said = {**typed} if ranks is None else {**typed, "ranks": ranks}
         options = GraphOptions(**{word: typed.pop(word) for word in OPTION_WORDS if word in typed})
         formats = {word.removesuffix("_dtype"): typed.pop(word) for word in DTYPE_WORDS if word in typed}
         dtypes = Dtypes.of(options.recipe, **formats)
-        if ranks is not None:
-            typed["dp"] = _dp_of(ranks, typed)
-        return cls(options=options, dtypes=dtypes, **typed)
+        with tried_by(lambda change: cls.from_mapping({**said, **change})):
+            if ranks is not None:
+                typed["dp"] = _dp_of(ranks, typed)
+            return cls(options=options, dtypes=dtypes, **typed)
 
     def with_ranks(self, ranks: int) -> "Plan":
         """The same plan on another number of ranks: dp changes, nothing else."""
-        return dataclasses.replace(self, dp=_dp_of(ranks, {"tp": self.tp, "pp": self.pp, "cp": self.cp}))
+        same = {word: value for word, value in self.to_dict().items() if word != "dp"}
+        return Plan.from_mapping({**same, "ranks": ranks})
+
+    def changed(self, change: Change) -> "Plan":
+        """The same plan with some words changed."""
+        return Plan.from_mapping({**self.to_dict(), **change})
 
     @property
     def world(self) -> int:
@@ -141,6 +161,21 @@ class Plan:
     def shards(self) -> int:
         """Ranks that gradients are reduced over, and share what belongs to them: dp and cp, but for copies."""
         return self.dp // self.hsdp * (self.cp if self.options.cp_grad_sync else 1)
+
+    @property
+    def expert_axes(self) -> tuple[str, ...]:
+        """The mesh axes of those: dp and cp, and tp where its ranks have whole experts for tokens of their own."""
+        return ("tp", "cp", "dp") if self.options.experts_over_tp else ("cp", "dp")
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that experts are divided among, or copied on."""
+        return math.prod(getattr(self, axis) for axis in self.expert_axes)
+
+    @property
+    def edp(self) -> int:
+        """Ranks that hold the same experts."""
+        return self.expert_ranks // self.ep
 
     @property
     def batch(self) -> int:
@@ -175,8 +210,13 @@ class Plan:
     @property
     def digest(self) -> str:
         """sha256 of the plan's meaning: a default and the same value said aloud are one plan."""
-        spoken = dataclasses.replace(self, global_batch_size=self.batch)
-        return hashlib.sha256(spoken.to_json().encode()).hexdigest()
+        return hashlib.sha256(self.canonical.to_json().encode()).hexdigest()
+
+    @property
+    def canonical(self) -> "Plan":
+        """The plan with defaults said aloud, and without a load of experts that is even."""
+        even = len(set(self.expert_load)) < 2
+        return dataclasses.replace(self, global_batch_size=self.batch, expert_load=() if even else self.expert_load)
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
         """Layers of each stage, in order. Raises UsageError when they cannot be dealt."""
@@ -201,12 +241,12 @@ class Plan:
         dealt = self.stage_layers(layers)
         if any(share % self.virtual_stages for share in dealt):
             most = math.gcd(*dealt)
-            valid = nearest(self.virtual_stages, most, lambda chunks: most % chunks == 0)
-            raise UsageError(
+            raise Misfit(
                 f"{self.virtual_stages} virtual stages do not divide the layers of each stage "
-                f"({','.join(map(str, sorted(set(dealt), reverse=True)))}): the nearest is "
-                f"{either('virtual_stages', valid)}"
-                + ("" if most > 1 else "; other numbers need another --pp or --layers-per-stage")
+                f"({','.join(map(str, sorted(set(dealt), reverse=True)))})",
+                chunk_ways(self.virtual_stages, most),
+                last="" if most > 1 else "; other numbers need another --pp or --layers-per-stage",
+                trial=lambda change: self.changed(change).chunk_layers(layers),
             )
         return tuple(share // self.virtual_stages for share in dealt) * self.virtual_stages
 
@@ -222,6 +262,10 @@ class Plan:
 
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raise UsageError, with the nearest valid value, when a model of these sizes cannot run under this plan."""
+        with tried_by(lambda change: self.changed(change).check(sizes)):
+            self._check_model(sizes)
+
+    def _check_model(self, sizes: Mapping[str, int]) -> None:
         self.chunk_layers(sizes["L"])
         most = max(self.stage_layers(sizes["L"]))
         if self.recompute_every > most:
@@ -232,8 +276,8 @@ class Plan:
         rules = self._tp_rules(sizes)
         broken = next((reason for reason, fits in rules if not fits(self.tp)), None)
         if broken is not None:
-            valid = nearest(self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
-            raise UsageError(f"tp {self.tp} {broken}: the nearest that this model takes is {either('tp', valid)}")
+            near = nearest("tp", self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
+            raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest that this model takes is")
         check_heads(self, sizes)
         if self.seq_len > sizes.get("P", self.seq_len):
             raise UsageError(
@@ -262,7 +306,7 @@ class Plan:
             **degrees,
             "cpr": self.cp // self.ulysses,
             "cpa": self.ulysses,
-            "edp": self.dp * self.cp // self.ep,
+            "edp": self.edp,
             **capacity(self),
             **self.rank_symbols(sizes, 0, 0),
             "hsdp": self.hsdp,
@@ -277,11 +321,10 @@ class Plan:
             return
         unit = self.micro_batch_size * self.dp
         if self.global_batch_size < 1 or self.global_batch_size % unit:
-            below = max(self.global_batch_size, 0) // unit * unit
-            valid = [batch for batch in (below, below + unit) if batch]
-            raise UsageError(
+            raise Misfit(
                 f"a global batch of {self.global_batch_size} is not divisible by micro-batch {self.micro_batch_size} "
-                f"x dp {self.dp} = {unit}: the nearest is {either('global_batch_size', valid)}"
+                f"x dp {self.dp} = {unit}",
+                multiples("global_batch_size", self.global_batch_size, unit),
             )
 
     def _tp_rules(self, sizes: Mapping[str, int]) -> list[tuple[str, Callable[[int], bool]]]:
@@ -298,6 +341,19 @@ class Plan:
             rules.append((repeats, lambda tp: kv_heads % tp == 0 or tp % kv_heads == 0))
             rules.append((f"does not divide the vocabulary of {sizes['V']}", lambda tp: sizes["V"] % tp == 0))
         return rules
+
+
+def plan_for(words: Mapping[str, object], sizes: Mapping[str, int]) -> Plan:
+    """The plan that the words say, checked for a model of these sizes: what an error names suits that, too."""
+
+    def made(change: Change) -> Plan:
+        plan = Plan.from_mapping({**words, **change})
+        plan.check(sizes)
+        return plan
+
+    words = typed_words(words)
+    with tried_by(made):
+        return made({})
 
 
 def plan_for_ranks(ranks: int, words: Mapping[str, object]) -> Plan:
@@ -318,17 +374,15 @@ def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
     unit = degrees["tp"] * degrees["pp"] * degrees["cp"]
     text = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "1"
     if ranks < 1 or ranks % unit:
-        below = max(ranks, 0) // unit * unit
-        valid = [count for count in (below, below + unit) if count]
-        raise UsageError(
-            f"{ranks} ranks are not divisible by {text}{f' = {unit}' if text != str(unit) else ''}: "
-            f"the nearest is {either('ranks', valid)}"
+        raise Misfit(
+            f"{ranks} ranks are not divisible by {text}{f' = {unit}' if text != str(unit) else ''}",
+            multiples("ranks", ranks, unit),
         )
     given = words.get("dp")
     if given is not None and given != ranks // unit:
-        raise UsageError(
-            f"{ranks} ranks with {text} leave dp {ranks // unit}, but the plan says dp {given}: "
-            f"take --ranks {given * unit}, or leave --dp out"
+        raise Misfit(
+            f"{ranks} ranks with {text} leave dp {ranks // unit}, but the plan says dp {given}",
+            ways=[Way({"ranks": given * unit}), Way({"dp": None}, "leave --dp out")],
         )
     return int(ranks // unit)
 

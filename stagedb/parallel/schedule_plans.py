@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
-from stagedb.parallel.nearest import either
+from stagedb.parallel.nearest import Change, Misfit, Way, multiples
 from stagedb.parallel.orders import ENDINGS, EXPLICIT, check_orders, order_text
 from stagedb.parallel.schedule import INTERLEAVED, SCHEDULES
 
@@ -23,12 +23,19 @@ def check_schedule(plan: "Plan") -> None:
     if plan.schedule == EXPLICIT:
         return
     if plan.schedule != INTERLEAVED and plan.virtual_stages > 1:
-        raise UsageError(
-            f"schedule {plan.schedule} has one chunk a stage, the plan says virtual_stages {plan.virtual_stages}: "
-            f"take --schedule {INTERLEAVED}, or leave --virtual-stages out"
+        raise Misfit(
+            f"schedule {plan.schedule} has one chunk a stage, the plan says virtual_stages {plan.virtual_stages}",
+            [_in_groups(plan, {"schedule": INTERLEAVED})],
+            [UNCHUNKED],
+            lead="take",
         )
     if plan.schedule == "zb-h1" and plan.pp == 1:
-        raise UsageError("schedule zb-h1 with pp 1 has no bubble to fill: take --pp 2 or more, or --schedule 1f1b")
+        raise Misfit(
+            "schedule zb-h1 with pp 1 has no bubble to fill",
+            [[Way({"pp": pp}) for pp in range(2, 9)]],
+            [Way({"schedule": "1f1b"})],
+            lead="take",
+        )
     if plan.schedule == INTERLEAVED:
         _check_interleaved(plan)
 
@@ -40,7 +47,8 @@ def check_messages(plan: "Plan") -> None:
     reasons = {"pp": "nothing goes between stages", "tp": "one rank sends a message, and nobody has the rest of it"}
     for word, reason in reasons.items():
         if getattr(plan, word) == 1:
-            raise UsageError(f"with {word} 1 {reason}: take --{word} 2 or more, or leave --scatter-gather out")
+            without = Way({"scatter_gather": False}, said="leave --scatter-gather out")
+            raise Misfit(f"with {word} 1 {reason}", ways=[[Way({word: number}) for number in range(2, 9)], without])
 
 
 def explicit(plan: "Plan") -> dict[str, Any]:
@@ -53,9 +61,9 @@ def explicit(plan: "Plan") -> dict[str, Any]:
     orders = plan.orders()
     chunks = check_orders(orders, plan.pp, plan.microbatches)
     if plan.virtual_stages not in (1, chunks):
-        raise UsageError(
-            f"the schedule has {chunks} chunks a stage, the plan says virtual_stages {plan.virtual_stages}: "
-            f"take --virtual-stages {chunks}, or leave it out"
+        raise Misfit(
+            f"the schedule has {chunks} chunks a stage, the plan says virtual_stages {plan.virtual_stages}",
+            ways=[Way({"virtual_stages": chunks}), UNCHUNKED],
         )
     # One text for one order, so that a plan's digest is of its meaning.
     return {"virtual_stages": chunks, "task_order": tuple(map(order_text, orders))}
@@ -63,22 +71,43 @@ def explicit(plan: "Plan") -> dict[str, Any]:
 
 def _check_interleaved(plan: "Plan") -> None:
     if plan.virtual_stages == 1:
-        raise UsageError(
-            f"schedule {INTERLEAVED} needs several chunks a stage: take --virtual-stages 2 or more, or --schedule 1f1b"
+        chunks = [way for n in range(2, 9) for way in _in_groups(plan, {"virtual_stages": n})]
+        raise Misfit(
+            f"schedule {INTERLEAVED} needs several chunks a stage", [chunks], [Way({"schedule": "1f1b"})], lead="take"
         )
     if plan.pp == 1:
-        raise UsageError(
-            f"virtual_stages {plan.virtual_stages} with pp 1 interleaves nothing: take --pp 2 or more, "
-            "or leave --virtual-stages out"
+        stages = [way for n in range(2, 9) for way in _in_groups(plan, {"pp": n})]
+        raise Misfit(
+            f"virtual_stages {plan.virtual_stages} with pp 1 interleaves nothing",
+            [stages],
+            [[UNCHUNKED, Way({**UNCHUNKED.change, "schedule": "1f1b"}, "leave --virtual-stages and --schedule out")]],
+            lead="take",
         )
     if plan.microbatches % plan.pp:
-        unit = plan.micro_batch_size * plan.dp * plan.pp
-        below = plan.batch // unit * unit
-        valid = [batch for batch in (below, below + unit) if batch]
-        raise UsageError(
+        raise Misfit(
             f"interleaved 1F1B runs micro-batches in groups of pp {plan.pp}, which do not divide the plan's "
-            f"{plan.microbatches}: the nearest is {either('global_batch_size', valid)}"
+            f"{plan.microbatches}",
+            multiples("global_batch_size", plan.batch, plan.micro_batch_size * plan.dp * plan.pp),
         )
+
+
+UNCHUNKED = Way({"virtual_stages": 1}, "leave --virtual-stages out")
+
+
+def _in_groups(plan: "Plan", change: Change) -> list[Way]:
+    """A change to interleaved chunks, by itself or with as many micro-batches as these take at least."""
+    pp = change.get("pp", plan.pp)
+    least = plan.micro_batch_size * plan.dp * (pp if isinstance(pp, int) else 1)
+    return [Way(change), Way({**change, "global_batch_size": least})]
+
+
+def chunk_ways(chunks: int, most: int) -> tuple[list[Way], list[Way]]:
+    """The numbers of chunks next to one that divide `most` layers; one chunk is another schedule."""
+    numbers = [n for n in range(1, most + 1) if most % n == 0]
+    below = [Way({"virtual_stages": n}) for n in reversed(numbers) if n < chunks]
+    if chunks > 1:
+        below.append(Way({"virtual_stages": 1, "schedule": "1f1b"}))
+    return below, [Way({"virtual_stages": n}) for n in numbers if n > chunks]
 
 
 def check_layers_per_stage(plan: "Plan", layers: tuple[int, ...]) -> None:

@@ -26,25 +26,31 @@ def habits(options: GraphOptions, recipe: Recipe, experts: bool = False) -> Habi
         return found
     if not options.ep_sync:
         return replace(found, gradients=tuple(replace(bucket, axis="edp") for bucket in found.gradients))
+    # Those who hold the same experts are others than those who hold the same of the rest as soon as this exceeds 1.
+    divided = symbol("ep") * (symbol("tp") if options.experts_over_tp else 1)
     gradients, parameters = (
-        tuple(part for bucket in buckets for part in _apart(bucket)) for buckets in (found.gradients, found.parameters)
+        tuple(part for bucket in buckets for part in _apart(bucket, divided))
+        for buckets in (found.gradients, found.parameters)
     )
     return replace(found, gradients=gradients, parameters=parameters)
 
 
-def _apart(bucket: Bucket) -> tuple[Bucket, ...]:
-    """Where experts are partitioned over ep, theirs are buckets of their own, among the ranks that hold the same."""
+def _apart(bucket: Bucket, divided: sympy.Expr) -> tuple[Bucket, ...]:
+    """Where experts are divided among ranks, theirs are buckets of their own, among the ranks that hold the same.
+
+    Those are members whatever cp does with the gradients of the rest.
+    """
     if bucket.axis != "dp":
         return (bucket,)
 
     def where(condition: sympy.Expr) -> sympy.Expr:
         return condition if bucket.only is None else sympy.Min(bucket.only, condition)
 
-    together, apart = where(2 - symbol("ep")), where(symbol("ep") - 1)
+    together, apart = where(2 - divided), where(divided - 1)
     return (
         replace(bucket, only=together),
         replace(bucket, name=f"{bucket.name}.dense", only=apart, of="dense"),
-        replace(bucket, name=f"{bucket.name}.experts", axis="edp", only=apart, of="experts"),
+        replace(bucket, name=f"{bucket.name}.experts", axis="edp", only=apart, of="experts", members=None),
     )
 
 

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from stagedb.errors import UsageError
-from stagedb.parallel.nearest import either, nearest
+from stagedb.parallel.nearest import Misfit, Numbers, Way, nearest
 
 if TYPE_CHECKING:
     from stagedb.parallel.plan import Plan
@@ -11,25 +10,39 @@ if TYPE_CHECKING:
 
 def check_sharding(plan: "Plan") -> None:
     """Raise UsageError where ZeRO, or copies of what is sharded, do not suit the ranks of dp and cp."""
-    zero, recipe = plan.options.zero, plan.options.recipe
-    if zero and plan.dp * plan.cp == 1:
-        raise UsageError(f"zero {zero} with dp 1 has nothing to share: take --dp 2 or more, or leave --zero out")
+    zero, recipe, ranks = plan.options.zero, plan.options.recipe, plan.dp * plan.cp
+    without = Way({"hsdp": 1}, "leave --hsdp out")
+    if zero and ranks == 1:
+        raise Misfit(
+            f"zero {zero} with dp 1 has nothing to share",
+            [Numbers("dp", range(2, 65))],
+            [Way({"zero": 0}, "leave --zero out")],
+            lead="take",
+        )
     if plan.hsdp == 1:
         return
     least = 1 if recipe == "megatron" else 2
     if zero < least:
-        raise UsageError(
+        raise Misfit(
             f"hsdp {plan.hsdp} keeps copies of what is sharded, and zero {zero} "
-            f"{'shards nothing' if zero == 0 else 'has no such copies in the torch recipe'}: "
-            f"take --zero {max(least, 3 if recipe == 'torch' else 1)}, or leave --hsdp out"
+            + ("shards nothing" if zero == 0 else "has no such copies in the torch recipe"),
+            ways=[Way({"zero": max(least, 3 if recipe == "torch" else 1)}), without],
         )
-    if plan.hsdp == plan.dp:
-        raise UsageError(
-            f"hsdp {plan.hsdp} keeps as many copies as there are ranks, so that they share nothing: "
-            f"take --zero 0, or --hsdp below {plan.dp}"
+
+    def fits(copies: int) -> bool:
+        # What is sharded over cp too is shared even by the ranks of one place on dp.
+        return plan.dp % copies == 0 and copies < ranks
+
+    if plan.hsdp == ranks:
+        raise Misfit(
+            f"hsdp {plan.hsdp} keeps as many copies as there are ranks, so that they share nothing",
+            [Numbers("hsdp", range(ranks - 1, 1, -1), fits)],
+            [Way({"zero": 0, "hsdp": 1}, "--zero 0 without --hsdp")],
+            lead="take",
         )
-    if plan.dp % plan.hsdp:
-        valid = nearest(plan.hsdp, plan.dp, lambda copies: plan.dp % copies == 0 and copies < plan.dp)
-        raise UsageError(
-            f"hsdp {plan.hsdp} does not divide dp {plan.dp} into equal copies: the nearest is {either('hsdp', valid)}"
+    if not fits(plan.hsdp):
+        raise Misfit(
+            f"hsdp {plan.hsdp} does not divide dp {plan.dp} into equal copies",
+            nearest("hsdp", plan.hsdp, plan.dp, fits, least=2),
+            [without],
         )

@@ -90,14 +90,13 @@ def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tu
     """Expert parallelism (Lepikhin et al. 2020): the ranks of dp and cp are those of `edp` times those of `ep`.
 
     Tokens stay where they are between the experts; a token's slot in an expert is where its rank has put it. Among
-    experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or (`expert_tp` off) leaves
-    each of its ranks the tokens that sp gave it.
+    experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or (`expert_tp` off, under
+    sp) its ranks, which have tokens of their own, are among those of `edp` and `ep`.
     """
     split = {region: dict(rule) for region, rule in table.items()}
     home = split["between"]
-    inside = ("edp", "tp") if options.sp and not options.expert_tp else ("edp",)
     split["router"] = {**home, "slots": slot_axes(options)}
-    split["experts"] = {"experts": ("ep",), "slots": inside}
+    split["experts"] = {"experts": ("ep",), "slots": ("edp",)}
     if options.expert_tp:
         split["experts"]["expert_ffn"] = ("tp",)
     for rule in split.values():
@@ -108,4 +107,4 @@ def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tu
 
 def slot_axes(options: GraphOptions) -> tuple[str, ...]:
     """The mesh axes whose ranks each have tokens of their own to deal to the slots of experts."""
-    return ("edp", "ep", "tp") if options.sp else ("edp", "ep")
+    return ("edp", "ep", "tp") if options.sp and options.expert_tp else ("edp", "ep")

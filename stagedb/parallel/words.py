@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,6 +56,9 @@ WORDS: Mapping[str, type] = {
 
 FILED = frozenset({"expert_load"})
 """Words of a list that may be the name of a file of it instead."""
+
+_NUMBERS = re.compile(r"[-+\d.,\s]+")
+"""What is no file's name, whatever its ending looks like: `1.5,1`."""
 
 _KINDS: Mapping[type, str] = {
     int: "a whole number",
@@ -118,12 +122,12 @@ def _near(word: str) -> str:
 
 
 def _typed(word: str, kind: type, value: object) -> object:
-    if word in FILED and isinstance(value, str) and Path(value).suffix:
+    if word in FILED and isinstance(value, str) and Path(value).suffix and not _NUMBERS.fullmatch(value):
         return value
     if kind in (tuple, list) and isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
         if kind is tuple:
-            value = [int(part) if part.isdecimal() else part for part in value]
+            value = [int(part) if part.removeprefix("-").isdecimal() else part for part in value]
     if kind is tuple and isinstance(value, list | tuple) and all(_is_int(item) for item in value):
         return tuple(value)
     if kind is list and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
@@ -134,7 +138,9 @@ def _typed(word: str, kind: type, value: object) -> object:
         return float(value)
     if kind in (bool, str) and isinstance(value, kind):
         return value
-    raise UsageError(f"{word} is {_KINDS[kind]}, not {value!r} ({option(word)})")
+    wrong = next((item for item in value if not _is_int(item)), None) if isinstance(value, list | tuple) else None
+    which = f": {wrong!r} is no whole number" if kind is tuple and wrong is not None else ""
+    raise UsageError(f"{word} is {_KINDS[kind]}, not {value!r}{which} ({option(word)})")
 
 
 def _is_int(value: object) -> bool:

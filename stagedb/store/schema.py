@@ -161,7 +161,11 @@ FIRST = (
             Property("flops", "integer", "of one rank", "flop"),
             Property("bytes_read", "integer", "of one rank", "B"),
             Property("bytes_written", "integer", "of one rank", "B"),
-            Property("dims", "integer[]?", "sizes of a matmul or an attention"),
+            Property(
+                "dims",
+                "integer[]?",
+                "sizes of a matmul or an attention; none of experts that have unequally many tokens",
+            ),
             Property("axis", "string?", "mesh axis it communicates on"),
             Property("comm_bytes", "integer?", "its input on one rank; a message's size", "B"),
             Property("comm_out_bytes", "integer?", "its output on one rank", "B"),

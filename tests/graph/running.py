@@ -1,5 +1,6 @@
 """Runs of a tiny model's stored graph, whole or on simulated ranks and stages, from the same random values."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from stagedb.graph.interpreter import Pipeline, Run, run, weight_shapes
 from stagedb.graph.operators import Array
 from stagedb.graph.simulated_stage import Key
 from stagedb.instance.layout import Block, lay_out
+from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.schedule import stage_orders
 from stagedb.symbols import evaluate
 
@@ -30,7 +32,9 @@ def environment(
 ) -> dict[str, int]:
     """What a plan binds on one rank of ep: degrees, the global micro-batch, the sequence, dtype widths, the load."""
     widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
-    degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "edp": dp * cp // ep, "pp": pp, "hsdp": hsdp}
+    options = GraphOptions(**json.loads(graph.options))
+    edp = dp * cp * (tp if options.experts_over_tp else 1) // ep
+    degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "edp": edp, "pp": pp, "hsdp": hsdp}
     degrees |= {"cpr": cp // cpa, "cpa": cpa}
     loads = {}
     if "E" in graph.sizes:

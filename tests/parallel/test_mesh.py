@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagedb.parallel.mesh import Mesh, first_id, groups
+from stagedb.errors import UsageError
+from stagedb.parallel.mesh import Mesh, first_id, groups, members
+from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.plan import Plan
 from stagedb.parallel.words import RANK_ORDER
 
@@ -79,6 +81,39 @@ def test_no_group_of_one_and_none_that_is_not_wanted() -> None:
     assert groups(Plan(dp=2, tp=1, pp=2), 8, ("tp", "kv", "embedding")) != ()
     assert [made.axis for made in groups(Plan(dp=2, tp=1, pp=2), 8, ("tp", "kv", "embedding"))] == ["embedding"]
     assert groups(Plan(tp=8), 8, ("kv", "dp", "pp")) == ()
+
+
+@given(
+    st.sampled_from([(2, 2), (4, 2), (4, 4), (6, 3), (8, 2)]),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from(list(permutations(RANK_ORDER))),
+)
+def test_whole_experts_are_divided_among_neighbours_along_tp_cp_and_dp(
+    degrees: tuple[int, int], tp: int, pp: int, order: tuple[str, ...]
+) -> None:
+    """Groups on ep and edp are rows and columns of the ranks of a stage; where pp parts those, it is refused."""
+    dp, ep = degrees
+    words = {"dp": dp, "ep": ep, "tp": tp, "pp": pp, "rank_order": order}
+    between = tp > 1 and pp > 1 and 0 < sorted(("tp", "dp", "pp"), key=order.index).index("pp") < 2
+    options = GraphOptions(sp=True, expert_tp=False)
+    if between:
+        with pytest.raises(UsageError, match="puts pp among tp, cp and dp"):
+            Plan(options=options, **words)  # type: ignore[arg-type]
+        return
+    plan = Plan(options=options, **words)  # type: ignore[arg-type]
+    mesh = Mesh.of(plan)
+    found = {made.axis: made for made in groups(plan, 8, ("ep", "edp"))}
+    assert set(found) == {"ep", "edp"} if dp * tp > ep else {"ep"}
+    for rank in range(plan.world):
+        stage = [other for other in range(plan.world) if mesh.coordinates(other)["pp"] == mesh.coordinates(rank)["pp"]]
+        at = stage.index(rank)
+        places = {"ep": stage[at // ep * ep : at // ep * ep + ep], "edp": stage[at % ep :: ep]}
+        for axis, made in found.items():
+            index = made.index_of(rank)
+            assert index is not None
+            assert list(made.ranks(index)) == places[axis]
+    assert sum(members(plan).values()) == dp * tp
 
 
 @given(

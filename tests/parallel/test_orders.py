@@ -92,10 +92,13 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"schedule": "zb-h1"}, "pp 1 has no bubble to fill: take --pp 2 or more, or --schedule 1f1b"),
-        ({"virtual_stages": 2}, "pp 1 interleaves nothing: take --pp 2 or more, or leave --virtual-stages out"),
-        ({"schedule": "interleaved", "pp": 2}, "take --virtual-stages 2 or more, or --schedule 1f1b"),
-        ({"schedule": "gpipe", "pp": 2, "virtual_stages": 2}, "take --schedule interleaved, or leave --virtual-stages"),
+        ({"schedule": "zb-h1"}, "pp 1 has no bubble to fill: take --pp 2, or --schedule 1f1b"),
+        ({"virtual_stages": 2}, "nothing: take --pp 2 --global-batch-size 2, or leave --virtual-stages out"),
+        ({"schedule": "interleaved", "pp": 2}, "take --virtual-stages 2 --global-batch-size 2, or --schedule 1f1b"),
+        (
+            {"schedule": "gpipe", "pp": 2, "virtual_stages": 2},
+            "take --schedule interleaved --global-batch-size 2, or leave --virtual-stages",
+        ),
         ({"schedule": "zb-h1", "pp": 2, "virtual_stages": 2}, "zb-h1 has one chunk a stage"),
         ({"pp": 4, "virtual_stages": 2}, "groups of pp 4, .* plan's 1: the nearest is --global-batch-size 4"),
         (
@@ -128,6 +131,6 @@ def test_layers_of_chunks() -> None:
     ):
         Plan(pp=2, virtual_stages=4, global_batch_size=2).chunk_layers(12)
     with pytest.raises(
-        UsageError, match=r"\(4,3\): the nearest is --virtual-stages 1; other numbers need another --pp"
+        UsageError, match=r"\(4,3\): the nearest is --virtual-stages 1 --schedule 1f1b; other numbers need another --pp"
     ):
         plan.chunk_layers(7)

@@ -211,7 +211,10 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"pp": 2, "layers_per_stage": [32, 0]}, "leaves a stage without a layer"),
         ({"pp": 3, "layers_per_stage": [8, 8, 8]}, "deals 24 layers, the model has 32; evenly it would be 11,11,10"),
         ({"pp": 2, "layers_per_stage": "a,b"}, "layers_per_stage is a list of whole numbers, not ['a', 'b']"),
-        ({"cp_kind": "ulysses"}, "ulysses with cp 1 has nobody to share a sequence with: take --cp 2 or more"),
+        (
+            {"cp_kind": "ulysses"},
+            "nobody to share a sequence with: take --cp 2, or leave --cp-kind out",
+        ),
         (
             {"cp": 2, "cp_kind": "spiral"},
             "unknown kind of context parallelism 'spiral': --cp-kind is none",
@@ -233,7 +236,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             "1026 tokens is not divisible by cp 4: take --seq-len 1024 or --seq-len 1028",
         ),
         ({"cp": 2, "cp_chunks": "striped"}, "unknown chunks 'striped': --cp-chunks is balanced or contiguous"),
-        ({"cp_chunks": "balanced"}, "with cp 1 there is one part of a sequence: take --cp 2 or more"),
+        ({"cp_chunks": "balanced"}, "with cp 1 there is one part of a sequence: take --cp 2, or leave --cp-chunks out"),
         (
             {"cp": 2, "cp_kind": "ulysses", "cp_chunks": "balanced"},
             "with ulysses each rank has the whole sequence of its heads",
@@ -242,13 +245,16 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             {"cp": 2, "cp_kind": "allgather-kv", "cp_chunks": "balanced"},
             "take --cp-chunks contiguous, or --recipe megatron, or leave --cp-chunks out",
         ),
-        ({"ulysses": 2}, "it needs --cp-kind ulysses-ring and --cp 4 or another multiple"),
+        ({"ulysses": 2}, "of so many ranks: take --cp-kind ulysses-ring --cp 4, or leave --ulysses out"),
         (
             {"cp": 4, "cp_kind": "ring-p2p", "ulysses": 2},
             "--ulysses 2 says how many ranks exchange heads inside a ring",
         ),
-        ({"cp": 4, "cp_kind": "ulysses-ring"}, "a ring alone: take --ulysses 2 or more, or --cp-kind ring-p2p"),
-        ({"cp": 4, "ulysses": 4}, "ulysses-ring with --ulysses 4 of cp 4 is no ring: take fewer, or --cp-kind ulysses"),
+        ({"cp": 4, "cp_kind": "ulysses-ring"}, "a ring alone: take --ulysses 2, or --cp-kind ring-p2p"),
+        (
+            {"cp": 4, "ulysses": 4},
+            "--ulysses 4 of cp 4 is no ring: take --ulysses 2, or --cp-kind ulysses without",
+        ),
         ({"cp": 12, "ulysses": 5, "seq_len": 1536}, "does not divide cp 12: the nearest is --ulysses 4 or --ulysses 6"),
         ({"cp": 5, "ulysses": 2, "seq_len": 1280}, "--ulysses 2 does not divide cp 5: take --cp-kind ring-p2p"),
         (
@@ -280,8 +286,13 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ),
         ({"ep": 2}, "ep 2 does not divide dp x cp = 1, whose ranks it divides: the nearest is --ep 1"),
         ({"dp": 2, "zero": 4}, "unknown ZeRO stage 4: --zero is 0, 1, 2 or 3"),
-        ({"zero": 3}, "zero 3 with dp 1 has nothing to share: take --dp 2 or more, or leave --zero out"),
+        ({"zero": 3}, "zero 3 with dp 1 has nothing to share: take --dp 2, or leave --zero out"),
         ({"dp": 8, "zero": 3, "hsdp": 3}, "hsdp 3 does not divide dp 8 into equal copies: the nearest is --hsdp 2 or "),
+        (
+            {"dp": 4, "zero": 3, "hsdp": 4},
+            "so that they share nothing: take --hsdp 2, or --zero 0 without --hsdp",
+        ),
+        ({"dp": 4, "cp": 2, "zero": 3, "hsdp": 8}, "so that they share nothing: take --hsdp 4, or --zero 0"),
         ({"dp": 8, "hsdp": 2}, "zero 0 shards nothing: take --zero 3, or leave --hsdp out"),
         ({"dp": 8, "hsdp": 2, "zero": 1}, "zero 1 has no such copies in the torch recipe: take --zero 3"),
         ({"dp": 8, "zero": 2, "recipe": "megatron"}, "--zero 2 needs --recipe torch"),
@@ -308,11 +319,11 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ),
         (
             {"tp": 2, "recipe": "megatron", "scatter_gather": True},
-            "with pp 1 nothing goes between stages: take --pp 2 or more, or leave --scatter-gather out",
+            "with pp 1 nothing goes between stages: take --pp 2, or leave --scatter-gather out",
         ),
         (
             {"pp": 2, "recipe": "megatron", "scatter_gather": True},
-            "with tp 1 one rank sends a message, and nobody has the rest of it: take --tp 2 or more, or leave",
+            "with tp 1 one rank sends a message, and nobody has the rest of it: take --tp 2, or leave",
         ),
         ({"dp": 8, "zero": 3, "hsdp": 0}, "hsdp is 0: --hsdp takes a number from 1 up"),
         ({"tp": 0}, "tp is 0: --tp takes a number from 1 up"),
@@ -383,3 +394,11 @@ def test_a_padded_vocabulary_need_not_divide() -> None:
     with pytest.raises(UsageError, match="vocabulary of 50257"):
         Plan(tp=2).check(sizes)
     Plan(tp=2, options=GraphOptions(recipe="megatron")).check(sizes)
+
+
+@pytest.mark.parametrize("recipe", ["torch", "megatron"])
+def test_ranks_of_cp_share_a_copy(recipe: str) -> None:
+    """As many copies as dp has ranks: each is of those of one sequence."""
+    plan = Plan.from_mapping({"dp": 4, "cp": 2, "zero": 3, "hsdp": 4, "recipe": recipe})
+    plan.check(LLAMA3_8B)
+    assert plan.shards == 2
