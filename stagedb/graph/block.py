@@ -11,6 +11,7 @@ from stagedb.graph.operators import Redistribution
 from stagedb.graph.recompute import Part, cached, recompute
 from stagedb.graph.ring import spell_out, with_both_ends
 from stagedb.graph.tensors import Operation, Tensor, Tracer
+from stagedb.graph.turns import next_move
 
 PORT_REGION = "between"
 """The region whose rules lay out what blocks hand to each other."""
@@ -118,20 +119,24 @@ def lay_out(
 
 
 def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Operation) -> Operation | None:
-    """What leads a gradient to the parts that its weight is kept in, on one mesh axis; None where it is in such parts.
+    """What leads a gradient towards the parts that its weight is kept in, on one mesh axis; None where it is in such parts.
 
     A sum for a weight that is whole stays partial: it is reduced as one of many. The new tensor's layout is added; the
     operation is issued as `like`.
     """
-    for mesh_axis in reversed(MESH_AXES):
-        have, goal = layouts[gradient.name].on(mesh_axis), layouts[weight.name].on(mesh_axis)
-        if have == goal or (goal is None and isinstance(have, Partial)):
-            continue
-        move = redistribution(mesh_axis, have, goal)
-        part = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
-        layouts[part.name] = layouts[gradient.name].with_(mesh_axis, goal)
-        return dataclasses.replace(like, name=part.name, operator=move, inputs=(gradient,), outputs=(part,))
-    return None
+    have, want = layouts[gradient.name], layouts[weight.name]
+    for mesh_axis in have.partials():
+        if want.on(mesh_axis) is None:
+            want = want.with_(mesh_axis, have.on(mesh_axis))
+    differ = [mesh_axis for mesh_axis in reversed(MESH_AXES) if have.on(mesh_axis) != want.on(mesh_axis)]
+    if not differ:
+        return None
+    # What is to be summed goes first: slices may wait for the step, sums that have been started may not.
+    mesh_axis, goal = next_move(have, want, sorted(differ, key=lambda m: not isinstance(have.on(m), Partial)))
+    move = redistribution(mesh_axis, have.on(mesh_axis), goal)
+    part = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
+    layouts[part.name] = have.with_(mesh_axis, goal)
+    return dataclasses.replace(like, name=part.name, operator=move, inputs=(gradient,), outputs=(part,))
 
 
 def _led_to_parts(

@@ -12,9 +12,15 @@ from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import Recipe
 
 
+STRATEGIES = 2
+"""Counts what users' strategies have meant: graphs that were made of the same rules in another way are others."""
+
+
 def graph_key(card: Card, options: GraphOptions) -> str:
     """The graph's identity, known without building it: a digest of the card, the options, the recipe, the format."""
     content = {"card": card.digest, "options": options.to_dict(), "format": FORMAT}
+    if options.strategy:
+        content["strategies"] = STRATEGIES
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -81,9 +81,14 @@ def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ..
 def kept(options: GraphOptions) -> Table:
     """By region, how its weights are kept where that is not as its operators want them."""
     weights = parse_strategy(options.strategy).weights if options.strategy else {}
-    return (
-        {region: _two_axes(rule) for region, rule in weights.items()} if options.cp_kind == "ulysses-ring" else weights
-    )
+    if options.cp_kind == "ulysses-ring":
+        weights = {region: _two_axes(rule) for region, rule in weights.items()}
+    return {region: _with_shared(rule) for region, rule in weights.items()}
+
+
+def _with_shared(rule: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The rule with the width of shared experts, where a model has some, as that of a feed-forward."""
+    return {**rule, "shared_ffn": rule["ffn"]} if "ffn" in rule else dict(rule)
 
 
 def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -93,16 +98,13 @@ def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tu
     experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or (`expert_tp` off) leaves
     each of its ranks the tokens that sp gave it.
     """
-    split = {region: dict(rule) for region, rule in table.items()}
+    split = {region: _with_shared(rule) for region, rule in table.items()}
     home = split["between"]
     inside = ("edp", "tp") if options.sp and not options.expert_tp else ("edp",)
     split["router"] = {**home, "slots": slot_axes(options)}
     split["experts"] = {"experts": ("ep",), "slots": inside}
     if options.expert_tp:
         split["experts"]["expert_ffn"] = ("tp",)
-    for rule in split.values():
-        if "ffn" in rule:
-            rule["shared_ffn"] = rule["ffn"]
     return split
 
 
