@@ -119,7 +119,7 @@ def lay_out(
 
 
 def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Operation) -> Operation | None:
-    """What leads a gradient towards the parts that its weight is kept in, on one mesh axis; None where it is in such parts.
+    """What leads a gradient towards the parts that its weight is kept in, on one mesh axis; None where it is in them.
 
     A sum for a weight that is whole stays partial: it is reduced as one of many. The new tensor's layout is added; the
     operation is issued as `like`.

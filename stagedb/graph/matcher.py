@@ -153,7 +153,8 @@ class _Matcher:
             have = self.layouts[current.name].on(mesh_axis)
             operator = redistribution(mesh_axis, have, goal)
             name = self.unique(f"{current.name}.{operator.move}.{mesh_axis}")
-            moved = Tensor(name, current.axes, current.dtype, "activation" if tensor.role == "weight" else current.role)
+            role = "activation" if tensor.role in ("weight", "input") else current.role
+            moved = Tensor(name, current.axes, current.dtype, role)
             reduces = isinstance(have, Partial)
             at = self.after(current.name) if reduces else len(self.issued)
             made_by = self.issued[at - 1] if reduces else consumer
@@ -188,8 +189,8 @@ class _Matcher:
 
 
 def _turns(have: Layout, want: Layout) -> list[str]:
-    """The mesh axes to move on, as preferred: innermost first. Tokens go to their experts before they are gathered over tp, and come
-    back when they have been partitioned over it again."""
+    """The mesh axes to move on, as preferred: innermost first. Tokens go to their experts before they are gathered over
+    tp, and come back when they have been partitioned over it again."""
     axes = [m for m in reversed(MESH_AXES) if have.on(m) != want.on(m)]
     if want.on("ep") == Partitioned("experts"):
         return sorted(axes, key=lambda m: (not isinstance(have.on(m), Partial), m != "ep"))

@@ -90,8 +90,8 @@ class Bucket:
 class Habits:
     """How gradients are reduced before the optimizer reads them, and parameters gathered before they are read.
 
-    gradients: the buckets that gradients pass over dp and cp, in that order. alone: those of gradients that are partial
-    on only one of the two, as a user's strategy leaves them, by what they are reduced over. parameters: those that put sharded parameters
+    gradients: the buckets that gradients pass over dp and cp, in that order. alone: by axis those of gradients that are
+    partial on only one of the two, as a user's strategy leaves them. parameters: those that put sharded parameters
     together. partial: the bucket for gradients that are partial over tp, or None where each is reduced on its own once
     a step. sharded: whether each rank keeps a part of the parameters alone. optimizer: whether it updates a part alone.
     temporaries: whether gradients are computed by several kernels, with values between them (`graph.temporaries`).

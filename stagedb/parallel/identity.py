@@ -11,7 +11,6 @@ from stagedb.models.card import Card
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import Recipe
 
-
 STRATEGIES = 2
 """Counts what users' strategies have meant: graphs that were made of the same rules in another way are others."""
 

@@ -18,9 +18,9 @@ GROUP_AXES = ("tp", "kv", "cp", "cpr", "cpa", "ep", "edp", "data", "dp", "dp_rep
 """Axes that have groups. `dp` are the ranks that gradients are reduced over: those of cp too. With hybrid sharding they
 are the ranks that share one copy of what is sharded, next to each other, and `dp_replicate` those with the same part of
 each copy. `data`: the ranks of dp alone, whatever gradients are reduced over. `cpa`: neighbours on cp that exchange
-heads inside a ring over the rest; `cpr`: those at one place among their neighbours, which the ring goes over. `ep`: neighbours among the ranks of
-dp and cp, which divide the experts among them; `edp`: those that hold the same experts. `kv`: the tensor-parallel ranks
-that hold the same key/value head, where tp exceeds their number.
+heads inside a ring over the rest; `cpr`: those with the same place among their neighbours, which it goes over. `ep`:
+neighbours among the ranks of dp and cp, which divide the experts among them; `edp`: those that hold the same experts.
+`kv`: the tensor-parallel ranks that hold the same key/value head, where tp exceeds their number.
 `embedding`: the first and the last stage, which hold the two copies of a tied embedding."""
 
 

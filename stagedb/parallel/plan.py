@@ -26,6 +26,7 @@ from stagedb.parallel.orders import ENDINGS, EXPLICIT, parse_order, read_schedul
 from stagedb.parallel.schedule import INTERLEAVED, Task, stage_orders
 from stagedb.parallel.schedule_plans import check_layers_per_stage, check_schedule, explicit
 from stagedb.parallel.sharding_plans import check_sharding
+from stagedb.parallel.strategy_plans import check_heads_moved
 from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, RANK_ORDER, option, typed_words
 
 
@@ -234,6 +235,7 @@ class Plan:
             valid = nearest(self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
             raise UsageError(f"tp {self.tp} {broken}: the nearest that this model takes is {either('tp', valid)}")
         check_heads(self, sizes)
+        check_heads_moved(self, sizes)
         if self.seq_len > sizes.get("P", self.seq_len):
             raise UsageError(
                 f"a sequence of {self.seq_len} tokens is longer than the model's {sizes['P']} learned positions: "

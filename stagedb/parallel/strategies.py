@@ -52,8 +52,11 @@ Table = Mapping[str, Mapping[str, tuple[str, ...]]]
 """By region, which mesh axes partition which logical axis."""
 
 
-def rules(options: GraphOptions, experts: bool = False) -> Table:
-    """The table of a graph's options: the base with the regions that an option changes, and those of experts."""
+def rules(options: GraphOptions, experts: bool = False, own: bool = True) -> Table:
+    """The table of a graph's options: the base with the regions that an option changes, and those of experts.
+
+    own: with those of a user's strategy.
+    """
     table: dict[str, Mapping[str, tuple[str, ...]]] = dict(TENSOR_PARALLEL)
     if options.cp_kind == "ulysses":
         table |= HEADS_OVER_CONTEXT
@@ -63,11 +66,20 @@ def rules(options: GraphOptions, experts: bool = False) -> Table:
         table |= WHOLE_EMBEDDING_GRADIENT
     if not options.loss_parallel:
         table |= GATHERED_LOGITS
-    if options.strategy:
-        table |= parse_strategy(options.strategy).regions
+    if options.strategy and own:
+        table |= _of_gradient(parse_strategy(options.strategy).regions, options)
     if options.cp_kind == "ulysses-ring":
         table = {**{region: _two_axes(rule) for region, rule in table.items()}, **HEADS_OVER_NEIGHBOURS}
     return _with_experts(table, options) if experts else table
+
+
+def _of_gradient(regions: Table, options: GraphOptions) -> Table:
+    """The regions of a user's strategy; the gradient of a table of embeddings follows the rules of what reads it."""
+    if "embedding" not in regions:
+        return regions
+    whole = RECIPES[options.recipe].embedding_gradient == "whole"
+    over = {axis: rule for axis, rule in regions["embedding"].items() if not (whole and axis == "vocab")}
+    return {**regions, "embedding_gradient": over}
 
 
 def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
