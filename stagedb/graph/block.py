@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from stagedb.graph.autodiff import differentiate
 from stagedb.graph.layout import MESH_AXES, Layout, Partial
 from stagedb.graph.matcher import Matching, Rules, match, redistribution, wanted
-from stagedb.graph.operators import Redistribution
 from stagedb.graph.recompute import Part, cached, recompute
 from stagedb.graph.ring import spell_out, with_both_ends
 from stagedb.graph.tensors import Operation, Tensor, Tracer
@@ -139,6 +138,13 @@ def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Oper
     return dataclasses.replace(like, name=part.name, operator=move, inputs=(gradient,), outputs=(part,))
 
 
+def _only_cut(have: Layout, want: Layout) -> bool:
+    """Whether nothing is left but slices."""
+    return all(have.on(m) in (None, p) for m, p in want.placements) and all(
+        isinstance(p, Partial) or want.on(m) == p for m, p in have.placements
+    )
+
+
 def _led_to_parts(
     operations: tuple[Operation, ...],
     weights: Iterable[Tensor],
@@ -151,7 +157,7 @@ def _led_to_parts(
     for weight in weights:
         at = next(i for i, op in enumerate(rows) if gradients[weight.name] in op.outputs)
         while (part := cut(gradients[weight.name], layouts, weight, rows[at])) is not None:
-            if not slices and isinstance(part.operator, Redistribution) and part.operator.move == "slice":
+            if not slices and _only_cut(layouts[gradients[weight.name].name], layouts[weight.name]):
                 break
             at += 1
             rows.insert(at, part)
