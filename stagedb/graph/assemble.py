@@ -289,7 +289,8 @@ def _share_tied_gradients(tensors: dict[str, SymTensor], tie: Tie | None) -> dic
     if tie is None:
         return tensors
     first, second = tensors[tie.first], tensors[tie.second]
-    grads, readers = (*first.grads, second.grads[0]), (*first.readers, *second.readers)
+    last = 0 if second.grads[-1].endswith(".input_gradient") else -1
+    grads, readers = (*first.grads, second.grads[last]), (*first.readers, *second.readers)
     shared = SymTensor(**{**vars(first), "grads": grads, "readers": readers})
     return {**tensors, tie.first: shared}
 

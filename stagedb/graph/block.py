@@ -138,6 +138,21 @@ def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Oper
     return dataclasses.replace(like, name=part.name, operator=move, inputs=(gradient,), outputs=(part,))
 
 
+def summed(block: LaidOut, weight: str, over: Iterable[str]) -> LaidOut:
+    """The block with the gradient of a weight summed over mesh axes where it is made, and not with others."""
+    operations, gradients, layouts = list(block.operations), dict(block.gradients), dict(block.layouts)
+    for mesh_axis in over:
+        gradient = gradients[weight]
+        at = next(i for i, op in enumerate(operations) if gradient in op.outputs)
+        move = redistribution(mesh_axis, layouts[gradient.name].on(mesh_axis), None)
+        whole = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
+        layouts[whole.name] = layouts[gradient.name].with_(mesh_axis, None)
+        like = dataclasses.replace(operations[at], name=whole.name, operator=move, inputs=(gradient,), outputs=(whole,))
+        operations.insert(at + 1, like)
+        gradients[weight] = whole
+    return dataclasses.replace(block, operations=tuple(operations), gradients=gradients, layouts=layouts)
+
+
 def _only_cut(have: Layout, want: Layout) -> bool:
     """Whether nothing is left but slices."""
     return all(have.on(m) in (None, p) for m, p in want.placements) and all(

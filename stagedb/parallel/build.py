@@ -25,7 +25,7 @@ from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import RECIPES, Recipe
 from stagedb.parallel.sharding import habits
 from stagedb.parallel.strategies import kept, rules, slot_axes
-from stagedb.parallel.strategy_plans import check_named, check_routed, check_tie
+from stagedb.parallel.strategy_models import check_named, check_routed, tied_alike
 from stagedb.symbols import symbol
 
 _RINGS: Mapping[str, Passing] = {
@@ -177,13 +177,13 @@ def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[
     return laid_out
 
 
-def _check_strategy(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], tie: Tie | None) -> None:
+def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], tie: Tie | None) -> tuple[LaidOut, ...]:
+    """The blocks of a model that can follow the user's strategy. UsageError where it cannot."""
     strategy = parse_strategy(options.strategy)
     check_named(strategy, laid_out, card.name)
     if card.experts:
         check_routed(strategy, rules(options, own=False)["between"])
-    if tie is not None:
-        check_tie(tie, laid_out)
+    return laid_out if tie is None else tied_alike(tie, laid_out)
 
 
 def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...]) -> None:
@@ -213,7 +213,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     laid_out = _lay_out_blocks(card, options, recipe)
     tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
     if options.strategy:
-        _check_strategy(card, options, laid_out, tie)
+        laid_out = _followed(card, options, laid_out, tie)
     table = rules(options, card.experts > 0)
     held = blocks.buffers(card, _style(card, options, recipe))
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)

@@ -42,6 +42,15 @@ WHOLE: Mapping[str, Mapping[str, str]] = {
 }
 """The logical axes that operators of a region need whole, and why. Weights may be kept in parts of them."""
 
+PLANNED: Mapping[str, str] = {
+    "router": "whose rules follow from --ep and --sp",
+    "experts": "whose rules follow from --ep and --expert-tp",
+    "attention_core": "whose rules follow from --cp-kind",
+    "ep": "which partitions experts alone (--ep)",
+    "pp": "which parts layers (--layers-per-stage)",
+}
+"""Regions and mesh axes that strategies leave to the plan, and which of its words they follow."""
+
 
 @dataclass(frozen=True)
 class Strategy:
@@ -143,7 +152,12 @@ def _rules(content: Any, region: str, where: str) -> dict[str, tuple[str, ...]]:
 def _known(given: Iterable[Any], known: tuple[str, ...], where: str, what: str) -> None:
     for name in given:
         if name not in known:
-            raise UsageError(f"{where} names an unknown {what} {name!r}: it takes {', '.join(known)}")
+            why = PLANNED.get(name, "") if isinstance(name, str) else ""
+            raise UsageError(
+                f"{where} names "
+                + (f"the {what} {name!r}, {why}" if why else f"an unknown {what} {name!r}")
+                + f": it takes {', '.join(known)}"
+            )
 
 
 def _kind(value: Any) -> str:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.graph import SymGraph
 from stagedb.graph.interpreter import Run
+from stagedb.graph.symbolic import SymOp
 from stagedb.parallel import GraphOptions, Plan, groups
 from stagedb.parallel.build import build_graph
 from stagedb.parallel.custom import AXES, MESH, WHOLE
@@ -167,7 +168,7 @@ def test_rules_of_a_feed_forward_are_those_of_shared_experts(strategy: str, zero
     assert ("all_gather" in moved) == (kept != ["tp"] or strategy == "as documented")
 
 
-def collectives(graph: SymGraph) -> list[Any]:
+def collectives(graph: SymGraph) -> list[SymOp]:
     return [op for op in graph.ops if op.type == "collective" and op.kind in ("all_gather", "reduce_scatter")]
 
 
@@ -176,16 +177,18 @@ def collectives(graph: SymGraph) -> list[Any]:
 @pytest.mark.parametrize("strategy", APART)
 def test_a_message_is_as_large_as_its_group(strategy: str, zero: int, kind: CpKind) -> None:
     """What a gather brings together, and a scatter deals, is one part of each member of the group that it runs in."""
-    near = {"ulysses": 2} if kind == "ulysses-ring" else {}
-    plan = Plan(options_of(strategy, recipe="megatron", zero=zero, cp_kind=kind), dp=2, cp=4, tp=2, seq_len=16, **near)
+    near = 2 if kind == "ulysses-ring" else 1
+    plan = Plan(
+        options_of(strategy, recipe="megatron", zero=zero, cp_kind=kind), dp=2, cp=4, tp=2, seq_len=16, ulysses=near
+    )
     graph = build_graph(card("llama", kv_heads=4), plan.options)
     found = [op for op in collectives(graph) if op.bucket is None]
-    members = {made.axis: made.members for made in groups(plan, 4, {op.axis for op in found})}
+    members = {made.axis: made.members for made in groups(plan, 4, {op.axis or "" for op in found})}
     env = plan.env(graph.sizes)
     for op in found:
-        small, large = sorted(evaluate(each, env) for each in (op.comm_bytes, op.comm_out_bytes))
-        assert large == small * members[op.axis], op.name
-        assert evaluate(op.present, env) > 0
+        small, large = sorted(evaluate(each or "", env) for each in (op.comm_bytes, op.comm_out_bytes))
+        assert large == small * members[op.axis or ""], op.name
+        assert evaluate(op.present or "", env) > 0
 
 
 @pytest.mark.parametrize(
@@ -196,8 +199,8 @@ def test_weights_in_parts_over_dp_are_not_sharded_once_more(recipe: RecipeName, 
     rows = {t.name: t for t in graph.tensors}
     kept, plain = rows["layer.ffn.w2.weight"], rows["layer.attn.wo.weight"]
     env = environment(graph, dp=4)
-    assert evaluate(kept.shard, env) == evaluate(kept.elements, env) == 16 * 24 // 4
-    assert evaluate(plain.shard, env) == evaluate(plain.elements, env) // 4
+    assert evaluate(kept.shard or "", env) == evaluate(kept.elements or "", env) == 16 * 24 // 4
+    assert evaluate(plain.shard or "", env) == evaluate(plain.elements or "", env) // 4
     assert (kept.gathers, kept.buckets) == ((), ("bucket.gradients.cp",))
     assert plain.gathers
     assert not any("cp" in name for name in plain.buckets)
@@ -220,7 +223,6 @@ def test_an_outer_part_is_gathered_before_an_inner_one_is_cut() -> None:
         ("llama", False, {"weights": {"loss": {"vocab": ["tp"]}}}, "there are none"),
         ("llama", False, {"weights": {"ffn": {"seq": ["tp"]}}}, "they have ffn, hidden"),
         ("llama", True, {"weights": {"head": {"hidden": ["tp"]}}}, "are one weight"),
-        ("llama", True, {"regions": {"head": {"seq": ["cp"], "vocab": ["tp"]}}}, "the same rules for batch and seq"),
     ],
 )
 def test_rules_that_a_model_cannot_follow_are_refused(style: str, tied: bool, strategy: Any, says: str) -> None:
@@ -237,6 +239,22 @@ def test_a_tied_weight_s_ends_may_be_kept_otherwise_together() -> None:
     )
     made = example(graph, microbatches=2)
     agree(made.run_pipelined(pipeline(graph, "1f1b", (1, 1), 2), 2, 2, cp=2), made.run_whole())
+
+
+@pytest.mark.parametrize("rule", [{"seq": ["cp"], "vocab": ["tp"]}, {"batch": ["dp"], "seq": ["tp"]}])
+@pytest.mark.parametrize("region", ["head", "embedding"])
+def test_both_ends_of_a_tied_weight_are_summed_over_the_same_ranks(region: str, rule: dict[str, list[str]]) -> None:
+    """One stage adds the two gradients before their bucket, so that this must be right for both."""
+    strategy = {"regions": {region: rule}, "weights": {name: {"vocab": ["tp"]} for name in ("head", "embedding")}}
+    options = GraphOptions(cp_kind="allgather-kv", strategy=json.dumps(strategy))
+    graph = build_graph(card("llama", kv_heads=4, tied=True), options)
+    rows = {t.name: t for t in graph.tensors}
+    first, second = rows["embedding.word.weight"], rows["head.out.weight"]
+    assert first.buckets == second.buckets != ()
+    made = example(graph, microbatches=2)
+    agree(made.run_pipelined(pipeline(graph, "1f1b", (1, 1), 2), 2, 2, cp=2), made.run_whole())
+    plain = example(build_graph(card("llama", kv_heads=4, tied=True), GraphOptions()))
+    agree(example(graph).run(2, 2, cp=2), plain.run())
 
 
 @pytest.mark.parametrize("region", sorted(AXES))
