@@ -153,8 +153,7 @@ class _Matcher:
             have = self.layouts[current.name].on(mesh_axis)
             operator = redistribution(mesh_axis, have, goal)
             name = self.unique(f"{current.name}.{operator.move}.{mesh_axis}")
-            role = "activation" if tensor.role in ("weight", "input") else current.role
-            moved = Tensor(name, current.axes, current.dtype, role)
+            moved = Tensor(name, current.axes, current.dtype, "activation" if tensor.role == "weight" else current.role)
             reduces = isinstance(have, Partial)
             at = self.after(current.name) if reduces else len(self.issued)
             made_by = self.issued[at - 1] if reduces else consumer

@@ -108,6 +108,7 @@ APART: dict[str, dict[str, Any]] = {
     },
     "each rank of cp the whole sequence": {"regions": {"ffn": {"batch": ["dp"], "ffn": ["tp"]}}},
     "each rank of dp the whole batch": {"regions": {"ffn": {"seq": ["cp"], "ffn": ["tp"]}}},
+    "an embedding of its own": {"regions": {"embedding": {"seq": ["dp"], "vocab": ["cp"], "hidden": ["tp"]}}},
     "as documented": {"regions": {"ffn": {"batch": ["dp"], "seq": ["cp", "tp"]}}, "weights": {"ffn": {"ffn": ["tp"]}}},
 }
 
