@@ -17,6 +17,7 @@ from stagedb.graph.sharing import (
     Habits,
     all_buckets,
     bucket_ops,
+    group_of,
     present_if_shared,
     shard_elements,
     shards,
@@ -159,7 +160,9 @@ def _sym_op(
         )
     if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move != "slice"):
         tensor, result = op.inputs[0], op.outputs[0]
-        present = present_if_shared(move.mesh_axis) if isinstance(move, Redistribution) else move.present()
+        redistributes = isinstance(move, Redistribution)
+        axis = group_of(move.mesh_axis) if redistributes else move.mesh_axis
+        present = present_if_shared(axis) if redistributes else move.present()
         return SymOp(
             name=op.name,
             type=OpType.COLLECTIVE,
@@ -167,7 +170,7 @@ def _sym_op(
             order=order,
             reads=reads,
             writes=writes,
-            axis=move.mesh_axis,
+            axis=axis,
             comm_bytes=canonical(_operand(sizes, move, tensor, layouts[tensor.name])),
             comm_out_bytes=canonical(sizes.bytes(result, layouts[result.name])),
             dtype=tensor.dtype,
@@ -178,7 +181,7 @@ def _sym_op(
     costs = cost(op, sizes, layouts)
     absent = absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (sympy.Integer(0),) * 2
     sliced = isinstance(move, Redistribution)
-    present = present_if_shared(move.mesh_axis) if isinstance(move, Redistribution) else move.present()
+    present = present_if_shared(group_of(move.mesh_axis)) if isinstance(move, Redistribution) else move.present()
     if isinstance(move, Cast):
         present = _present_if_wider(op.inputs[0].dtype, op.outputs[0].dtype)
     return SymOp(
@@ -290,7 +293,8 @@ def _share_tied_gradients(tensors: dict[str, SymTensor], tie: Tie | None) -> dic
     if tie is None:
         return tensors
     first, second = tensors[tie.first], tensors[tie.second]
-    grads, readers = (*first.grads, second.grads[0]), (*first.readers, *second.readers)
+    last = 0 if second.grads[-1].endswith(".input_gradient") else -1
+    grads, readers = (*first.grads, second.grads[last]), (*first.readers, *second.readers)
     shared = SymTensor(**{**vars(first), "grads": grads, "readers": readers})
     return {**tensors, tie.first: shared}
 

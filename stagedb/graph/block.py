@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from stagedb.graph.autodiff import differentiate
 from stagedb.graph.layout import MESH_AXES, Layout, Partial
 from stagedb.graph.matcher import Matching, Rules, match, redistribution, wanted
-from stagedb.graph.operators import Redistribution
 from stagedb.graph.recompute import Part, cached, recompute
 from stagedb.graph.ring import spell_out, with_both_ends
 from stagedb.graph.tensors import Operation, Tensor, Tracer
+from stagedb.graph.turns import next_move
 
 PORT_REGION = "between"
 """The region whose rules lay out what blocks hand to each other."""
@@ -118,20 +118,46 @@ def lay_out(
 
 
 def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Operation) -> Operation | None:
-    """What leads a gradient to the parts that its weight is kept in, on one mesh axis; None where it is in such parts.
+    """What leads a gradient towards the parts that its weight is kept in, on one mesh axis; None where it is in them.
 
     A sum for a weight that is whole stays partial: it is reduced as one of many. The new tensor's layout is added; the
     operation is issued as `like`.
     """
-    for mesh_axis in reversed(MESH_AXES):
-        have, goal = layouts[gradient.name].on(mesh_axis), layouts[weight.name].on(mesh_axis)
-        if have == goal or (goal is None and isinstance(have, Partial)):
-            continue
-        move = redistribution(mesh_axis, have, goal)
-        part = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
-        layouts[part.name] = layouts[gradient.name].with_(mesh_axis, goal)
-        return dataclasses.replace(like, name=part.name, operator=move, inputs=(gradient,), outputs=(part,))
-    return None
+    have, want = layouts[gradient.name], layouts[weight.name]
+    for mesh_axis in have.partials():
+        if want.on(mesh_axis) is None:
+            want = want.with_(mesh_axis, have.on(mesh_axis))
+    differ = [mesh_axis for mesh_axis in reversed(MESH_AXES) if have.on(mesh_axis) != want.on(mesh_axis)]
+    if not differ:
+        return None
+    # What is to be summed goes first: slices may wait for the step, sums that have been started may not.
+    mesh_axis, goal = next_move(have, want, sorted(differ, key=lambda m: not isinstance(have.on(m), Partial)))
+    move = redistribution(mesh_axis, have.on(mesh_axis), goal)
+    part = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
+    layouts[part.name] = have.with_(mesh_axis, goal)
+    return dataclasses.replace(like, name=part.name, operator=move, inputs=(gradient,), outputs=(part,))
+
+
+def summed(block: LaidOut, weight: str, over: Iterable[str]) -> LaidOut:
+    """The block with the gradient of a weight summed over mesh axes where it is made, and not with others."""
+    operations, gradients, layouts = list(block.operations), dict(block.gradients), dict(block.layouts)
+    for mesh_axis in over:
+        gradient = gradients[weight]
+        at = next(i for i, op in enumerate(operations) if gradient in op.outputs)
+        move = redistribution(mesh_axis, layouts[gradient.name].on(mesh_axis), None)
+        whole = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
+        layouts[whole.name] = layouts[gradient.name].with_(mesh_axis, None)
+        like = dataclasses.replace(operations[at], name=whole.name, operator=move, inputs=(gradient,), outputs=(whole,))
+        operations.insert(at + 1, like)
+        gradients[weight] = whole
+    return dataclasses.replace(block, operations=tuple(operations), gradients=gradients, layouts=layouts)
+
+
+def _only_cut(have: Layout, want: Layout) -> bool:
+    """Whether nothing is left but slices."""
+    return all(have.on(m) in (None, p) for m, p in want.placements) and all(
+        isinstance(p, Partial) or want.on(m) == p for m, p in have.placements
+    )
 
 
 def _led_to_parts(
@@ -146,7 +172,7 @@ def _led_to_parts(
     for weight in weights:
         at = next(i for i, op in enumerate(rows) if gradients[weight.name] in op.outputs)
         while (part := cut(gradients[weight.name], layouts, weight, rows[at])) is not None:
-            if not slices and isinstance(part.operator, Redistribution) and part.operator.move == "slice":
+            if not slices and _only_cut(layouts[gradients[weight.name].name], layouts[weight.name]):
                 break
             at += 1
             rows.insert(at, part)

@@ -12,6 +12,7 @@ from stagedb.graph.layout import MESH_AXES, Layout, Partial, Partitioned, Placem
 from stagedb.graph.operators import Quantize, Redistribution
 from stagedb.graph.symbolic import Template
 from stagedb.graph.tensors import Operation, Tensor
+from stagedb.graph.turns import next_move
 
 Rules = Mapping[str, Mapping[str, tuple[str, ...]]]
 """A sharding strategy: region of the model → logical axis → the mesh axes that partition it."""
@@ -147,8 +148,9 @@ class _Matcher:
 
     def move(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:
         current = tensor
-        for mesh_axis in _turns(self.layouts[tensor.name], want):
-            have, goal = self.layouts[current.name].on(mesh_axis), want.on(mesh_axis)
+        while turns := _turns(self.layouts[current.name], want):
+            mesh_axis, goal = next_move(self.layouts[current.name], want, turns)
+            have = self.layouts[current.name].on(mesh_axis)
             operator = redistribution(mesh_axis, have, goal)
             name = self.unique(f"{current.name}.{operator.move}.{mesh_axis}")
             moved = Tensor(name, current.axes, current.dtype, "activation" if tensor.role == "weight" else current.role)
@@ -186,8 +188,8 @@ class _Matcher:
 
 
 def _turns(have: Layout, want: Layout) -> list[str]:
-    """The mesh axes to move on, innermost first. Tokens go to their experts before they are gathered over tp, and come
-    back when they have been partitioned over it again."""
+    """The mesh axes to move on, as preferred: innermost first. Tokens go to their experts before they are gathered over
+    tp, and come back when they have been partitioned over it again."""
     axes = [m for m in reversed(MESH_AXES) if have.on(m) != want.on(m)]
     if want.on("ep") == Partitioned("experts"):
         return sorted(axes, key=lambda m: (not isinstance(have.on(m), Partial), m != "ep"))

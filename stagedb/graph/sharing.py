@@ -1,12 +1,13 @@
 """What ranks share: buckets of gradients and parameters, who reduces them with whom, and the parts that are kept."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import sympy
 
 from stagedb.graph.costs import WIDTHS
-from stagedb.graph.layout import Layout
+from stagedb.graph.layout import Layout, Partitioned
 from stagedb.graph.symbolic import OpType, SymOp, Template, When
 from stagedb.symbols import canonical, symbol
 
@@ -21,12 +22,32 @@ SHARDS = symbol("dp") * symbol("cp") / symbol("hsdp")
 """Members of a group over which something is sharded: those of dp and cp, but for replicas (hybrid sharding)."""
 
 
+CONTEXT = ("cp", "cpr", "cpa")
+"""The mesh axes that the ranks of cp are on."""
+
+
+def group_of(mesh_axis: str) -> str:
+    """The groups in which ranks communicate that differ on a mesh axis of layouts.
+
+    The groups `dp` are those over which gradients are reduced: with the ranks of cp, and without replicas. A layout's
+    dp has neither, so that its groups are others.
+    """
+    return "data" if mesh_axis == "dp" else mesh_axis
+
+
+def held_apart(weight: Layout) -> bool:
+    """Whether ranks of dp or cp keep parts of a weight as its layout says, so that nothing shards it once more."""
+    return any(isinstance(weight.on(mesh_axis), Partitioned) for mesh_axis in ("dp", *CONTEXT))
+
+
 def of_experts(weight: Layout) -> bool:
     return weight.on("ep") is not None
 
 
 def shards(weight: Layout) -> sympy.Expr:
     """Members of a group that shares a weight: of experts, those that hold the same ones."""
+    if held_apart(weight):
+        return sympy.Integer(1)
     return symbol("edp") / symbol("hsdp") if of_experts(weight) else SHARDS
 
 
@@ -53,8 +74,8 @@ class Bucket:
     of: Literal["all", "dense", "experts"] = "all"
 
     def takes(self, weight: Layout) -> bool:
-        """Whether a weight of this layout passes it."""
-        return self.of == "all" or (self.of == "experts") == of_experts(weight)
+        """Whether a weight of this layout, or its gradient, passes it."""
+        return not held_apart(weight) and (self.of == "all" or (self.of == "experts") == of_experts(weight))
 
     def bytes(self) -> tuple[sympy.Expr, sympy.Expr]:
         """What one weight adds to the operand and to the result: it has `elements`, or `shard` of them on a rank."""
@@ -69,7 +90,8 @@ class Bucket:
 class Habits:
     """How gradients are reduced before the optimizer reads them, and parameters gathered before they are read.
 
-    gradients: the buckets that gradients pass over dp, in that order. parameters: those that put sharded parameters
+    gradients: the buckets that gradients pass over dp and cp, in that order. alone: by axis those of gradients that are
+    partial on only one of the two, as a user's strategy leaves them. parameters: those that put sharded parameters
     together. partial: the bucket for gradients that are partial over tp, or None where each is reduced on its own once
     a step. sharded: whether each rank keeps a part of the parameters alone. optimizer: whether it updates a part alone.
     temporaries: whether gradients are computed by several kernels, with values between them (`graph.temporaries`).
@@ -80,6 +102,7 @@ class Habits:
     partial: Bucket | None = None
     sharded: bool = False
     optimizer: bool = False
+    alone: Mapping[str, Bucket] = field(default_factory=dict)
     temporaries: bool = True
 
 
@@ -94,6 +117,8 @@ def present_if_shared(axis: str) -> sympy.Expr:
         return symbol("pp") - 1
     if axis == "dp":
         return SHARDS - 1
+    if axis == "data":
+        return symbol("dp") - 1
     if axis == "edp":
         return symbol("edp") - 1
     if axis == "dp_replicate":
@@ -101,11 +126,20 @@ def present_if_shared(axis: str) -> sympy.Expr:
     return symbol(axis) - 1
 
 
+def reducing(habits: Habits, weight: Layout, partial: tuple[str, ...]) -> list[Bucket]:
+    """The buckets that sum a weight's gradient, partial on these mesh axes, over ranks of dp and cp."""
+    data, context = "dp" in partial, any(mesh_axis in partial for mesh_axis in CONTEXT)
+    if "edp" in partial or (data and context):
+        return [bucket for bucket in habits.gradients if bucket.takes(weight)]
+    alone = habits.alone.get("data" if data else "cp") if data or context else None
+    return [] if alone is None else [alone]
+
+
 def all_buckets(habits: Habits) -> tuple[Bucket, ...]:
     """All buckets, in the order in which they are issued where they are due at the same time."""
     partial = () if habits.partial is None else (habits.partial,)
     heads = Bucket(REPLICATED_HEADS, "all_reduce", "one", "kv", Template.STEP, parts=habits.sharded)
-    return (*habits.parameters, *partial, *habits.gradients, heads)
+    return (*habits.parameters, *partial, *habits.gradients, *habits.alone.values(), heads)
 
 
 def shard_elements(shape: tuple[sympy.Expr, ...], rows: int, shards: sympy.Expr = SHARDS) -> sympy.Expr:

@@ -13,6 +13,7 @@ import numpy as np
 
 from stagedb.graph.layout import Layout, parse_layout
 from stagedb.graph.operators import AdamW, Array, Operator, Place, Receive, Redistribution, Rotate, Send, load
+from stagedb.graph.sharing import group_of
 from stagedb.graph.symbolic import BlockSpec, SymGraph, SymOp, SymTensor, Template
 from stagedb.symbols import evaluate
 
@@ -180,7 +181,7 @@ class SimulatedMesh:
         if isinstance(operator, Redistribution):
             if op.name not in self.present:
                 return inputs
-            return [self._redistribute(operator, inputs[0], self.tensors[op.reads[0]])]
+            return [self._redistribute(operator, inputs[0], self.tensors[op.reads[0]], group_of(operator.mesh_axis))]
         results = [
             operator.run(self._place(op, rank, step), [value[i] for value in inputs])
             for i, rank in enumerate(self.ranks)
@@ -237,7 +238,8 @@ class SimulatedMesh:
 
     def reduce(self, bucket: SymOp, value: Value, weight: SymTensor) -> Value:
         """What a bucket leaves of a weight's gradient: its sum, or each rank's part of it."""
-        value = self._redistribute(Redistribution("all_reduce", bucket.axis or ""), value, weight)
+        axis = bucket.axis or ""
+        value = self._redistribute(Redistribution("all_reduce", axis), value, weight, axis)
         return self.split(value, weight) if bucket.kind == "reduce_scatter" else value
 
     def scatter(self, whole: Array, row: SymTensor) -> Value:
@@ -367,6 +369,8 @@ class SimulatedMesh:
             same = [{**rank, "dp": dp} for dp in (beside if axis == "dp" else apart)]
             if axis == "dp" and self.together > 1:
                 same = [{**member, "cp": cp} for member in same for cp in range(self.env["cp"])]
+        elif axis == "data":
+            same = [{**rank, "dp": dp} for dp in range(self.env["dp"])]
         elif axis in ("ep", "edp"):
             fixed = {"ep", "edp"} - {axis} | (set() if self.over_tp else {"tp"})
             same = [dict(other) for other in self.ranks if all(other[a] == rank[a] for a in fixed)]
@@ -380,10 +384,11 @@ class SimulatedMesh:
         named = [tuple(other[a] for a in ("dp", "cp", "tp")) for other in self.ranks]
         return [named.index(tuple(member[a] for a in ("dp", "cp", "tp"))) for member in same]
 
-    def _redistribute(self, move: Redistribution, value: Value, row: SymTensor) -> Value:
+    def _redistribute(self, move: Redistribution, value: Value, row: SymTensor, axis: str) -> Value:
+        """What a move leaves of a value, each rank in its group of an axis."""
         out = []
         for rank in self.ranks:
-            members = self._group(move.mesh_axis, rank)
+            members = self._group(axis, rank)
             own = members.index(self.ranks.index(rank))
             shares = [value[m] for m in members]
             target = row.axes.index(move.target) if move.target else None

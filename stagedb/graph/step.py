@@ -9,7 +9,7 @@ from stagedb.graph.block import LaidOut, cut
 from stagedb.graph.costs import Sizes
 from stagedb.graph.layout import Layout
 from stagedb.graph.operators import AdamW, Redistribution
-from stagedb.graph.sharing import REPLICATED_HEADS, Habits, shard_elements, shards
+from stagedb.graph.sharing import REPLICATED_HEADS, Habits, reducing, shard_elements, shards
 from stagedb.graph.symbolic import Template
 from stagedb.graph.tensors import Operation, Tensor
 from stagedb.symbols import symbol
@@ -46,8 +46,7 @@ def step(
         early = habits.partial is not None and habits.partial.template is not Template.STEP
         if "tp" in partial and habits.partial is not None and early:
             names.append(habits.partial.name)
-        if "dp" in partial or "edp" in partial:
-            names += [bucket.name for bucket in habits.gradients if bucket.takes(layouts[weight.name])]
+        names += [bucket.name for bucket in reducing(habits, layouts[weight.name], partial)]
         if "kv_heads" in weight.axes and "packed" not in weight.axes:
             names.append(REPLICATED_HEADS)
         if "tp" in partial and not early:

@@ -19,11 +19,13 @@ from stagedb.graph.symbolic import SymGraph, Template
 from stagedb.graph.tensors import Operation
 from stagedb.models import blocks
 from stagedb.models.card import Card
+from stagedb.parallel.custom import parse_strategy
 from stagedb.parallel.identity import graph_key, model_sizes
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import RECIPES, Recipe
 from stagedb.parallel.sharding import habits
 from stagedb.parallel.strategies import kept, rules, slot_axes
+from stagedb.parallel.strategy_models import check_named, check_routed, tied_alike
 from stagedb.symbols import symbol
 
 _RINGS: Mapping[str, Passing] = {
@@ -175,6 +177,15 @@ def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[
     return laid_out
 
 
+def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], tie: Tie | None) -> tuple[LaidOut, ...]:
+    """The blocks of a model that can follow the user's strategy. UsageError where it cannot."""
+    strategy = parse_strategy(options.strategy)
+    check_named(strategy, laid_out, card.name)
+    if card.experts:
+        check_routed(strategy, rules(options, own=False)["between"])
+    return laid_out if tie is None else tied_alike(tie, laid_out)
+
+
 def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...]) -> None:
     """Raise UsageError for names that no operation of a layer's forward has, or if nothing comes of them."""
     forward = [op for op in operations if op.template is Template.FORWARD]
@@ -201,6 +212,8 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     recipe = RECIPES[options.recipe]
     laid_out = _lay_out_blocks(card, options, recipe)
     tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
+    if options.strategy:
+        laid_out = _followed(card, options, laid_out, tie)
     table = rules(options, card.experts > 0)
     held = blocks.buffers(card, _style(card, options, recipe))
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)

@@ -35,6 +35,22 @@ AXES: Mapping[str, tuple[str, ...]] = {
 }
 """The logical axes of each region that rules may partition. Attention reads every position of the sequence."""
 
+WHOLE: Mapping[str, Mapping[str, str]] = {
+    "embedding": {"positions": "a rank reads the rows of positions that are its own"},
+    "between": {"hidden": "norms read all of a token's"},
+    "attention": {"head_dim": "attention and rotary positions read all of a head's"},
+}
+"""The logical axes that operators of a region need whole, and why. Weights may be kept in parts of them."""
+
+PLANNED: Mapping[str, str] = {
+    "router": "whose rules follow from --ep and --sp",
+    "experts": "whose rules follow from --ep and --expert-tp",
+    "attention_core": "whose rules follow from --cp-kind",
+    "ep": "which partitions experts alone (--ep)",
+    "pp": "which parts layers (--layers-per-stage)",
+}
+"""Regions and mesh axes that strategies leave to the plan, and which of its words they follow."""
+
 
 @dataclass(frozen=True)
 class Strategy:
@@ -88,7 +104,15 @@ def _strategy(content: Any, where: str) -> Strategy:
     if not isinstance(content, dict) or not content:
         raise UsageError(f"{where} holds no rules: it takes `regions`, `weights`, or both")
     _known(content, ("regions", "weights"), where, "key")
-    return Strategy(*(_table(content.get(name) or {}, f"{where}: {name}") for name in ("regions", "weights")))
+    regions, weights = (_table(content.get(name) or {}, f"{where}: {name}") for name in ("regions", "weights"))
+    for region, rules in regions.items():
+        for axis, why in WHOLE.get(region, {}).items():
+            if rules.get(axis):
+                raise UsageError(
+                    f"{where}: regions: {region} partitions {axis}, but {why}: leave it out there (weights may be kept "
+                    f"in parts of it: weights: {{{region}: {{{axis}: [{', '.join(rules[axis])}]}}}})"
+                )
+    return Strategy(regions, weights)
 
 
 def _table(content: Any, where: str) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -128,7 +152,12 @@ def _rules(content: Any, region: str, where: str) -> dict[str, tuple[str, ...]]:
 def _known(given: Iterable[Any], known: tuple[str, ...], where: str, what: str) -> None:
     for name in given:
         if name not in known:
-            raise UsageError(f"{where} names an unknown {what} {name!r}: it takes {', '.join(known)}")
+            why = PLANNED.get(name, "") if isinstance(name, str) else ""
+            raise UsageError(
+                f"{where} names "
+                + (f"the {what} {name!r}, {why}" if why else f"an unknown {what} {name!r}")
+                + f": it takes {', '.join(known)}"
+            )
 
 
 def _kind(value: Any) -> str:

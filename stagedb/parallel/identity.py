@@ -11,6 +11,9 @@ from stagedb.models.card import Card
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import Recipe
 
+STRATEGIES = 2
+"""Counts what users' strategies have meant: graphs that were made of the same rules in another way are others."""
+
 
 def graph_key(card: Card, options: GraphOptions) -> str:
     """The graph's identity, known without building it: a digest of the card, the options, the recipe, the format."""
@@ -18,6 +21,8 @@ def graph_key(card: Card, options: GraphOptions) -> str:
     # Graphs of these that were stored before share and reduce experts among other ranks: they are not these.
     if card.experts and (options.experts_over_tp or not options.cp_grad_sync):
         content["experts"] = 2
+    if options.strategy:
+        content["strategies"] = STRATEGIES
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -14,12 +14,14 @@ from stagedb.parallel.plan import Plan
 MESH_AXES = ("tp", "cp", "dp", "pp")
 """Axes along which coordinates differ."""
 
-GROUP_AXES = ("tp", "kv", "cp", "cpa", "ep", "edp", "dp", "dp_replicate", "pp", "embedding")
+GROUP_AXES = ("tp", "kv", "cp", "cpr", "cpa", "ep", "edp", "data", "dp", "dp_replicate", "pp", "embedding")
 """Axes that have groups. `dp` are the ranks that gradients are reduced over: those of cp too. With hybrid sharding they
 are the ranks that share one copy of what is sharded, next to each other, and `dp_replicate` those with the same part of
-each copy. `cpa`: neighbours on cp that exchange heads inside a ring over the rest. `ep`: neighbours among the ranks of
-dp and cp (and of tp, where its ranks have whole experts), which divide the experts among them; `edp`: those that hold
-the same experts. `kv`: the tensor-parallel ranks that hold the same key/value head, where tp exceeds their number.
+each copy. `data`: the ranks of dp alone, whatever gradients are reduced over. `cpa`: neighbours on cp that exchange
+heads inside a ring over the rest; `cpr`: those with the same place among their neighbours, which it goes over. `ep`:
+neighbours among the ranks of dp and cp (and of tp, where its ranks have whole experts), which divide the experts among
+them; `edp`: those that hold the same experts. `kv`: the tensor-parallel ranks that hold the same key/value head, where
+tp exceeds their number.
 `embedding`: the first and the last stage, which hold the two copies of a tied embedding."""
 
 
@@ -142,7 +144,8 @@ def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
     copy = plan.dp // plan.hsdp
     together = plan.shards // copy
     along = {"tp": ("tp", 1, plan.tp), "kv": ("tp", 1, shared), "cp": ("cp", 1, plan.cp), "dp": ("dp", 1, copy)}
-    along |= {"cpa": ("cp", 1, plan.ulysses)}
+    along |= {"cpa": ("cp", 1, plan.ulysses), "cpr": ("cp", plan.ulysses, plan.cp // plan.ulysses)}
+    along |= {"data": ("dp", 1, plan.dp)}
     inner = expert_axis(plan)
     along |= {"ep": (inner, 1, plan.ep), "edp": (inner, plan.ep, plan.edp)}
     along |= {"dp_replicate": ("dp", copy, plan.hsdp), "pp": ("pp", 1, plan.pp), "embedding": ("pp", 1, plan.pp)}

@@ -21,7 +21,7 @@ ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
 
 def habits(options: GraphOptions, recipe: Recipe, experts: bool = False) -> Habits:
     """The buckets of a graph, and whether its kernels are composite. experts: of a model that has some."""
-    found = replace(_shared(options, recipe), temporaries=recipe.composite_kernels)
+    found = replace(_shared(options, recipe), alone=_alone(options, recipe), temporaries=recipe.composite_kernels)
     if not experts:
         return found
     if not options.ep_sync:
@@ -33,6 +33,16 @@ def habits(options: GraphOptions, recipe: Recipe, experts: bool = False) -> Habi
         for buckets in (found.gradients, found.parameters)
     )
     return replace(found, gradients=gradients, parameters=parameters)
+
+
+def _alone(options: GraphOptions, recipe: Recipe) -> dict[str, Bucket]:
+    """Where ranks of one of dp and cp hold a gradient alike, or have parts of it, it is summed over the other only."""
+    rule = recipe.data_parallel_bucket if options.zero < 2 else "unit"
+    axes = ("data", "cp") if options.cp_grad_sync else ("data",)
+    return {
+        axis: Bucket(f"bucket.gradients.{axis}", "all_reduce", rule, axis, Template.WEIGHT_GRADIENT, _when(options))
+        for axis in axes
+    }
 
 
 def _apart(bucket: Bucket, divided: sympy.Expr) -> tuple[Bucket, ...]:

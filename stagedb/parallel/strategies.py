@@ -52,8 +52,11 @@ Table = Mapping[str, Mapping[str, tuple[str, ...]]]
 """By region, which mesh axes partition which logical axis."""
 
 
-def rules(options: GraphOptions, experts: bool = False) -> Table:
-    """The table of a graph's options: the base with the regions that an option changes, and those of experts."""
+def rules(options: GraphOptions, experts: bool = False, own: bool = True) -> Table:
+    """The table of a graph's options: the base with the regions that an option changes, and those of experts.
+
+    own: with those of a user's strategy.
+    """
     table: dict[str, Mapping[str, tuple[str, ...]]] = dict(TENSOR_PARALLEL)
     if options.cp_kind == "ulysses":
         table |= HEADS_OVER_CONTEXT
@@ -63,11 +66,20 @@ def rules(options: GraphOptions, experts: bool = False) -> Table:
         table |= WHOLE_EMBEDDING_GRADIENT
     if not options.loss_parallel:
         table |= GATHERED_LOGITS
-    if options.strategy:
-        table |= parse_strategy(options.strategy).regions
+    if options.strategy and own:
+        table |= _of_gradient(parse_strategy(options.strategy).regions, options)
     if options.cp_kind == "ulysses-ring":
         table = {**{region: _two_axes(rule) for region, rule in table.items()}, **HEADS_OVER_NEIGHBOURS}
     return _with_experts(table, options) if experts else table
+
+
+def _of_gradient(regions: Table, options: GraphOptions) -> Table:
+    """The regions of a user's strategy; the gradient of a table of embeddings follows the rules of what reads it."""
+    if "embedding" not in regions:
+        return regions
+    whole = RECIPES[options.recipe].embedding_gradient == "whole"
+    over = {axis: rule for axis, rule in regions["embedding"].items() if not (whole and axis == "vocab")}
+    return {**regions, "embedding_gradient": over}
 
 
 def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
@@ -81,9 +93,14 @@ def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ..
 def kept(options: GraphOptions) -> Table:
     """By region, how its weights are kept where that is not as its operators want them."""
     weights = parse_strategy(options.strategy).weights if options.strategy else {}
-    return (
-        {region: _two_axes(rule) for region, rule in weights.items()} if options.cp_kind == "ulysses-ring" else weights
-    )
+    if options.cp_kind == "ulysses-ring":
+        weights = {region: _two_axes(rule) for region, rule in weights.items()}
+    return {region: _with_shared(rule) for region, rule in weights.items()}
+
+
+def _with_shared(rule: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The rule with the width of shared experts, where a model has some, as that of a feed-forward."""
+    return {**rule, "shared_ffn": rule["ffn"]} if "ffn" in rule else dict(rule)
 
 
 def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -93,15 +110,12 @@ def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tu
     experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or (`expert_tp` off, under
     sp) its ranks, which have tokens of their own, are among those of `edp` and `ep`.
     """
-    split = {region: dict(rule) for region, rule in table.items()}
+    split = {region: _with_shared(rule) for region, rule in table.items()}
     home = split["between"]
     split["router"] = {**home, "slots": slot_axes(options)}
     split["experts"] = {"experts": ("ep",), "slots": ("edp",)}
     if options.expert_tp:
         split["experts"]["expert_ffn"] = ("tp",)
-    for rule in split.values():
-        if "ffn" in rule:
-            rule["shared_ffn"] = rule["ffn"]
     return split
 
 

@@ -78,6 +78,16 @@ class Chunk:
         ]
         return sum(scatters) if scatters else None
 
+    @cached_property
+    def buffered(self) -> frozenset[Key]:
+        """The weights whose gradients pass that buffer; others have states of their own."""
+        return frozenset(
+            (member.weight, member.position)
+            for item in self.program.items[self.weights_task]
+            if item.bucket is not None and item.op.kind == "reduce_scatter" and item.op.bucket == "buffer"
+            for member in item.bucket.members
+        )
+
     @property
     def one_at_a_time(self) -> bool:
         """Whether each micro-batch's backward follows its forward at once."""

@@ -44,7 +44,7 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
             yield State(f"{name}.step", layer, chunk.held.optimizer_scalar, Category.OPTIMIZER)
     elif role == "optimizer_state":
         weight, _, word = name.rpartition(".")
-        if chunk.shared_buffer is not None:
+        if (weight, key[1]) in chunk.buffered:
             return
         if chunk.program.resolve((weight, key[1])) == (weight, key[1]):
             category = Category.MASTER if word == "master" else Category.OPTIMIZER

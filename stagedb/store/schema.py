@@ -206,7 +206,20 @@ FIRST = (
             Property("class", "integer", "number of its rank class"),
             *(
                 Property(f"group_{axis}", "integer?", f"its group on the {axis} axis, if it has one")
-                for axis in ("tp", "kv", "cp", "cpa", "dp", "dp_replicate", "ep", "edp", "pp", "embedding")
+                for axis in (
+                    "tp",
+                    "kv",
+                    "cp",
+                    "cpr",
+                    "cpa",
+                    "data",
+                    "dp",
+                    "dp_replicate",
+                    "ep",
+                    "edp",
+                    "pp",
+                    "embedding",
+                )
             ),
         ),
         indexes=(("instance",), ("instance", "rank")),

@@ -1,46 +1,61 @@
-"""Whatever rules a user gives, the partitioned graph computes what the whole graph computes."""
+"""Whatever rules a user gives, the partitioned graph computes what the whole graph computes, or they are refused."""
 
 import functools
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagedb.errors import UsageError
+from stagedb.graph import SymGraph
 from stagedb.graph.interpreter import Run
-from stagedb.parallel import GraphOptions
+from stagedb.graph.symbolic import SymOp
+from stagedb.parallel import GraphOptions, Plan, groups
 from stagedb.parallel.build import build_graph
-from stagedb.parallel.custom import AXES
-from stagedb.parallel.options import RecipeName
-from tests.graph.running import Example, example
+from stagedb.parallel.custom import AXES, MESH, WHOLE
+from stagedb.parallel.options import CpKind, RecipeName
+from stagedb.symbols import evaluate
+from tests.graph.running import Example, environment, example, pipeline
 from tests.graph.test_partitioned import agree
 from tests.graph.tiny import card
 
-TP_AXES = {
-    "between": ("seq",),
-    "attention": ("heads",),
-    "ffn": ("seq", "ffn"),
-    "head": ("seq", "vocab"),
-    "loss": ("seq", "vocab"),
+KEPT = {
+    "embedding": ("vocab", "hidden"),
+    "between": ("hidden",),
+    "attention": ("heads", "head_dim", "hidden"),
+    "ffn": ("ffn", "hidden"),
+    "head": ("vocab", "hidden"),
 }
-KEPT = {"attention": ("hidden",), "ffn": ("ffn", "hidden"), "head": ("vocab", "hidden")}
+"""The axes that weights of a region have in every model."""
+
+SHORT = ("batch", "heads", "head_dim")
+"""Axes of four, which three mesh axes of two do not cut."""
+
+KINDS: dict[RecipeName, tuple[CpKind, ...]] = {
+    "torch": ("allgather-kv", "ring-allgather", "ulysses"),
+    "megatron": ("allgather-kv", "ring-p2p", "ulysses"),
+}
+
+
+def rules(draw: st.DrawFn, axes: tuple[str, ...]) -> dict[str, list[str]]:
+    """Some of the mesh axes, each with the logical axis that it partitions."""
+    found: dict[str, list[str]] = {}
+    for mesh_axis in MESH:
+        axis = draw(st.sampled_from([None, *axes]))
+        if axis is not None and not (axis in SHORT and len(found.get(axis, ())) == 2):
+            found.setdefault(axis, []).append(mesh_axis)
+    return {**found, "kv_heads": found["heads"]} if "heads" in found else found
 
 
 @st.composite
 def strategies(draw: st.DrawFn) -> str:
     """Rules for some regions, and weights of some that are kept in parts."""
-    regions: dict[str, dict[str, list[str]]] = {}
-    for region in draw(st.sets(st.sampled_from(sorted(TP_AXES)))):
-        over = draw(st.sampled_from([None, *TP_AXES[region]]))
-        rules = {"batch": ["dp"]}
-        if over is not None:
-            rules[over] = ["tp"]
-            if over == "heads":
-                rules["kv_heads"] = ["tp"]
-        regions[region] = rules
-    weights = {
-        region: {draw(st.sampled_from(KEPT[region])): ["tp"]} for region in draw(st.sets(st.sampled_from(sorted(KEPT))))
-    }
+    free = {region: tuple(a for a in axes if a not in ("positions", "kv_heads")) for region, axes in AXES.items()}
+    free = {region: tuple(a for a in axes if a not in WHOLE.get(region, {})) for region, axes in free.items()}
+    regions = {region: rules(draw, free[region]) for region in sorted(draw(st.sets(st.sampled_from(sorted(free)))))}
+    weights = {region: rules(draw, KEPT[region]) for region in sorted(draw(st.sets(st.sampled_from(sorted(KEPT)))))}
     return json.dumps({name: table for name, table in (("regions", regions), ("weights", weights)) if table})
 
 
@@ -51,22 +66,196 @@ def case(style: str, options: GraphOptions) -> tuple[Example, Run]:
     return example(build_graph(model, options)), example(build_graph(model, plain)).run()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(
     strategy=strategies(),
     style=st.sampled_from(["llama", "gpt"]),
     recipe=st.sampled_from(["torch", "megatron"]),
     sp=st.booleans(),
-    zero=st.sampled_from([0, 3]),
+    zero=st.sampled_from([0, 1, 3]),
+    kind=st.integers(0, 2),
     dp=st.sampled_from([1, 2]),
-    tp=st.sampled_from([1, 2, 4]),
+    cp=st.sampled_from([1, 2]),
+    tp=st.sampled_from([1, 2]),
+    again=st.booleans(),
 )
 def test_loss_and_gradients_do_not_depend_on_the_rules(
-    strategy: str, style: str, recipe: RecipeName, sp: bool, zero: int, dp: int, tp: int
+    strategy: str,
+    style: str,
+    recipe: RecipeName,
+    sp: bool,
+    zero: int,
+    kind: int,
+    dp: int,
+    cp: int,
+    tp: int,
+    again: bool,
 ) -> None:
     text = "" if strategy == "{}" else strategy
-    made, whole = case(style, GraphOptions(recipe=recipe, sp=sp, zero=zero, strategy=text))
-    agree(made.run(dp, tp), whole)
+    cp_kind = KINDS[recipe][kind] if cp > 1 else "none"
+    options = GraphOptions(
+        recipe=recipe, sp=sp, zero=zero, cp_kind=cp_kind, recompute="full" if again else "none", strategy=text
+    )
+    made, whole = case(style, options)
+    agree(made.run(dp, tp, cp=cp), whole)
+
+
+APART: dict[str, dict[str, Any]] = {
+    "weights over dp": {"weights": {"ffn": {"ffn": ["dp"]}}},
+    "weights over cp": {"weights": {"ffn": {"ffn": ["cp"]}}},
+    "weights over dp and tp": {
+        "weights": {"ffn": {"ffn": ["dp", "tp"]}, "embedding": {"vocab": ["tp"], "hidden": ["dp"]}}
+    },
+    "each rank of cp the whole sequence": {"regions": {"ffn": {"batch": ["dp"], "ffn": ["tp"]}}},
+    "each rank of dp the whole batch": {"regions": {"ffn": {"seq": ["cp"], "ffn": ["tp"]}}},
+    "an embedding of its own": {"regions": {"embedding": {"seq": ["dp"], "vocab": ["cp"], "hidden": ["tp"]}}},
+    "as documented": {"regions": {"ffn": {"batch": ["dp"], "seq": ["cp", "tp"]}}, "weights": {"ffn": {"ffn": ["tp"]}}},
+}
+
+
+def options_of(strategy: str, **words: Any) -> GraphOptions:
+    return GraphOptions(strategy=json.dumps(APART[strategy]), **{"cp_kind": "allgather-kv", **words})
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+@pytest.mark.parametrize("recipe", ["torch", "megatron"])
+@pytest.mark.parametrize("strategy", APART)
+def test_dp_and_cp_are_two_axes(strategy: str, recipe: RecipeName, zero: int) -> None:
+    made, whole = case("llama", options_of(strategy, recipe=recipe, zero=zero))
+    for dp, cp, tp in ((2, 2, 1), (1, 2, 1), (2, 1, 2), (2, 2, 2)):
+        agree(made.run(dp, tp, cp=cp), whole)
+
+
+@pytest.mark.parametrize(("recipe", "zero"), [("torch", 3), ("megatron", 1), ("megatron", 3)])
+@pytest.mark.parametrize("strategy", ["weights over dp", "each rank of cp the whole sequence"])
+def test_copies_of_what_is_sharded_are_no_parts_of_a_strategy_s(strategy: str, recipe: RecipeName, zero: int) -> None:
+    made, whole = case("llama", options_of(strategy, recipe=recipe, zero=zero))
+    agree(made.run(4, cp=2, hsdp=2), whole)
+
+
+@pytest.mark.parametrize("strategy", ["weights over cp", "each rank of cp the whole sequence"])
+def test_the_two_axes_of_a_ring_of_neighbours_are_cp(strategy: str) -> None:
+    made, whole = case("llama", options_of(strategy, cp_kind="ulysses-ring"))
+    agree(made.run(2, cp=4, cpa=2), whole)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+@pytest.mark.parametrize("recipe", ["torch", "megatron"])
+def test_stages_and_micro_batches_leave_the_rules_alone(recipe: RecipeName, zero: int) -> None:
+    strategy = {
+        "regions": {"between": {"batch": ["dp"]}, "ffn": {"ffn": ["dp"]}},
+        "weights": {"ffn": {"hidden": ["cp"]}},
+    }
+    options = GraphOptions(recipe=recipe, zero=zero, cp_kind="allgather-kv", strategy=json.dumps(strategy))
+    graph = build_graph(card("llama", kv_heads=4), options)
+    made = example(graph, microbatches=2)
+    agree(made.run_pipelined(pipeline(graph, "1f1b", (1, 1), 2), 2, 2, cp=2), made.run_whole())
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+@pytest.mark.parametrize(
+    "strategy", ["weights over dp", "weights over cp", "each rank of dp the whole batch", "as documented"]
+)
+def test_rules_of_a_feed_forward_are_those_of_shared_experts(strategy: str, zero: int) -> None:
+    made, whole = case("deepseek", options_of(strategy, zero=zero))
+    agree(made.run(2, 2, cp=2, ep=2), whole)
+    kept = APART[strategy].get("weights", {}).get("ffn", {}).get("ffn", ["tp"])
+    graph = made.graph
+    layout = {t.name: t.layout for t in graph.tensors if t.role == "weight"}
+    assert layout["layer.ffn.shared.w1.weight"] == tuple(f"{axis}:partitioned(shared_ffn)" for axis in kept)
+    moved = [
+        op.kind for op in graph.ops if op.name.startswith("layer.ffn.shared.w1.weight.") and op.type == "collective"
+    ]
+    assert ("all_gather" in moved) == (kept != ["tp"] or strategy == "as documented")
+
+
+def collectives(graph: SymGraph) -> list[SymOp]:
+    return [op for op in graph.ops if op.type == "collective" and op.kind in ("all_gather", "reduce_scatter")]
+
+
+@pytest.mark.parametrize("kind", ["allgather-kv", "ulysses-ring"])
+@pytest.mark.parametrize("zero", [0, 1, 3])
+@pytest.mark.parametrize("strategy", APART)
+def test_a_message_is_as_large_as_its_group(strategy: str, zero: int, kind: CpKind) -> None:
+    """What a gather brings together, and a scatter deals, is one part of each member of the group that it runs in."""
+    near = 2 if kind == "ulysses-ring" else 1
+    plan = Plan(
+        options_of(strategy, recipe="megatron", zero=zero, cp_kind=kind), dp=2, cp=4, tp=2, seq_len=16, ulysses=near
+    )
+    graph = build_graph(card("llama", kv_heads=4), plan.options)
+    found = [op for op in collectives(graph) if op.bucket is None]
+    members = {made.axis: made.members for made in groups(plan, 4, {op.axis or "" for op in found})}
+    env = plan.env(graph.sizes)
+    for op in found:
+        small, large = sorted(evaluate(each or "", env) for each in (op.comm_bytes, op.comm_out_bytes))
+        assert large == small * members[op.axis or ""], op.name
+        assert evaluate(op.present or "", env) > 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "zero"), [("torch", 1), ("torch", 2), ("torch", 3), ("megatron", 1), ("megatron", 3)]
+)
+def test_weights_in_parts_over_dp_are_not_sharded_once_more(recipe: RecipeName, zero: int) -> None:
+    graph = build_graph(card("llama"), options_of("weights over dp", recipe=recipe, zero=zero))
+    rows = {t.name: t for t in graph.tensors}
+    kept, plain = rows["layer.ffn.w2.weight"], rows["layer.attn.wo.weight"]
+    env = environment(graph, dp=4)
+    assert evaluate(kept.shard or "", env) == evaluate(kept.elements or "", env) == 16 * 24 // 4
+    assert evaluate(plain.shard or "", env) == evaluate(plain.elements or "", env) // 4
+    assert (kept.gathers, kept.buckets) == ((), ("bucket.gradients.cp",))
+    assert plain.gathers
+    assert not any("cp" in name for name in plain.buckets)
+
+
+def test_an_outer_part_is_gathered_before_an_inner_one_is_cut() -> None:
+    graph = build_graph(card("llama"), options_of("weights over dp"))
+    moves = {op.name: op for op in graph.ops if op.name.startswith("layer.ffn.w1.weight.")}
+    gather = "layer.ffn.w1.weight.all_gather.dp"
+    assert {gather, f"{gather}.slice.tp"} <= set(moves)
+    assert (moves[gather].comm_bytes, moves[gather].comm_out_bytes) == ("F*H*e_param/dp", "F*H*e_param")
+
+
+@pytest.mark.parametrize(
+    ("style", "tied", "strategy", "says"),
+    [
+        ("moe", False, {"weights": {"ffn": {"ffn": ["tp"]}}}, "weights name 'ffn', of which tiny-moe has no operator"),
+        ("moe", False, {"regions": {"ffn": {"seq": ["tp"]}}}, "it has embedding, between, attention, head, loss"),
+        ("moe", False, {"regions": {"between": {"batch": ["dp"]}}}, "say {batch: [dp], seq: [cp]}"),
+        ("llama", False, {"weights": {"loss": {"vocab": ["tp"]}}}, "there are none"),
+        ("llama", False, {"weights": {"ffn": {"seq": ["tp"]}}}, "they have ffn, hidden"),
+        ("llama", True, {"weights": {"head": {"hidden": ["tp"]}}}, "are one weight"),
+    ],
+)
+def test_rules_that_a_model_cannot_follow_are_refused(style: str, tied: bool, strategy: Any, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        build_graph(card(style, tied=tied), GraphOptions(strategy=json.dumps(strategy)))
+    assert says in str(refused.value)
+
+
+def test_a_tied_weight_s_ends_may_be_kept_otherwise_together() -> None:
+    strategy = {"weights": {"head": {"hidden": ["dp"]}, "embedding": {"hidden": ["dp"]}}}
+    graph = build_graph(
+        card("llama", kv_heads=4, tied=True),
+        GraphOptions(zero=1, cp_kind="allgather-kv", strategy=json.dumps(strategy)),
+    )
+    made = example(graph, microbatches=2)
+    agree(made.run_pipelined(pipeline(graph, "1f1b", (1, 1), 2), 2, 2, cp=2), made.run_whole())
+
+
+@pytest.mark.parametrize("rule", [{"seq": ["cp"], "vocab": ["tp"]}, {"batch": ["dp"], "seq": ["tp"]}])
+@pytest.mark.parametrize("region", ["head", "embedding"])
+def test_both_ends_of_a_tied_weight_are_summed_over_the_same_ranks(region: str, rule: dict[str, list[str]]) -> None:
+    """One stage adds the two gradients before their bucket, so that this must be right for both."""
+    strategy = {"regions": {region: rule}, "weights": {name: {"vocab": ["tp"]} for name in ("head", "embedding")}}
+    options = GraphOptions(cp_kind="allgather-kv", strategy=json.dumps(strategy))
+    graph = build_graph(card("llama", kv_heads=4, tied=True), options)
+    rows = {t.name: t for t in graph.tensors}
+    first, second = rows["embedding.word.weight"], rows["head.out.weight"]
+    assert first.buckets == second.buckets != ()
+    made = example(graph, microbatches=2)
+    agree(made.run_pipelined(pipeline(graph, "1f1b", (1, 1), 2), 2, 2, cp=2), made.run_whole())
+    plain = example(build_graph(card("llama", kv_heads=4, tied=True), GraphOptions()))
+    agree(example(graph).run(2, 2, cp=2), plain.run())
 
 
 @pytest.mark.parametrize("region", sorted(AXES))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.parallel import GraphOptions
+from stagedb.parallel import GraphOptions, Plan
 from stagedb.parallel.build import build_graph
 from tests.graph.tiny import card
 
@@ -64,6 +64,16 @@ def test_a_region_s_weights_are_gathered_before_each_use_and_their_gradients_sca
         ("regions: {ffn: {seq: [tp, tp]}}", "names a mesh axis twice"),
         ("regions: {ffn: {seq: [tp], ffn: [tp]}}", "tp cannot partition both ffn and seq"),
         ("regions: {attention: {heads: [tp]}}", "heads and kv_heads take one rule"),
+        (
+            "regions: {experts: {experts: [tp]}}",
+            "'experts', whose rules follow from --ep and --expert-tp: it takes",
+        ),
+        (
+            "regions: {ffn: {ffn: [ep]}}",
+            "mesh axis 'ep', which partitions experts alone (--ep): it takes dp, cp, tp",
+        ),
+        ("regions: {between: {hidden: [tp]}}", "norms read all of a token's: leave it out there"),
+        ("regions: {attention: {head_dim: [tp]}}", "weights: {attention: {head_dim: [tp]}}"),
         ("weights: {ffn: {kv: [tp]}}", "weights: ffn names an unknown logical axis 'kv'"),
     ],
 )
@@ -72,6 +82,22 @@ def test_what_is_no_strategy_is_refused(tmp_path: Path, text: str, says: str) ->
         GraphOptions(strategy=written(tmp_path, text))
     assert says in str(refused.value)
     assert "strategy.yaml" in str(refused.value)
+
+
+def test_copies_of_key_value_heads_are_not_moved() -> None:
+    """Where tp exceeds them, ranks hold copies, of which no gather makes the heads."""
+    sizes = {"L": 2, "A": 8, "KV": 2, "F": 24, "V": 512}
+
+    def check(strategy: str, **degrees: int) -> None:
+        Plan(GraphOptions(strategy=strategy), **degrees).check(sizes)  # type: ignore[arg-type]
+
+    parted = '{"weights": {"attention": {"hidden": ["tp"]}}}'
+    check(parted, tp=2)
+    with pytest.raises(UsageError, match="tp 4 is more than the 2 of them"):
+        check(parted, tp=4)
+    with pytest.raises(UsageError, match="dp 4 is more than the 2 of them"):
+        check('{"weights": {"attention": {"heads": ["dp"], "kv_heads": ["dp"]}}}', dp=4)
+    check('{"weights": {"attention": {"heads": ["tp"], "kv_heads": ["tp"], "hidden": ["dp"]}}}', tp=4, dp=2)
 
 
 def test_a_strategy_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -77,6 +77,29 @@ def test_kv_groups_are_the_neighbours_that_share_a_head() -> None:
     assert [list(strided.ranks(index)) for index in range(strided.count)] == [[0, 2], [1, 3], [4, 6], [5, 7]]
 
 
+@pytest.mark.parametrize("hsdp", [1, 2])
+@pytest.mark.parametrize("order", [("tp", "cp", "dp", "pp"), ("pp", "cp", "dp", "tp")])
+def test_the_ranks_of_dp_alone_have_groups_beside_those_of_gradients(order: tuple[str, ...], hsdp: int) -> None:
+    plan = Plan(GraphOptions(zero=3 if hsdp > 1 else 0), dp=4, cp=2, tp=2, hsdp=hsdp, rank_order=order)
+    mesh = Mesh.of(plan)
+    data, shared = groups(plan, 8, ("data", "dp"))
+    for made, expected in ((data, {"dp": 4, "cp": 1}), (shared, {"dp": 4 // hsdp, "cp": 2})):
+        for rank in range(plan.world):
+            index = made.index_of(rank)
+            assert index is not None
+            members = [mesh.coordinates(other) for other in made.ranks(index)]
+            assert mesh.coordinates(rank) in members
+            for axis in ("dp", "cp", "tp"):
+                assert len({each[axis] for each in members}) == expected.get(axis, 1)
+
+
+def test_neighbours_on_cp_and_the_places_of_their_ring_make_cp() -> None:
+    plan = Plan(cp=6, ulysses=2, tp=2)
+    near, ring = groups(plan, 8, ("cpa", "cpr"))
+    assert (near.axis, list(near.ranks(0)), ring.axis, list(ring.ranks(0))) == ("cpr", [0, 4, 8], "cpa", [0, 2])
+    assert [ring.index_of(rank) for rank in (0, 2, 4)] == [0, 0, 2]
+
+
 def test_no_group_of_one_and_none_that_is_not_wanted() -> None:
     assert groups(Plan(dp=2, tp=1, pp=2), 8, ("tp", "kv", "embedding")) != ()
     assert [made.axis for made in groups(Plan(dp=2, tp=1, pp=2), 8, ("tp", "kv", "embedding"))] == ["embedding"]

@@ -313,7 +313,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
                 "pp": 2,
                 "recipe": "megatron",
                 "scatter_gather": True,
-                "strategy": '{"regions":{"between":{"batch":["dp"],"hidden":["tp"]}}}',
+                "strategy": '{"regions":{"between":{"batch":["dp"],"seq":["cp","tp"]}}}',
             },
             "with this strategy each rank of tp has only its part of what goes to the next stage",
         ),

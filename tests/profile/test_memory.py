@@ -74,6 +74,23 @@ def test_states_are_so_many_bytes_a_parameter(
         assert after[category] == parameters * each + extra, category
 
 
+@pytest.mark.parametrize(("recipe", "zero"), [("torch", 1), ("torch", 3), ("megatron", 1), ("megatron", 3)])
+def test_weights_that_a_strategy_keeps_in_parts_have_states_of_their_own(
+    embedded_store: Store, recipe: str, zero: int
+) -> None:
+    """Parts over dp are as many as those that ZeRO makes, whether in its buffer or beside it."""
+    db, model = Stagedb(embedded_store), tiny()
+    words: dict[str, Any] = {"recipe": recipe, "zero": zero, "dp": 4, "seq_len": 8}
+    strategy = '{"weights": {"ffn": {"ffn": ["dp"]}}}'
+    plain = held(db.memory(db.instantiate(model, **words).id), 0, "start")
+    parted = held(db.memory(db.instantiate(model, strategy=strategy, **words).id), 0, "start")
+    kept = 0 if zero == 3 else 3 * model.ffn * model.hidden * model.layers * 3 // 4
+    assert plain["parameters"] - parted["parameters"] == kept * WIDTHS["bf16"]
+    for category in {"optimizer_state", "master_weights"} & plain.keys():
+        # A buffer is padded to whole blocks for each of its ranks.
+        assert parted[category] == pytest.approx(plain[category], abs=0 if recipe == "torch" else 4096), category
+
+
 def test_a_recomputed_layer_keeps_its_input_alone(embedded_store: Store) -> None:
     """A llama layer saves 12h + 4·kv·d + 6f + 4A + 8 bytes a token in bf16, of which full recompute keeps 2h."""
     db = Stagedb(embedded_store)
