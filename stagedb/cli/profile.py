@@ -131,6 +131,9 @@ def _lines(found: "Profile") -> list[str]:
         lines.append(
             f"measured: {each.share_of_time:.1%} of the modelled time, {each.share_of_ops:.1%} of the operators' runs"
         )
+        if unmatched := found.job.durations.unmatched:
+            rows = ", ".join(row.where for row in unmatched[:4]) + (", …" if len(unmatched) > 4 else "")
+            lines.append(f"{count(len(unmatched), 'measured row')} of nothing that runs here: {rows}")
     return lines
 
 

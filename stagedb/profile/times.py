@@ -4,6 +4,7 @@ A class's ops take equally long on all of its ranks but for where their groups a
 lane's. What was measured takes the model's place.
 """
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from stagedb.systems import (
     Coverage,
     Dimension,
     Durations,
+    Measured,
     Placement,
     Subject,
     System,
@@ -26,6 +28,7 @@ from stagedb.systems import (
     Wires,
     Work,
 )
+from stagedb.systems.durations import said
 
 NOTHING = Timed(0, "")
 """Of what receives: it takes no time, its message does."""
@@ -62,6 +65,8 @@ class JobDurations:
 
     lanes: tuple[LaneDurations, ...]
     coverage: Coverage
+    unmatched: tuple[Measured, ...] = ()
+    """Measured rows that are of nothing that runs here."""
 
     @property
     def ns(self) -> tuple[Ints, ...]:
@@ -82,11 +87,16 @@ def time_ops(
     spoken = _spoken_for(workload, lanes, measured, costs.network)
     pairs: list[tuple[Timed, Timed, int]] = []
     rows = []
+    matched: set[Measured | None] = set()
     for lane in lanes:
         columns = by_number[lane.rank_class]
         stands = _Stands.of(workload, lane, columns, costs)
         modelled = [_model(costs, columns, op, stands) for op in range(len(columns.ops))]
-        taken = modelled if measured is None else _replaced(columns, modelled, measured, spoken[lane.number])
+        taken = modelled
+        if measured is not None:
+            subjects = _subjects(columns, spoken[lane.number])
+            taken = [_taken(measured, subject, model) for subject, model in zip(subjects, modelled, strict=True)]
+            matched |= {measured.find(subject) for subject in subjects if subject is not None}
         rows.append(
             LaneDurations(
                 whole_ns([each.ns for each in taken], columns),
@@ -101,7 +111,10 @@ def time_ops(
             for op, (model, take) in enumerate(zip(modelled, taken, strict=True))
             if columns.ops.type[op] != RECV
         ]
-    return JobDurations(tuple(rows), Coverage.of(pairs))
+    unmatched = () if measured is None else tuple(row for row in measured.rows if row not in matched)
+    if measured is not None and len(unmatched) == len(measured.rows):
+        raise UsageError(f"the measured durations are of nothing that runs here: {_no_match(workload, unmatched[0])}")
+    return JobDurations(tuple(rows), Coverage.of(pairs), unmatched)
 
 
 @dataclass(frozen=True)
@@ -150,14 +163,11 @@ def _spoken_for(
     return ranks
 
 
-def _replaced(columns: ClassColumns, modelled: Sequence[Timed], measured: Durations, rank: int) -> list[Timed]:
-    """What was measured of each op, of a rank where ranks differ, and the model's time of the others."""
+def _subjects(columns: ClassColumns, rank: int) -> list[Subject | None]:
+    """Of each op what may have been measured, on a rank where ranks differ; None of what receives."""
     ops = columns.ops
-    found = []
-    for op, model in enumerate(modelled):
-        if ops.type[op] == RECV:
-            found.append(model)
-            continue
+    found: list[Subject | None] = []
+    for op in range(len(ops)):
         computes = ops.type[op] == COMPUTE
         subject = Subject(
             name=ops.name[op],
@@ -167,8 +177,25 @@ def _replaced(columns: ClassColumns, modelled: Sequence[Timed], measured: Durati
             message=None if computes else int(ops.size[op]),
             rank=rank,
         )
-        found.append(measured.time(subject, model))
+        found.append(None if ops.type[op] == RECV else subject)
     return found
+
+
+def _taken(measured: Durations, subject: Subject | None, model: Timed) -> Timed:
+    return model if subject is None else measured.time(subject, model)
+
+
+def _no_match(workload: Workload, row: Measured) -> str:
+    """A row that is of nothing, and what is near its words."""
+    text = f"{row.where} ({said(row)})"
+    for word in ("name", "kind"):
+        there = {each for columns in workload.classes for each in getattr(columns.ops, word)}
+        wanted = getattr(row, word)
+        if wanted is not None and wanted not in there:
+            near = difflib.get_close_matches(wanted, sorted(there), n=3)
+            hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(there)[:8])} …"
+            return f"{text}: no {word} is {wanted}; {hint}"
+    return text
 
 
 def _runs(columns: ClassColumns) -> list[int]:

@@ -1,7 +1,7 @@
 """Measured durations, which take the place of modelled ones: a table of what to match, and how long it took.
 
-The columns `name`, `kind`, `flops`, `bytes` and `message` say what a row is of; an empty cell matches anything. The row
-that says most wins. `duration_ns` or `duration_us` is the time.
+The columns `name`, `kind`, `flops`, `bytes` and `message` say what a row is of; an empty cell matches anything, and a
+name without numbers all layers. The row that says most wins. `duration_ns` or `duration_us` is the time.
 """
 
 import csv
@@ -41,6 +41,11 @@ class Subject:
     message: int | None = None
     rank: int | None = None
 
+    @property
+    def of_any_layer(self) -> "Subject":
+        """The same by the name that it has in all layers: without numbers."""
+        return replace(self, name=".".join(part for part in self.name.split(".") if not part.isdecimal()))
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -77,7 +82,7 @@ class Durations:
             twin = table.setdefault(_key(row, row.fields), row)
             if twin is not row:
                 raise UsageError(
-                    f"{twin.where} and {row.where} are of the same ({_said(row)}): leave one, such as their mean"
+                    f"{twin.where} and {row.where} are of the same ({said(row)}): leave one, such as their mean"
                 )
         if not self.rows:
             raise UsageError("a table of measured durations has no rows")
@@ -104,12 +109,16 @@ class Durations:
         return replace(modelled, ns=math.floor(row.ns + Fraction(1, 2)), rule="measured")
 
     def _find(self, subject: Subject) -> Measured | None:
-        found = [row for fields, table in self._tables.items() if (row := table.get(_key(subject, fields))) is not None]
-        most = max((len(row.fields) for row in found), default=0)
-        best = [row for row in found if len(row.fields) == most]
+        names = (subject, subject.of_any_layer)
+        pairs = ((table.get(_key(each, fields))) for fields, table in self._tables.items() for each in names)
+        found = dict.fromkeys(row for row in pairs if row is not None)
+        # Of a layer's own name and the one of all layers the first says more.
+        much = {row: (len(row.fields), row.name == subject.name) for row in found}
+        most = max(much.values(), default=None)
+        best = [row for row in found if much[row] == most]
         if len(best) > 1:
             raise UsageError(
-                f"{' and '.join(f'{row.where} ({_said(row)})' for row in best)} are both of {subject.name or 'one'} "
+                f"{' and '.join(f'{row.where} ({said(row)})' for row in best)} are both of {subject.name or 'one'} "
                 f"({subject.kind}): say more in one of them, so that it wins"
             )
         return best[0] if best else None
@@ -243,5 +252,6 @@ def _key(row: Measured | Subject, fields: Iterable[str]) -> Key:
     return tuple(getattr(row, name) for name in fields)
 
 
-def _said(row: Measured) -> str:
+def said(row: Measured) -> str:
+    """What a row is of, in words."""
     return ", ".join(f"{name} {getattr(row, name)}" for name in row.fields)

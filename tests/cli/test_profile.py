@@ -107,6 +107,31 @@ def test_measured_durations_are_told_with_their_coverage(run: Run, tiny: str, tm
     assert measured == [{"kind": "matmul", "ns": 100_000}]
 
 
+def test_a_name_without_numbers_is_measured_in_all_layers(run: Run, tiny: str, tmp_path: Path) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    table = tmp_path / "durations.csv"
+    table.write_text(
+        "name,duration_us\nlayer.attn.core,50\nlayer.1.attn.core,60\nlayer.9.attn.core,1\n", encoding="utf-8"
+    )
+    told = run("profile", "--durations", str(table))
+    assert told.status == 0, told.err
+    assert f"1 measured row of nothing that runs here: {table}, " in told.out
+    measured = rows(run, "query", "MATCH (t:OpTime {profile: $profile}) WHERE t.rule = 'measured' "
+                    "RETURN DISTINCT t.name AS name, t.duration AS ns")  # fmt: skip
+    assert {row["name"]: row["ns"] for row in measured} == {"layer.0.attn.core": 50_000, "layer.1.attn.core": 60_000}
+
+
+def test_measured_rows_of_nothing_are_refused(run: Run, tiny: str, tmp_path: Path) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    for words, near in (("kind,duration_us\nmatmull,9\n", "no kind is matmull; did you mean matmul?"),
+                        ("name,duration_us\nlayer.0.attn.cor,9\n", "did you mean layer.0.attn.core")):  # fmt: skip
+        (tmp_path / "durations.csv").write_text(words, encoding="utf-8")
+        told = run("profile", "--durations", str(tmp_path / "durations.csv"))
+        assert told.status == 2
+        assert "of nothing that runs here" in told.err
+        assert near in told.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
