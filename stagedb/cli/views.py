@@ -147,7 +147,7 @@ def _said(done: "Viewed") -> str:
     from stagedb.views.chart import span
 
     instance = done.instance
-    return f"a step of {instance.name} ({count(instance.ranks, 'rank')}) takes {span(done.step)}"
+    return f"a step of {instance.name} ({count(instance.ranks, 'rank')}) takes {span(done.step, 6)}"
 
 
 def register(app: typer.Typer) -> None:

@@ -101,14 +101,15 @@ def _legend(width: int) -> list[str]:
     return lines
 
 
-def span(ns: float) -> str:
-    """A duration as people say it, in three digits."""
+def span(ns: float, digits: int = 3) -> str:
+    """A duration as people say it, in so many digits."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if ns >= size:
-            return f"{_digits(ns / size)} {unit}"
-    return f"{_digits(ns)} ns"
+            return f"{_digits(ns / size, digits)} {unit}"
+    return f"{_digits(ns, digits)} ns"
 
 
-def _digits(value: float) -> str:
-    text = f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+def _digits(value: float, digits: int) -> str:
+    before = len(f"{value:.0f}") if value >= 1 else 1
+    text = f"{value:.{max(digits - before, 0)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -22,6 +22,9 @@ from stagedb.views.pipeline import STYLES, Gantt, gantt, lanes_shown
 from stagedb.views.roofline import roofline
 from stagedb.views.spans import WORDS, Doing
 
+EXACT = 6
+"""Digits of the step, by which two reports are told apart."""
+
 HOTSPOTS = 40
 """Rows of the table of communication."""
 
@@ -92,7 +95,7 @@ def _head(job: Job, found: Merit, title: str) -> str:
 
 def _tiles(job: Job, found: Merit) -> str:
     spent, again = shares(job), found.hardware_flops > found.model_flops and found.hfu is not None
-    number, unit = span(found.step).split(" ")
+    number, unit = span(found.step, EXACT).split(" ")
     rate = found.model_flops / found.world / found.step * 1e-3 if found.step else math.inf
     more = f", {found.hfu:.1%} with what is computed again" if again else ""
     tiles = [
@@ -193,9 +196,10 @@ def _communication(job: Job) -> str:
     columns = [
         Column("axis"),
         Column("kind"),
-        Column("place in the model"),
+        # What it is sorted by stands where a phone shows it.
         Column("exposed", True, first=True),
         Column("of the step", True),
+        Column("place in the model"),
         Column("time a rank", True),
         Column("bytes", True),
         Column("on the wire", True),
@@ -205,9 +209,9 @@ def _communication(job: Job) -> str:
         [
             row.axis,
             row.kind.replace("_", "-"),
-            row.place,
             (span(row.exposed), row.exposed),
             (f"{row.exposed / step:.1%}", row.exposed / step),
+            row.place,
             (span(row.time), row.time),
             (_bytes(row.bytes), row.bytes),
             (_bytes(row.wire), row.wire),
