@@ -23,7 +23,6 @@ from stagedb.api.wanted import Clock, find_timed, find_wanted, of_model
 from stagedb.api.words import GraphWords, PlanWords
 from stagedb.errors import UsageError
 from stagedb.export import Request, export
-from stagedb.export.durations import profile_row, profile_system
 from stagedb.export.ranks import shard_ranks
 from stagedb.export.simulator import simulator_inputs
 from stagedb.models import Card, card_names
@@ -146,7 +145,9 @@ class Stagedb:
         )
         request.check(plan.world, only)
         if timed is not None:
-            described = profile_system(profile_row(self.store, timed.id))
+            from stagedb.profile import read_asked
+
+            described = read_asked(self.store, timed.id).system
         else:
             described = system if isinstance(system, System) else load_system(system or DEFAULT_SYSTEM)
         simulator_inputs(name, plan.world, [size for _, size in Mesh.of(plan).axes], described)

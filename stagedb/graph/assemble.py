@@ -8,23 +8,21 @@ from typing import Any
 import sympy
 
 from stagedb.graph.block import LaidOut
-from stagedb.graph.costs import WIDTHS, Sizes, cost
+from stagedb.graph.costs import Sizes
 from stagedb.graph.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.graph.layout import Layout, Partitioned
-from stagedb.graph.operators import AdamW, Cast, Exchange, Operator, Redistribution, Rotate, Send, dump
+from stagedb.graph.operations import sym_op
+from stagedb.graph.operators import Redistribution, dump
 from stagedb.graph.sharing import (
     PHASES,
     Habits,
     all_buckets,
     bucket_ops,
-    group_of,
-    present_if_shared,
     shard_elements,
     shards,
 )
-from stagedb.graph.step import MASTER, OfShards, Tie, absent_bytes, is_master, step
+from stagedb.graph.step import MASTER, Tie, is_master, step
 from stagedb.graph.symbolic import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
-from stagedb.graph.temporaries import temporary
 from stagedb.graph.tensors import Operation, Tensor
 from stagedb.symbols import canonical, parse, symbol
 
@@ -60,7 +58,7 @@ def assemble(
     for block in blocks:
         once_a_step, step_tensors, layouts, buckets = step(block, habits, tie)
         rows = [*block.operations, *once_a_step]
-        ops += [_sym_op(block, op, i, sizes, layouts, habits, tie) for i, op in enumerate(rows)]
+        ops += [sym_op(block, op, i, sizes, layouts, habits, tie) for i, op in enumerate(rows)]
         weight_rows = _weights(block, rows, sizes, layouts, buckets, habits, tie)
         storages = {op.outputs[0].name: op.inputs[0].name for op in rows if op.operator.in_place}
         others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
@@ -105,104 +103,6 @@ def _spec(block: LaidOut) -> BlockSpec:
     return BlockSpec(block.plan.name, block.plan.repeat, *ports)
 
 
-def _operand(sizes: Sizes, move: Operator, tensor: Tensor, layout: Layout) -> sympy.Expr:
-    """Bytes of a collective's operand. All ranks of ep call with one size: the largest."""
-    uneven = isinstance(move, Redistribution) and move.mesh_axis == "ep"
-    return sizes.message(tensor, layout) if uneven else sizes.bytes(tensor, layout)
-
-
-def _sym_op(
-    block: LaidOut,
-    op: Operation,
-    order: int,
-    sizes: Sizes,
-    layouts: Mapping[str, Layout],
-    habits: Habits,
-    tie: Tie | None,
-) -> SymOp:
-    reads, writes = tuple(t.name for t in op.inputs), tuple(t.name for t in op.outputs)
-    common: dict[str, Any] = {
-        "block": block.plan.name,
-        "template": op.template,
-        "phase": "recompute" if op.recomputed else PHASES[op.template],
-        "when": When.EVERY,
-    }
-    move = op.operator
-    if op.loop is not None:
-        loop = op.loop
-        first = next(
-            i for i, each in enumerate(block.operations) if each.loop is not None and each.loop.name == loop.name
-        )
-        common |= {"times": canonical(loop.times), "loop": first, "previous": loop.previous}
-    if habits.optimizer and (habits.sharded or isinstance(move, AdamW)) and op.template is Template.STEP:
-        rows = {**block.rows, **{block.gradients[name].name: rows for name, rows in block.rows.items()}}
-        sizes = OfShards(sizes.axes, sizes.replicable, rows)
-    if isinstance(move, Exchange):
-        sent = isinstance(move, Send)
-        ends = op.inputs if sent else op.outputs
-        message = canonical(move.message([sizes.bytes(tensor, layouts[tensor.name]) for tensor in ends]))
-        present = move.present()
-        return SymOp(
-            name=op.name,
-            type=OpType(move.kind),
-            kind=move.kind,
-            order=order,
-            reads=reads,
-            writes=writes,
-            axis="cp",
-            comm_bytes=message,
-            comm_out_bytes=message,
-            dtype=ends[0].dtype,
-            peer=canonical(move.peer()),
-            present=None if present is None else canonical(present),
-            semantics=dump(move),
-            **common,
-        )
-    if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move != "slice"):
-        tensor, result = op.inputs[0], op.outputs[0]
-        redistributes = isinstance(move, Redistribution)
-        axis = group_of(move.mesh_axis) if redistributes else move.mesh_axis
-        present = present_if_shared(axis) if redistributes else move.present()
-        return SymOp(
-            name=op.name,
-            type=OpType.COLLECTIVE,
-            kind=move.move if isinstance(move, Redistribution) else move.kind,
-            order=order,
-            reads=reads,
-            writes=writes,
-            axis=axis,
-            comm_bytes=canonical(_operand(sizes, move, tensor, layouts[tensor.name])),
-            comm_out_bytes=canonical(sizes.bytes(result, layouts[result.name])),
-            dtype=tensor.dtype,
-            present=None if present is None else canonical(present),
-            semantics=dump(move),
-            **common,
-        )
-    costs = cost(op, sizes, layouts)
-    absent = absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (sympy.Integer(0),) * 2
-    sliced = isinstance(move, Redistribution)
-    present = present_if_shared(group_of(move.mesh_axis)) if isinstance(move, Redistribution) else move.present()
-    if isinstance(move, Cast):
-        present = _present_if_wider(op.inputs[0].dtype, op.outputs[0].dtype)
-    return SymOp(
-        name=op.name,
-        type=OpType.COMPUTE,
-        kind="slice" if sliced else move.kind,
-        dtype=None if costs.flops == 0 else op.inputs[0].dtype,
-        order=order,
-        reads=reads,
-        writes=writes,
-        flops=canonical(costs.flops),
-        bytes_read=canonical(costs.bytes_read - absent[0]),
-        bytes_written=canonical(costs.bytes_written - absent[1]),
-        temporary=canonical(temporary(op, sizes, layouts)) if habits.temporaries else "0",
-        dims=tuple(map(canonical, costs.dims)),
-        present=None if present is None else canonical(present),
-        semantics=dump(move),
-        **common,
-    )
-
-
 def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | None:
     """Under which condition a master copy, or what is computed again, is there; None for all else.
 
@@ -214,11 +114,6 @@ def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | No
         return None
     parted = tie is not None and tensor.name.startswith(f"{tie.second}.")
     return canonical(sympy.Min(MASTER, symbol("pp") - 1) if parted else MASTER)
-
-
-def _present_if_wider(source: str, target: str) -> sympy.Expr:
-    """Above 0 where two dtype classes differ in width: a cast to the format that a tensor has already is left out."""
-    return sympy.Max(WIDTHS[source] - WIDTHS[target], WIDTHS[target] - WIDTHS[source])
 
 
 def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> SymTensor:

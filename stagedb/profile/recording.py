@@ -146,7 +146,7 @@ def _properties(job: JobProfile, name: str | None) -> dict[str, Any]:
         "instance": job.workload.instance,
         "name": name,
         "system": system.name,
-        "system_json": json.dumps(system.to_dict(), sort_keys=True),
+        "system_json": json.dumps(system.to_dict()),
         "durations": None if measured is None else json.dumps(measured, sort_keys=True),
         "scalings": sorted(_spoken(each) for each in job.scalings),
         "blocking": list(job.blocking) or None,
