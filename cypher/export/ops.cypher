@@ -17,6 +17,7 @@
 // column flops: integer[] [flop] — of one run on one rank
 // column bytes: integer[] [bytes] — read and written
 // column size: integer[] [bytes] — this rank's operand of a message, 0 for a compute op
+// column result: integer[] [bytes] — what a collective or a message leaves on this rank
 // column peer: integer[] — stages from here to the other end of a message, 0 for others
 MATCH (o:Op {instance: $instance, class: $class})
 USING INDEX SEEK o:Op(instance, class)
@@ -24,4 +25,5 @@ RETURN collect(o.name) AS name, collect(o.chunk) AS chunk, collect(o.template) A
   collect(o.`order`) AS `order`, collect(o.type) AS type, collect(o.`when`) AS `when`, collect(o.kind) AS kind,
   collect(o.phase) AS phase, collect(coalesce(o.axis, '')) AS axis, collect(coalesce(o.dtype, '')) AS dtype,
   collect(coalesce(o.flops, 0)) AS flops, collect(coalesce(o.bytes_read, 0) + coalesce(o.bytes_written, 0)) AS bytes,
-  collect(coalesce(o.comm_bytes, 0)) AS size, collect(coalesce(o.peer, 0)) AS peer
+  collect(coalesce(o.comm_bytes, 0)) AS size, collect(coalesce(o.comm_out_bytes, 0)) AS result,
+  collect(coalesce(o.peer, 0)) AS peer

@@ -33,9 +33,9 @@ RUNS: Mapping[int, tuple[int, ...]] = {
 class Ops:
     """The operators of a rank class, one a row. `template`, `type` and `when` are indexes of the tuples above.
 
-    Compute: `flops`, with `dtype` where there are some, `bytes` (read and written). Others: `size` in bytes, `axis`,
-    `dtype`; messages: `peer` (how many stages away the other end is; on `cp`, ranks of it around the ring). What an op
-    does not have is 0 or "".
+    Compute: `flops`, with `dtype` where there are some, `bytes` (read and written). Others: `size` (what goes in) and
+    `result` (what comes out) in bytes, `axis`, `dtype`; messages: `peer` (how many stages away the other end is; on
+    `cp`, ranks of it around the ring). What an op does not have is 0 or "".
     """
 
     name: tuple[str, ...]
@@ -51,6 +51,7 @@ class Ops:
     flops: Ints
     bytes: Ints
     size: Ints
+    result: Ints
     peer: Ints
 
     def __len__(self) -> int:

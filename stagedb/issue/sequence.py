@@ -316,5 +316,6 @@ def _with_merged(ops: Ops, sets: tuple[tuple[int, ...], ...]) -> Ops:
         flops=_with_sums(ops.flops, sets),
         bytes=_with_sums(ops.bytes, sets),
         size=numbers(ops.size),
+        result=numbers(ops.result),
         peer=numbers(ops.peer),
     )

@@ -95,6 +95,7 @@ def _ops(row: Mapping[str, Any]) -> Ops:
         flops=numbers("flops"),
         bytes=numbers("bytes"),
         size=numbers("size"),
+        result=numbers("result"),
         peer=numbers("peer"),
     )
 

@@ -6,7 +6,7 @@ lane's. What was measured takes the model's place.
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -143,7 +143,11 @@ def _model(costs: Costs, columns: ClassColumns, op: int, stands: _Stands) -> Tim
     if kind == COMPUTE:
         return costs.work(Work(ops.kind[op], ops.dtype[op], int(ops.flops[op]), int(ops.bytes[op])))
     if kind == COLLECTIVE:
-        return costs.placed(ops.kind[op], int(ops.size[op]), stands.groups[ops.axis[op]])
+        timed = costs.placed(ops.kind[op], int(ops.size[op]), stands.groups[ops.axis[op]])
+        if ops.kind[op] == "all_to_all" and ops.result[op] > ops.size[op]:
+            # The fullest of unevenly loaded experts take in more than each rank sends, and all wait for them.
+            return replace(timed, ns=costs.placed(ops.kind[op], int(ops.result[op]), stands.groups[ops.axis[op]]).ns)
+        return timed
     if kind == RECV:
         return NOTHING
     target = stands.peers[bool(ops.rings[op]), int(ops.towards[op])]

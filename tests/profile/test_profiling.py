@@ -126,3 +126,22 @@ def test_an_infinite_peak_has_no_utilization() -> None:
     peak = {**accelerator.peak, "bf16": float("inf")}
     system: System = replace(load_system("h100"), accelerator=replace(accelerator, peak=peak))
     assert profile_job(computing(tp=2, dp=1, pp=1, microbatches=1), system).merit.mfu is None
+
+
+def test_all_wait_for_what_the_fullest_experts_take_in(embedded_store: Store) -> None:
+    even = {"style": "moe", "dp": 4, "ep": 4, "recipe": "megatron"}
+    job = {}
+    for name, load in (("even", ()), ("uneven", (4, 2, 1, 1))):
+        _, _, rows = instance(embedded_store, **even, **({"expert_load": load} if load else {}))
+        job[name] = profile_job(rows, load_system("h100"))
+    took: dict[tuple[str, str], set[int]] = {}
+    for name, found in job.items():
+        for columns, times in zip(found.times.network.columns, found.times.lanes, strict=True):
+            for op, text in enumerate(columns.ops.name):
+                if text.endswith("dispatch.all_to_all.ep"):
+                    took.setdefault((name, text), set()).add(int(times.ops.time[op]))
+                    assert columns.ops.size[op] > 0
+    for (name, text), times_ in took.items():
+        assert len(times_) == 1, (name, text)  # ranks of a group end together
+    for _, text in [key for key in took if key[0] == "even"]:
+        assert min(took["uneven", text]) > max(took["even", text])
