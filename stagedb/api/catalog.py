@@ -1,5 +1,6 @@
 """Graphs, instances and profiles that a store holds: found by id, by the start of an id, or by name."""
 
+import dataclasses
 import difflib
 import json
 from collections.abc import Iterable, Mapping
@@ -95,6 +96,23 @@ def _unknown(store: Store, word: str) -> GraphInfo:
     names = [name for each in instances(store) for name in (each.name, each.id[:SHORT_ID])]
     names += [each.name or each.id[:SHORT_ID] for each in profiles(store)]
     raise UsageError(f"no graph, instance or profile {word!r} in the store{near(word, names)}; `stagedb ls` lists them")
+
+
+def tag(store: Store, word: str, name: str) -> InstanceInfo | ProfileInfo:
+    """Call an instance or a profile by another name, which others may have too: it means the newest of them.
+
+    Raises UsageError for a graph, which is called what its model is, and for a name without letters.
+    """
+    found, name = find(store, word), name.strip()
+    if isinstance(found, GraphInfo):
+        raise UsageError(
+            f"graph {found.id[:SHORT_ID]} is called what its model is, {found.name}: name an instance of it"
+        )
+    if not name or not name.isprintable():
+        raise UsageError(f"{name!r} is no name: it takes letters that can be printed")
+    kind = "profile" if isinstance(found, ProfileInfo) else "instance"
+    store.write(f"catalog/tag_{kind}", **{kind: found.id, "name": name})
+    return dataclasses.replace(found, name=name)
 
 
 def remove(store: Store, word: str, force: bool) -> list[GraphInfo | InstanceInfo | ProfileInfo]:

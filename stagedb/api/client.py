@@ -364,6 +364,10 @@ class Stagedb:
         path, instance, job = self._job(target, model, words, asked, out, ".html", force)
         return views.write_report(job, instance, path)
 
+    def tag(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo:
+        """Call an instance or a profile by another name. Several may have one: it means the newest of them."""
+        return catalog.tag(self.store, word, name)
+
     def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo | ProfileInfo]:
         """Remove an instance with its profiles, a profile, or a graph. Returns what was removed.
 

@@ -80,6 +80,24 @@ def show(
 
 
 @option_groups
+def tag(
+    word: WordArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called from now on.")],
+    *,
+    common: Common,
+) -> None:
+    """Call an instance or a profile by another name.
+
+    Several may have one name, which then means the newest of them; ids stay as they are.
+    """
+    from stagedb import api
+
+    with api.connect(common.store) as db:
+        found = db.tag(word, name)
+    common.say(f"{api.kind_of(found)} {found.id[:12]} is called {found.name}")
+
+
+@option_groups
 def rm(
     word: WordArgument,
     force: Annotated[bool, typer.Option("--force", help="With a graph, remove the instances made of it too.")] = False,
@@ -100,4 +118,5 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command()(ls)
     app.command()(show)
+    app.command()(tag)
     app.command()(rm)

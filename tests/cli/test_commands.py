@@ -283,6 +283,29 @@ def test_show_tells_of_a_graph_an_instance_and_its_classes(run: Run, tiny: str) 
     assert [(row["stages"], row["layers"], row["ranks"]) for row in classes] == [([0], 2, 4), ([1], 2, 4)]
 
 
+def test_instances_and_profiles_get_other_names(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    assert run("profile").status == 0
+    before = {row["kind"]: row for row in rows(run, "ls")}
+    told = run("tag", "tiny", "mine").out
+    assert told == f"instance {before['instance']['id']} is called mine\n"
+    assert run("tag", before["profile"]["id"], " of mine ").status == 0
+    after = {row["kind"]: row for row in rows(run, "ls")}
+    assert (after["instance"]["name"], after["profile"]["name"]) == ("mine", "of mine")
+    assert all(after[kind][word] == before[kind][word] for kind in before for word in ("id", "created"))
+    assert rows(run, "query", "bytes_by_axis", "--instance", "mine") != []
+    for arguments, says in (
+        (("nothing", "x"), "no graph, instance or profile 'nothing'"),
+        ((before["graph"]["id"], "x"), "is called what its model is, tiny"),
+        (("mine", " "), "is no name"),
+        (("mine", "a\nb"), "is no name"),
+    ):
+        refused = run("tag", *arguments)
+        assert refused.status == 2
+        assert says in refused.err
+    assert {row["kind"]: row for row in rows(run, "ls")} == after
+
+
 def test_a_graph_with_instances_is_removed_on_request_only(run: Run, tiny: str, store: Store) -> None:
     assert run("instantiate", tiny, *PLAN, "--name", "mine").status == 0
     graph = next(id for kind, id in held(run) if kind == "graph")
