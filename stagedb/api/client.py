@@ -145,9 +145,9 @@ class Stagedb:
         )
         request.check(plan.world, only)
         if timed is not None:
-            from stagedb.profile import read_asked
+            from stagedb.profile import read_profile
 
-            described = read_asked(self.store, timed.id).system
+            described = read_profile(self.store, timed.id).asked.system
         else:
             described = system if isinstance(system, System) else load_system(system or DEFAULT_SYSTEM)
         simulator_inputs(name, plan.world, [size for _, size in Mesh.of(plan).axes], described)
@@ -390,11 +390,11 @@ class Stagedb:
         asked: with what the step is timed, or a profile of the store that says so.
         """
         from stagedb.api.views import check_place, job_of
-        from stagedb.profile import read_asked
+        from stagedb.profile import read_profile
 
         if isinstance(asked, str):
             timed, wanted = find_timed(self.store, asked, target, model, typed_words(words))
-            asked = read_asked(self.store, timed.id)
+            asked = read_profile(self.store, timed.id).asked
         else:
             timed, wanted = None, find_wanted(self.store, target, model, typed_words(words))
         path = Path(f"{wanted.model}-{wanted.plan.world}{ending}" if out is None else out)

@@ -58,6 +58,8 @@ def run(
     hints = unknown_words(text) if statement is None else []
     if not rows and MEMORY.search(text) and "instance" in given:
         hints += _without_memory(store, str(given["instance"]))
+    if statement is not None and "wire_bytes" in answer.columns:
+        hints += _without_wires(store, str(given["profile"]))
     return Rows(tuple(answer.columns), rows, newest=newest, hints=tuple(hints))
 
 
@@ -92,6 +94,13 @@ def _without_memory(store: Store, instance: str) -> list[str]:
         return []
     short = instance[: catalog.SHORT_ID]
     return [f"nobody has computed the memory of instance {short} yet: `stagedb memory {short}` does"]
+
+
+def _without_wires(store: Store, profile: str) -> list[str]:
+    there = store.read("profile/figures", profile=profile)
+    if not there or there[0]["dimensions"] is not None:
+        return []
+    return ["an older stagedb made this profile, and did not tell what goes into the network: profile it again"]
 
 
 def _text(query: str) -> tuple[str, Statement | None]:

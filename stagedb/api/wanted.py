@@ -112,7 +112,7 @@ def find_timed(
         raise UsageError(
             f"profile {found.id[: catalog.SHORT_ID]} is of instance {_named(found.instance, found.instance_name)}, and "
             f"what else is said means {asked}: leave out INSTANCE, --model and the options of the plan, or profile "
-            "what they mean (`stagedb profile` takes the same) and export that profile"
+            "what they mean (`stagedb profile` takes the same) and name that profile"
         )
     return found, dataclasses.replace(wanted, there=there)
 

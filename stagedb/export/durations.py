@@ -14,7 +14,6 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.export.wire import Ints
 from stagedb.issue.columns import ClassColumns, Workload
 from stagedb.store import Store
-from stagedb.systems.files import parse_system
 from stagedb.systems.system import System
 
 
@@ -45,38 +44,26 @@ class Timing:
         return {"id": self.profile, "system": self.system.name, "step": self.step}
 
 
-def profile_row(store: Store, profile: str) -> Mapping[str, Any]:
-    """The row of a profile. UsageError where the store has none of this id."""
-    rows = store.read("export/profile", profile=profile)
-    if not rows:
-        raise UsageError(f"no profile {profile!r} in the store; `stagedb ls profiles` lists them")
-    return rows[0]
-
-
-def profile_system(row: Mapping[str, Any]) -> System:
-    """The system of a profile's row."""
-    return parse_system(row["system"], "the profile's system")
-
-
 def read_timing(store: Store, profile: str, workload: Workload) -> Timing:
     """The durations of a profile of this workload.
 
     Raises UsageError where the store has no such profile, or it is of another instance, and StagedbError where what it
     holds does not fit the workload.
     """
-    row = profile_row(store, profile)
-    if row["instance"] != workload.instance:
-        raise UsageError(f"profile {profile} is of instance {row['instance']}, not of {workload.instance}")
     # Most exports do without a profile, and start sooner without what makes one.
+    from stagedb.profile import read_profile
     from stagedb.profile.lanes import lane_numbers
 
-    system = profile_system(row)
+    stored = read_profile(store, profile)
+    if stored.instance != workload.instance:
+        raise UsageError(f"profile {profile} is of instance {stored.instance}, not of {workload.instance}")
+    system = stored.asked.system
     lanes = lane_numbers(workload, system.network(len(workload.ranks)))
     parts = {}
     for columns in workload.classes:
         rows = store.read("export/durations", **{"profile": profile, "class": columns.number})
         parts[columns.number] = _parts(profile, columns, rows, lanes, workload.ranks.number == columns.number)
-    return Timing(profile, system, int(row["step"]), parts)
+    return Timing(profile, system, stored.step, parts)
 
 
 def _parts(

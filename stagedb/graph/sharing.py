@@ -91,10 +91,11 @@ class Habits:
     """How gradients are reduced before the optimizer reads them, and parameters gathered before they are read.
 
     gradients: the buckets that gradients pass over dp and cp, in that order. alone: by axis those of gradients that are
-    partial on only one of the two, as a user's strategy leaves them. parameters: those that put sharded parameters
-    together. partial: the bucket for gradients that are partial over tp, or None where each is reduced on its own once
-    a step. sharded: whether each rank keeps a part of the parameters alone. optimizer: whether it updates a part alone.
-    temporaries: whether gradients are computed by several kernels, with values between them (`graph.temporaries`).
+    partial on only one of the two, as a user's strategy leaves them. context: whether there is a cp at all. parameters:
+    those that put sharded parameters together. partial: the bucket for gradients that are partial over tp, or None
+    where each is reduced on its own once a step. sharded: whether each rank keeps a part of the parameters
+    alone. optimizer: whether it updates a part alone. temporaries: whether gradients are computed by several kernels,
+    with values between them (`graph.temporaries`).
     """
 
     gradients: tuple[Bucket, ...]
@@ -103,6 +104,7 @@ class Habits:
     sharded: bool = False
     optimizer: bool = False
     alone: Mapping[str, Bucket] = field(default_factory=dict)
+    context: bool = True
     temporaries: bool = True
 
 
@@ -129,6 +131,9 @@ def present_if_shared(axis: str) -> sympy.Expr:
 def reducing(habits: Habits, weight: Layout, partial: tuple[str, ...]) -> list[Bucket]:
     """The buckets that sum a weight's gradient, partial on these mesh axes, over ranks of dp and cp."""
     data, context = "dp" in partial, any(mesh_axis in partial for mesh_axis in CONTEXT)
+    if not habits.context and not held_apart(weight):
+        # Nothing is cut over cp, whether a strategy says so or not.
+        context = data
     if "edp" in partial or (data and context):
         return [bucket for bucket in habits.gradients if bucket.takes(weight)]
     alone = habits.alone.get("data" if data else "cp") if data or context else None

@@ -25,7 +25,8 @@ from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.recipes import RECIPES, Recipe
 from stagedb.parallel.sharding import habits
 from stagedb.parallel.strategies import kept, rules, slot_axes
-from stagedb.parallel.strategy_models import check_named, check_routed, tied_alike
+from stagedb.parallel.strategy_models import check_named, tied_alike
+from stagedb.parallel.strategy_plans import check_routed
 from stagedb.symbols import symbol
 
 _RINGS: Mapping[str, Passing] = {
@@ -182,7 +183,7 @@ def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], 
     strategy = parse_strategy(options.strategy)
     check_named(strategy, laid_out, card.name)
     if card.experts:
-        check_routed(strategy, rules(options, own=False)["between"])
+        check_routed(options)
     return laid_out if tie is None else tied_alike(tie, laid_out)
 
 

@@ -33,6 +33,7 @@ def check_expert_parallelism(plan: "Plan") -> None:
         raise Misfit(
             f"ep {plan.ep} does not divide dp x cp {'x tp ' if over_tp else ''}= {ranks}, whose ranks it divides",
             nearest("ep", plan.ep, ranks, lambda ep: ranks % ep == 0),
+            [Way({"sp": True})] if plan.tp > 1 and not plan.options.expert_tp and not over_tp else [],
         )
     if plan.hsdp > 1 and (plan.ep > 1 or over_tp):
         together = [] if plan.ep == 1 else [Way({"ep": 1}, "take --ep 1")]

@@ -196,6 +196,11 @@ class GraphOptions:
             )
         if not self.ep_sync and self.zero:
             raise UsageError(f"zero {self.zero} shares gradients over all of dp: --no-ep-sync needs --zero 0")
+        if not self.ep_sync and self.strategy:
+            raise UsageError(
+                "a strategy has gradients that are reduced over dp or cp alone, which hold the ranks of ep: leave "
+                "--no-ep-sync out, or --strategy"
+            )
         if self.grad_sync and self.zero == 1:
             raise UsageError(
                 "with zero 1 gradients are reduced once a step: --grad-sync needs --zero 0, 2 or 3, or leave it out"

@@ -33,7 +33,7 @@ from stagedb.parallel.schedule_plans import (
     explicit,
 )
 from stagedb.parallel.sharding_plans import check_sharding
-from stagedb.parallel.strategy_plans import check_heads_moved
+from stagedb.parallel.strategy_plans import check_strategy
 from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, RANK_ORDER, option, typed_words
 
 
@@ -280,7 +280,7 @@ class Plan:
             near = nearest("tp", self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
             raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest that this model takes is")
         check_heads(self, sizes)
-        check_heads_moved(self, sizes)
+        check_strategy(self, sizes)
         if self.seq_len > sizes.get("P", self.seq_len):
             raise UsageError(
                 f"a sequence of {self.seq_len} tokens is longer than the model's {sizes['P']} learned positions: "

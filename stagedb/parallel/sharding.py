@@ -21,7 +21,12 @@ ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
 
 def habits(options: GraphOptions, recipe: Recipe, experts: bool = False) -> Habits:
     """The buckets of a graph, and whether its kernels are composite. experts: of a model that has some."""
-    found = replace(_shared(options, recipe), alone=_alone(options, recipe), temporaries=recipe.composite_kernels)
+    found = replace(
+        _shared(options, recipe),
+        alone=_alone(options, recipe),
+        context=options.cp_kind != "none",
+        temporaries=recipe.composite_kernels,
+    )
     if not experts:
         return found
     if not options.ep_sync:

@@ -67,7 +67,7 @@ def rules(options: GraphOptions, experts: bool = False, own: bool = True) -> Tab
     if not options.loss_parallel:
         table |= GATHERED_LOGITS
     if options.strategy and own:
-        table |= _of_gradient(parse_strategy(options.strategy).regions, options)
+        table |= _of_gradient(_of_mesh(parse_strategy(options.strategy).regions, options), options)
     if options.cp_kind == "ulysses-ring":
         table = {**{region: _two_axes(rule) for region, rule in table.items()}, **HEADS_OVER_NEIGHBOURS}
     return _with_experts(table, options) if experts else table
@@ -82,6 +82,22 @@ def _of_gradient(regions: Table, options: GraphOptions) -> Table:
     return {**regions, "embedding_gradient": over}
 
 
+def _of_mesh(table: Table, options: GraphOptions) -> Table:
+    """The rules without cp where there is none: a weight that would be cut over it is whole.
+
+    Tokens are said to be over it in all regions of the built-in table too.
+    """
+    if options.cp_kind != "none":
+        return table
+    return {
+        region: {
+            axis: over if axis in ("batch", "seq") else tuple(each for each in over if each != "cp")
+            for axis, over in rule.items()
+        }
+        for region, rule in table.items()
+    }
+
+
 def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
     """The rule with the ranks of cp told as those of two axes."""
     return {
@@ -92,7 +108,7 @@ def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ..
 
 def kept(options: GraphOptions) -> Table:
     """By region, how its weights are kept where that is not as its operators want them."""
-    weights = parse_strategy(options.strategy).weights if options.strategy else {}
+    weights = _of_mesh(parse_strategy(options.strategy).weights, options) if options.strategy else {}
     if options.cp_kind == "ulysses-ring":
         weights = {region: _two_axes(rule) for region, rule in weights.items()}
     return {region: _with_shared(rule) for region, rule in weights.items()}

@@ -1,7 +1,5 @@
 """Whether a model can follow a user's strategy: what it names is there, and what belongs together is treated alike."""
 
-from collections.abc import Mapping
-
 from stagedb.errors import UsageError
 from stagedb.graph.block import LaidOut, summed
 from stagedb.graph.step import Tie
@@ -33,17 +31,6 @@ def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> 
                 f"them has that axis: "
                 + (f"they have {', '.join(sorted(found[region]))}" if found[region] else "there are none")
             )
-
-
-def check_routed(strategy: Strategy, usual: Mapping[str, tuple[str, ...]]) -> None:
-    """Raise UsageError where tokens are not between operators as experts take them. usual: the rules that they know."""
-    rule = strategy.regions.get("between")
-    if rule is None or all(rule.get(axis, ()) == usual.get(axis, ()) for axis in ("batch", "seq")):
-        return
-    raise UsageError(
-        f"the strategy moves tokens between operators, and experts take them from where they usually are: leave "
-        f"regions: between out, or say {{batch: [{', '.join(usual['batch'])}], seq: [{', '.join(usual['seq'])}]}} there"
-    )
 
 
 def tied_alike(tie: Tie, blocks: tuple[LaidOut, ...]) -> tuple[LaidOut, ...]:

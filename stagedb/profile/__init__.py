@@ -4,7 +4,7 @@ A network connects all that an instance's rank classes issue; with durations of 
 critical path, slack and waits `step_times` tells. `profile_job` does all of it on a system, figures of merit included.
 """
 
-from stagedb.profile.asking import Asked, read_asked
+from stagedb.profile.asking import Asked, StoredProfile, read_profile
 from stagedb.profile.critical import Legs, Path
 from stagedb.profile.lanes import Lane
 from stagedb.profile.lives import Category
@@ -36,6 +36,7 @@ __all__ = [
     "Reason",
     "Scaling",
     "StepTimes",
+    "StoredProfile",
     "TaskTimes",
     "Timeline",
     "Usage",
@@ -46,7 +47,7 @@ __all__ = [
     "network_of",
     "profile_id",
     "profile_job",
-    "read_asked",
+    "read_profile",
     "record",
     "record_profile",
     "run_step",

@@ -20,18 +20,28 @@ class Asked:
     blocking: tuple[str, ...] = ()
 
 
-def read_asked(store: Store, profile: str) -> Asked:
-    """What a profile of the store was asked with. UsageError where there is none of this id."""
+@dataclass(frozen=True)
+class StoredProfile:
+    """A profile of the store: with what it was asked, of which instance, and the ns of its step."""
+
+    asked: Asked
+    instance: str
+    step: int
+
+
+def read_profile(store: Store, profile: str) -> StoredProfile:
+    """A profile of the store by its id. UsageError where there is none."""
     rows = store.read("profile/asked", profile=profile)
     if not rows:
         raise UsageError(f"no profile {profile!r} in the store; `stagedb ls profiles` lists them")
     (row,) = rows
-    return Asked(
+    asked = Asked(
         parse_system(row["system"], "the profile's system"),
         None if row["durations"] is None else _measured(row["durations"]),
         tuple(Scaling.parse(each) for each in row["scalings"]),
         tuple(row["blocking"] or ()),
     )
+    return StoredProfile(asked, row["instance"], row["step"])
 
 
 def _measured(text: str) -> Durations:

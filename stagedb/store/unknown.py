@@ -39,6 +39,9 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
     bound: set[str] = set()
     labels: set[int] = set()
     for place, (token, name) in enumerate(pairwise(found)):
+        if token.kind == "word" and token.text.upper() == "AS":
+            # From here on it is what the query makes of it.
+            bound.discard(_plain(name))
         if token.kind != "symbol":
             continue
         if token.text in OPENING:

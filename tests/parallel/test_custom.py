@@ -1,12 +1,17 @@
 """Strategies of users: rules as data, read, said in one way, refused with what is allowed."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from stagedb.errors import UsageError
+from stagedb.models import load_card
 from stagedb.parallel import GraphOptions, Plan
 from stagedb.parallel.build import build_graph
+from stagedb.parallel.identity import model_sizes
+from stagedb.parallel.plan import plan_for
+from stagedb.parallel.recipes import RECIPES
 from tests.graph.tiny import card
 
 GATHERED = """\
@@ -105,3 +110,63 @@ def test_a_strategy_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         GraphOptions(strategy=str(tmp_path / "none.yaml"))
     with pytest.raises(UsageError, match="not JSON"):
         GraphOptions(strategy="{")
+
+
+def refusal(**words: object) -> str:
+    card = load_card(str(words.pop("model")))
+    with pytest.raises(UsageError) as refused:
+        plan_for(words, model_sizes(card, RECIPES["megatron" if words.get("recipe") == "megatron" else "torch"]))
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words", "says"),
+    [
+        (
+            {"regions": {"attention": {"batch": ["dp"], "heads": ["cp", "tp"], "kv_heads": ["cp", "tp"]}}},
+            {"model": "gpt2", "recipe": "megatron", "tp": 4, "cp": 2},
+            "attention cut heads into cp 2 x tp 4 parts, and 12 is not divisible by 8: take --cp 1 or --tp 3",
+        ),
+        (
+            {"regions": {"loss": {"batch": ["dp", "tp"], "seq": ["cp"]}}},
+            {"model": "llama3.2-1b", "tp": 2},
+            "cut batch into dp 1 x tp 2 parts, and 1 is not divisible by 2: take --tp 1 or --micro-batch-size 2",
+        ),
+        (
+            {"weights": {"ffn": {"ffn": ["dp", "tp"]}}},
+            {"model": "llama3.2-1b", "tp": 2, "dp": 3},
+            "weights of ffn cut ffn into dp 3 x tp 2 parts, and 8192 is not divisible by 6: take --dp 2 or --dp 4",
+        ),
+        (
+            {"regions": {"between": {"batch": ["dp"], "seq": ["cp"]}}},
+            {"model": "mixtral-8x7b", "tp": 2, "sp": True, "expert_tp": False},
+            "experts take them from where they usually are",
+        ),
+    ],
+)
+def test_what_degrees_do_not_divide_is_refused_with_degrees_that_do(
+    strategy: dict[str, object], words: dict[str, object], says: str
+) -> None:
+    assert says in refusal(**words, seq_len=256, strategy=json.dumps(strategy))
+
+
+def test_experts_apart_and_a_strategy_are_refused_together() -> None:
+    strategy = json.dumps({"regions": {"head": {"batch": ["dp"], "vocab": ["tp"]}}})
+    with pytest.raises(UsageError, match="leave --no-ep-sync out, or --strategy"):
+        GraphOptions(ep_sync=False, strategy=strategy)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+@pytest.mark.parametrize(
+    "strategy",
+    [{"regions": {"ffn": {"batch": ["dp"], "ffn": ["tp"]}}}, {"weights": {"ffn": {"ffn": ["cp"], "hidden": ["tp"]}}}],
+)
+def test_without_context_parallelism_nothing_is_over_it(strategy: dict[str, object], zero: int) -> None:
+    """Gradients pass the buckets of all others, whether a rule says cp or not, and ZeRO shards what cp would hold."""
+    graph = build_graph(card("llama"), GraphOptions(zero=zero, strategy=json.dumps(strategy)))
+    usual = build_graph(card("llama"), GraphOptions(zero=zero))
+    reduced, wanted = ([op.name for op in each.ops if op.name.startswith("bucket.")] for each in (graph, usual))
+    assert reduced == wanted
+    shards, theirs = ({t.name: t.shard for t in each.tensors if t.shard} for each in (graph, usual))
+    assert shards.keys() == theirs.keys()
+    assert all(("dp" in shards[name]) == ("dp" in theirs[name]) for name in shards)

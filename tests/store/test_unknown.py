@@ -41,6 +41,7 @@ def test_what_no_store_has_is_told_with_what_is_near(text: str, told: list[str])
         "MATCH (o:Compute:Op) WHERE o.name = ':Opp {nam: 1}' RETURN o // (:Opp)",
         "MATCH (o:Op) WITH collect({made: o.flops}) AS all RETURN [x IN all WHERE x.made > 1 | x.made]",
         "CALL db.labels()",
+        "MATCH (o:Op) WITH {made: o.axis} AS o RETURN o.made",
     ],
 )
 def test_names_of_the_query_itself_are_its_own(text: str) -> None:
