@@ -18,6 +18,7 @@ from stagedb.api.results import (
     Rows,
     Viewed,
 )
+from stagedb.api.timing import described
 from stagedb.api.traces import WriteProgress
 from stagedb.api.wanted import Clock, find_timed, find_wanted, of_model
 from stagedb.api.words import GraphWords, PlanWords
@@ -30,8 +31,6 @@ from stagedb.parallel import Mesh, Plan, typed_words
 from stagedb.store import Store, load
 from stagedb.store import connect as open_store
 from stagedb.systems.durations import Durations
-from stagedb.systems.files import DEFAULT as DEFAULT_SYSTEM
-from stagedb.systems.files import load_system
 from stagedb.systems.system import System
 
 if TYPE_CHECKING:
@@ -144,13 +143,11 @@ class Stagedb:
             packed=packed,
         )
         request.check(plan.world, only)
-        if timed is not None:
-            from stagedb.profile import read_profile
-
-            described = read_profile(self.store, timed.id).asked.system
-        else:
-            described = system if isinstance(system, System) else load_system(system or DEFAULT_SYSTEM)
-        simulator_inputs(name, plan.world, [size for _, size in Mesh.of(plan).axes], described)
+        inputs = None
+        if timed is None:
+            inputs = described(system)
+            # Refused before anything is made; a profile's instance is there.
+            simulator_inputs(name, plan.world, [size for _, size in Mesh.of(plan).axes], inputs)
         clock.lap("look up")
         instance = wanted.make(self.store, clock)
         done = export(
@@ -158,7 +155,7 @@ class Stagedb:
             instance.id,
             request,
             only=only,
-            system=described,
+            system=inputs,
             profile=None if timed is None else timed.id,
             progress=progress,
         )
@@ -241,7 +238,7 @@ class Stagedb:
         /,
         *,
         model: str | Card | None = None,
-        system: str | Path | System = DEFAULT_SYSTEM,
+        system: str | Path | System | None = None,
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),

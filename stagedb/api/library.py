@@ -11,6 +11,7 @@ from stagedb.api.results import GraphInfo
 from stagedb.errors import UsageError
 from stagedb.models import Card, card_names, load_card
 from stagedb.parallel import GraphOptions, Plan, plan_for
+from stagedb.parallel.context_plans import with_habit
 from stagedb.parallel.identity import graph_key, model_sizes
 from stagedb.parallel.recipes import RECIPES
 from stagedb.parallel.words import OPTION_WORDS
@@ -100,10 +101,7 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
 def _options(words: Mapping[str, Any], said: Mapping[str, Any]) -> GraphOptions:
     """The options that words mean where no graph has its own: with the habits of the recipe."""
     wanted = GraphOptions(**said)
-    if words.get("cp", 1) > 1 and "cp_kind" not in said:
-        habit = "ulysses-ring" if words.get("ulysses", 1) > 1 else RECIPES[wanted.recipe].cp_kind
-        wanted = dataclasses.replace(wanted, cp_kind=habit)
-    return wanted
+    return wanted if "cp_kind" in said else with_habit(wanted, words.get("cp", 1), words.get("ulysses", 1))
 
 
 def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:

@@ -12,7 +12,7 @@ from stagedb.issue.source import read_workload
 from stagedb.profile import Asked, JobProfile, Scaling, blocking_axes, profile_job, record_profile
 from stagedb.profile.recording import Progress
 from stagedb.store import Store
-from stagedb.systems import DEFAULT, Durations, System, load_system
+from stagedb.systems import Durations, System
 
 PARTS = ("kind", "axis", "phase", "stage")
 """By what the critical path is taken apart."""
@@ -27,12 +27,12 @@ def asked(
     blocking: str | Sequence[str],
 ) -> Asked:
     """Read all that is named. Raises UsageError for what cannot be right."""
-    described = system if isinstance(system, System) else load_system(system or DEFAULT)
+    found = timing.described(system)
     return Asked(
-        described,
+        found,
         durations if durations is None or isinstance(durations, Durations) else timing.durations(durations),
         tuple(each if isinstance(each, Scaling) else Scaling.parse(each) for each in scale),
-        blocking_axes(blocking, described),
+        blocking_axes(blocking, found),
     )
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.systems.durations import Durations, read_durations
-from stagedb.systems.files import load_system, system_names
-from stagedb.systems.system import Dimension, plain
+from stagedb.systems.files import DEFAULT, load_system, system_names
+from stagedb.systems.system import Dimension, System, plain
 
 
 def systems() -> list[dict[str, Any]]:
@@ -35,6 +35,11 @@ def durations(path: Path | str) -> Durations:
     if path.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{path}: measured durations come as .csv or .parquet, or as Chakra traces (.et)")
     return read_durations(path)
+
+
+def described(system: str | Path | System | None) -> System:
+    """What a preset's name or a file's path describes; the default preset where none is said."""
+    return system if isinstance(system, System) else load_system(system or DEFAULT)
 
 
 def _row(name: str) -> dict[str, Any]:

@@ -44,9 +44,8 @@ def find_lanes(workload: Workload, network: Sequence[Dimension] = ()) -> tuple[L
     Ranks of one class and stage are told apart as far as their groups and neighbours stand differently, as their
     groups' members or their neighbours are told apart, and so on until nothing tells two ranks of a lane apart.
     """
-    ranks, label = workload.ranks, lane_numbers(workload, network)
-    stage = stages_of(workload)
-    members = _members_by_axis(workload)
+    ranks, stage, members = workload.ranks, stages_of(workload), _members_by_axis(workload)
+    label = _numbers(workload, network, stage, members)
     firsts = np.unique(label, return_index=True)[1]
     counts = np.bincount(label)
     lanes = []
@@ -71,9 +70,13 @@ def find_lanes(workload: Workload, network: Sequence[Dimension] = ()) -> tuple[L
 
 def lane_numbers(workload: Workload, network: Sequence[Dimension] = ()) -> Ints:
     """For every rank the number of its lane: see `find_lanes`."""
-    ranks, members = workload.ranks, _members_by_axis(workload)
+    return _numbers(workload, network, stages_of(workload), _members_by_axis(workload))
+
+
+def _numbers(workload: Workload, network: Sequence[Dimension], stage: Ints, members: Mapping[str, Ints]) -> Ints:
+    ranks = workload.ranks
     placed = [standing(workload, members, network)] if network else []
-    label = _dense(np.concatenate([np.stack([ranks.number, stages_of(workload)], axis=1), *placed], axis=1))
+    label = _dense(np.concatenate([np.stack([ranks.number, stage], axis=1), *placed], axis=1))
     while True:
         met = {axis: _met(label, each) for axis, each in members.items()}
         beside = [label[each] for each in (ranks.next, ranks.previous, ranks.ring_next, ranks.ring_previous)]
