@@ -2,7 +2,7 @@
 
 A model's author writes the forward of a block with a `Tracer`; `lay_out` derives the backward and puts a collective
 wherever a producer's layout is not its consumer's; `assemble` makes the rows that are stored (`SymGraph`), and
-`interpreter.run` gives them their meaning in numpy, whole or on simulated ranks and stages.
+`interpreter.run_block` runs one block of them in numpy.
 """
 
 from stagedb.graph.layout import Layout, Partial, Partitioned, parse_layout

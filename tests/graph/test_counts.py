@@ -8,7 +8,7 @@ from stagedb.graph import OpType, SymGraph, SymOp
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
 from stagedb.symbols import evaluate
-from tests.graph.running import BATCH, SEQ, environment
+from tests.graph.environments import BATCH, SEQ, environment
 from tests.graph.tiny import card
 
 TOKENS = BATCH * SEQ

@@ -12,7 +12,7 @@ from stagedb.graph import SymGraph
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
 from stagedb.symbols import evaluate
-from tests.graph.running import environment
+from tests.graph.environments import environment
 from tests.graph.tiny import card
 
 

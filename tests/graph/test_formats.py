@@ -6,7 +6,7 @@ from stagedb.graph import SymGraph, SymOp
 from stagedb.parallel import GraphOptions, Plan
 from stagedb.parallel.build import build_graph
 from stagedb.symbols import evaluate
-from tests.graph.running import BATCH, SEQ, environment
+from tests.graph.environments import BATCH, SEQ, environment
 from tests.graph.tiny import card
 
 RECIPES = [GraphOptions(), GraphOptions(sp=True), GraphOptions(recipe="megatron", sp=True)]

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.graph.interpreter import Run
 from stagedb.graph.operators import RMSNorm, dump
 from stagedb.graph.symbolic import SymOp
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
 from stagedb.parallel.options import CP_CHUNKS, CP_KINDS, RINGS, CpChunks, CpKind, RecipeName
 from stagedb.symbols import evaluate
-from tests.graph.running import Example, environment, example
+from tests.graph.environments import environment
 from tests.graph.tiny import card
+from tests.semantics.running import Example, example
+from tests.semantics.step import Run
 
 
 @functools.lru_cache(maxsize=64)

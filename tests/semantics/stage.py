@@ -10,8 +10,8 @@ from collections.abc import Generator, Mapping, MutableMapping, Sequence
 import numpy as np
 
 from stagedb.graph.operators import Array
-from stagedb.graph.simulated_mesh import SimulatedMesh, Update, Value
 from stagedb.graph.symbolic import OpType, SymOp, SymTensor, Template, When
+from tests.semantics.mesh import SimulatedMesh, Update, Value
 
 Key = tuple[str, int]
 """A tensor (or weight) of the block at a position of the whole model."""

@@ -11,17 +11,17 @@ from functools import cached_property
 
 import numpy as np
 
+from stagedb.graph.interpreter import Interpreter
 from stagedb.graph.layout import Layout, parse_layout
-from stagedb.graph.operators import AdamW, Array, Operator, Place, Receive, Redistribution, Rotate, Send, load
+from stagedb.graph.operators import Array, Place, Receive, Redistribution, Rotate, Send
 from stagedb.graph.sharing import group_of
-from stagedb.graph.symbolic import BlockSpec, SymGraph, SymOp, SymTensor, Template
+from stagedb.graph.symbolic import BlockSpec, SymOp, SymTensor, Template
 from stagedb.symbols import evaluate
 
 Value = list[Array]
 """What each rank of a stage holds of a tensor, in the order of `SimulatedMesh.ranks`."""
 
 REPLICABLE = ("kv_heads",)
-NO_SEMANTICS = "{}"
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,13 @@ class Update:
 
 
 @dataclass(frozen=True)
-class SimulatedMesh:
+class SimulatedMesh(Interpreter):
     """The dp·cp·tp ranks of one stage. `env` binds every symbol of the graph: degrees, sizes, B, S, dtype widths.
 
     expert_load: how many choices in a row go to each expert; empty: one to each.
     """
 
-    graph: SymGraph
-    env: Mapping[str, int]
     expert_load: tuple[int, ...] = ()
-
-    @cached_property
-    def tensors(self) -> Mapping[str, SymTensor]:
-        """The graph's tensors by name."""
-        return {t.name: t for t in self.graph.tensors}
 
     @cached_property
     def specs(self) -> Mapping[str, BlockSpec]:
@@ -80,20 +73,6 @@ class SimulatedMesh:
             cpr, cpa = divmod(cp, self.env["cpa"])
             found.append({"dp": dp, "edp": edp, "ep": ep, "cp": cp, "cpr": cpr, "cpa": cpa, "tp": tp})
         return found
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        """The whole size of each tensor axis."""
-        return {
-            axis: evaluate(expr, self.env, what=t.name)
-            for t in self.graph.tensors
-            for axis, expr in zip(t.axes, t.shape, strict=True)
-        }
-
-    @cached_property
-    def operators(self) -> Mapping[str, Operator]:
-        """What each op computes, or does to a message; there is none of buckets and of messages that go as they are."""
-        return {op.name: load(op.semantics) for op in self.graph.ops if op.semantics != NO_SEMANTICS}
 
     @cached_property
     def present(self) -> frozenset[str]:
@@ -145,11 +124,6 @@ class SimulatedMesh:
         """The weights of a block."""
         return [row for row in self.graph.tensors if row.block == block and row.role == "weight"]
 
-    def ops(self, block: str, templates: Sequence[Template]) -> list[SymOp]:
-        """The ops of a block that a task runs, in the order in which it issues them."""
-        chosen = [op for op in self.graph.ops if op.block == block and op.template in templates]
-        return sorted(chosen, key=lambda op: op.order)
-
     @cached_property
     def order(self) -> Array | None:
         """The tokens in the order in which ranks have them, where causal work is balanced: a chunk from the front and
@@ -183,7 +157,7 @@ class SimulatedMesh:
                 return inputs
             return [self._redistribute(operator, inputs[0], self.tensors[op.reads[0]], group_of(operator.mesh_axis))]
         results = [
-            operator.run(self._place(op, rank, step), [value[i] for value in inputs])
+            self.apply(op, self._place(op, rank, step), [value[i] for value in inputs])
             for i, rank in enumerate(self.ranks)
         ]
         return [list(column) for column in zip(*results, strict=True)]
@@ -200,7 +174,7 @@ class SimulatedMesh:
         results = []
         for i, rank in enumerate(self.ranks):
             if self.runs(op, step, rank):
-                results.append(self.operators[op.name].run(self._place(op, rank, step), [each[i] for each in inputs]))
+                results.append(self.apply(op, self._place(op, rank, step), [each[i] for each in inputs]))
             else:
                 kept = {name: held[name][i] for name in op.previous if name in held}
                 results.append([kept.get(name, np.empty(0)) for name in op.writes])
@@ -304,22 +278,11 @@ class SimulatedMesh:
                 raise ValueError(f"{name} is {array.shape} on a rank, and stored as {local}")
 
     def _updates(self, block: str) -> list[Update]:
-        step = self.ops(block, (Template.STEP,))
-        writers = {name: op for op in step for name in op.writes if op.kind != "optimizer"}
         found = []
-        for op in step:
-            if not isinstance(self.operators[op.name], AdamW):
-                continue
-            rows = [self.tensors[name] for name in op.reads]
-            weights, finals = ([row for row in rows if row.role == role] for role in ("weight", "gradient"))
-            for weight, final in zip(weights, finals, strict=True):
-                reductions: list[SymOp] = []
-                name = final.name
-                while name in writers:
-                    reductions.insert(0, writers[name])
-                    name = writers[name].reads[0]
-                buckets = tuple(self.buckets[each] for each in weight.buckets if each in self.buckets)
-                found.append(Update(weight, name, buckets, tuple(reductions)))
+        for name, path in self.paths(block).items():
+            weight = self.tensors[name]
+            buckets = tuple(self.buckets[each] for each in weight.buckets if each in self.buckets)
+            found.append(Update(weight, path.gradient, buckets, path.reductions))
         return found
 
     def _place(self, op: SymOp, rank: Mapping[str, int], step: int) -> Place:

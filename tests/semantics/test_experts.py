@@ -11,12 +11,13 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.graph import SymGraph
-from stagedb.graph.interpreter import Run, run
 from stagedb.parallel import GraphOptions, Plan
 from stagedb.parallel.build import build_graph
 from stagedb.symbols import evaluate
-from tests.graph.running import Example, environment, example, pipeline
+from tests.graph.environments import environment
 from tests.graph.tiny import card
+from tests.semantics.running import Example, example, pipeline
+from tests.semantics.step import Run, run
 
 OPTIONS = {
     "torch": GraphOptions(),

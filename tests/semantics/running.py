@@ -1,48 +1,18 @@
 """Runs of a tiny model's stored graph, whole or on simulated ranks and stages, from the same random values."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from stagedb.graph import SymGraph
-from stagedb.graph.interpreter import Pipeline, Run, run, weight_shapes
 from stagedb.graph.operators import Array
-from stagedb.graph.simulated_stage import Key
 from stagedb.instance.layout import Block, lay_out
-from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.schedule import stage_orders
 from stagedb.symbols import evaluate
-
-BATCH, SEQ = 4, 8
-
-
-def environment(
-    graph: SymGraph,
-    dp: int = 1,
-    tp: int = 1,
-    hsdp: int = 1,
-    pp: int = 1,
-    cp: int = 1,
-    ep: int = 1,
-    load: tuple[int, ...] = (),
-    ep_rank: int = 0,
-    cpa: int = 1,
-) -> dict[str, int]:
-    """What a plan binds on one rank of ep: degrees, the global micro-batch, the sequence, dtype widths, the load."""
-    widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
-    options = GraphOptions(**json.loads(graph.options))
-    edp = dp * cp * (tp if options.experts_over_tp else 1) // ep
-    degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "edp": edp, "pp": pp, "hsdp": hsdp}
-    degrees |= {"cpr": cp // cpa, "cpa": cpa}
-    loads = {}
-    if "E" in graph.sizes:
-        load = load or (1,) * graph.sizes["E"]
-        ranks = [sum(load[at : at + len(load) // ep]) for at in range(0, len(load), len(load) // ep)]
-        loads = {"load_all": sum(load), "load_most": max(load), "load_top": max(ranks), "load_here": ranks[ep_rank] + 1}
-    fixed = {"copies": 1, "runs": 2, "capacity": 1, "per": 1, "B": BATCH, "S": SEQ, "cp_rank": 1, "step": 1}
-    return {**graph.sizes, **widths, **fixed, **loads, **degrees}
+from tests.graph.environments import BATCH, SEQ, environment
+from tests.semantics.stage import Key
+from tests.semantics.step import Pipeline, Run, run, weight_shapes
 
 
 def pipeline(

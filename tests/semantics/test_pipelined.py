@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.graph import SymGraph, SymOp, Template, When
-from stagedb.graph.interpreter import Pipeline, Run, run
-from stagedb.graph.simulated_mesh import SimulatedMesh, Value
-from stagedb.graph.simulated_stage import Key, Stage
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
-from tests.graph.running import BATCH, SEQ, Example, environment, example, pipeline
-from tests.graph.test_partitioned import agree, context, options
+from tests.graph.environments import BATCH, SEQ, environment
 from tests.graph.tiny import card
+from tests.semantics.mesh import SimulatedMesh, Value
+from tests.semantics.running import Example, example, pipeline
+from tests.semantics.stage import Key, Stage
+from tests.semantics.step import Pipeline, Run, run
+from tests.semantics.test_partitioned import agree, context, options
 
 MICROBATCHES = 3
 

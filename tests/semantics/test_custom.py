@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
 from stagedb.graph import SymGraph
-from stagedb.graph.interpreter import Run
 from stagedb.graph.symbolic import SymOp
 from stagedb.parallel import GraphOptions, Plan, groups
 from stagedb.parallel.build import build_graph
 from stagedb.parallel.custom import AXES, MESH, WHOLE
 from stagedb.parallel.options import CpKind, RecipeName
 from stagedb.symbols import evaluate
-from tests.graph.running import Example, environment, example, pipeline
-from tests.graph.test_partitioned import agree
+from tests.graph.environments import environment
 from tests.graph.tiny import card
+from tests.semantics.running import Example, example, pipeline
+from tests.semantics.step import Run
+from tests.semantics.test_partitioned import agree
 
 KEPT = {
     "embedding": ("vocab", "hidden"),

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.graph.interpreter import Run
 from stagedb.parallel import GraphOptions, Plan
 from stagedb.parallel.build import build_graph
 from stagedb.symbols import evaluate
-from tests.graph.running import Example, environment, example, pipeline
-from tests.graph.test_experts import assert_same
+from tests.graph.environments import environment
 from tests.graph.tiny import card
+from tests.semantics.running import Example, example, pipeline
+from tests.semantics.step import Run
+from tests.semantics.test_experts import assert_same
 
 EVEN: tuple[int, ...] = ()
 LOADS = [EVEN, (2, 1, 1, 0), (0, 0, 2, 2), (1, 0, 1, 2), (3, 0, 1, 4)]

@@ -5,8 +5,8 @@ import pytest
 
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
-from tests.graph.running import example
 from tests.graph.tiny import card
+from tests.semantics.running import example
 
 OPTIONS = {
     "fused": GraphOptions(),
