@@ -221,13 +221,13 @@ def measure_start(engine: Engine, runs: int) -> float | None:
     return statistics.median(times)
 
 
-def embedded(home: Path) -> Engine:
-    """The embedded engine with a home of its own."""
+def embedded(home: Path, checkout: Path = ROOT) -> Engine:
+    """The embedded engine with a home of its own. checkout: whose package starts and ends it."""
     environment = {"STAGEDB_HOME": str(home), "NEO4J_URI": "", "STAGEDB_CONFIG": str(home / "none.toml")}
 
     def command(verb: str) -> Callable[[], None]:
         line = [sys.executable, "-m", "stagedb", "store", verb, "--quiet"]
-        return lambda: void(subprocess.run(line, cwd=ROOT, env={**os.environ, **environment}, check=True))
+        return lambda: void(subprocess.run(line, cwd=checkout, env={**os.environ, **environment}, check=True))
 
     def process() -> psutil.Process | None:
         with suppress(OSError, ValueError, psutil.Error):
@@ -242,6 +242,11 @@ def neo4j(home: Path) -> Engine:
     given = os.environ.get("STAGEDB_TEST_NEO4J")
     if given:
         return Engine("Neo4j", {"NEO4J_URI": given}, None, None, lambda: listener(given))
+    return own_neo4j(home)
+
+
+def own_neo4j(home: Path) -> Engine:
+    """A Neo4j that scripts/neo4j runs."""
     script = str(ROOT / "scripts" / "neo4j")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
