@@ -9,6 +9,7 @@ import json
 import os
 import re
 import tempfile
+from itertools import groupby
 from pathlib import Path
 
 from typer.main import get_command
@@ -52,14 +53,17 @@ def data_model() -> str:
 
 
 def queries() -> str:
-    """The named queries as a table."""
+    """The named queries: a table for each subject."""
     from stagedb import api
 
-    rows = ["| query | asks | parameters | columns |", "|---|---|---|---|"]
-    for info in api.queries():
-        asks = inspect.cleandoc(info.description).replace("\n", " ").replace("|", "\\|")
-        rows.append(f"| `{info.name}` | {asks} | {_list(info.parameters)} | {_list(info.columns)} |")
-    return "\n".join(rows) + "\n"
+    parts = []
+    for subject, found in groupby(api.queries(), key=lambda info: info.subject):
+        rows = ["| query | asks | parameters | columns |", "|---|---|---|---|"]
+        for info in found:
+            asks = inspect.cleandoc(info.description).replace("\n", " ").replace("|", "\\|")
+            rows.append(f"| `{info.name}` | {asks} | {_list(info.parameters)} | {_list(info.columns)} |")
+        parts.append("\n".join([f"## {subject.replace('_', ' ').capitalize()}", "", *rows, ""]))
+    return "\n".join(parts)
 
 
 def packed_columns() -> str:
@@ -306,3 +310,40 @@ def _layer_volume(hidden: int, words: dict[str, object]) -> int:
 
 def _sent(kind: str, operand: int, result: int) -> int:
     return 2 * operand * 7 // 8 if kind == "all_reduce" else abs(result - operand)
+
+
+@functools.cache
+def _forty_store() -> dict[str, str]:
+    """A store that holds what the forty questions are about."""
+    from docs import forty
+    from stagedb.api.client import Stagedb
+    from stagedb.store import connect
+
+    environment = _store.__wrapped__()
+    with connect(environment=environment) as store:
+        forty.fill(Stagedb(store), forty.read())
+    return environment
+
+
+def forty_commands() -> str:
+    """How to make the instances that the forty questions are about."""
+    from docs import forty
+
+    return forty.commands(forty.read())
+
+
+def forty_contents() -> str:
+    """The sections of the forty questions, as links."""
+    from docs import forty
+
+    return forty.contents(forty.read())
+
+
+def forty_questions() -> str:
+    """The forty questions with their Cypher and their answers."""
+    from docs import forty
+    from stagedb.api.client import Stagedb
+    from stagedb.store import connect
+
+    with connect(environment=_forty_store()) as store:
+        return forty.page(Stagedb(store), forty.read())

@@ -8,6 +8,6 @@
 // column kind: string — data, program or limit
 // column hop: string — where the source stands: same, turn, previous, next or block
 // column present: string? — it exists where this expression is above 0
-MATCH (a:SymOp {graph: $id})-[d:DEP]->(b:SymOp)
+MATCH (:Graph {id: $id})-[:HAS_OP]->(a:SymOp)-[d:DEP]->(b:SymOp)
 RETURN d.number AS number, a.name AS source, b.name AS target, d.kind AS kind, d.hop AS hop, d.present AS present
 ORDER BY number

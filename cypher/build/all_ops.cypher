@@ -3,7 +3,7 @@
 // mode: reads
 // param id: string — the graph's id
 // column op: map — its properties
-MATCH (o:SymOp {graph: $id})
+MATCH (:Graph {id: $id})-[:HAS_OP]->(o:SymOp)
 WITH properties(o) AS op
 RETURN op
 ORDER BY op.number

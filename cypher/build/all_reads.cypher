@@ -4,7 +4,7 @@
 // param id: string — the graph's id
 // column op: string — the op's name
 // column tensors: string[] — names of tensors
-MATCH (o:SymOp {graph: $id})-[r:READS]->(t:SymTensor)
+MATCH (:Graph {id: $id})-[:HAS_OP]->(o:SymOp)-[r:READS]->(t:SymTensor)
 WITH o.name AS op, r.slot AS slot, t.name AS tensor
 ORDER BY op, slot
 RETURN op, collect(tensor) AS tensors

@@ -3,7 +3,7 @@
 // mode: reads
 // param id: string — the graph's id
 // column tensor: map — its properties
-MATCH (t:SymTensor {graph: $id})
+MATCH (:Graph {id: $id})-[:HAS_TENSOR]->(t:SymTensor)
 WITH properties(t) AS tensor
 RETURN tensor
 ORDER BY tensor.number

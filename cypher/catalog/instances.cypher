@@ -10,9 +10,8 @@
 // column ranks: integer — size of the world
 // column classes: integer — number of rank classes
 // column created: integer [ms] — when it was made, since 1970 (UTC)
-MATCH (i:Instance {state: 'ready'})
-MATCH (g:Graph {id: i.graph})
-MATCH (c:RankClass {instance: i.id})
+MATCH (i:Instance {state: 'ready'})-[:OF]->(g:Graph)
+MATCH (i)-[:HAS_CLASS]->(c:RankClass)
 WITH i, g, count(c) AS classes
 RETURN i.id AS id, i.name AS name, i.graph AS graph, g.name AS model, g.recipe AS recipe, i.plan AS plan,
   i.world AS ranks, classes, i.created AS created

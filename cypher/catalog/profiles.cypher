@@ -16,8 +16,7 @@
 // column hfu: float? [ratio] — the same with recomputing
 // column measured_time: float [ratio] — share of the modelled time that was measured
 // column created: integer [ms] — when it was made, since 1970 (UTC)
-MATCH (p:Profile {state: 'ready'})
-MATCH (i:Instance {id: p.instance, state: 'ready'})
+MATCH (p:Profile {state: 'ready'})-[:OF]->(i:Instance {state: 'ready'})
 RETURN p.id AS id, p.name AS name, p.instance AS instance, i.name AS instance_name, p.system AS system,
   p.scalings AS scalings, coalesce(p.blocking, []) AS blocking, p.world AS ranks,
   p.step AS step, p.unscaled AS unscaled, p.tokens_per_second AS tokens_per_second, p.mfu AS mfu, p.hfu AS hfu,

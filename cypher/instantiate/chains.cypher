@@ -4,8 +4,8 @@
 // mode: writes
 // param instance: string — the instance's id
 // param split: boolean — whether input and weight gradients are tasks of their own
-MATCH (o:Op {instance: $instance})
-WHERE o.type = 'collective' OR o.type = 'send'
+MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass)-[:RUNS]->(o:Op)
+WHERE o.type IN ['collective', 'send']
 WITH o.class AS class, CASE o.template WHEN 'step' THEN 0 ELSE o.chunk END AS chunk,
   CASE
     WHEN o.template = 'forward' THEN 0

@@ -7,11 +7,13 @@
 // column template: string — which kind of task runs it
 // column type: string — compute, collective, send, recv
 // column kind: string — matmul, all_gather, …
+// column when: string — for which micro-batches it runs
 // column order: integer — issue order inside block and template
 // column axis: string? — of a collective or message
 // column flops: string? — an expression
 // column bytes_read: string? — an expression
 // column bytes_written: string? — an expression
+// column temporary: string? — an expression
 // column comm_bytes: string? — an expression
 // column comm_out_bytes: string? — an expression
 // column dims: string[]? — expressions
@@ -20,9 +22,10 @@
 // column times: string? — how often it is unrolled
 // column loop: integer? — order of the first op of its loop
 // column bucket: string? — bucketing rule
-MATCH (s:SymOp {graph: $graph})
-RETURN s.name AS name, s.block AS block, s.template AS template, s.type AS type, s.kind AS kind, s.`order` AS `order`,
-  s.axis AS axis, s.flops AS flops, s.bytes_read AS bytes_read, s.bytes_written AS bytes_written,
-  s.comm_bytes AS comm_bytes, s.comm_out_bytes AS comm_out_bytes, s.dims AS dims, s.peer AS peer,
-  s.present AS present, s.times AS times, s.loop AS loop, s.bucket AS bucket
+MATCH (:Graph {id: $graph})-[:HAS_OP]->(s:SymOp)
+RETURN s.name AS name, s.block AS block, s.template AS template, s.type AS type, s.kind AS kind, s.`when` AS `when`,
+  s.`order` AS `order`, s.axis AS axis, s.flops AS flops, s.bytes_read AS bytes_read,
+  s.bytes_written AS bytes_written, s.temporary AS temporary, s.comm_bytes AS comm_bytes,
+  s.comm_out_bytes AS comm_out_bytes, s.dims AS dims, s.peer AS peer, s.present AS present, s.times AS times,
+  s.loop AS loop, s.bucket AS bucket
 ORDER BY name

@@ -12,7 +12,7 @@
 // column grads: string[]? — ops that make its gradient
 // column gathers: string[]? — bucket ops that put its parts together
 // column readers: string[]? — ops that read it
-MATCH (t:SymTensor {graph: $graph})
+MATCH (:Graph {id: $graph})-[:HAS_TENSOR]->(t:SymTensor)
 WHERE t.role = 'weight'
 RETURN t.name AS name, t.block AS block, t.`order` AS `order`, t.elements AS elements, t.shard AS shard,
   t.present AS present, t.buckets AS buckets, t.grads AS grads, t.gathers AS gathers, t.readers AS readers

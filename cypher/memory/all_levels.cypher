@@ -6,6 +6,6 @@
 // column moment: string — the end of a phase, or the most within one
 // column category: string — what the bytes are held for
 // column bytes: integer [bytes] — held then
-MATCH (n:MemoryLevel {instance: $instance})
+MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass)-[:HAS_MEMORY]->(:Memory)-[:HAS_LEVEL]->(n:MemoryLevel)
 RETURN n.class AS class, n.moment AS moment, n.category AS category, n.bytes AS bytes
 ORDER BY class, moment, category

@@ -10,8 +10,7 @@
 // column task: integer — index of the task that runs then
 // column microbatch: integer? — its microbatch
 // column name: string — the op that runs then
-MATCH (m:Memory {instance: $instance})
-MATCH (c:RankClass {id: m.id})
+MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)-[:HAS_MEMORY]->(m:Memory)
 RETURN m.class AS class, c.stages AS stages, c.ranks AS ranks, m.peak AS peak, m.phase AS phase, m.task AS task,
   m.microbatch AS microbatch, m.name AS name
 ORDER BY class

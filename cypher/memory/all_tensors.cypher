@@ -8,6 +8,6 @@
 // column category: string — what it is held for
 // column count: integer — how many of it live
 // column bytes: integer [bytes] — of all of them together
-MATCH (n:MemoryTensor {instance: $instance})
+MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass)-[:HAS_MEMORY]->(:Memory)-[:HOLDS]->(n:MemoryTensor)
 RETURN n.class AS class, n.name AS name, n.layer AS layer, n.category AS category, n.count AS count, n.bytes AS bytes
 ORDER BY class, bytes DESC, name, layer

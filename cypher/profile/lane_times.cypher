@@ -1,7 +1,10 @@
-// The steps of a profile's lanes. They may be written again: the same content has the same ids.
+// Write the lanes of a profile.
 //
 // mode: writes
-// param rows: map[] — id; values: all other properties
+// param profile: string — the profile's id
+// param rows: map[] — id; of: id of the rank class; values: all other properties
+MATCH (p:Profile {id: $profile})
 UNWIND $rows AS row
-MERGE (n:LaneTime {id: row.id})
-SET n += row.values
+MATCH (c:RankClass {id: row.of})
+CREATE (p)-[:HAS_LANE]->(l:LaneTime {id: row.id})-[:OF]->(c)
+SET l += row.values

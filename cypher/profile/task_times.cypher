@@ -1,9 +1,9 @@
-// Tasks in the steps of a profile's lanes, each with an edge to its task. They may be written again.
+// Write the tasks of a profile's lanes.
 //
 // mode: writes
-// param rows: map[] — id; of: the task's id; values: all other properties
+// param rows: map[] — id; lane: id of its lane; of: id of the task; values: all other properties
 UNWIND $rows AS row
-MATCH (t:Task {id: row.of})
-MERGE (n:TaskTime {id: row.id})
-SET n += row.values
-MERGE (n)-[:OF]->(t)
+MATCH (l:LaneTime {id: row.lane})
+MATCH (k:Task {id: row.of})
+CREATE (l)-[:HAS_TASK_TIME]->(t:TaskTime {id: row.id})-[:OF]->(k)
+SET t += row.values

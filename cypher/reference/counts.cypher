@@ -1,9 +1,8 @@
-// What one rank computes and sends in a step: its class's ops, times the tasks that run them.
+// What one rank computes and sends in a step: its class's ops, times how often they run.
 //
 // mode: reads
 // param instance: string — the instance's id
 // param rank: integer — the global rank
-// param microbatches: integer — micro-batches that a rank runs in a step
 // column phase: string — forward, backward, optimizer
 // column type: string — compute, collective, send, recv
 // column kind: string — matmul, attention, all_reduce, …
@@ -14,9 +13,8 @@
 // column flops: integer — of all these ops together
 // column count: integer — how often they run
 MATCH (r:Rank {instance: $instance, rank: $rank})
-MATCH (o:Op {instance: $instance, class: r.class})
+MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass {class: r.class})-[:RUNS]->(o:Op)
 WHERE o.type <> 'compute' OR o.flops > 0
-WITH o, CASE WHEN o.template = 'step' OR o.`when` <> 'every' THEN 1 ELSE $microbatches END AS runs
 RETURN o.phase AS phase, o.type AS type, o.kind AS kind, o.axis AS axis, o.dtype AS dtype, o.comm_bytes AS bytes_in,
-  o.comm_out_bytes AS bytes_out, sum(coalesce(o.flops, 0) * runs) AS flops, sum(runs) AS count
+  o.comm_out_bytes AS bytes_out, sum(o.flops * o.runs) AS flops, sum(o.runs) AS count
 ORDER BY phase, type, kind, axis, dtype, bytes_in, bytes_out

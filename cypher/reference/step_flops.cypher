@@ -6,12 +6,8 @@
 // column ranks: integer — its ranks
 // column runs: integer — how often each of these ops runs on a rank
 // column flops: integer[] [flop] — of one run of each
-MATCH (c:RankClass {instance: $instance})
-MATCH (t:Task {instance: $instance, class: c.class, kind: 'forward'})
-WITH c, t.chunk AS chunk, count(t) AS forwards
-MATCH (o:Op {instance: $instance, class: c.class, chunk: chunk})
+MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)-[:RUNS]->(o:Op)
 WHERE o.flops > 0
-WITH c.class AS class, c.ranks AS ranks, forwards,
-  CASE WHEN o.template = 'step' OR o.`when` <> 'every' THEN 1 ELSE forwards END AS runs, o.flops AS flops
+WITH c.class AS class, c.ranks AS ranks, o.runs AS runs, o.flops AS flops
 RETURN class, ranks, runs, collect(flops) AS flops
 ORDER BY class, runs

@@ -7,7 +7,7 @@
 // column kind: string — matmul or attention
 // column dims: integer[] — `[batch,] m, n, k`, or batch, heads, kv_heads, q_len, kv_len, head_dim
 MATCH (r:Rank {instance: $instance, rank: $rank})
-MATCH (o:Op {instance: $instance, class: r.class})
+MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass {class: r.class})-[:RUNS]->(o:Op)
 WHERE o.kind = 'matmul' OR o.kind = 'attention'
 RETURN o.name AS name, o.kind AS kind, o.dims AS dims
 ORDER BY name

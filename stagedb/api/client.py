@@ -27,7 +27,7 @@ from stagedb.export import Request, export
 from stagedb.export.ranks import shard_ranks
 from stagedb.export.simulator import simulator_inputs
 from stagedb.models import Card, card_names
-from stagedb.parallel import Mesh, Plan, typed_words
+from stagedb.parallel import Mesh, typed_words
 from stagedb.store import Store, load
 from stagedb.store import connect as open_store
 from stagedb.systems.durations import Durations
@@ -214,7 +214,7 @@ class Stagedb:
 
     def classes(self, instance: str, /) -> Rows:
         """The rank classes of an instance: their stages, layers, ranks, and how many operators and tasks they have."""
-        return self.query("analyze/classes", instance=instance)
+        return self.query("classes", instance=instance)
 
     def memory(
         self, target: str | None = None, /, *, model: str | Card | None = None, **words: Unpack[PlanWords]
@@ -228,7 +228,7 @@ class Stagedb:
         if not self.store.read("memory/all_peaks", instance=found.id):
             from stagedb.profile import analyse, record
 
-            record(self.store, found.id, analyse(self.store, found.graph, Plan.from_mapping(found.plan)))
+            record(self.store, found.id, analyse(self.store, found.id))
         tables = (_rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors"))
         return Memory(found, *tables)
 
@@ -409,8 +409,13 @@ def _rows(store: Store, statement: str, instance: str) -> Rows:
 
 
 def connect(store: str | None = None) -> Stagedb:
-    """Open a store: see `stagedb.connect`."""
-    return Stagedb(open_store(store))
+    """Open a store: see `stagedb.connect`. What an older version wrote into the embedded one is made again."""
+    opened = open_store(store)
+    if opened.migrated:
+        from stagedb.api.rebuilding import rebuild, to_stderr
+
+        rebuild(opened, to_stderr)
+    return Stagedb(opened)
 
 
 def models() -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.api import catalog
+from stagedb.api import catalog, querying
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.parallel.options import UNSAID
@@ -71,7 +71,7 @@ def _plan(one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:
 
 
 def _work(store: Store, one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:
-    rows = store.read("analyze/diff_work", instance=one.id, other=other.id)
+    rows = store.read(querying.find("diff_work").name, instance=one.id, other=other.id)
     for row in rows:
         yield from _rows(row, WORK)
 
@@ -84,7 +84,7 @@ def _figures(one: ProfileInfo, other: ProfileInfo) -> Iterator[tuple[Any, ...]]:
 
 
 def _time(store: Store, one: ProfileInfo, other: ProfileInfo) -> Iterator[tuple[Any, ...]]:
-    for row in store.read("analyze/diff_time", profile=one.id, other=other.id):
+    for row in store.read(querying.find("diff_time").name, profile=one.id, other=other.id):
         yield from _rows(row, TIME)
 
 

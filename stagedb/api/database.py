@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 
 from stagedb.api import catalog
+from stagedb.api.rebuilding import Notice, outdated, rebuild
 from stagedb.errors import UsageError
 from stagedb.store import connect as connect_store
 from stagedb.store import embedded, migrations, open_store, targets
@@ -11,10 +12,11 @@ from stagedb.store import embedded, migrations, open_store, targets
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """What a store says of itself. `address` is None, and so is what follows, for an embedded engine that sleeps.
+    """The state of a store. `address` is None, and so is what follows, for an embedded engine that does not run.
 
     engine: embedded or neo4j. files: the embedded engine's directory. version: the schema's, 0 for an empty database;
-    newest: the one that this program writes.
+    newest: the one that this program writes. graphs, instances: how many it holds; None where the schema is not the
+    newest. outdated: instances and profiles that an older version wrote, which `stagedb store migrate` makes again.
     """
 
     engine: str
@@ -25,6 +27,7 @@ class StoreStatus:
     newest: int
     graphs: int | None
     instances: int | None
+    outdated: int | None = None
 
 
 def status(store: str | None = None) -> StoreStatus:
@@ -37,13 +40,23 @@ def status(store: str | None = None) -> StoreStatus:
             return StoreStatus("embedded", "not running", None, files, None, migrations.NEWEST, None, None)
     with open_store(store) as opened:
         version = opened.version()
-        graphs, instances = (len(catalog.graphs(opened)), len(catalog.instances(opened))) if version else (0, 0)
+        current = version == migrations.NEWEST
+        graphs, instances = (
+            (None, None) if not current else (len(catalog.graphs(opened)), len(catalog.instances(opened)))
+        )
+        if not version:
+            graphs, instances = 0, 0
         state = "empty" if not version else "ready"
+        waiting = outdated(opened) if current else None
+        if waiting:
+            state = "has outdated content: run `stagedb store migrate`"
         if 0 < version < migrations.NEWEST:
             state = "waits for `stagedb store migrate`"
         elif version > migrations.NEWEST:
             state = "written by a newer stagedb"
-        return StoreStatus(opened.engine, state, opened.uri, files, version, migrations.NEWEST, graphs, instances)
+        return StoreStatus(
+            opened.engine, state, opened.uri, files, version, migrations.NEWEST, graphs, instances, waiting
+        )
 
 
 def up(store: str | None = None) -> str:
@@ -59,10 +72,15 @@ def down(store: str | None = None) -> bool:
     return embedded.stop(targets.home(os.environ))
 
 
-def migrate(store: str | None = None) -> list[str]:
-    """Bring a store's schema up to date. Returns what each migration did that was applied."""
+def migrate(store: str | None = None, notice: Notice = lambda line: None) -> list[str]:
+    """Bring a store up to date. Returns what each migration did that was applied.
+
+    notice: told what is made again of what an older version wrote, a line each.
+    """
     with open_store(store) as opened:
-        return [f"{migration.version} ({migration.description})" for migration in opened.migrate()]
+        applied = [f"{migration.version} ({migration.description})" for migration in opened.migrate()]
+        rebuild(opened, notice)
+        return applied
 
 
 def _is_embedded(store: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Questions: free Cypher, and the named queries under `cypher/analyze/`."""
+"""Questions: free Cypher, and the named queries: `cypher/analyze/SUBJECT/NAME.cypher`."""
 
 import difflib
 import re
@@ -19,18 +19,42 @@ WORD = re.compile(r"^[A-Za-z][\w/-]*$")
 
 
 def queries() -> list[QueryInfo]:
-    """The named queries, sorted. Those whose last part starts with `_` are internal."""
+    """The named queries, by subject and name."""
     return [
         QueryInfo(
-            name=name.removeprefix(FOLDER),
+            name=short(statement),
+            subject=statement.name.split("/")[-2],
             description=statement.description,
             parameters=tuple(field.name for field in statement.params),
             columns=tuple(field.name for field in statement.columns),
         )
-        for name in names()
-        if name.startswith(FOLDER) and not name.rsplit("/", 1)[-1].startswith("_")
-        for statement in (load(name),)
+        for statement in map(load, _named())
     ]
+
+
+def find(word: str) -> Statement:
+    """The named query that a word means: `hotspots`, `communication/hotspots` or `analyze/communication/hotspots`.
+
+    A `-` means `_`. Raises UsageError with the nearest names where there is none.
+    """
+    path = word.removeprefix(FOLDER).replace("-", "_")
+    known = {name.rsplit("/", 1)[-1]: name for name in _named()}
+    for last, name in known.items():
+        if path in (last, name.removeprefix(FOLDER)):
+            return load(name)
+    near = difflib.get_close_matches(path.rsplit("/", 1)[-1], known, n=3, cutoff=0.4)
+    hint = f": did you mean {', '.join(near)}?" if near else ""
+    raise UsageError(f"no query is named {word!r}{hint}; `stagedb queries` lists them, and a Cypher text works too")
+
+
+def short(statement: Statement) -> str:
+    """The name of a named query, without its subject."""
+    return statement.name.rsplit("/", 1)[-1]
+
+
+def _named() -> list[str]:
+    """Statements of the named queries. A file whose name starts with `_` is internal."""
+    return [name for name in names() if name.startswith(FOLDER) and not name.rsplit("/", 1)[-1].startswith("_")]
 
 
 def run(
@@ -108,13 +132,7 @@ def _text(query: str) -> tuple[str, Statement | None]:
     word = query.strip()
     if not WORD.match(word):
         return query, None
-    known = [info.name for info in queries()]
-    name = word.removeprefix(FOLDER).replace("-", "_")
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f": did you mean {', '.join(near)}?" if near else ""
-        raise UsageError(f"no query is named {word!r}{hint}; `stagedb queries` lists them, and a Cypher text works too")
-    statement = load(FOLDER + name)
+    statement = find(word)
     return statement.text, statement
 
 
@@ -139,6 +157,6 @@ def _check(statement: Statement, params: Set[str]) -> None:
     if wrong:
         what = "is missing" if wrong[0] in takes else "is not one of its parameters"
         raise UsageError(
-            f"{wrong[0]!r} {what}: {statement.name.removeprefix(FOLDER)} takes {', '.join(sorted(takes)) or 'none'} "
+            f"{wrong[0]!r} {what}: {short(statement)} takes {', '.join(sorted(takes)) or 'none'} "
             "(--param KEY=VALUE, --instance, --profile)"
         )

@@ -202,9 +202,10 @@ class Profile:
 
 @dataclass(frozen=True)
 class QueryInfo:
-    """A named query: what it is asked with, and the columns that it promises."""
+    """A named query: its subject, its parameters, and the columns that it promises."""
 
     name: str
+    subject: str
     description: str
     parameters: tuple[str, ...]
     columns: tuple[str, ...]

@@ -8,7 +8,6 @@ from stagedb.api.results import InstanceInfo, ProfileInfo, Viewed
 from stagedb.errors import StagedbError, UsageError
 from stagedb.files import write_whole
 from stagedb.issue.source import read_workload
-from stagedb.parallel import Plan
 from stagedb.profile import Asked, analyse, profile_job
 from stagedb.store import Store
 from stagedb.views import Job, check, render, trace
@@ -30,7 +29,7 @@ def job_of(store: Store, instance: InstanceInfo, asked: Asked, profile: ProfileI
             f"profile {profile.id} has a step of {profile.step} ns, and it takes {job.step} ns now: another version of "
             "stagedb made it; remove it with `stagedb rm` and profile again"
         )
-    memory = analyse(store, instance.graph, Plan.from_mapping(instance.plan))
+    memory = analyse(store, instance.id)
     return Job(job.times, job.durations, asked.system, job.merit, memory, job.scalings, job.blocking)
 
 

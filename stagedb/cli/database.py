@@ -44,10 +44,10 @@ def down(*, common: Common) -> None:
 @group.command()
 @option_groups
 def migrate(*, common: Common) -> None:
-    """Bring a server's schema up to date; the embedded store is kept so by itself."""
+    """Bring a server's store up to date; the embedded store does so by itself."""
     from stagedb.api import database
 
-    applied = database.migrate(common.store)
+    applied = database.migrate(common.store, common.say)
     common.say(f"applied {', '.join(applied)}" if applied else "up to date")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from stagedb.cli.options import Common, option_groups
-from stagedb.cli.output import Output
+from stagedb.cli.output import Format, Output
 from stagedb.errors import UsageError
 
 
@@ -49,9 +49,8 @@ def query(
     for what, which in answer.newest.items():
         common.note(f"of the newest {what}, {which}")
     output.write(answer.columns, answer.rows)
-    asked = (
-        None if answer.rows else next((info for info in api.queries() if info.name == query.replace("-", "_")), None)
-    )
+    last = query.strip().rsplit("/", 1)[-1].replace("-", "_")
+    asked = None if answer.rows else next((info for info in api.queries() if info.name == last), None)
     if asked is not None:
         common.note(f"{query}: {asked.description}")
     for hint in answer.hints:
@@ -60,21 +59,24 @@ def query(
 
 @option_groups
 def queries(*, output: Output, common: Common) -> None:
-    """List the named queries, with their parameters and columns."""
+    """List the named queries by subject, with their parameters; in formats other than the table with their columns."""
     del common  # reads no store
     from stagedb import api
 
-    output.write_records(
-        [
-            {
-                "name": info.name,
-                "asks": info.description,
-                "parameters": list(info.parameters),
-                "columns": list(info.columns),
-            }
-            for info in api.queries()
-        ]
-    )
+    records = [
+        {
+            "name": info.name,
+            "subject": info.subject,
+            "parameters": list(info.parameters),
+            "asks": info.description,
+            "columns": list(info.columns),
+        }
+        for info in api.queries()
+    ]
+    if output.format is Format.TABLE:
+        for record in records:
+            del record["columns"]  # too wide for a terminal
+    output.write_records(records)
 
 
 def _pair(text: str) -> tuple[str, Any]:

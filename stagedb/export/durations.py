@@ -61,7 +61,7 @@ def read_timing(store: Store, profile: str, workload: Workload) -> Timing:
     lanes = lane_numbers(workload, system.network(len(workload.ranks)))
     parts = {}
     for columns in workload.classes:
-        rows = store.read("export/durations", **{"profile": profile, "class": columns.number})
+        rows = store.read("profile/durations", **{"profile": profile, "class": columns.number})
         parts[columns.number] = _parts(profile, columns, rows, lanes, workload.ranks.number == columns.number)
     return Timing(profile, system, stored.step, parts)
 

@@ -5,33 +5,32 @@ distinct expression once and decides what differs between stages; the copy itsel
 
 Concrete tensors are columns of their ops (`bytes_read`, `bytes_written`), not nodes. Measured on 8,373 ops with 20,743
 edges: tensors as nodes with their edges add 0.6 s (embedded) to 0.9 s (Neo4j) to a copy of 1.2 s, and tell nothing
-that the op's columns and its symbolic op's tensors (`Op.sym`) do not.
+that the op's columns and its symbolic op's tensors (`COPY_OF`, `READS`, `WRITES`) do not.
 """
 
 import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.faults import fault_point
 from stagedb.instance.buckets import fill
 from stagedb.instance.classes import ChunkWork, Member, RankClass, StageWork, classify
+from stagedb.instance.copies import Row, bucket_rows, count_ops, place_rows, with_copies
 from stagedb.instance.layout import lay_out
 from stagedb.instance.reading import Evaluated, StoredGraph, evaluate_graph, read_graph
 from stagedb.instance.rows import (
-    Row,
     bucket_links,
-    bucket_rows,
     class_rows,
     coordinate_classes,
     group_axes,
     group_rows,
     mesh_axes,
-    place_rows,
     rank_rows,
     task_feed_rows,
     task_order_rows,
@@ -40,6 +39,7 @@ from stagedb.instance.rows import (
 from stagedb.parallel import AxisGroups, Plan, groups, option, splits
 from stagedb.parallel.options import UNSAID
 from stagedb.store import Lease, Store, building
+from stagedb.store.columns import plan_properties
 
 FORMAT = 5
 """Version of what an instance holds; part of its id."""
@@ -87,7 +87,15 @@ def instantiate(
     evaluated = evaluate_graph(stored, plan)
     classes = _classes(stored, plan, evaluated)
     made = _groups(stored, plan, evaluated)
-    properties = {"name": name or stored.name, "graph": graph, "plan": plan.to_json(), "world": plan.world}
+    full = in_full(plan, stored.sizes["L"])
+    properties = {
+        **plan_properties(full.to_dict()),
+        "name": name or stored.name,
+        "graph": graph,
+        "plan": plan.to_json(),
+        "world": plan.world,
+        "microbatches": plan.microbatches,
+    }
     with building(store, "Instance", instance, properties) as lease:
         if lease is not None:
             _Copy(store, lease, stored, plan, instance, evaluated, classes, made, progress).run()
@@ -160,34 +168,43 @@ class _Copy:
     progress: Progress
 
     def run(self) -> None:
-        for stage, work in (
-            ("classes", self._make_classes),
-            ("ops", self._copy_ops),
-            ("edges", self._copy_edges),
+        places = place_rows(self.instance, self.classes, self.evaluated.width)
+        buckets = bucket_rows(self.instance, self.graph.id, self.classes)
+        copies = with_copies(self.graph, self.evaluated, self.classes, places, buckets)
+        counts = count_ops(*copies)
+        steps: tuple[tuple[str, Callable[[], None]], ...] = (
+            ("classes", partial(self._make_classes, counts)),
+            ("ops", partial(self._copy_ops, *copies)),
+            ("edges", partial(self._copy_edges, places)),
             ("tasks", self._make_tasks),
             ("ranks", self._make_ranks),
             ("groups", self._make_groups),
-        ):
+        )
+        for stage, work in steps:
             self.progress(stage)
             work()
             fault_point(f"instantiate.{stage}")
 
-    def _make_classes(self) -> None:
-        self._rows("classes", class_rows(self.classes, self.plan), instance=self.instance)
+    def _make_classes(self, counts: Mapping[int, int]) -> None:
+        self._rows("classes", class_rows(self.classes, self.plan, counts), instance=self.instance)
 
-    def _copy_ops(self) -> None:
-        common = {"graph": self.graph.id, "instance": self.instance}
-        values, dtypes = list(self.evaluated.values), self.plan.dtypes.names()
-        for places in self._places():
-            self._rows("compute", places, **common, values=values, dtypes=dtypes, ragged=self.evaluated.ragged)
-            for label in ("collectives", "sends", "recvs"):
-                self._rows(label, places, **common, values=values, dtypes=dtypes)
-        self._rows("buckets", bucket_rows(self.instance, self.classes), **common, dtypes=dtypes)
-        self.store.write("instantiate/class_ops", instance=self.instance)
+    def _copy_ops(self, places: list[Row], buckets: list[Row]) -> None:
+        common = {"graph": self.graph.id, "instance": self.instance, "dtypes": self.plan.dtypes.names()}
+        pairs = zip(self.evaluated.values, self.evaluated.temporaries, strict=True)
+        values = [{**known, **held} for known, held in pairs]
+        for batch in self._batches(places):
+            self._rows("copy_ops", batch, **common, values=values, ragged=self.evaluated.ragged)
+        self._rows("copy_buckets", buckets, **common)
+        for row in self.store.read("instantiate/copied", instance=self.instance):
+            if row["ops"] != row["copied"]:
+                raise StagedbError(
+                    f"class {row['class']} of instance {self.instance} has {row['copied']} of its {row['ops']} ops: "
+                    f"graph {self.graph.id} was changed meanwhile; run the command again"
+                )
 
-    def _copy_edges(self) -> None:
-        for places in self._places():
-            self._rows("edges", places, graph=self.graph.id, values=list(self.evaluated.values))
+    def _copy_edges(self, places: list[Row]) -> None:
+        for batch in self._batches(places):
+            self._rows("copy_edges", batch, graph=self.graph.id, values=list(self.evaluated.values))
         edges, readers = bucket_links(self.instance, self.classes)
         self._rows("links", edges)
         self._rows("bucket_readers", readers)
@@ -212,12 +229,11 @@ class _Copy:
         for row in group_rows(self.groups, RANKS_AT_ONCE):
             self._rows("groups", [row], instance=self.instance)
 
-    def _places(self) -> Iterator[list[Row]]:
+    def _batches(self, places: list[Row]) -> Iterator[list[Row]]:
         """Places in batches whose ops and edges one transaction can hold."""
-        rows = place_rows(self.instance, self.classes, self.evaluated.width)
         ops = Counter(op["block"] for op in self.graph.ops)
         step = max(1, OPS_AT_ONCE // max(ops.values(), default=1))
-        return (rows[start : start + step] for start in range(0, len(rows), step))
+        return (places[start : start + step] for start in range(0, len(places), step))
 
     def _rows(self, name: str, rows: list[Row], **params: Any) -> None:
         self.lease.renew()

@@ -39,12 +39,13 @@ class Evaluated:
     `values` has the maps that are not alike (`Place.variant`), the first for what stands outside layers. They differ
     between layers that recompute and that do not, between ranks of cp and of ep, and between the turns of a loop:
     `variants` has for each of these (whether it recomputes, member, turn) the place of its map; a member's coordinate
-    is 0 where ranks along the axis do not differ. ragged: matmuls of experts that have unequally many rows, so that
-    their dims are none. loops: blocks that have loops; turns: of each loop; width: the most
-    ops that one has.
+    is 0 where ranks along the axis do not differ. temporaries: of each map, what ops allocate while they run; apart,
+    because two ranks that differ in nothing else are of one class. ragged: matmuls of experts with uneven loads, which
+    have no dims. loops: blocks that have loops; turns: of each loop; width: the most ops that one has.
     """
 
     values: tuple[Mapping[str, int], ...]
+    temporaries: tuple[Mapping[str, int], ...]
     variants: Mapping[tuple[bool, Member, int], int]
     ragged: tuple[str, ...]
     loops: frozenset[str]
@@ -100,9 +101,11 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
     )
     looped = [op for op in ops if op["times"] is not None]
     turns = _turns(looped, values, graph)
-    maps, variants = _variants(values.known, plan, graph, turns)
+    maps, envs, variants = _variants(values.known, plan, graph, turns)
+    held = {op["temporary"] for op in ops if op["block"] != BUCKET and op["temporary"] is not None}
     return Evaluated(
         values=maps,
+        temporaries=tuple({text: evaluate(text, env) for text in held} for env in envs),
         variants=variants,
         ragged=_ragged(ops, plan),
         loops=frozenset(op["block"] for op in looped),
@@ -132,8 +135,11 @@ def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: Stored
 
 def _variants(
     known: Mapping[str, int], plan: Plan, graph: StoredGraph, turns: int
-) -> tuple[tuple[Mapping[str, int], ...], dict[tuple[bool, Member, int], int]]:
-    """The distinct maps, and which of them holds where: by whether it recomputes, member and turn, from 0."""
+) -> tuple[tuple[Mapping[str, int], ...], tuple[Mapping[str, int], ...], dict[tuple[bool, Member, int], int]]:
+    """The distinct maps, what the symbols are in each, and which map holds where.
+
+    The last is by whether a layer recomputes, member and turn, from 0.
+    """
     used = {text: symbols(text) for text in known}
     changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "load_here", "step"}]
     of_cp, of_ep = (any(name in names for names in used.values()) for name in ("cp_rank", "load_here"))
@@ -142,6 +148,7 @@ def _variants(
     env = plan.env(graph.sizes)
     found: dict[tuple[int, ...], int] = {}
     maps: list[Mapping[str, int]] = []
+    envs: list[Mapping[str, int]] = []
     variants = {}
     for again in (False, True) if plan.recompute_every > 1 else (True,):
         for member in apart:
@@ -152,8 +159,9 @@ def _variants(
                 if changed not in found:
                     found[changed] = len(maps)
                     maps.append({**known, **dict(zip(changing, changed, strict=True))})
+                    envs.append(own)
                 variants[again, member, step] = found[changed]
-    return tuple(maps), variants
+    return tuple(maps), tuple(envs), variants
 
 
 def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> BucketOp:

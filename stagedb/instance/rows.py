@@ -1,18 +1,16 @@
-"""The rows that the copying statements unwind: places, buckets, tasks, axes and groups of an instance."""
+"""The rows that statements unwind beside those of copies: classes, links of buckets, tasks, axes and groups."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
-from stagedb.instance.classes import ChunkWork, Member, RankClass, feeds
+from stagedb.instance.classes import Member, RankClass, feeds
+from stagedb.instance.copies import Row, bucket_id, chunks_of, op_prefix
 from stagedb.parallel import AxisGroups, Mesh, Plan, expert_axis, first_and_last, members
 
-Row = dict[str, Any]
 
-
-def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
-    """One row a rank class."""
+def class_rows(classes: Sequence[RankClass], plan: Plan, ops: Mapping[int, int]) -> list[Row]:
+    """One row a rank class. ops: how many each has."""
     ranks: Counter[int] = Counter()
     of_members = members(plan)
     for (_, member), number in member_classes(classes, plan).items():
@@ -24,82 +22,13 @@ def class_rows(classes: Sequence[RankClass], plan: Plan) -> list[Row]:
             "stages": list(each.stages),
             "first_layers": list(each.first_layers),
             "layers": each.work.layers,
+            "cp": each.work.member[0],
+            "ep": each.work.member[1],
             "ranks": ranks[each.number],
+            "ops": ops[each.number],
             "tasks": len(each.work.tasks),
         }
         for each in classes
-    ]
-
-
-def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> list[Row]:
-    """One row a block at a position of a class, cuts included, with the ids' beginnings that its edges hop to.
-
-    Where it has loops, one more for each of their turns. width: the issue numbers that a turn takes.
-    """
-    stages = 1 + max(stage for each in classes for stage in each.stages)
-    rows = []
-    for each, number, work in _chunks(classes):
-        stage, order = work.stage, work.order
-        standing = {block: _at(instance, each, number, position) for block, position in stage.standing().items()}
-        for place in stage.with_cuts():
-            rows += [
-                {
-                    "class": each.number,
-                    "chunk": number,
-                    "variant": variant,
-                    "step": step,
-                    "mark": "" if step is None else f".{step}",
-                    "before_mark": "" if step is None else f".{step - 1}",
-                    "turns": [{"step": turn, "variant": of} for turn, of in enumerate(place.steps)],
-                    "offset": 0 if step is None else step * width,
-                    "block": place.block,
-                    "position": place.position,
-                    "layer": place.layer,
-                    "end": place.end,
-                    "peer": _peer(work, place.end, stages),
-                    "slots": order.slots,
-                    "upward": order.upward(place.position),
-                    "downward": order.downward(place.position),
-                    "here": _at(instance, each, number, place.position),
-                    "before": _at(instance, each, number, place.position - 1),
-                    "after": _at(instance, each, number, place.position + 1),
-                    "standing": standing,
-                }
-                for step, variant in ((None, place.variant), *enumerate(place.steps))
-            ]
-    return rows
-
-
-def _chunks(classes: Sequence[RankClass]) -> Iterator[tuple[RankClass, int, ChunkWork]]:
-    """Every chunk of every class, with its number on the stage."""
-    return ((each, number, work) for each in classes for number, work in enumerate(each.work.chunks))
-
-
-def _peer(work: ChunkWork, end: str | None, stages: int) -> int | None:
-    """Stages from here to the other end of a cut's messages; from the last stage to the first between two chunks."""
-    if end is None:
-        return None
-    if end == "previous":
-        return stages - 1 if work.wraps[0] else -1
-    return 1 - stages if work.wraps[1] else 1
-
-
-def bucket_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
-    """One row a bucket collective."""
-    return [
-        {
-            "id": _bucket(instance, each, number, bucket.position, bucket.op, bucket.index),
-            "class": each.number,
-            "chunk": number,
-            "op": bucket.op,
-            "index": bucket.index,
-            "position": bucket.position,
-            "order": bucket.base + bucket.slot,
-            "bytes_in": bucket.bytes_in,
-            "bytes_out": bucket.bytes_out,
-        }
-        for each, number, work in _chunks(classes)
-        for bucket in work.buckets
     ]
 
 
@@ -112,18 +41,18 @@ def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row]
     """
     edges: dict[tuple[str, str, str], None] = {}
     readers: dict[tuple[str, str], None] = {}
-    for each, number, work in _chunks(classes):
+    for each, number, work in chunks_of(classes):
         passed: dict[tuple[int, str], dict[int, str]] = {}
         gradients: dict[tuple[int, str], list[str]] = {}
         for bucket in work.buckets:
-            own = _bucket(instance, each, number, bucket.position, bucket.op, bucket.index)
-            limits = [_at(instance, each, number, position) + op for position, op in bucket.after]
+            own = bucket_id(instance, each, number, bucket.position, bucket.op, bucket.index)
+            limits = [op_prefix(instance, each, number, position) + op for position, op in bucket.after]
             edges |= dict.fromkeys((source, own, "limit") for source in limits)
             for member in bucket.members:
                 key = (member.position, member.weight)
-                sources = [_at(instance, each, number, position) + op for position, op in member.gradients]
+                sources = [op_prefix(instance, each, number, position) + op for position, op in member.gradients]
                 if bucket.gathers:
-                    reading = [_at(instance, each, number, position) + op for position, op in member.readers]
+                    reading = [op_prefix(instance, each, number, position) + op for position, op in member.readers]
                     edges |= dict.fromkeys((source, own, "data") for source in sources)
                     edges |= dict.fromkeys((own, reader, "data") for reader in reading)
                 else:
@@ -233,15 +162,6 @@ def group_rows(groups: Sequence[AxisGroups], most: int) -> list[Row]:
 def rank_rows(world: int, most: int) -> list[Row]:
     """Ranges of at most `most` ranks."""
     return [{"first": first, "last": min(first + most, world) - 1} for first in range(0, world, most)]
-
-
-def _at(instance: str, each: RankClass, chunk: int, position: int) -> str:
-    """How the ids of the ops at a position of a chunk of a class begin."""
-    return f"{instance}/{each.number}/{chunk}/{position}/"
-
-
-def _bucket(instance: str, each: RankClass, chunk: int, position: int, op: str, index: int) -> str:
-    return f"{_at(instance, each, chunk, position)}{op}.{index}"
 
 
 def _task(instance: str, number: int, index: int) -> str:

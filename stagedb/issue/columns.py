@@ -1,7 +1,7 @@
 """An instance as columns: the ops, edges and tasks of each rank class, the ranks, the groups."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,27 @@ class Tasks:
 
 
 @dataclass(frozen=True)
+class Origins:
+    """Where the ops and tasks of a rank class come from, in the order of its `Ops` and `Tasks`.
+
+    id: of each op in the store. sym: name of its symbolic op. block, position: its block and where that is on the
+    stage. layer: counted over the chunks of the stage, -1 outside layers. temporary: bytes that it allocates only while
+    it runs. tasks: ids of the tasks. first_layers: by stage and chunk, what makes a layer its number in the model.
+    member: coordinates on cp and ep of the ranks whose work it is.
+    """
+
+    id: tuple[str, ...] = ()
+    sym: tuple[str, ...] = ()
+    block: tuple[str, ...] = ()
+    position: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    layer: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    temporary: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    tasks: tuple[str, ...] = ()
+    first_layers: tuple[int, ...] = ()
+    member: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
 class ClassColumns:
     """A rank class: everything that all its ranks have in common."""
 
@@ -132,6 +153,15 @@ class ClassColumns:
     ops: Ops
     edges: Edges
     tasks: Tasks
+    origins: Origins = Origins()
+
+    def layer_in_model(self, op: int, stage: int) -> int | None:
+        """The number of an op's layer in the model, on one of the class's stages; None outside layers."""
+        layer, first = int(self.origins.layer[op]), self.origins.first_layers
+        if layer < 0:
+            return None
+        chunks = len(first) // len(self.stages)
+        return first[self.stages.index(stage) * chunks + int(self.ops.chunk[op])] + layer
 
 
 @dataclass(frozen=True)

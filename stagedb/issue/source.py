@@ -10,7 +10,6 @@ import numpy as np
 from stagedb.errors import StagedbError, UsageError
 from stagedb.issue.columns import (
     EDGE_KINDS,
-    STEP,
     TASK_KINDS,
     TEMPLATES,
     TYPES,
@@ -20,19 +19,19 @@ from stagedb.issue.columns import (
     Groups,
     Ints,
     Ops,
+    Origins,
     RankTable,
     Tasks,
     Workload,
 )
 from stagedb.store import Store
 
-PART = 1 << 40
-"""What the statement of the edges multiplies an op's chunk and part by."""
+NO_EDGES: Mapping[str, Any] = {"source": (), "target": (), "kind": ()}
 
 
 def find(store: Store, instance: str) -> Mapping[str, Any]:
     """The row of an instance. Raises UsageError where the store has none of this id."""
-    rows = store.read("export/instance", instance=instance)
+    rows = store.read("workload/instance", instance=instance)
     if not rows:
         raise UsageError(f"no instance {instance!r} in the store; `stagedb ls` lists them")
     return rows[0]
@@ -42,7 +41,7 @@ def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = N
     """Everything that an export or a timeline of an instance needs. `row` is what `find` gave for it."""
     row = row or find(store, instance)
     plan: dict[str, Any] = json.loads(row["plan"])
-    classes = store.read("export/classes", instance=instance)
+    classes = store.read("workload/classes", instance=instance)
     return Workload(
         instance=instance,
         name=row["name"],
@@ -50,31 +49,39 @@ def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = N
         model=row["model"],
         plan=plan,
         degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
-        classes=tuple(_class(store, instance, each) for each in classes),
+        classes=tuple(read_class(store, each) for each in classes),
         ranks=_ranks(store, instance, int(row["world"]), int(plan.get("ulysses", 1))),
-        groups=_groups(store.read("export/groups", instance=instance)[0]),
+        groups=_groups(store.read("workload/groups", instance=instance)[0]),
     )
 
 
-def _class(store: Store, instance: str, row: Mapping[str, Any]) -> ClassColumns:
-    number = int(row["number"])
-    where = {"instance": instance, "class": number}
-    ops = _ops(store.read("export/ops", **where)[0])
+def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> ClassColumns:
+    """The columns of one rank class. row: its row of `workload/classes`. edges: whether they are wanted.
+
+    Raises StagedbError where the class is broken.
+    """
+    number, where = int(row["number"]), {"class": row["id"]}
+    found, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
+    index = _ints(found["index"])
+    order = np.argsort(index)
+    if not np.array_equal(index[order], np.arange(int(row["ops"]))):
+        raise StagedbError(
+            f"rank class {number} has {len(index)} of its {row['ops']} ops: the instance is broken; remove it with "
+            "`stagedb rm` and make it again"
+        )
     return ClassColumns(
         number=number,
         digest=row["digest"],
         stages=tuple(row["stages"]),
-        ops=ops,
-        edges=_edges(store.read("export/edges", **where)[0], ops, number),
-        tasks=_tasks(store.read("export/tasks", **where)[0]),
+        ops=_ops(found, order),
+        edges=_edges(store.read("workload/edges", **where)[0] if edges else NO_EDGES),
+        tasks=_tasks(tasks),
+        origins=_origins(row, found, order, tasks),
     )
 
 
-def _ops(row: Mapping[str, Any]) -> Ops:
+def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
     # Sorted, so that the same instance gives the same bytes from every engine.
-    template = _codes(row["template"], TEMPLATES)
-    order = np.lexsort((_ints(row["order"]), template, _ints(row["chunk"])))
-
     def numbers(name: str) -> Ints:
         return _ints(row[name])[order]
 
@@ -84,7 +91,7 @@ def _ops(row: Mapping[str, Any]) -> Ops:
     return Ops(
         name=texts("name"),
         chunk=numbers("chunk"),
-        template=template[order],
+        template=_codes(row["template"], TEMPLATES)[order],
         order=numbers("order"),
         type=_codes(row["type"], TYPES)[order],
         when=_codes(row["when"], WHENS)[order],
@@ -100,21 +107,24 @@ def _ops(row: Mapping[str, Any]) -> Ops:
     )
 
 
-def _edges(row: Mapping[str, Any], ops: Ops, number: int) -> Edges:
-    part = np.select([ops.template == 0, ops.template == STEP], [0, 2], 1)
-    keys = (ops.chunk * 4 + part) * PART + ops.order
-    at = np.argsort(keys, kind="stable")
-    keys = keys[at]
-    source, target = _ints(row["source"]), _ints(row["target"])
-    if (keys[1:] == keys[:-1]).any() or not (np.isin(source, keys).all() and np.isin(target, keys).all()):
-        raise StagedbError(
-            f"the ops of rank class {number} have no single issue order: the instance is broken; remove it with "
-            "`stagedb rm` and make it again"
-        )
-    ends = at[np.searchsorted(keys, source)], at[np.searchsorted(keys, target)]
-    kind = _codes(row["kind"], EDGE_KINDS)
-    order = np.lexsort((kind, *ends))
-    return Edges(ends[0][order], ends[1][order], kind[order])
+def _origins(row: Mapping[str, Any], ops: Mapping[str, Any], order: Ints, tasks: Mapping[str, Any]) -> Origins:
+    return Origins(
+        id=tuple(ops["id"][at] for at in order),
+        sym=tuple(ops["sym"][at].partition("/")[2] for at in order),
+        block=tuple(ops["block"][at] for at in order),
+        position=_ints(ops["position"])[order],
+        layer=_ints(ops["layer"])[order],
+        temporary=_ints(ops["temporary"])[order],
+        tasks=tuple(tasks["id"][at] for at in np.argsort(_ints(tasks["index"]))),
+        first_layers=tuple(row["first_layers"]),
+        member=(row["cp"], row["ep"]),
+    )
+
+
+def _edges(row: Mapping[str, Any]) -> Edges:
+    source, target, kind = _ints(row["source"]), _ints(row["target"]), _codes(row["kind"], EDGE_KINDS)
+    order = np.lexsort((kind, source, target))
+    return Edges(source[order], target[order], kind[order])
 
 
 def _tasks(row: Mapping[str, Any]) -> Tasks:
@@ -129,7 +139,7 @@ def _tasks(row: Mapping[str, Any]) -> Tasks:
 
 
 def _ranks(store: Store, instance: str, world: int, distance: int) -> RankTable:
-    row = store.read("export/ranks", instance=instance)[0]
+    row = store.read("workload/ranks", instance=instance)[0]
     numbers = _ints(row["number"])
     order = np.argsort(numbers)
     if not np.array_equal(numbers[order], np.arange(world)):

@@ -1,8 +1,10 @@
 """What a step is timed with, and reading back what a stored profile was timed with."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.profile.whatif import Scaling
@@ -35,13 +37,17 @@ def read_profile(store: Store, profile: str) -> StoredProfile:
     if not rows:
         raise UsageError(f"no profile {profile!r} in the store; `stagedb ls profiles` lists them")
     (row,) = rows
-    asked = Asked(
+    return StoredProfile(asked_of(row), row["instance"], row["step"])
+
+
+def asked_of(row: Mapping[str, Any]) -> Asked:
+    """What a profile was made with. row: system and durations as JSON, scalings and blocking as lists."""
+    return Asked(
         parse_system(row["system"], "the profile's system"),
         None if row["durations"] is None else _measured(row["durations"]),
         tuple(Scaling.parse(each) for each in row["scalings"]),
         tuple(row["blocking"] or ()),
     )
-    return StoredProfile(asked, row["instance"], row["step"])
 
 
 def _measured(text: str) -> Durations:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stagedb.graph.symbolic import OpType
-from stagedb.instance import Bucket
 from stagedb.parallel import WIDTHS, Held, Plan, TaskKind
 from stagedb.profile.lives import Moment, Which
-from stagedb.profile.program import Item, Key, Program
+from stagedb.profile.program import Bucket, Item, Key, Program
 
 FORWARD, STEP = TaskKind.FORWARD, TaskKind.STEP
 

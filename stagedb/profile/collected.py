@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from stagedb.graph.symbolic import SymOp
-from stagedb.instance import Bucket
 from stagedb.profile.chunk import FORWARD, STEP, Chunk
 from stagedb.profile.lives import Category, Life, Moment, Which, brief
+from stagedb.profile.program import Bucket
 
 
 def collected(chunk: Chunk) -> Iterator[Life]:

@@ -1,14 +1,16 @@
 """What every rank class of an instance holds in memory over a step, computed from the store and written into it."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from stagedb.instance import RankClass, rank_classes
+from stagedb.issue.columns import ClassColumns
+from stagedb.issue.source import find, read_class
 from stagedb.parallel import Plan, Task, TaskKind
 from stagedb.profile.lifetimes import lives, saved
-from stagedb.profile.program import Item, Program, programs
+from stagedb.profile.program import Item, Member, Program, programs, tasks_of
 from stagedb.profile.usage import Alive, Point, Usage
 from stagedb.store import Store, read_graph
 
@@ -21,9 +23,9 @@ PHASES: Mapping[str, tuple[TaskKind, ...]] = {
 
 @dataclass(frozen=True)
 class ClassMemory:
-    """The memory of one rank of a class. `usage` tells live bytes at every point of the step; a program a chunk."""
+    """The memory of one rank of a class. `usage` has live bytes at every point of the step; a program a chunk."""
 
-    rank_class: RankClass
+    rank_class: ClassColumns
     programs: tuple[Program, ...]
     usage: Usage
 
@@ -64,22 +66,17 @@ class ClassMemory:
         found = self.usage.alive(self.peak)
         return sorted(found, key=lambda each: (-each.bytes, each.name, -1 if each.layer is None else each.layer))
 
-    def at(self, point: Point) -> tuple[Task, str | None, str]:
-        """The task of a point, and the id's end and the name of the op that runs then; no op at a task's end."""
+    def at(self, point: Point) -> tuple[Task, int | None, str]:
+        """The task of a point, and the place in the class and the name of the op that runs then.
+
+        There is no op at a task's end.
+        """
         task = self.usage.tasks[point.task]
         items = self.items(task)
         if point.index == len(items):
             return task, None, "the end"
-        chunk, item = items[point.index]
-        layer, bucket = self.programs[chunk].layers.get(item.position), item.bucket
-        if bucket is not None:
-            name = f"{item.op.name}.{bucket.index}"
-            return task, f"{chunk}/{item.position}/{name}", name
-        name = item.op.name
-        if layer is not None:
-            head, _, rest = name.partition(".")
-            name = f"{head}.{layer}.{rest}"
-        return task, f"{chunk}/{item.position}/{item.op.name}", name
+        row = items[point.index][1].row
+        return task, row, self.rank_class.ops.name[row]
 
     def items(self, task: Task) -> list[tuple[int, Item]]:
         """What a task runs, with the chunk that each item is of: a step runs all chunks'."""
@@ -87,57 +84,70 @@ class ClassMemory:
         return [(each.chunk, item) for each in chosen for item in each.items[task.kind]]
 
 
-def analyse(store: Store, graph: str, plan: Plan) -> tuple[ClassMemory, ...]:
-    """The memory of every rank class of a graph under a plan. Reads the graph, writes nothing."""
-    symbolic = read_graph(store, graph)
+def analyse(store: Store, instance: str) -> tuple[ClassMemory, ...]:
+    """The memory of every rank class of a stored instance. Reads the store alone, and writes nothing.
+
+    Raises UsageError where the store has no such instance.
+    """
+    row = find(store, instance)
+    graph, plan = read_graph(store, row["graph"]), Plan.from_mapping(json.loads(row["plan"]))
     found = []
-    for each in rank_classes(store, graph, plan):
-        made = programs(symbolic, plan, each)
+    for each in store.read("workload/classes", instance=instance):
+        columns = read_class(store, each, edges=False)
+        carried = {
+            int(bucket["op"]): tuple(map(Member, bucket["position"], bucket["weight"]))
+            for bucket in store.read("workload/buckets", **{"class": each["id"]})
+        }
+        made = programs(graph, plan, columns, carried)
         lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
         lengths[TaskKind.STEP, 0] = sum(len(one.items[TaskKind.STEP]) for one in made)
-        found.append(ClassMemory(each, made, Usage(lives(made, plan), each.work.tasks, lengths)))
+        found.append(ClassMemory(columns, made, Usage(lives(made, plan), tasks_of(columns), lengths)))
     return tuple(found)
 
 
 def record(store: Store, instance: str, found: tuple[ClassMemory, ...]) -> None:
-    """Write what was found into the store, beside the instance. The same twice is once."""
-    store.write_rows("memory/levels", list(_levels(found)), instance=instance)
-    store.write_rows("memory/tensors", list(_tensors(found)), instance=instance)
-    store.write_rows("memory/peaks", list(_peaks(instance, found)), instance=instance)
+    """Write what was found into the store, beside the instance. The same twice is once.
 
-
-def _levels(found: tuple[ClassMemory, ...]) -> Iterator[dict[str, Any]]:
+    Everything of a class is written in one transaction, so that whoever finds some of it finds all.
+    """
+    graph = find(store, instance)["graph"]
+    known = frozenset(name for each in found for program in each.programs for name in program.tensors)
     for each in found:
-        for moment, sizes in (*each.ends(), *each.peaks()):
-            for category, size in sizes.items():
-                row = {"class": each.rank_class.number, "moment": moment, "category": category, "bytes": size}
-                yield row
+        store.write_rows("memory/record", [_row(graph, instance, known, each)], instance=instance)
 
 
-def _tensors(found: tuple[ClassMemory, ...]) -> Iterator[dict[str, Any]]:
-    for each in found:
-        for place, alive in enumerate(each.alive()):
-            yield {
-                "class": each.rank_class.number,
+def _row(graph: str, instance: str, known: frozenset[str], each: ClassMemory) -> dict[str, Any]:
+    number, point = each.rank_class.number, each.peak
+    task, op, name = each.at(point)
+    origins = each.rank_class.origins
+    return {
+        "class": number,
+        "task": origins.tasks[point.task],
+        "op": None if op is None else origins.id[op],
+        "values": {
+            "instance": instance,
+            "class": number,
+            "peak": sum(each.usage.at(point).values()),
+            "phase": next(phase for phase, kinds in PHASES.items() if task.kind in kinds),
+            "task": point.task,
+            "microbatch": None if task.kind is TaskKind.STEP else task.microbatch,
+            "name": name,
+        },
+        "levels": [
+            {"moment": moment, "category": category, "bytes": size}
+            for moment, sizes in (*each.ends(), *each.peaks())
+            for category, size in sizes.items()
+        ],
+        "tensors": [
+            {
                 "place": place,
+                "sym": f"{graph}/{alive.name}" if alive.name in known else None,
                 "name": alive.name,
                 "layer": alive.layer,
                 "category": str(alive.category),
                 "count": alive.count,
                 "bytes": alive.bytes,
             }
-
-
-def _peaks(instance: str, found: tuple[ClassMemory, ...]) -> Iterator[dict[str, Any]]:
-    for each in found:
-        number, point = each.rank_class.number, each.peak
-        task, op, name = each.at(point)
-        yield {
-            "class": number,
-            "peak": sum(each.usage.at(point).values()),
-            "phase": next(phase for phase, kinds in PHASES.items() if task.kind in kinds),
-            "task": point.task,
-            "microbatch": None if task.kind is TaskKind.STEP else task.microbatch,
-            "op": None if op is None else f"{instance}/{number}/{op}",
-            "name": name,
-        }
+            for place, alive in enumerate(each.alive())
+        ],
+    }

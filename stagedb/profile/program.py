@@ -1,36 +1,67 @@
-"""What a rank class runs in a step: operators of each kind of task in issue order, and the storages that they use."""
+"""What a stored rank class runs in a step: ops of each kind of task in issue order, and the storages that they use.
+
+The class's ops are read from its instance; what they read and write, and the sizes of tensors, from the graph that the
+instance is of.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-from stagedb.graph.symbolic import BlockSpec, OpType, SymGraph, SymOp, SymTensor, Template
-from stagedb.instance import Bucket, Place, RankClass
-from stagedb.parallel import WIDTHS, Plan, TaskKind, splits
+import numpy as np
+
+from stagedb.graph.symbolic import BlockSpec, SymGraph, SymOp, SymTensor, Template
+from stagedb.instance import TEMPLATES, stands_at
+from stagedb.instance.layout import BUCKET, CUT
+from stagedb.issue.columns import TASK_KINDS, ClassColumns
+from stagedb.issue.columns import TEMPLATES as TEMPLATE_CODES
+from stagedb.parallel import WIDTHS, Plan, Task, TaskKind, splits
 from stagedb.symbols import evaluate
 
 Key = tuple[str, int]
 """A tensor of the block at a position of the stage."""
 
-TEMPLATES: Mapping[TaskKind, tuple[Template, ...]] = {
-    TaskKind.FORWARD: (Template.FORWARD,),
-    TaskKind.BACKWARD: (Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT),
-    TaskKind.INPUT_GRADIENT: (Template.INPUT_GRADIENT,),
-    TaskKind.WEIGHT_GRADIENT: (Template.WEIGHT_GRADIENT,),
-    TaskKind.STEP: (Template.STEP,),
-}
+
+@dataclass(frozen=True)
+class Place:
+    """A block at a position of a chunk. layer: counted over the chunks of the stage, None outside layers."""
+
+    position: int
+    block: str
+    layer: int | None
+
+
+@dataclass(frozen=True)
+class Member:
+    """A weight at a position of the stage."""
+
+    position: int
+    weight: str
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket's collective: the weights whose gradients, or whose parameters, it carries.
+
+    gathers: it puts parameters together, instead of reducing gradients. bytes_in, bytes_out: on one rank.
+    """
+
+    gathers: bool
+    bytes_in: int
+    bytes_out: int
+    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True)
 class Item:
     """One operator, or one bucket's collective, where it is issued. `reads` and `writes` are storages, each once.
 
-    temporary: bytes that it holds beside them while it runs. message: bytes of its operand, where it communicates.
+    row: its place among the ops of the class. temporary: bytes that it allocates only while it runs. message: bytes of
+    its operand, where it communicates.
     """
 
     op: SymOp
+    row: int
     position: int
-    number: int
     reads: tuple[Key, ...] = ()
     writes: tuple[Key, ...] = ()
     temporary: int = 0
@@ -74,43 +105,90 @@ def storage_of(storage: Mapping[Key, Key], key: Key) -> Key:
     return key
 
 
-def programs(graph: SymGraph, plan: Plan, each: RankClass) -> tuple[Program, ...]:
-    """The programs of the chunks of a rank class of a graph's instance under a plan."""
-    return tuple(_Making(graph, plan, each, chunk).make() for chunk in range(len(each.work.chunks)))
+Carried = Mapping[int, tuple[Member, ...]]
+"""By place among the ops of a class: the weights that a bucket carries."""
+
+
+def tasks_of(columns: ClassColumns) -> tuple[Task, ...]:
+    """The tasks of a class in the order in which it runs them."""
+    tasks = columns.tasks
+    rows = zip(tasks.kind.tolist(), tasks.microbatch.tolist(), tasks.chunk.tolist(), strict=True)
+    return tuple(Task(TaskKind(TASK_KINDS[kind]), microbatch, chunk) for kind, microbatch, chunk in rows)
+
+
+def programs(graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried) -> tuple[Program, ...]:
+    """The programs of the chunks of a rank class, of an instance of a graph under a plan."""
+    chunks = 1 + int(columns.ops.chunk.max(initial=0))
+    return tuple(_Making(graph, plan, columns, carried, chunk).make() for chunk in range(chunks))
 
 
 class _Making:
     """What making a program looks things up in."""
 
-    def __init__(self, graph: SymGraph, plan: Plan, each: RankClass, chunk: int) -> None:
-        self.graph, self.plan, self.chunk, self.work = graph, plan, chunk, each.work.chunks[chunk]
-        self.stage, self.split = self.work.stage, splits(each.work.tasks)
-        self.env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *each.work.member)}
+    def __init__(self, graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, chunk: int) -> None:
+        self.graph, self.plan, self.columns, self.carried, self.chunk = graph, plan, columns, carried, chunk
+        self.split = splits(tasks_of(columns))
+        self.env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
         self.widths = {name: WIDTHS[format_] for name, format_ in plan.dtypes.names().items()}
-        self.values: dict[tuple[str, bool, int], int] = {}
+        self.values: dict[str, int] = {}
         self.tensors = {tensor.name: tensor for tensor in graph.tensors}
+        self.ops = {op.name: op for op in graph.ops}
         self.by_block: dict[str, list[SymOp]] = {}
         for op in graph.ops:
             self.by_block.setdefault(op.block, []).append(op)
+        self.rows = np.flatnonzero(columns.ops.chunk == chunk).tolist()
+        self.places, self.ends = self._places()
         self.storage: dict[Key, Key] = {
-            **dict(_ports(graph.blocks, self.stage.places, self.stage.has_previous, self.stage.has_next)),
-            **dict(_ties(self.tensors, self.stage.standing())),
+            **dict(_ports(graph.blocks, self.places, "previous" in self.ends.values(), "next" in self.ends.values())),
+            **dict(_ties(self.tensors, {place.block: place.position for place in self.places if place.layer is None})),
         }
-        for place in self.stage.with_cuts():
-            again = self.recomputes(place)
-            for op in self.by_block[place.block]:
-                if not self.present(op, again) and op.reads:
-                    self.storage |= {(made, place.position): (op.reads[0], place.position) for made in op.writes}
+        present = self._present()
+        for position, block, again in self._standing():
+            for op in self.by_block[block]:
+                here = stands_at(self.ends.get(position), op.type, op.template)
+                if here and (op.name, position) not in present and op.reads:
+                    self.storage |= {(made, position): (op.reads[0], position) for made in op.writes}
             for tensor in graph.tensors:
-                if tensor.block == place.block and tensor.storage is not None:
-                    self.storage[tensor.name, place.position] = (tensor.storage, place.position)
-                if tensor.block == place.block and tensor.repeats is not None and not again:
-                    self.storage[tensor.name, place.position] = (tensor.repeats, place.position)
+                if tensor.block == block and tensor.storage is not None:
+                    self.storage[tensor.name, position] = (tensor.storage, position)
+                if tensor.block == block and tensor.repeats is not None and not again:
+                    self.storage[tensor.name, position] = (tensor.repeats, position)
+
+    def _places(self) -> tuple[list[Place], dict[int, str]]:
+        """The blocks of the chunk in forward order, and at which positions messages lead to other stages."""
+        origins = self.columns.origins
+        found: dict[int, Place] = {}
+        cuts = set()
+        for row in self.rows:
+            position, block, layer = int(origins.position[row]), origins.block[row], int(origins.layer[row])
+            if block == CUT:
+                cuts.add(position)
+            elif block != BUCKET:
+                found[position] = Place(position, block, None if layer < 0 else layer)
+        return [found[position] for position in sorted(found)], {
+            position: "previous" if position < 0 else "next" for position in cuts
+        }
+
+    def _standing(self) -> Iterator[tuple[int, str, bool]]:
+        """Position and block of every place, cuts included, and whether it recomputes."""
+        for place in self.places:
+            yield place.position, place.block, self.recomputes(place)
+        for position in self.ends:
+            yield position, CUT, True
+
+    def _present(self) -> set[Key]:
+        """Symbolic ops that are copied, by position; of a loop, those of its first turn."""
+        origins = self.columns.origins
+        found = set()
+        for row in self.rows:
+            sym = origins.sym[row]
+            if origins.id[row].endswith((f"/{sym}", f"/{sym}.0")):
+                found.add((sym, int(origins.position[row])))
+        return found
 
     def make(self) -> Program:
         sizes = {tensor.name: self.value(tensor.bytes) for tensor in self.graph.tensors if self.present(tensor)}
-        again = [place.position for place in self.stage.places if place.layer is not None and self.recomputes(place)]
-        places = self.stage.places
+        again = [place.position for place in self.places if place.layer is not None and self.recomputes(place)]
         halves = (TaskKind.INPUT_GRADIENT, TaskKind.WEIGHT_GRADIENT)
         backwards = halves if self.split else (TaskKind.BACKWARD,)
         return Program(
@@ -120,77 +198,52 @@ class _Making:
             tensors=self.tensors,
             sizes=sizes,
             parts=dict(self.parts()),
-            places=[(place.position, place.block) for place in places],
-            layers={place.position: place.layer for place in places},
+            places=[(place.position, place.block) for place in self.places],
+            layers={place.position: place.layer for place in self.places},
             recomputing=frozenset(again),
             storage=self.storage,
             gradients=dict(self.gradients()),
         )
 
-    @cached_property
-    def widest(self) -> int:
-        """The most ops that a loop has."""
-        return max((1 + op.order - op.loop for op in self.graph.ops if op.loop is not None), default=0)
-
     def recomputes(self, place: Place) -> bool:
         return place.layer is None or self.plan.recomputes(place.layer)
 
-    def value(self, text: str, again: bool = True, step: int = 0) -> int:
-        if (text, again, step) not in self.values:
-            env = {**self.env, "step": step + 1}
-            self.values[text, again, step] = evaluate(text, env if again else {**env, "runs": 1})
-        return self.values[text, again, step]
+    def value(self, text: str) -> int:
+        if text not in self.values:
+            self.values[text] = evaluate(text, self.env)
+        return self.values[text]
 
-    def present(self, row: SymOp | SymTensor, again: bool = True, step: int = 0) -> bool:
-        return row.present is None or self.value(row.present, again, step) > 0
-
-    def turns(self, op: SymOp, place: Place) -> Iterator[tuple[int, int]]:
-        """In which turns an op runs, and its number in each; one that is in no loop runs once."""
-        slots = self.work.order.slots
-        upward = op.template in (Template.FORWARD, Template.STEP)
-        begin = self.work.order.upward if upward else self.work.order.downward
-        if op.times is None or op.loop is None:
-            yield 0, begin(place.position) + op.order * slots
-            return
-        width = self.widest
-        for step in range(self.value(op.times)):
-            yield step, begin(place.position) + op.loop * slots + step * width + op.order - op.loop
+    def present(self, tensor: SymTensor) -> bool:
+        return tensor.present is None or self.value(tensor.present) > 0
 
     def resolve(self, key: Key) -> Key:
         return storage_of(self.storage, key)
 
     def items(self, kind: TaskKind) -> tuple[Item, ...]:
-        templates = TEMPLATES[kind]
-        found = []
-        for place in self.stage.with_cuts():
-            for op in self.by_block[place.block]:
-                if op.template not in templates or not _stands(op, place):
-                    continue
-                reads, writes = (
-                    tuple(dict.fromkeys(self.resolve((name, place.position)) for name in names))
-                    for names in (op.reads, op.writes)
-                )
-                for step, number in self.turns(op, place):
-                    if self.present(op, self.recomputes(place), step):
-                        message = 0 if op.comm_bytes is None else self.value(op.comm_bytes, step=step)
-                        temporary = self.value(op.temporary, step=step)
-                        found.append(Item(op, place.position, number, reads, writes, temporary, message))
-        ops = {op.name: op for op in self.by_block.get("bucket", ())}
-        for bucket in self.work.buckets:
-            if ops[bucket.op].template in templates:
-                found.append(Item(ops[bucket.op], bucket.position, bucket.base + bucket.slot, bucket=bucket))
-        return tuple(sorted(found, key=lambda item: item.number))
+        codes = {TEMPLATE_CODES.index(template) for template in TEMPLATES[kind]}
+        ops = self.columns.ops
+        rows = sorted(row for row in self.rows if int(ops.template[row]) in codes)
+        return tuple(self.item(row) for row in sorted(rows, key=lambda row: int(ops.order[row])))
+
+    def item(self, row: int) -> Item:
+        ops, origins = self.columns.ops, self.columns.origins
+        op, position, size = self.ops[origins.sym[row]], int(origins.position[row]), int(ops.size[row])
+        if op.block == BUCKET:
+            members = self.carried.get(row, ())
+            return Item(op, row, position, bucket=Bucket(op.kind == "all_gather", size, int(ops.result[row]), members))
+        reads, writes = (
+            tuple(dict.fromkeys(self.resolve((name, position)) for name in names)) for names in (op.reads, op.writes)
+        )
+        return Item(op, row, position, reads, writes, int(origins.temporary[row]), size)
 
     def parts(self) -> Iterator[tuple[str, int]]:
         for name, tensor in self.tensors.items():
-            owner = tensor
-            if tensor.role == "optimizer_state":
-                owner = self.tensors[name.rpartition(".")[0]]
+            owner = self.tensors[name.rpartition(".")[0]] if tensor.role == "optimizer_state" else tensor
             if owner.shard is not None and self.present(owner):
                 yield name, self.value(owner.shard) * self.widths[tensor.dtype]
 
     def gradients(self) -> Iterator[tuple[Key, Key]]:
-        for place in self.stage.places:
+        for place in self.places:
             step = [op for op in self.by_block[place.block] if op.template is Template.STEP]
             makers = {name: op for op in step for name in op.writes}
             for op in step:
@@ -202,13 +255,6 @@ class _Making:
                     while gradient in makers:
                         gradient = makers[gradient].reads[0]
                     yield self.resolve((gradient, place.position)), self.resolve((weight, place.position))
-
-
-def _stands(op: SymOp, place: Place) -> bool:
-    """Whether a message is sent, or received and gathered, at this end of the stage; all else stands in its block."""
-    if place.end is None:
-        return True
-    return (place.end == "previous") == ((op.type is not OpType.SEND) == (op.template is Template.FORWARD))
 
 
 def _ports(

@@ -7,32 +7,26 @@ when it is whole.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
-from stagedb.errors import StagedbError
 from stagedb.faults import fault_point
-from stagedb.issue.columns import STEP, TASK_KINDS, TEMPLATES, TYPES, ClassColumns, Ints
-from stagedb.profile.network import Reason
+from stagedb.issue.columns import STEP, TASK_KINDS, TEMPLATES
+from stagedb.profile.path_rows import Row, path_rows
 from stagedb.profile.profiling import JobProfile
 from stagedb.profile.whatif import Scaling
-from stagedb.store import Store, building, delete
-from stagedb.systems import Durations, Wires
+from stagedb.store import Lease, Store, building, delete
+from stagedb.systems import Durations
 
 FORMAT = 1
 """Version of what a profile holds; part of its id."""
 
 AT_ONCE = 2_000
-"""Rows that one transaction writes."""
+"""Nodes that one transaction writes, about."""
 
 Progress = Callable[[int, int], None]
-
-Row = Mapping[str, Any]
 
 
 def profile_id(job: JobProfile) -> str:
@@ -67,21 +61,7 @@ def record_profile(
         delete(store, "Profile", found)
     with building(store, "Profile", found, _properties(job, name)) as lease:
         if lease is not None:
-            places = {each.number: _places(store, job.workload.instance, each) for each in job.workload.classes}
-            parts = {
-                "lane_times": list(_lanes(found, job)),
-                "op_times": list(_ops(found, job, places)),
-                "task_times": list(_tasks(found, job, places)),
-                "critical": list(_critical(found, job)),
-            }
-            done, of = 0, sum(len(rows) for rows in parts.values())
-            for statement, rows in parts.items():
-                for start in range(0, len(rows), AT_ONCE):
-                    lease.renew()
-                    store.write_rows(f"profile/{statement}", rows[start : start + AT_ONCE])
-                    done += len(rows[start : start + AT_ONCE])
-                    progress(done, of)
-                fault_point(f"profile.{statement}")
+            _Writing(store, lease, found, job, progress).run()
     if lease is None:
         store.write("profile/touch", profile=found, name=name)
     return found, lease is not None
@@ -91,51 +71,6 @@ def _figures(job: JobProfile) -> Row:
     """What `profile/figures` tells of a profile that is as this one."""
     dimensions = [each.name for each in job.system.dimensions]
     return {"step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu, "dimensions": dimensions}
-
-
-@dataclass(frozen=True)
-class _Places:
-    """Of a class's ops and tasks, in the order of its columns, what the store says of them besides.
-
-    ids, block, layer (on its stage; -1 outside layers) of ops; tasks: ids of tasks. stages and first_layers: the
-    class's, which make a layer its number in the model.
-    """
-
-    ids: tuple[str, ...]
-    block: tuple[str, ...]
-    layer: Ints
-    tasks: tuple[str, ...]
-    stages: tuple[int, ...]
-    first_layers: tuple[int, ...]
-
-    def layer_in_model(self, op: int, chunk: int, stage: int) -> int | None:
-        """The number of an op's layer in the model, on one of the class's stages; None outside layers."""
-        if self.layer[op] < 0:
-            return None
-        chunks = len(self.first_layers) // len(self.stages)
-        return self.first_layers[self.stages.index(stage) * chunks + chunk] + int(self.layer[op])
-
-
-def _places(store: Store, instance: str, columns: ClassColumns) -> _Places:
-    where = {"instance": instance, "class": columns.number}
-    ops, tasks = store.read("profile/ops", **where)[0], store.read("profile/tasks", **where)[0]
-    layers = next(row for row in store.read("profile/layers", instance=instance) if row["class"] == columns.number)
-    template = np.array([TEMPLATES.index(each) for each in ops["template"]], np.int64)
-    # As the columns are sorted.
-    order = np.lexsort((np.array(ops["order"], np.int64), template, np.array(ops["chunk"], np.int64)))
-    by_index = np.argsort(np.array(tasks["index"], np.int64))
-    if len(order) != len(columns.ops) or len(by_index) != len(columns.tasks):
-        raise StagedbError(
-            f"instance {instance} is not what was profiled: it was removed or made again meanwhile; profile it again"
-        )
-    return _Places(
-        ids=tuple(ops["id"][at] for at in order),
-        block=tuple(ops["block"][at] for at in order),
-        layer=np.array(ops["layer"], np.int64)[order],
-        tasks=tuple(tasks["id"][at] for at in by_index),
-        stages=tuple(layers["stages"]),
-        first_layers=tuple(layers["first_layers"]),
-    )
 
 
 def _properties(job: JobProfile, name: str | None) -> dict[str, Any]:
@@ -192,12 +127,63 @@ def _exact(number: Fraction) -> str:
     return decimal if Fraction(decimal) == number else str(number)
 
 
-def _lanes(profile: str, job: JobProfile) -> Iterator[Row]:
+@dataclass
+class _Writing:
+    """The statements of one profile, in the order in which they build on each other."""
+
+    store: Store
+    lease: Lease
+    profile: str
+    job: JobProfile
+    progress: Progress
+
+    def run(self) -> None:
+        lanes = [_lane(self.profile, self.job, lane.number) for lane in self.job.times.network.lanes]
+        path = path_rows(self.profile, self.job, lanes)
+        parts: dict[str, Sequence[Row]] = {
+            "lane_times": list(_lanes(self.profile, self.job, lanes)),
+            "op_times": list(_ops(self.profile, self.job)),
+            "task_times": list(_tasks(self.profile, self.job, lanes)),
+            "segments": path.segments,
+            "legs": path.legs,
+        }
+        named = {statement: {"profile": self.profile} for statement in ("lane_times", "segments", "legs")}
+        done, of = 0, sum(_size(row) for rows in parts.values() for row in rows)
+        for statement, rows in parts.items():
+            for batch in _batches(rows):
+                self.lease.renew()
+                self.store.write_rows(f"profile/{statement}", batch, **named.get(statement, {}))
+                done += sum(map(_size, batch))
+                self.progress(done, of)
+            fault_point(f"profile.{statement}")
+        if path.legs:
+            self.store.write("profile/chain_legs", profile=self.profile)
+
+
+def _size(row: Row) -> int:
+    """How many nodes or edges a row writes, about."""
+    return max(1, len(row.get("ops", ())))
+
+
+def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Rows that one transaction writes."""
+    batch: list[Row] = []
+    for row in rows:
+        if batch and sum(map(_size, batch)) + _size(row) > AT_ONCE:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def _lanes(profile: str, job: JobProfile, lanes: Sequence[Row]) -> Iterator[Row]:
     for lane, spent in zip(job.times.network.lanes, job.times.lanes, strict=True):
         yield {
             "id": f"{profile}/{lane.number}",
+            "of": f"{job.workload.instance}/{lane.rank_class}",
             "values": {
-                **_lane(profile, job, lane.number),
+                **lanes[lane.number],
                 "ranks": lane.ranks,
                 "busy": spent.busy,
                 "exposed": spent.exposed,
@@ -219,105 +205,51 @@ def _lane(profile: str, job: JobProfile, number: int) -> dict[str, Any]:
     }
 
 
-def _ops(profile: str, job: JobProfile, places: Mapping[int, _Places]) -> Iterator[Row]:
+def _ops(profile: str, job: JobProfile) -> Iterator[Row]:
+    """Rows of columns, each of at most `AT_ONCE` ops of one lane: many small rows would be several times as slow."""
     net = job.times.network
     for lane, columns, timed, spent in zip(net.lanes, net.columns, job.durations.lanes, job.times.lanes, strict=True):
-        ops, place, times = columns.ops, places[lane.rank_class], spent.ops
-        common = {**_lane(profile, job, lane.number), "instance": job.workload.instance, "ranks": lane.ranks}
-        numbers = {
-            "chunk": ops.chunk,
-            "flops": ops.flops,
-            "bytes": ops.bytes,
-            "message": ops.size,
-            "duration": timed.ns,
-            "count": times.runs,
-            "total": times.time,
-            "exposed": times.exposed,
-            "slack": times.slack,
-            "critical": times.critical,
-            "times_critical": times.critical_runs,
+        times, total = spent.ops, len(columns.ops)
+        listed: dict[str, Sequence[Any]] = {
+            "ops": columns.origins.id,
+            "layer": [columns.layer_in_model(op, lane.stage) for op in range(total)],
+            "duration": timed.ns.tolist(),
+            "count": times.runs.tolist(),
+            "total": times.time.tolist(),
+            "exposed": times.exposed.tolist(),
+            "slack": times.slack.tolist(),
+            "critical": times.critical.tolist(),
+            "times_critical": times.critical_runs.tolist(),
+            "rule": timed.rule,
+            "dimension": timed.dimension,
+            # Lists side by side; nothing for what sends nothing.
+            "wires": [[name for name, _ in wires] or None for wires in timed.wires],
+            "wire_bytes": [[sent for _, sent in wires] or None for wires in timed.wires],
         }
-        listed = {name: column.tolist() for name, column in numbers.items()}
-        for op, (type_, chunk) in enumerate(zip(ops.type.tolist(), listed["chunk"], strict=True)):
-            yield {
-                "id": f"{profile}/{lane.number}/{op}",
-                "of": place.ids[op],
-                "values": {
-                    **common,
-                    "op": place.ids[op],
-                    "name": ops.name[op],
-                    "type": TYPES[type_],
-                    "kind": ops.kind[op],
-                    "phase": ops.phase[op],
-                    "axis": ops.axis[op] or None,
-                    "block": place.block[op],
-                    "layer": place.layer_in_model(op, chunk, lane.stage),
-                    "dtype": ops.dtype[op] or None,
-                    "rule": timed.rule[op],
-                    "dimension": timed.dimension[op],
-                    **_sent(timed.wires[op]),
-                    **{name: column[op] for name, column in listed.items()},
-                },
-            }
+        for start in range(0, total, AT_ONCE):
+            part = {name: list(column[start : start + AT_ONCE]) for name, column in listed.items()}
+            yield {"lane": f"{profile}/{lane.number}", **part}
 
 
-def _sent(wires: Wires) -> Row:
-    """Lists side by side; nothing of what sends nothing."""
-    return {"wires": [name for name, _ in wires], "wire_bytes": [sent for _, sent in wires]} if wires else {}
-
-
-def _tasks(profile: str, job: JobProfile, places: Mapping[int, _Places]) -> Iterator[Row]:
-    net, legs = job.times.network, job.times.path.legs()
-    reasons = _reasons(job)
-    on_path: dict[tuple[int, int], list[int]] = {}
-    for number, key in enumerate(zip(legs.lane.tolist(), legs.task.tolist(), strict=True)):
-        on_path.setdefault(key, []).append(number)
-    starts, finishes = legs.start.tolist(), legs.finish.tolist()
+def _tasks(profile: str, job: JobProfile, lanes: Sequence[Row]) -> Iterator[Row]:
+    net = job.times.network
     for lane, columns, spent in zip(net.lanes, net.columns, job.times.lanes, strict=True):
-        tasks, times, place = columns.tasks, spent.tasks, places[lane.rank_class]
-        common = _lane(profile, job, lane.number)
+        tasks, times = columns.tasks, spent.tasks
         for index in range(len(tasks)):
-            kind, mine = int(tasks.kind[index]), on_path.get((lane.number, index), [])
+            kind = TASK_KINDS[int(tasks.kind[index])]
             yield {
                 "id": f"{profile}/{lane.number}/t{index}",
-                "of": place.tasks[index],
+                "lane": f"{profile}/{lane.number}",
+                "of": columns.origins.tasks[index],
                 "values": {
-                    **common,
+                    **lanes[lane.number],
                     "index": index,
-                    "kind": TASK_KINDS[kind],
-                    "microbatch": None if TASK_KINDS[kind] == TEMPLATES[STEP] else int(tasks.microbatch[index]),
+                    "kind": kind,
+                    "microbatch": None if kind == TEMPLATES[STEP] else int(tasks.microbatch[index]),
                     "chunk": int(tasks.chunk[index]),
                     "start": int(times.start[index]),
                     "finish": int(times.finish[index]),
                     "slack": int(times.slack[index]),
                     "critical": int(times.critical[index]),
-                    "legs": mine,
-                    "leg_starts": [starts[each] for each in mine],
-                    "leg_finishes": [finishes[each] for each in mine],
-                    "leg_reasons": [reasons[each] for each in mine],
                 },
             }
-
-
-def _reasons(job: JobProfile) -> Sequence[str]:
-    """Why the first node of each leg of the critical path began no earlier."""
-    path = job.times.path
-    fresh = np.ones(len(path), bool)
-    fresh[1:] = (path.lane[1:] != path.lane[:-1]) | (path.task[1:] != path.task[:-1])
-    return [Reason(each).name.lower() for each in path.reason[fresh].tolist()]
-
-
-def _critical(profile: str, job: JobProfile) -> Iterator[Row]:
-    legs, reasons = job.times.path.legs(), _reasons(job)
-    ids = [f"{profile}/{lane}/t{task}" for lane, task in zip(legs.lane.tolist(), legs.task.tolist(), strict=True)]
-    took, finish = (legs.finish - legs.start).tolist(), legs.finish.tolist()
-    for number, (source, target) in enumerate(pairwise(ids)):
-        yield {
-            "source": source,
-            "target": target,
-            "number": number,
-            "time": finish[number],
-            "source_ns": took[number],
-            "target_ns": took[number + 1],
-            "reason": reasons[number + 1],
-        }

@@ -14,7 +14,6 @@ from stagedb.api import InstanceInfo, Stagedb
 from stagedb.errors import StagedbError
 from stagedb.export import chakra_pb2 as pb
 from stagedb.export.reading import TraceColumns, read_trace
-from stagedb.parallel import Plan
 from stagedb.reference.counts import Counts, Difference, Message, compare
 from stagedb.reference.memory import compare_memory, memory_notes
 from stagedb.reference.order import Event, compare_order, traced, work
@@ -133,8 +132,7 @@ def trace_counts(trace: TraceColumns) -> Counts:
 
 def store_counts(db: Stagedb, instance: InstanceInfo, rank: int) -> Counts:
     """The counts of one rank as the store holds them: its class's operators, times the tasks that run them."""
-    plan = Plan.from_mapping(instance.plan)
-    rows = db.store.read("reference/counts", instance=instance.id, rank=rank, microbatches=plan.microbatches)
+    rows = db.store.read("reference/counts", instance=instance.id, rank=rank)
     flops: dict[tuple[str, str], int] = {}
     messages: Counter[Message] = Counter()
     for row in rows:

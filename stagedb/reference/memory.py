@@ -5,7 +5,7 @@ from typing import Any
 
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.graph.operators import LayerNorm, load
-from stagedb.parallel import Mesh, Plan, TaskKind
+from stagedb.parallel import TaskKind
 from stagedb.profile import Category, ClassMemory, analyse
 from stagedb.reference.counts import Difference
 from stagedb.reference.records import Record
@@ -34,11 +34,8 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
     theirs = record.memory
     if theirs is None:
         return
-    plan = Plan.from_mapping(instance.plan)
-    here = Mesh.of(plan).coordinates(record.rank)
-    classes = analyse(db.store, instance.graph, plan)
-    places = {place: each for each in classes for place in each.rank_class.places}
-    found = places.get((here["pp"], (here["cp"], 0))) or places[here["pp"], (0, 0)]
+    (row,) = db.store.read("reference/class_of", instance=instance.id, rank=record.rank)
+    found = next(each for each in analyse(db.store, instance.id) if each.rank_class.number == row["class"])
     statistics = _Statistics(found, record.config)
     start = found.usage.before()
     yield Difference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0))

@@ -17,7 +17,7 @@ from stagedb.api import GraphWords, InstanceInfo, Stagedb
 from stagedb.export import chakra_pb2 as pb
 from stagedb.export import read_trace
 from stagedb.models import Card, card_names, load_card
-from stagedb.parallel import Plan, TaskKind
+from stagedb.parallel import TaskKind
 from stagedb.parallel.dtypes import WIDTHS
 from stagedb.profile import Category, ClassMemory, Point, analyse
 
@@ -85,7 +85,8 @@ def _row(db: Stagedb, row: Mapping[str, Any]) -> Iterator[Published]:
                 raise ValueError(f"published.yaml: {quantity!r} is no quantity")
             what = match["what"]
             if what in MEMORY:
-                found = analyse(db.store, graph.id, Plan.from_mapping(row["plan"]))
+                instance = instance or db.instantiate(card, **row["plan"])
+                found = analyse(db.store, instance.id)
                 value = MEMORY[what](next(each for each in found if 0 in each.rank_class.stages))
             else:
                 instance = instance or db.instantiate(card, **row["plan"])

@@ -1,5 +1,6 @@
 """A connection to a store: statements of `cypher/` read and written, free queries answered, through one door each."""
 
+import json
 import os
 import random
 import time
@@ -13,6 +14,7 @@ import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import embedded, queries, targets
+from stagedb.store.columns import graph_properties
 from stagedb.store.failures import ConnectionLost, OutOfMemory, is_out_of_memory, translated, unreachable
 from stagedb.store.migrations import Migration, described, pending
 from stagedb.store.statements import Statement, load
@@ -55,6 +57,8 @@ class Store:
         """`embedded` or `neo4j`."""
         self.uri = uri
         """Where it is; without an account."""
+        self.migrated = False
+        """Whether a store that held something was brought up to date while it was opened."""
 
     def __enter__(self) -> Self:
         return self
@@ -139,9 +143,7 @@ class Store:
         """
         todo = pending(self.version())
         for migration in todo:
-            with translated(self.uri, f"migration {migration.version}"):
-                for text in migration.statements:
-                    self._define(text)
+            self._apply(migration)
         if todo:
             self.write("schema/mark", version=todo[-1].version, now=time.time_ns() // 1_000_000)
         if todo and self.engine == "neo4j":
@@ -149,6 +151,20 @@ class Store:
             with translated(self.uri, "waiting for its indexes"):
                 self._driver.execute_query(AWAIT_INDEXES, database_=self._database)
         return todo
+
+    def _apply(self, migration: Migration) -> None:
+        with translated(self.uri, f"migration {migration.version}"):
+            for dropped in migration.drops:
+                self._define(f"DROP {dropped} IF EXISTS")
+            for text in migration.statements:
+                self._define(text)
+            for name in migration.work:
+                while self.write(f"schema/{name}").get("done", 0) > 0:
+                    pass
+            if migration.work:
+                for graph in self.read("schema/graphs_v3"):
+                    properties = graph_properties(graph["options"], json.loads(graph["sizes"]))
+                    self.write("schema/graph_v3", id=graph["id"], properties=properties)
 
     def _define(self, text: str) -> None:
         """Make a constraint or an index: a transaction of its own, whose text comes from the schema table alone."""
@@ -193,6 +209,7 @@ def connect(
             )
         if todo:
             store.migrate()
+            store.migrated = version > 0
     except BaseException:
         store.close()
         raise

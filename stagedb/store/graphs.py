@@ -20,6 +20,7 @@ from stagedb.graph.symbolic import (
     Template,
     When,
 )
+from stagedb.store.columns import graph_properties
 from stagedb.store.connection import Store
 from stagedb.store.leases import building
 
@@ -30,6 +31,7 @@ def write_graph(store: Store, graph: SymGraph) -> bool:
     Nobody sees it before it is whole. Of two processes that write the same graph at once, one waits for the other.
     """
     properties = {
+        **graph_properties(graph.options, graph.sizes),
         "name": graph.name,
         "recipe": graph.recipe,
         "options": graph.options,
@@ -41,7 +43,7 @@ def write_graph(store: Store, graph: SymGraph) -> bool:
         if lease is None:
             return False
         for name, rows in _rows(graph).items():
-            store.write_rows(f"build/{name}", rows)
+            store.write_rows(f"build/{name}", rows, **({"graph": graph.key} if name in _OF_GRAPH else {}))
             lease.renew()
             fault_point(f"build.{name}")
     return True
@@ -74,6 +76,10 @@ def read_graph(store: Store, id: str) -> SymGraph:
             for each in store.read("build/all_edges", id=id)
         ),
     )
+
+
+_OF_GRAPH = ("tensors", "ops")
+"""Statements that connect what they write to its graph."""
 
 
 def _rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:

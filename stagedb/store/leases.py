@@ -20,6 +20,7 @@ import psutil
 from stagedb.errors import StagedbError
 from stagedb.store.connection import Store
 from stagedb.store.failures import ConnectionLost
+from stagedb.store.schema import VERSION, members
 
 Kind = Literal["Graph", "Instance", "Profile"]
 
@@ -30,11 +31,7 @@ CHUNK = 2_000
 """Nodes that one transaction deletes."""
 
 _WAIT = 0.2
-_MEMBERS: Mapping[Kind, tuple[str, ...]] = {
-    "Graph": ("symop", "symtensor"),
-    "Instance": ("op", "task", "rank", "group", "rankclass", "memory", "memorylevel", "memorytensor"),
-    "Profile": ("optime", "tasktime", "lanetime"),
-}
+_PARENTS: Mapping[Kind, str] = {"Instance": "graph", "Profile": "instance"}
 
 
 class Lease:
@@ -58,7 +55,7 @@ class Lease:
                 self._extend()
 
     def _extend(self) -> None:
-        if not self._store.write(f"build/renew_{self._low}", id=self._id, owner=self._owner, lease=_milliseconds()):
+        if not self._store.write(f"lifecycle/renew_{self._low}", id=self._id, owner=self._owner, lease=_milliseconds()):
             raise self._lost()
         self._renewed = time.monotonic()
 
@@ -69,7 +66,7 @@ class Lease:
                 self.renew()
 
     def _finish(self) -> None:
-        if not self._store.write(f"build/finish_{self._low}", id=self._id, owner=self._owner):
+        if not self._store.write(f"lifecycle/finish_{self._low}", id=self._id, owner=self._owner):
             raise self._lost()
 
     def _lost(self) -> StagedbError:
@@ -85,7 +82,7 @@ def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -
 
     Gives None if it is there and whole: nothing is to be done. While another process builds it, this waits; where that
     one died, this takes over, with what it left cleared away. An error inside clears what was made and goes on.
-    Raises StagedbError for a profile whose instance is not there.
+    Raises StagedbError for a profile whose instance is not there, and for an instance whose graph is not there.
     """
     lease = _claim(store, kind, id, properties)
     if lease is None:
@@ -120,13 +117,13 @@ def delete(store: Store, kind: Kind, id: str) -> bool:
     if kind == "Instance":
         _check_profiles(store, id)
     row = store.write(
-        f"build/retire_{kind.lower()}", id=id, owner=owner, lease=_milliseconds(), dead=_dead_owner(state) or ""
+        f"lifecycle/retire_{kind.lower()}", id=id, owner=owner, lease=_milliseconds(), dead=_dead_owner(state) or ""
     )
     if not row:
         raise StagedbError(f"{kind.lower()} {id} is being built or deleted by another process: wait until it is done")
     if kind == "Instance":
         # None begins from now on, as they begin for what is ready alone.
-        for profile in store.read("build/profiles_of", instance=id):
+        for profile in store.read("catalog/profiles_of", instance=id):
             delete(store, "Profile", profile["id"])
     lease = Lease(store, kind, id, owner)
     _clear(store, kind, id, lease)
@@ -136,7 +133,7 @@ def delete(store: Store, kind: Kind, id: str) -> bool:
 
 def _check_profiles(store: Store, instance: str) -> None:
     """Raise StagedbError while a living process writes a profile of an instance."""
-    for row in store.read("build/profiles_of", instance=instance):
+    for row in store.read("catalog/profiles_of", instance=instance):
         state = _state(store, "Profile", row["id"])
         if state is not None and state["state"] != "ready" and not state["expired"] and _dead_owner(state) is None:
             raise StagedbError(
@@ -150,7 +147,7 @@ def sweep(store: Store) -> list[tuple[Kind, str]]:
     swept: list[tuple[Kind, str]] = []
     kinds: tuple[Kind, ...] = ("Profile", "Instance", "Graph")
     for kind in kinds:
-        for row in store.read(f"build/unfinished_{kind.lower()}"):
+        for row in store.read(f"lifecycle/unfinished_{kind.lower()}"):
             if row["expired"] or _dead_owner(row) is not None:
                 # Another process may have begun to build or to sweep it meanwhile.
                 with suppress(StagedbError):
@@ -170,17 +167,17 @@ def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> 
             time.sleep(_WAIT)
             continue
         row = store.write(
-            f"build/claim_{kind.lower()}",
+            f"lifecycle/claim_{kind.lower()}",
             id=id,
             owner=owner,
             lease=_milliseconds(),
             dead=dead or "",
-            properties=dict(properties),
+            properties={**properties, "schema": VERSION},
         )
         if not row:
             raise StagedbError(
-                f"{kind.lower()} {id} cannot be made: its instance is gone, or is being deleted; `stagedb ls` lists "
-                "those that there are"
+                f"{kind.lower()} {id} cannot be made: its {_PARENTS[kind]} is gone, or is being deleted; `stagedb ls` "
+                "lists those that there are"
             )
         if row.get("owner") == owner:
             lease = Lease(store, kind, id, owner)
@@ -190,17 +187,17 @@ def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> 
 
 
 def _clear(store: Store, kind: Kind, id: str, lease: Lease) -> None:
-    for label in _MEMBERS[kind]:
-        while store.write(f"build/clear_{label}", id=id, limit=CHUNK)["deleted"] > 0:
+    for label, _ in members(kind):
+        while store.write(f"lifecycle/clear_{label.name.lower()}", id=id, limit=CHUNK)["deleted"] > 0:
             lease.renew()
 
 
 def _remove(store: Store, kind: Kind, id: str, owner: str) -> None:
-    store.write(f"build/remove_{kind.lower()}", id=id, owner=owner)
+    store.write(f"lifecycle/remove_{kind.lower()}", id=id, owner=owner)
 
 
 def _state(store: Store, kind: Kind, id: str) -> dict[str, Any] | None:
-    rows = store.read(f"build/state_{kind.lower()}", id=id)
+    rows = store.read(f"lifecycle/state_{kind.lower()}", id=id)
     return rows[0] if rows else None
 
 

@@ -1,30 +1,52 @@
 """Numbered changes of the schema, and which of them a database has.
 
-A migration is a tuple of schema statements that may be run again; a database remembers the newest one applied.
-Add one at the end; never change one that was released.
+A migration first drops indexes, then runs statements of `cypher/schema` until they find nothing left to do, then makes
+constraints and indexes. All of it may be run again: a database remembers the newest one that was applied whole.
+Add one at the end; never change what one that was released does to data.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
-from stagedb.store.profile_labels import PROFILES
-from stagedb.store.schema import FIRST, MEMORY, definitions
+from stagedb.store.schema import definitions
+
+_INDEXES_OF_3 = (
+    *("symtensor_graph", "symop_graph", "instance_graph", "rankclass_instance", "op_instance", "op_instance_class"),
+    *("task_instance", "task_instance_class", "rank_instance", "group_instance", "memory_instance"),
+    *("memorylevel_instance", "memorylevel_instance_class", "memorytensor_instance", "memorytensor_instance_class"),
+    *("profile_instance", "lanetime_profile", "lanetime_profile_class", "optime_profile", "optime_profile_class"),
+    *("tasktime_profile", "tasktime_profile_class"),
+)
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One step from the version before to `version`."""
+    """One step from the version before to `version`.
+
+    drops: indexes and constraints. work: statements of `cypher/schema`, each of which returns how much it did, `done`.
+    statements: the definitions of constraints and indexes.
+    """
 
     version: int
     description: str
-    statements: tuple[str, ...]
+    drops: tuple[str, ...] = ()
+    work: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
 
 
 MIGRATIONS = (
-    Migration(1, "graphs, instances, rank classes, ops, tasks, ranks, groups", definitions(FIRST)),
-    Migration(2, "memory", definitions(MEMORY)),
-    Migration(3, "profiles", definitions(PROFILES)),
+    # Versions 1 to 3 made indexes alone, and 4 replaces them.
+    Migration(1, "graphs, instances, rank classes, ops, tasks, ranks, groups"),
+    Migration(2, "memory"),
+    Migration(3, "profiles"),
+    Migration(
+        4,
+        "relationships in place of membership properties; instances and profiles are made again",
+        (*(f"INDEX {name}" for name in _INDEXES_OF_3), "CONSTRAINT rank_id"),
+        ("outdate_v3", "clear_v3", "connect_ops_v3", "connect_tensors_v3"),
+        definitions(),
+    ),
 )
 
 NEWEST = MIGRATIONS[-1].version

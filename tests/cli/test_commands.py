@@ -262,15 +262,39 @@ def test_named_queries_give_the_columns_that_they_promise(run: Run, tiny: str) -
     assert run("instantiate", tiny, *PLAN).status == 0
     assert run("profile", "--name", "mine").status == 0
     named = rows(run, "queries")
-    # What compares has nothing to compare with unless it is said.
+    # These have parameters without a default.
     newest = rows(run, "ls", "instances")[0]["id"]
-    other = {"diff_work": ("-p", f"other={newest}"), "diff_time": ("-p", "other=mine")}
+    params = {
+        "diff_work": ("-p", f"other={newest}"),
+        "shared_operators": ("-p", f"other={newest}"),
+        "diff_time": ("-p", "other=mine"),
+        "fastest_plans": ("-p", "model=tiny"),
+    }
     assert "'other' is missing" in run("query", "diff_work").err
+    assert "'model' is missing" in run("query", "fastest_plans").err
     assert {row["name"] for row in named} >= {"bytes_by_axis", "flops_by_layer", "largest_messages"}
     for info in named:
-        ran = run("query", info["name"], "-f", "csv", *other.get(info["name"], ()))
+        ran = run("query", info["name"], "-f", "csv", *params.get(info["name"], ()))
         assert ran.status == 0, ran.err
         assert ran.out.splitlines()[0].split(",") == info["columns"]
+
+
+def test_queries_are_listed_by_subject_and_called_by_path_too(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+    assert run("profile").status == 0
+    named = rows(run, "queries")
+    assert [row["subject"] for row in named] == sorted(row["subject"] for row in named)
+    (path,) = [row for row in named if row["name"] == "critical_path"]
+    assert (path["subject"], path["parameters"]) == ("critical_path", ["profile"])
+    legs = rows(run, "query", "critical-path")
+    for word in ("critical_path/critical-path", "analyze/critical_path/critical_path", "analyze/critical-path"):
+        assert rows(run, "query", word) == legs != []
+    header = run("queries").out.splitlines()[0]
+    assert header.split() == ["name", "subject", "parameters", "asks"]
+    assert header.index("asks") < 60  # on a terminal of 80 columns no name is broken
+    assert "did you mean hotspots" in run("query", "communications/hotspots").err
+    empty = run("query", "memory/memory-at-peak")
+    assert "layers taken together" in empty.err
 
 
 def test_show_tells_of_a_graph_an_instance_and_its_classes(run: Run, tiny: str) -> None:

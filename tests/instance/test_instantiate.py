@@ -171,6 +171,65 @@ def test_columns_of_each_type(store: Store) -> None:
     }
 
 
+def test_index_and_runs_of_every_op(store: Store) -> None:
+    """`index` numbers the ops of a class without gaps in the order in which templates issue them; `runs` counts the
+    tasks of the class that run the op."""
+    instance = made(store, Plan(tp=2, dp=2, pp=2, seq_len=16, global_batch_size=8))
+    templates = ["forward", "input_gradient", "weight_gradient", "step"]
+    rows = store.query(
+        "MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)-[:RUNS]->(o:Op)-[:COPY_OF]->(s:SymOp) "
+        "RETURN c.class AS c, o.index AS i, o.chunk AS k, o.template AS t, o.`order` AS n, o.runs AS r, "
+        "o.`when` AS w, o.sym = s.id AS same, c.ops AS ops ORDER BY c, i",
+        {"instance": instance},
+    ).rows
+    for number in (0, 1):
+        own = [row for row in rows if row[0] == number]
+        assert [row[1] for row in own] == list(range(own[0][8]))
+        keys = [(row[2], templates.index(row[3]), row[4]) for row in own]
+        assert keys == sorted(keys)
+        # Four micro-batches a rank of dp, but for what runs in the last one, or once a step.
+        assert {(row[3] == "step", row[6], row[5]) for row in own} <= {
+            (False, "every", 4),
+            (False, "last", 1),
+            (True, "every", 1),
+        }
+    assert all(row[7] for row in rows)
+
+
+def test_buckets_carry_weights(store: Store) -> None:
+    instance = made(store, Plan(tp=2, dp=2, pp=2, seq_len=16))
+    rows = store.query(
+        "MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(k:RankClass)-[:RUNS]->(o:Op)-[c:CARRIES]->(t:SymTensor) "
+        "RETURN k.class AS class, o.name AS bucket, collect([c.number, c.layer, t.name]) AS weights "
+        "ORDER BY class, bucket",
+        {"instance": instance},
+    ).rows
+    assert [(row[0], row[1]) for row in rows] == [
+        (number, f"bucket.{axis}.0") for number in (0, 1) for axis in ("dp", "tp")
+    ]
+    of_dp = {number: sorted(weights) for number, bucket, weights in rows if bucket == "bucket.dp.0"}
+    # From the last weight back, as torch fills a bucket.
+    assert of_dp[0] == [[0, 0, "layer.weight"], [1, 0, "layer.norm"], [2, None, "embedding.table"]]
+    assert of_dp[1] == [[0, None, "head.weight"], [1, 0, "layer.weight"], [2, 0, "layer.norm"]]
+
+
+def test_an_instance_of_fewer_ops_than_it_is_to_have_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody takes an operator out of the graph while it is copied."""
+    write_graph(store, small_graph())
+    real = Store.write_rows
+
+    def write_rows(self: Store, name: str, rows: Any, /, **params: Any) -> None:
+        if name == "instantiate/copy_ops":
+            with self._session("WRITE") as session:
+                session.run("MATCH (s:SymOp {name: 'head.optimizer'}) DETACH DELETE s").consume()
+        real(self, name, rows, **params)
+
+    monkeypatch.setattr(Store, "write_rows", write_rows)
+    with pytest.raises(StagedbError, match="has 13 of its 14 ops: graph small was changed meanwhile"):
+        instantiate(store, small_graph().key, Plan(seq_len=16))
+    assert store.query("MATCH (n:Op) RETURN count(n) AS n").rows == ((0,),)
+
+
 def test_edges_of_two_stages(store: Store) -> None:
     instance = made(store, EIGHT)
     assert edges(store, instance, 0, "data") == [
@@ -585,8 +644,8 @@ def test_a_schedule_changes_no_work(embedded_store: Store, words: dict[str, Any]
     found = []
     for plan in (plain, dataclasses.replace(plain, **words)):
         instance = made(embedded_store, plan, layers=4, key="work")
-        flops = embedded_store.read("analyze/flops_by_layer", instance=instance)
-        sent = embedded_store.read("analyze/bytes_by_axis", instance=instance)
+        flops = embedded_store.read("analyze/model/flops_by_layer", instance=instance)
+        sent = embedded_store.read("analyze/communication/bytes_by_axis", instance=instance)
         found.append(
             (
                 sorted((row["block"], row["layer"] or 0, row["forward_flops"], row["backward_flops"]) for row in flops),

@@ -73,7 +73,7 @@ def test_bytes_by_axis_follow(embedded_store: Store) -> None:
 def test_a_part_is_held_until_it_is_gathered(embedded_store: Store) -> None:
     db = Stagedb(embedded_store)
     info = db.show(made(embedded_store, virtual_stages=1, scatter_gather=True))
-    found = analyse(embedded_store, info.graph, Plan.from_mapping(info.plan))  # type: ignore[union-attr]
+    found = analyse(embedded_store, info.id)
     last = next(each.usage for each in found if 1 in each.rank_class.stages)
     named = {life.name: life for life in last.held.lives if life.name.startswith("cut.")}
     assert {name: life.bytes for name, life in named.items()} == {

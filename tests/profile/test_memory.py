@@ -1,6 +1,8 @@
 """The memory of instances: closed forms of schedules and states, and what the store holds of it."""
 
 import dataclasses
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from stagedb.api import Memory, Stagedb
 from stagedb.models import Card
 from stagedb.parallel import WIDTHS, Plan, TaskKind
 from stagedb.profile import Category, ClassMemory, Point, Usage, analyse, record
+from stagedb.profile.program import Item
 from stagedb.store import Store
 from tests.graph.tiny import card
 
@@ -100,7 +103,7 @@ def test_a_recomputed_layer_keeps_its_input_alone(embedded_store: Store) -> None
     given_up = model.layers * tokens * (layer - 2 * model.hidden)
     ends = [held(found, 0, "forward_end")["activations"] for found in (plain, full)]
     assert ends[0] - ends[1] == given_up
-    (one,) = analyse(embedded_store, full.instance.graph, Plan.from_mapping(full.instance.plan))
+    (one,) = analyse(embedded_store, full.instance.id)
     levels = one.usage.levels(1)[list(Category).index(Category.RECOMPUTED)]
     assert levels.max() > 0
     assert levels[-1] == 0
@@ -121,7 +124,7 @@ def usages(db: Stagedb, **words: Any) -> list[Usage]:
     """Of each stage of a tiny model of eight layers."""
     instance = db.instantiate(tiny(), seq_len=8, **words)
     plan = Plan.from_mapping(instance.plan)
-    found = analyse(db.store, instance.graph, plan)
+    found = analyse(db.store, instance.id)
     return [next(each.usage for each in found if stage in each.rank_class.stages) for stage in range(plan.pp)]
 
 
@@ -179,7 +182,8 @@ def test_a_plan_s_memory_is_in_the_store(store: Store) -> None:
         for phase in ("forward", "backward", "optimizer"):
             assert sum(held(found, number, f"{phase}_peak").values()) <= row["peak"]
         (op,) = db.query(
-            "MATCH (m:Memory {instance: $instance, class: $class}) MATCH (o:Op {id: m.op}) RETURN o.name AS name",
+            "MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass {class: $class})-[:HAS_MEMORY]->(m:Memory) "
+            "MATCH (m)-[:PEAKS_AT]->(o:Op) RETURN o.name AS name",
             {"class": number},
             instance=instance.id,
         )
@@ -199,11 +203,44 @@ def test_numbers_do_not_depend_on_who_computes_them(store: Store, tmp_path: Path
     """Written twice, as by two at once, they are there once."""
     db = Stagedb(store)
     instance = db.instantiate(tiny(), tp=2, seq_len=8)
-    found = analyse(store, instance.graph, Plan.from_mapping(instance.plan))
+    found = analyse(store, instance.id)
     record(store, instance.id, found)
     once = db.memory(instance.id)
     record(store, instance.id, found)
     assert db.memory(instance.id) == once
+
+
+def test_memory_is_that_of_the_stored_instance(store: Store) -> None:
+    """It follows what lies in the store: an op that somebody took out of a class is not counted."""
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), tp=2, seq_len=8)
+    (whole,) = analyse(store, instance.id)
+    name = next(item.op.name for item in _running(whole) if item.temporary and item.op.block == "layer")
+    with store._session("WRITE") as session:
+        session.run(
+            "MATCH (o:Op)-[:COPY_OF]->(:SymOp {name: $name}) SET o.temporary = o.temporary + 4096", name=name
+        ).consume()
+    (changed,) = analyse(store, instance.id)
+    before, after = ({item.row: item.temporary for item in _running(each)} for each in (whole, changed))
+    assert {after[row] - before[row] for row in before if after[row] != before[row]} == {4096}
+
+
+def test_two_that_record_at_once_write_one(store: Store) -> None:
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), tp=2, pp=2, seq_len=8)
+    found = analyse(store, instance.id)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda turn: record(store, instance.id, found), range(4)))
+    memory = db.memory(instance.id)
+    assert len(memory.peaks.rows) == 2
+    edges = "MATCH (:RankClass)-[:HAS_MEMORY]->(m:Memory)-[:HOLDS]->(t:MemoryTensor) RETURN count(t) AS n"
+    assert store.query(edges).rows == ((len(memory.tensors.rows),),)
+
+
+def _running(each: ClassMemory) -> Iterator[Item]:
+    """All that the first chunk runs."""
+    for items in each.program.items.values():
+        yield from items
 
 
 def test_a_tied_weight_is_held_once(embedded_store: Store) -> None:
@@ -260,9 +297,8 @@ def test_what_is_taken_is_given_back(embedded_store: Store, words: dict[str, Any
     db = Stagedb(embedded_store)
     words = {word: value for word, value in words.items() if value is not None}
     plan = Plan.from_mapping(words)
-    options = {word: value for word, value in plan.options.to_dict().items() if value is not None}
-    graph = db.build(tiny(tied=tied), **options)  # type: ignore[arg-type]
-    for each in analyse(embedded_store, graph.id, plan):
+    instance = db.instantiate(tiny(tied=tied), **plan.to_dict())
+    for each in analyse(embedded_store, instance.id):
         usage = each.usage
         for index in range(len(usage.tasks)):
             assert usage.levels(index).min() >= 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stagedb.api.querying import find
 from stagedb.instance import instantiate
 from stagedb.issue.columns import TASK_KINDS, TYPES
 from stagedb.issue.source import read_workload
@@ -16,16 +17,16 @@ from stagedb.parallel import GraphOptions, Plan
 from stagedb.parallel.build import build_graph
 from stagedb.profile import JobProfile, profile_job, record_profile
 from stagedb.profile.network import Reason
-from stagedb.store import Store, load, write_graph
+from stagedb.store import Store, write_graph
 from tests.graph.tiny import card
 from tests.profile.plain import PLAIN
 
 OPTIONS = GraphOptions(sp=True, recompute="full")
 PLAN = Plan(OPTIONS, dp=2, tp=2, pp=2, seq_len=16, global_batch_size=6)
 QUERIES = (
-    *("critical_path", "hotspots", "hotspots_by_layer", "critical_breakdown", "exposed_communication"),
-    "traffic_by_dimension",
-    "traffic_by_link",
+    *("critical_path", "critical_breakdown", "critical_operators"),
+    *("hotspots", "hotspots_by_layer", "exposed_communication", "exposed_collectives"),
+    *("traffic_by_dimension", "traffic_by_link"),
     *("bubble_by_stage", "stragglers", "longest_operators", "arithmetic_intensity", "recompute_cost"),
 )
 
@@ -42,6 +43,7 @@ class Run:
     ranks: int
     lane: int
     name: str
+    sym: str
     type: str
     kind: str
     phase: str
@@ -91,11 +93,11 @@ def runs(job: JobProfile) -> Iterator[Run]:
         ops, spent = columns.ops, times.ops
         for op, name in enumerate(ops.name):
             yield Run(
-                lane.stage, lane.rank_class, lane.rank, lane.ranks, lane.number, name, TYPES[ops.type[op]],
-                ops.kind[op], ops.phase[op], ops.axis[op] or None, ops.dtype[op] or None, int(ops.flops[op]),
-                int(ops.bytes[op]), int(ops.size[op]), int(timed.ns[op]), int(spent.runs[op]), int(spent.time[op]),
-                int(spent.exposed[op]), int(spent.slack[op]), int(spent.critical[op]), int(spent.critical_runs[op]),
-                timed.rule[op], timed.dimension[op], timed.wires[op],
+                lane.stage, lane.rank_class, lane.rank, lane.ranks, lane.number, name, columns.origins.sym[op],
+                TYPES[ops.type[op]], ops.kind[op], ops.phase[op], ops.axis[op] or None, ops.dtype[op] or None,
+                int(ops.flops[op]), int(ops.bytes[op]), int(ops.size[op]), int(timed.ns[op]), int(spent.runs[op]),
+                int(spent.time[op]), int(spent.exposed[op]), int(spent.slack[op]), int(spent.critical[op]),
+                int(spent.critical_runs[op]), timed.rule[op], timed.dimension[op], timed.wires[op],
             )  # fmt: skip
 
 
@@ -172,6 +174,40 @@ def critical_breakdown(job: JobProfile) -> Rows:
         for key, group in grouped(on_path, lambda run: (run.stage, run.block, run.kind, run.axis)).items()
         for ns in [sum(run.critical for run in group)]
     ]
+
+
+def critical_operators(job: JobProfile) -> Rows:
+    path, spent = job.times.path, defaultdict[tuple[int, str], list[int]](list)
+    for lane, op, ns in zip(path.lane.tolist(), path.op.tolist(), path.length.tolist(), strict=True):
+        spent[lane, job.times.network.columns[lane].ops.name[op]].append(ns)
+    on_path = [run for run in runs(job) if (run.lane, run.name) in spent]
+    rows: Rows = []
+    for key, group in grouped(on_path, lambda run: (run.sym, run.kind, run.phase, run.axis)).items():
+        took = [ns for run in group for ns in spent[run.lane, run.name]]
+        stages = sorted({run.stage for run in group})
+        rows.append((*key, stages, len(group), len(took), sum(took), pytest.approx(sum(took) / job.step)))
+    return rows
+
+
+def exposed_collectives(job: JobProfile) -> Rows:
+    ends = job.workload.groups.sizes.cumsum()
+    members = {
+        (axis, rank): (int(gid), ranks)
+        for gid, axis, size, end in zip(
+            job.workload.groups.gid, job.workload.groups.axis, job.workload.groups.sizes, ends, strict=True
+        )
+        for ranks in [job.workload.groups.ranks[end - size : end].tolist()]
+        for rank in ranks
+    }
+    found = [run for run in runs(job) if run.type == "collective" and run.exposed]
+    rows: Rows = []
+    for (sym, kind, axis, *lane), group in grouped(
+        found, lambda run: (run.sym, run.kind, run.axis, run.stage, run.rank, run.ranks)
+    ).items():
+        calls, time, exposed = (sum(getattr(run, name) for run in group) for name in ("count", "total", "exposed"))
+        gid, ranks = members[axis, lane[1]]
+        rows.append((sym, kind, axis, *lane, gid, ranks, calls, time, exposed, pytest.approx(exposed / job.step)))
+    return rows
 
 
 def exposed_communication(job: JobProfile) -> Rows:
@@ -299,6 +335,17 @@ def recompute_cost(job: JobProfile) -> Rows:
     return rows
 
 
+ORDER = {
+    "hotspots": 11,
+    "hotspots_by_layer": 10,
+    "exposed_collectives": 10,
+    "traffic_by_link": 9,
+    "longest_operators": 6,
+    "critical_breakdown": 5,
+    "critical_operators": 7,
+}
+"""The column that orders the rows of a query, the largest first."""
+
 WANTED: dict[str, Callable[[JobProfile], Rows]] = {
     name: globals()[name] for name in QUERIES
 }  # each tells the rows of the query of its name
@@ -313,7 +360,7 @@ def test_every_question_has_the_answer_that_the_step_gives(store: Store) -> None
     record_profile(store, profile_job(job.workload, dataclasses.replace(PLAIN, name="other")))
     profile, _ = record_profile(store, job)
     for name, wanted in WANTED.items():
-        statement = load(f"analyze/{name}")
+        statement = find(name)
         answer = store.query(statement.text, {"profile": profile})
         assert answer.columns == tuple(column.name for column in statement.columns), name
         limit = {"longest_operators": 20}.get(name)
@@ -329,7 +376,7 @@ def test_every_question_has_the_answer_that_the_step_gives(store: Store) -> None
             match = next((each for each in left if row == each), None)
             assert match is not None, (name, row)
             left.remove(match)
-        order = {"hotspots": 11, "hotspots_by_layer": 10, "longest_operators": 6, "traffic_by_link": 9}.get(name)
+        order = ORDER.get(name)
         if order is not None:
             values = [row[order] for row in rows]
             assert values == sorted(values, reverse=True), name
@@ -349,7 +396,7 @@ def test_a_message_over_two_dimensions_is_traffic_of_both(store: Store) -> None:
     for name, system in (("plain", PLAIN), ("free", free)):
         profile, _ = record_profile(store, profile_job(read_workload(store, instance), system))
         for query in ("traffic_by_dimension", "traffic_by_link"):
-            answers[name, query] = store.query(load(f"analyze/{query}").text, {"profile": profile}).rows
+            answers[name, query] = store.query(find(query).text, {"profile": profile}).rows
     # Of the steps of a ring over two nodes of two, one of two stays inside; each sends 3/4 of the buffer twice.
     rows = {row[0]: row for row in answers["plain", "traffic_by_dimension"] if row[1] == "tp"}
     (messages, put_in), *others = {row[2:4] for row in rows.values()}

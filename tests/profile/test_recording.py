@@ -16,6 +16,7 @@ from stagedb.instance import instantiate
 from stagedb.issue.source import read_workload
 from stagedb.parallel import Plan
 from stagedb.profile import JobProfile, Scaling, profile_id, profile_job, record_profile
+from stagedb.profile.path_rows import path_rows
 from stagedb.store import Store, building, delete, sweep, write_graph
 from stagedb.systems import Durations, Measured
 from tests.instance.small_graph import small_graph
@@ -23,7 +24,7 @@ from tests.profile.plain import PLAIN
 
 ROOT = Path(__file__).parents[2]
 PLAN = Plan(tp=2, dp=2, pp=2, seq_len=16, global_batch_size=8)
-POINTS = ("lane_times", "op_times", "task_times", "critical")
+POINTS = ("lane_times", "op_times", "task_times", "segments", "legs")
 WRITE = """
 from stagedb.issue.source import read_workload
 from stagedb.profile import profile_job, record_profile
@@ -52,8 +53,15 @@ def seen(store: Store) -> list[str]:
 def left(store: Store) -> int:
     return sum(
         int(store.query(f"MATCH (n:{label}) RETURN count(n) AS n").rows[0][0])
-        for label in ("Profile", "LaneTime", "OpTime", "TaskTime")
+        for label in ("Profile", "LaneTime", "OpTime", "TaskTime", "Leg", "Segment")
     )
+
+
+def whole(job: JobProfile) -> int:
+    """The nodes of a profile."""
+    path = path_rows("", job, [{"lane": lane.number} for lane in job.times.network.lanes])
+    lanes = sum(1 + len(columns.ops) + len(columns.tasks) for columns in job.times.network.columns)
+    return 1 + lanes + len(path.legs) + len(path.segments)
 
 
 def test_what_is_written_is_the_step(store: Store) -> None:
@@ -90,25 +98,30 @@ def test_what_is_written_is_the_step(store: Store) -> None:
     assert sorted(ops) == sorted(wanted)
 
 
-def test_cypher_walks_the_critical_path_from_first_to_last(store: Store) -> None:
+def test_walking_from_the_profile_gives_the_legs_in_order(store: Store) -> None:
+    """From the profile to its first leg, leg to leg: each begins when the one before ends, and together they are the
+    step. Each is in its task, and its segment's ops fill it."""
     job = profiled(store)
     profile, _ = record_profile(store, job)
-    legs = job.times.path.legs()
-    edges = store.query(
-        "MATCH (a:TaskTime {profile: $p})-[r:CRITICAL]->(b:TaskTime) "
-        "RETURN r.number AS n, a.lane AS al, a.index AS ai, b.lane AS bl, b.index AS bi, r.source_ns AS s, "
-        "r.target_ns AS t, r.time AS at ORDER BY n",
+    walked = store.query(
+        "MATCH (:Profile {id: $p})-[:FIRST_LEG]->(:Leg)-[:NEXT_LEG*0..]->(g:Leg)-[:IN_TASK]->(t:TaskTime) "
+        "MATCH (g)-[:FILLED_BY]->(s:Segment)-[c:CONTAINS]->(o:OpTime) "
+        "WITH g, t, s, c, o ORDER BY g.number, c.number "
+        "RETURN g.number AS n, t.lane AS lane, t.index AS task, g.start AS start, g.finish AS finish, g.ns AS ns, "
+        "s.ns AS filled, collect(c.ns) AS ops, collect(o.index) AS at, collect(DISTINCT o.lane) AS lanes ORDER BY n",
         {"p": profile},
     ).rows
-    took = (legs.finish - legs.start).tolist()
-    wanted = [
-        (n, legs.lane[n], legs.task[n], legs.lane[n + 1], legs.task[n + 1], took[n], took[n + 1], legs.finish[n])
-        for n in range(len(took) - 1)
-    ]
-    assert len(edges) > 3
-    assert list(edges) == wanted
-    assert sum(took) == job.step
-    assert edges[0][5] + sum(edge[6] for edge in edges) == job.step
+    path, legs = job.times.path, job.times.path.legs()
+    wanted = zip(legs.lane.tolist(), legs.task.tolist(), legs.start.tolist(), legs.finish.tolist(), strict=True)
+    assert [tuple(row[1:5]) for row in walked] == list(wanted)
+    assert [row[0] for row in walked] == list(range(len(legs.lane)))
+    assert sum(row[5] for row in walked) == job.step
+    for row in walked:
+        assert (row[5], row[6], sum(row[7]), row[9]) == (row[4] - row[3],) * 3 + ([row[1]],)
+    assert [op for row in walked for op in row[8]] == path.op.tolist()
+    # A steady pipeline repeats itself: legs share segments.
+    (segments,) = store.query("MATCH (s:Segment) RETURN count(s) AS n").rows[0]
+    assert 0 < segments < len(walked)
 
 
 def test_the_same_twice_is_one_and_the_newest_again(store: Store) -> None:
@@ -128,9 +141,7 @@ def test_two_that_write_the_same_at_once_write_one(store: Store) -> None:
         found = list(pool.map(lambda turn: record_profile(store, job), range(2)))
     assert sorted(new for _, new in found) == [False, True]
     assert len(seen(store)) == 1
-    assert left(store) == 1 + len(job.times.lanes) + sum(
-        len(columns.ops) + len(columns.tasks) for columns in job.times.network.columns
-    )
+    assert left(store) == whole(job)
 
 
 def test_what_another_clock_wrote_is_replaced(store: Store) -> None:
@@ -229,9 +240,7 @@ def test_a_killed_writer_leaves_nothing_to_see_and_is_swept(
         # The next one completes it.
         job = profile_job(read_workload(store, instance), PLAIN)
         assert record_profile(store, job)[1]
-        assert left(store) == 1 + len(job.times.lanes) + sum(
-            len(columns.ops) + len(columns.tasks) for columns in job.times.network.columns
-        )
+        assert left(store) == whole(job)
     else:
         assert [kind for kind, _ in sweep(store)] == ["Profile"]
         assert left(store) == 0

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from stagedb.api.client import Stagedb
+from stagedb.api.querying import find
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
-from stagedb.store import Store, load, write_graph
+from stagedb.store import Store, write_graph
 from tests.graph.tiny import card
 
 PAGE = Path(__file__).parents[2] / "docs" / "questions.md"
@@ -49,7 +50,7 @@ def test_plain_cypher_gives_the_rows_of_the_named_query(store: Store) -> None:
         names.append(name)
         # The page shows the first rows; here all of both are held against each other.
         found = store.query(LIMIT.sub("", text), params)
-        named = store.query(LIMIT.sub("", load(f"analyze/{name}").text), params)
+        named = store.query(LIMIT.sub("", find(name).text), params)
         assert set(found.columns) <= set(named.columns), name
         left = [{column: row[column] for column in found.columns} for row in map(dict, _rows(named))]
         rows = [dict(row) for row in _rows(found)]

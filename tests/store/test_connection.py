@@ -13,8 +13,9 @@ import neo4j.exceptions
 import pytest
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.store import Store, connect, connection, embedded, failures, migrations, open_store
+from stagedb.store import Store, building, connect, connection, embedded, failures, migrations, open_store
 from stagedb.store.failures import OutOfMemory
+from tests.store.bare import bare_graph
 
 
 @contextlib.contextmanager
@@ -138,14 +139,14 @@ def test_a_database_that_the_server_has_not_is_told(store: Store, store_environm
 
 def test_rows_are_written_in_batches(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "BATCH", 7)
-    store.write_rows("build/tensors", [{"id": f"x/{n}", "graph": "x"} for n in range(50)])
-    store.write_rows("build/tensors", [])
+    store.write_rows("build/tensors", [{"id": f"x/{n}", "graph": "x"} for n in range(50)], graph=bare_graph(store))
+    store.write_rows("build/tensors", [], graph="x")
     assert store.query("MATCH (t:SymTensor {graph: 'x'}) RETURN count(t) AS n").rows == ((50,),)
 
 
 def test_a_batch_that_does_not_fit_is_halved(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    run = connection._rows
+    run, graph = connection._rows, bare_graph(store)
 
     def small_memory(transaction: Any, text: str, params: dict[str, Any]) -> Any:
         sizes.append(len(params["rows"]))
@@ -154,7 +155,7 @@ def test_a_batch_that_does_not_fit_is_halved(store: Store, monkeypatch: pytest.M
         return run(transaction, text, params)
 
     monkeypatch.setattr(connection, "_rows", small_memory)
-    store.write_rows("build/tensors", [{"id": f"x/{n}", "graph": "x"} for n in range(50)])
+    store.write_rows("build/tensors", [{"id": f"x/{n}", "graph": "x"} for n in range(50)], graph=graph)
     assert sizes == [50, 25, 12, 12, 12, 12, 2]
     monkeypatch.undo()
     assert store.query("MATCH (t:SymTensor {graph: 'x'}) RETURN count(t) AS n").rows == ((50,),)
@@ -166,11 +167,13 @@ def test_one_row_that_does_not_fit_is_an_error(store: Store, monkeypatch: pytest
 
     monkeypatch.setattr(connection, "_rows", no_memory)
     with pytest.raises(OutOfMemory):
-        store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}] * 3)
+        store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}] * 3, graph="x")
 
 
 def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
-    rows = [{"id": f"x/{n}"} for n in (1, 2, 1)]
+    with building(store, "Instance", "x", {"graph": bare_graph(store)}):
+        store.write_rows("instantiate/classes", [{"class": 0}], instance="x")
+    rows = [{"id": f"x/{n}", "class": 0} for n in (1, 2, 1)]
     with pytest.raises(StagedbError, match="statement instantiate/tasks"):
         store.write_rows("instantiate/tasks", rows, instance="x")
     assert store.query("MATCH (t:Task) RETURN count(t) AS n").rows == ((0,),)

@@ -14,6 +14,7 @@ import pytest
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store, connect, embedded
+from tests.store.bare import bare_graph
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def process_of(home: Path) -> psutil.Process:
 def test_one_engine_serves_all_and_is_ended_and_started_again_with_what_it_held(home: Path) -> None:
     assert embedded.running(home) is None
     with connect(environment={}, home=home) as store:
-        store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}])
+        store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}], graph=bare_graph(store))
         first = process_of(home)
         with connect(environment={}, home=home) as other:
             assert other.uri == store.uri
@@ -51,7 +52,7 @@ def test_one_engine_serves_all_and_is_ended_and_started_again_with_what_it_held(
 def test_one_that_is_just_ending_is_waited_for(home: Path) -> None:
     for _ in range(2):
         with connect(environment={}, home=home) as store:
-            store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}])
+            store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}], graph=bare_graph(store))
             process = process_of(home)
         process.terminate()
         while embedded.running(home) is not None:
@@ -129,22 +130,22 @@ def test_a_query_that_nobody_waits_for_ends_with_it(home: Path) -> None:
 @pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="only Linux limits the files of a running process")
 def test_a_write_that_the_files_do_not_take_is_told_and_changes_nothing(home: Path) -> None:
     with connect(environment={}, home=home) as store:
-        store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}])
+        store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}], graph=bare_graph(store))
         process = process_of(home)
         process.rlimit(psutil.RLIMIT_FSIZE, (2_000_000, 2_000_000))
         rows = [{"id": f"y/{n}", "graph": "y", "text": "y" * 1000} for n in range(4000)]
         with pytest.raises(UsageError, match="disk is full"):
-            store.write_rows("build/tensors", rows)
+            store.write_rows("build/tensors", rows, graph="x")
         assert store.query("MATCH (t:SymTensor) RETURN t.id AS id").rows == (("x/1",),)
     assert embedded.stop(home)
     with connect(environment={}, home=home) as store:
-        store.write_rows("build/tensors", rows)
+        store.write_rows("build/tensors", rows, graph=bare_graph(store))
         assert store.query("MATCH (t:SymTensor) RETURN count(t) AS n").rows == ((4001,),)
 
 
 def test_messages_of_many_megabytes_pass(embedded_store: Store) -> None:
     rows = [{"id": f"x/{n}", "graph": "x", "text": "x" * 6000} for n in range(4000)]
-    embedded_store.write_rows("build/tensors", rows)
+    embedded_store.write_rows("build/tensors", rows, graph=bare_graph(embedded_store))
     table = embedded_store.query("MATCH (t:SymTensor) RETURN sum(size(t.text)) AS n")
     assert table.rows == ((4000 * 6000,),)
 

@@ -18,6 +18,7 @@ from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
 from stagedb.store import Store, building, connect, delete, embedded, leases, read_graph, sweep, write_graph
 from tests.instance.small_graph import small_graph
+from tests.store.bare import bare_graph
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +31,8 @@ POINTS = ("tensors", "ops", "edges")
 WRITE = """
 from stagedb.store import connect, write_graph
 from tests.instance.small_graph import small_graph
+from tests.store.bare import bare_graph
+from tests.store.bare import bare_graph
 with connect() as store:
     print(write_graph(store, small_graph()))
 """
@@ -133,20 +136,32 @@ def test_a_writer_that_was_silent_for_too_long_is_taken_over_and_told(
 def test_an_error_while_building_clears_what_was_made(store: Store) -> None:
     with pytest.raises(ValueError, match="oh"), building(store, "Graph", "x", {"name": "toy"}) as lease:
         assert lease is not None
-        store.write_rows("build/tensors", [{"id": f"x/{n}", "graph": "x", "name": str(n)} for n in range(10)])
+        store.write_rows(
+            "build/tensors", [{"id": f"x/{n}", "graph": "x", "name": str(n)} for n in range(10)], graph="x"
+        )
         raise ValueError("oh")
     assert left(store) == 0
 
 
 def test_what_is_there_is_not_built_again(store: Store) -> None:
-    with building(store, "Instance", "i", {"name": "a"}) as lease:
+    graph = bare_graph(store)
+    with building(store, "Instance", "i", {"name": "a", "graph": graph}) as lease:
         assert lease is not None
-        assert store.read("build/state_instance", id="i")[0]["state"] == "building"
-    with building(store, "Instance", "i", {"name": "b"}) as lease:
+        assert store.read("lifecycle/state_instance", id="i")[0]["state"] == "building"
+    with building(store, "Instance", "i", {"name": "b", "graph": graph}) as lease:
         assert lease is None
     assert store.query("MATCH (i:Instance) RETURN i.state AS s, i.name AS n, i.owner AS o").rows == (
         ("ready", "a", None),
     )
+
+
+def test_an_instance_of_a_graph_that_is_gone_is_not_made(store: Store) -> None:
+    with (
+        pytest.raises(StagedbError, match="instance i cannot be made: its graph is gone"),
+        building(store, "Instance", "i", {"name": "a", "graph": "nothere"}),
+    ):
+        raise AssertionError("nothing is built")
+    assert store.query("MATCH (i:Instance) RETURN count(i) AS n").rows == ((0,),)
 
 
 def test_a_graph_is_deleted_with_all_that_belongs_to_it(store: Store) -> None:

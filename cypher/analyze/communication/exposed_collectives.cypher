@@ -1,0 +1,27 @@
+// The collectives in which ranks compute nothing, the worst first, each with a group that runs it. All layers of a
+// symbolic operator are one row. Numbers are of one rank of a lane.
+//
+// mode: reads
+// param profile: string — id of the profile
+// column operator: string — the symbolic operator
+// column kind: string — all_reduce, all_gather, reduce_scatter or all_to_all
+// column axis: string — mesh axis of the group: tp, dp …
+// column stage: integer — pipeline stage
+// column rank: integer — the smallest of the ranks with these times
+// column ranks: integer — number of ranks with these times
+// column group: integer — number of the group that this rank is in
+// column members: integer[] — ranks of that group, in its order
+// column calls: integer — collectives in a step
+// column time: integer [ns] — of them together
+// column exposed: integer [ns] — part of that time in which the rank computes nothing
+// column share: float [ratio] — exposed, of the step
+MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
+WHERE t.type = 'collective' AND t.exposed > 0
+MATCH (t)-[:OF]->(:Op)-[:COPY_OF]->(s:SymOp)
+WITH p, l, s, sum(t.count) AS calls, sum(t.total) AS time, sum(t.exposed) AS exposed
+MATCH (r:Rank {instance: p.instance, rank: l.rank})
+MATCH (g:Group {id: p.instance + '/' + toString(r['group_' + s.axis])})
+RETURN s.name AS operator, s.kind AS kind, s.axis AS axis, l.stage AS stage, l.rank AS rank, l.ranks AS ranks,
+  g.gid AS group, g.ranks AS members, calls, time, exposed,
+  CASE WHEN p.step > 0 THEN toFloat(exposed) / p.step ELSE 0.0 END AS share
+ORDER BY exposed DESC, time DESC, rank, operator

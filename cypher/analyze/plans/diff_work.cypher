@@ -1,0 +1,29 @@
+// What two instances do differently in one step, all ranks together: work and messages that differ in number or size.
+//
+// mode: reads
+// param instance: string — id of the instance that is compared
+// param other: string — id or name of the instance that it is compared with
+// column type: string — compute, collective or send
+// column kind: string — matmul, attention, norm, all_reduce …
+// column axis: string? — mesh axis of a message; null for what computes
+// column phase: string — forward, recompute, backward or optimizer
+// column calls: integer — how often ranks of the instance run it
+// column other_calls: integer — how often those of the other do
+// column flops: integer [flop] — of the instance
+// column other_flops: integer [flop] — of the other
+// column bytes: integer [B] — sent by ranks of the instance; of what computes, read and written
+// column other_bytes: integer [B] — of the other
+UNWIND [true, false] AS own
+WITH own, CASE WHEN own THEN $instance ELSE $other END AS asked
+MATCH (:Instance {id: asked})-[:HAS_CLASS]->(c:RankClass)-[:RUNS]->(o:Op)
+WHERE o.type <> 'recv'
+WITH own, o.type AS type, o.kind AS kind, o.axis AS axis, o.phase AS phase, sum(c.ranks * o.runs) AS times,
+  sum(c.ranks * o.runs * o.flops) AS work,
+  sum(c.ranks * o.runs * coalesce(o.comm_bytes, o.bytes_read + o.bytes_written)) AS moved
+WITH type, kind, axis, phase,
+  sum(CASE WHEN own THEN times ELSE 0 END) AS calls, sum(CASE WHEN own THEN 0 ELSE times END) AS other_calls,
+  sum(CASE WHEN own THEN work ELSE 0 END) AS flops, sum(CASE WHEN own THEN 0 ELSE work END) AS other_flops,
+  sum(CASE WHEN own THEN moved ELSE 0 END) AS bytes, sum(CASE WHEN own THEN 0 ELSE moved END) AS other_bytes
+WHERE calls <> other_calls OR flops <> other_flops OR bytes <> other_bytes
+RETURN type, kind, axis, phase, calls, other_calls, flops, other_flops, bytes, other_bytes
+ORDER BY type, axis, kind, phase

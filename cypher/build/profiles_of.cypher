@@ -1,8 +1,0 @@
-// All profiles of an instance, unfinished ones too: what is deleted with it.
-//
-// mode: reads
-// param instance: string — the instance's id
-// column id: string — the profile's id
-MATCH (p:Profile {instance: $instance})
-RETURN p.id AS id
-ORDER BY id

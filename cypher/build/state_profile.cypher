@@ -1,9 +1,0 @@
-// In what state the profile of this id is; no row if there is none. The one read that sees unfinished ones by id.
-//
-// mode: reads
-// param id: string — the profile's id
-// column state: string — ready, building or deleting
-// column owner: string? — the process that builds or deletes it
-// column expired: boolean — its builder has not been heard of for as long as it said
-MATCH (p:Profile {id: $id})
-RETURN p.state AS state, p.owner AS owner, coalesce(p.lease < timestamp(), false) AS expired

@@ -1,0 +1,23 @@
+// Begin to build an instance, or take over from a builder that died. The first SET takes the write lock, so that of two
+// claims at once the second sees what the first one decided. No row if its graph is not there, or leaves.
+//
+// mode: writes
+// param id: string — the instance's id
+// param owner: string — who claims it
+// param lease: integer [ms] — for how long, from now
+// param dead: string — an owner that is known to have died; empty if none is
+// param properties: map — the properties that it is to have
+// column owner: string — who has it now
+// column taken: boolean — it was begun before, by another
+MATCH (of:Graph {id: $properties.graph, state: 'ready'})
+MERGE (n:Instance {id: $id})
+ON CREATE SET n.state = 'building', n.owner = $owner, n.lease = 0, n.created = timestamp()
+SET n.claim = $owner
+WITH n, of, n.owner AS former,
+  n.state <> 'ready' AND (n.owner = $owner OR n.owner = $dead OR n.lease < timestamp()) AS free
+FOREACH (x IN CASE WHEN free THEN [1] ELSE [] END |
+  SET n += $properties
+  SET n.state = 'building', n.owner = $owner, n.builder = $owner, n.lease = timestamp() + $lease
+)
+MERGE (n)-[:OF]->(of)
+RETURN n.owner AS owner, former <> $owner AS taken

@@ -1,0 +1,14 @@
+// Make a profile invisible and begin to delete it. No row if a living process has it.
+//
+// mode: writes
+// param id: string — the profile's id
+// param owner: string — who deletes it
+// param lease: integer [ms] — for how long, from now
+// param dead: string — an owner that is known to have died; empty if none is
+// column id: string — the profile's id
+MATCH (n:Profile {id: $id})
+SET n.claim = $owner
+WITH n
+WHERE n.state = 'ready' OR n.owner = $owner OR n.owner = $dead OR n.lease < timestamp()
+SET n.state = 'deleting', n.owner = $owner, n.lease = timestamp() + $lease
+RETURN n.id AS id

@@ -1,0 +1,10 @@
+// What is being built or deleted, or was when its process died.
+//
+// mode: reads
+// column id: string — the profile's id
+// column owner: string? — the process that builds or deletes it
+// column expired: boolean — its lease has run out
+MATCH (n:Profile)
+WHERE n.state IN ['building', 'deleting']
+RETURN n.id AS id, n.owner AS owner, n.lease < timestamp() AS expired
+ORDER BY id

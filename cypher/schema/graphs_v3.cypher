@@ -1,0 +1,10 @@
+// The graphs whose options and sizes are not yet properties of their own.
+//
+// mode: reads
+// column id: string — the graph's id
+// column options: string — as JSON
+// column sizes: string — as JSON
+MATCH (g:Graph)
+WHERE g.schema IS NULL
+RETURN g.id AS id, g.options AS options, g.sizes AS sizes
+ORDER BY id

@@ -1,0 +1,8 @@
+// Mark the instances and profiles that schema 3 wrote: they are hidden until they are made again from what decides them.
+//
+// mode: writes
+// column done: integer — how many were marked
+MATCH (n:Instance|Profile)
+WHERE n.schema IS NULL AND n.state <> 'outdated'
+SET n.state = 'outdated', n.owner = '', n.lease = 0
+RETURN count(n) AS done

@@ -1,0 +1,17 @@
+// The rank classes of an instance.
+//
+// mode: reads
+// param instance: string — the instance's id
+// column id: string — the class's id
+// column number: integer — the class
+// column digest: string — digest of what its ranks do
+// column stages: integer[] — its pipeline stages
+// column first_layers: integer[] — by stage and chunk: what an op's layer needs to be its layer in the model
+// column cp: integer — coordinate on cp of the ranks whose work it is
+// column ep: integer — coordinate on ep of the ranks whose work it is
+// column ranks: integer [ranks] — number of its ranks
+// column ops: integer — number of its ops
+MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)
+RETURN c.id AS id, c.class AS number, c.digest AS digest, c.stages AS stages, c.first_layers AS first_layers,
+  c.cp AS cp, c.ep AS ep, c.ranks AS ranks, c.ops AS ops
+ORDER BY number

@@ -1,0 +1,11 @@
+// The row of a whole instance; no row where the store has none of this id.
+//
+// mode: reads
+// param instance: string — the instance's id
+// column name: string — what it was called
+// column graph: string — id of its graph
+// column model: string — name of the model
+// column plan: string — the plan's words, as JSON
+// column world: integer [ranks] — size of the world
+MATCH (i:Instance {id: $instance, state: 'ready'})-[:OF]->(g:Graph)
+RETURN i.name AS name, i.graph AS graph, g.name AS model, i.plan AS plan, i.world AS world

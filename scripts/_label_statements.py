@@ -1,0 +1,200 @@
+"""Writes the statements of cypher/lifecycle: those that differ by a label alone, from the schema's table.
+
+They are files like all others: read, linted and planned. `--check` says whether they are what the table gives.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from stagedb.store.forms import Label, Relationship
+from stagedb.store.schema import OWNERS, RELATIONSHIPS, members
+from stagedb.store.statements import directory
+
+FOLDER = "lifecycle"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/label_statements", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not as it should be")
+    check = parser.parse_args().check
+    folder = directory() / FOLDER
+    wanted = dict(statements())
+    folder.mkdir(exist_ok=True)
+    there = {path.stem: path for path in folder.glob("*.cypher")}
+    wrong = [name for name, text in wanted.items() if name not in there or _read(there[name]) != text]
+    extra = sorted(there.keys() - wanted.keys())
+    if check:
+        for name in sorted([*wrong, *extra]):
+            print(f"cypher/{FOLDER}/{name}.cypher is not what the schema gives: run scripts/label_statements")
+        return 1 if wrong or extra else 0
+    for name in wrong:
+        (folder / f"{name}.cypher").write_text(wanted[name], encoding="utf-8")
+    for name in extra:
+        there[name].unlink()
+    print(f"{len(wanted)} statements, {len(wrong)} written, {len(extra)} removed")
+    return 0
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def statements() -> Iterator[tuple[str, str]]:
+    """Name and text of every statement."""
+    for owner in OWNERS:
+        parent = parent_of(owner)
+        values = {
+            "low": owner.lower(),
+            "label": owner,
+            "a": "an" if owner[0] in "AEIOU" else "a",
+            "claim_parent": "" if parent is None else _CLAIM_PARENT.format(label=parent, low=parent.lower()),
+            "claim_of": "" if parent is None else "\nMERGE (n)-[:OF]->(of)",
+            "with_of": "" if parent is None else ", of",
+            "parent_note": "" if parent is None else f" No row if its {parent.lower()} is not there, or leaves.",
+            "finish_note": "" if parent is None else f", or its {parent.lower()} is gone or being deleted",
+            "finish_parent": "" if parent is None else f"\nMATCH (n)-[:OF]->(:{parent} {{state: 'ready'}})",
+        }
+        for verb, template in _OWNER_TEMPLATES.items():
+            yield f"{verb}_{owner.lower()}", template.format(**values)
+        for label, path in members(owner):
+            yield f"clear_{label.name.lower()}", _clear(owner, label, path)
+
+
+def parent_of(owner: str) -> str | None:
+    """The label that an owner is made from: an instance from a graph, a profile from an instance."""
+    found = [edge.target for edge in RELATIONSHIPS if (edge.source, edge.type) == (owner, "OF")]
+    return found[0] if found else None
+
+
+def _clear(owner: str, label: Label, path: tuple[Relationship, ...]) -> str:
+    if path:
+        steps = [f"-[:{edge.type}]->(:{edge.target})" for edge in path[:-1]]
+        pattern = f"(:{owner} {{id: $id}}){''.join(steps)}-[:{path[-1].type}]->(n:{label.name})"
+    else:
+        # A composite index serves a search that says something of each of its properties.
+        last = label.indexes[0][-1]
+        pattern = f"(n:{label.name} {{{label.member_by}: $id}})\nWHERE n.`{last}` >= 0"
+    return _CLEAR.format(label=label.name, low=owner.lower(), a="an" if owner[0] in "AEIOU" else "a", pattern=pattern)
+
+
+_CLEAR = """\
+// Delete some {label} nodes of one {low}, with their edges.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param limit: integer — at most so many
+// column deleted: integer — how many; 0 when none is left
+MATCH {pattern}
+WITH n LIMIT $limit
+DETACH DELETE n
+RETURN count(*) AS deleted
+"""
+
+_CLAIM_PARENT = """MATCH (of:{label} {{id: $properties.{low}, state: 'ready'}})
+"""
+
+_OWNER_TEMPLATES = {
+    "claim": """\
+// Begin to build {a} {low}, or take over from a builder that died. The first SET takes the write lock, so that of two
+// claims at once the second sees what the first one decided.{parent_note}
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param owner: string — who claims it
+// param lease: integer [ms] — for how long, from now
+// param dead: string — an owner that is known to have died; empty if none is
+// param properties: map — the properties that it is to have
+// column owner: string — who has it now
+// column taken: boolean — it was begun before, by another
+{claim_parent}MERGE (n:{label} {{id: $id}})
+ON CREATE SET n.state = 'building', n.owner = $owner, n.lease = 0, n.created = timestamp()
+SET n.claim = $owner
+WITH n{with_of}, n.owner AS former,
+  n.state <> 'ready' AND (n.owner = $owner OR n.owner = $dead OR n.lease < timestamp()) AS free
+FOREACH (x IN CASE WHEN free THEN [1] ELSE [] END |
+  SET n += $properties
+  SET n.state = 'building', n.owner = $owner, n.builder = $owner, n.lease = timestamp() + $lease
+){claim_of}
+RETURN n.owner AS owner, former <> $owner AS taken
+""",
+    "renew": """\
+// Say that the builder of {a} {low} lives. No row if it is another's by now.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param owner: string — who builds it
+// param lease: integer [ms] — for how long it is to be believed, from now
+// column id: string — the {low}'s id
+MATCH (n:{label} {{id: $id}})
+WHERE n.owner = $owner
+SET n.lease = timestamp() + $lease
+RETURN n.id AS id
+""",
+    "finish": """\
+// Make {a} {low} visible: it is whole. No row if it is another's by now{finish_note}.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param owner: string — who built it
+// column id: string — the {low}'s id
+MATCH (n:{label} {{id: $id}})
+WHERE n.owner = $owner OR (n.state = 'ready' AND n.builder = $owner){finish_parent}
+SET n.state = 'ready'
+REMOVE n.owner, n.lease
+RETURN n.id AS id
+""",
+    "retire": """\
+// Make {a} {low} invisible and begin to delete it. No row if a living process has it.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param owner: string — who deletes it
+// param lease: integer [ms] — for how long, from now
+// param dead: string — an owner that is known to have died; empty if none is
+// column id: string — the {low}'s id
+MATCH (n:{label} {{id: $id}})
+SET n.claim = $owner
+WITH n
+WHERE n.state = 'ready' OR n.owner = $owner OR n.owner = $dead OR n.lease < timestamp()
+SET n.state = 'deleting', n.owner = $owner, n.lease = timestamp() + $lease
+RETURN n.id AS id
+""",
+    "remove": """\
+// Delete the node of {a} {low} whose members are gone.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param owner: string — who deletes it
+MATCH (n:{label} {{id: $id}})
+WHERE n.owner = $owner
+DETACH DELETE n
+""",
+    "state": """\
+// In what state the {low} of this id is; no row if there is none. The one read that sees unfinished ones by id.
+//
+// mode: reads
+// param id: string — the {low}'s id
+// column state: string — ready, building or deleting
+// column owner: string? — the process that builds or deletes it
+// column expired: boolean — its builder has not been heard of for as long as it said
+MATCH (n:{label} {{id: $id}})
+RETURN n.state AS state, n.owner AS owner, coalesce(n.lease < timestamp(), false) AS expired
+""",
+    "unfinished": """\
+// What is being built or deleted, or was when its process died.
+//
+// mode: reads
+// column id: string — the {low}'s id
+// column owner: string? — the process that builds or deletes it
+// column expired: boolean — its lease has run out
+MATCH (n:{label})
+WHERE n.state IN ['building', 'deleting']
+RETURN n.id AS id, n.owner AS owner, n.lease < timestamp() AS expired
+ORDER BY id
+""",
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

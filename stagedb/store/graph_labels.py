@@ -1,0 +1,168 @@
+"""Labels and relationships of symbolic graphs; filled by `stagedb build`."""
+
+from stagedb.store.forms import OWNED, Label, Property, Relationship, id_of
+
+NUMBER = Property("number", "integer", "its place in the graph")
+PRESENT = Property("present", "string?", "it exists where this expression is above 0; absent: always")
+_GRAPH = Property("graph", "string", "id of the graph that it belongs to")
+
+SIZES: dict[str, tuple[str, str]] = {
+    "L": ("layers", "number of layers"),
+    "H": ("hidden", "hidden size"),
+    "A": ("heads", "attention heads"),
+    "KV": ("kv_heads", "heads of keys and values"),
+    "D": ("head_dim", "size of one head"),
+    "F": ("ffn", "width of the feed-forward block"),
+    "V": ("vocabulary", "rows of the embedding table, padded as the recipe pads it"),
+    "S": ("sequence", "sequence length of plans that name none"),
+    "P": ("positions", "rows of the table of learned positions"),
+    "E": ("experts", "number of experts"),
+    "K": ("experts_per_token", "experts that compute one token"),
+    "FE": ("expert_ffn", "width of one expert"),
+    "FS": ("shared_ffn", "width of the experts that compute every token"),
+    "LD": ("dense_layers", "first layers, which have no experts"),
+}
+"""A model's symbols: the property of `Graph` that holds each, and what it is."""
+
+OPTIONS: dict[str, tuple[str, str]] = {
+    "recipe": ("string", "the framework that the graph follows: torch or megatron"),
+    "sp": ("boolean", "sequence parallelism"),
+    "attention": ("string", "fused or math"),
+    "matmul_dtype": ("string", "what matmuls of linear layers read: same or fp8"),
+    "dropout": ("float", "probability of dropout"),
+    "kernels": ("string", "fused or eager element-wise kernels"),
+    "shared_input": ("boolean", "one gather feeds all matmuls that read the same input"),
+    "loss_parallel": ("boolean", "the loss works on logits that are partitioned over tp"),
+    "recompute": ("string", "what a backward computes again: none, full, core, pointwise or operators"),
+    "recompute_operators": ("string[]", "the operators that it computes again"),
+    "early_stop": ("boolean?", "whether recomputing stops at what the backward reads; absent: as the recipe does"),
+    "zero": ("integer", "what ranks of dp share: nothing (0), optimizer state (1), gradients (2), parameters (3)"),
+    "reshard": ("boolean?", "whether gathered parameters are freed after the forward; absent: yes"),
+    "grad_sync": ("boolean?", "whether each micro-batch reduces gradients; absent: as the recipe does"),
+    "cp_kind": ("string", "how ranks of cp compute attention"),
+    "cp_chunks": ("string", "which part of the sequence a rank of cp has"),
+    "cp_grad_sync": ("boolean", "gradients are reduced over cp too"),
+    "strategy": ("string", "a sharding strategy of the user's, as JSON; empty: none"),
+    "expert_tp": ("boolean", "tensor parallelism partitions each expert"),
+    "ep_sync": ("boolean", "gradients of what all ranks of ep hold alike are reduced over ep"),
+    "scatter_gather": ("boolean", "ranks of tp each send their part to the next stage"),
+}
+"""The options that shape a graph: type and meaning. `Graph` has them as properties, `Instance` as words of its plan."""
+
+
+def options() -> tuple[Property, ...]:
+    return tuple(Property(name, type_, description) for name, (type_, description) in OPTIONS.items())
+
+
+GRAPH_LABELS = (
+    Label(
+        "Graph",
+        "A symbolic tensor graph: a model under one strategy and one recipe. Every degree and size is a symbol.",
+        (
+            id_of("digest of what the graph was made from"),
+            Property("name", "string", "the model's name"),
+            *options(),
+            *(Property(word, "integer?", f"{what} (`{symbol}`)") for symbol, (word, what) in SIZES.items()),
+            Property("options", "string", "the options together, as canonical JSON"),
+            Property("sizes", "string", "the model's symbols and their values, as canonical JSON"),
+            Property("blocks", "string", "the blocks and how often each repeats, in forward order, as JSON"),
+            Property("format", "integer", "version of the stored form"),
+            *OWNED,
+        ),
+        indexes=(("name",),),
+        style=("#4c8eda", "name"),
+    ),
+    Label(
+        "SymTensor",
+        "A tensor of one block of a graph.",
+        (
+            id_of("graph id, `/`, name"),
+            _GRAPH,
+            Property("name", "string", "unique in the graph"),
+            NUMBER,
+            Property("block", "string", "the block that it is in"),
+            Property("role", "string", "input, weight, activation, gradient, optimizer_state or buffer"),
+            Property("dtype", "string", "class of its elements; a plan gives the format"),
+            Property("axes", "string[]", "logical axes"),
+            Property("shape", "string[]", "global size of each axis, as expressions"),
+            Property("local", "string[]", "size of each axis on one rank, as expressions"),
+            Property("layout", "string[]", "its placement on each mesh axis, such as `tp:partitioned(hidden)`"),
+            Property("bytes", "string", "size on one rank, an expression", "B"),
+            Property("order", "integer?", "weights: order of registration in the block"),
+            Property("elements", "string?", "weights: number of elements on one rank, an expression"),
+            Property("rows", "integer?", "weights that dp shards: how many of the first axes are cut as one"),
+            Property("shard", "string?", "weights that dp shards: elements of one rank's part, an expression"),
+            Property("gathers", "string[]?", "weights that dp shards: bucket ops that gather the parts"),
+            Property("readers", "string[]?", "weights that dp shards: ops that read it"),
+            Property("buckets", "string[]", "weights: bucket ops that its gradient passes, in order"),
+            Property("grads", "string[]", "weights: ops that produce its gradient"),
+            Property("tied", "string?", "the weight that it shares its values with"),
+            Property("storage", "string?", "the tensor whose bytes it takes over; absent: it has its own"),
+            Property("kept", "boolean", "it is kept for the backward, even if nothing there reads it"),
+            PRESENT,
+            Property("repeats", "string?", "the tensor that it recomputes; where it is absent, readers read that one"),
+        ),
+        style=("#8dcc93", "name"),
+    ),
+    Label(
+        "SymOp",
+        "An operator of one block of a graph. Its costs on one rank are expressions.",
+        (
+            id_of("graph id, `/`, name"),
+            _GRAPH,
+            Property("name", "string", "unique in the graph"),
+            NUMBER,
+            Property("block", "string", "the block that it is in, `cut` for messages between stages, or `bucket`"),
+            Property("template", "string", "forward, input_gradient, weight_gradient or step"),
+            Property("type", "string", "compute, collective, send or recv"),
+            Property("kind", "string", "what it does: matmul, attention, all_gather …"),
+            Property("phase", "string", "forward, backward, recompute or optimizer"),
+            Property("when", "string", "for which micro-batches it runs: every, first or last"),
+            Property("order", "integer", "issue order inside its block and template"),
+            Property("flops", "string", "an expression", "flop"),
+            Property("bytes_read", "string", "an expression", "B"),
+            Property("bytes_written", "string", "an expression", "B"),
+            Property("temporary", "string", "what it allocates only while it runs, an expression", "B"),
+            Property("dims", "string[]", "sizes of a matmul or an attention, as expressions"),
+            Property("axis", "string?", "mesh axis that it communicates on"),
+            Property("comm_bytes", "string?", "its input on one rank, an expression", "B"),
+            Property("comm_out_bytes", "string?", "its output on one rank, an expression", "B"),
+            Property("dtype", "string?", "class of the elements on the wire, or of what FLOPs are computed on"),
+            Property(
+                "peer", "string?", "a message inside a block: ranks of cp from here to its other end, an expression"
+            ),
+            PRESENT,
+            Property("times", "string?", "how often it is unrolled, an expression"),
+            Property("loop", "integer?", "order of the first op of its loop, which it is unrolled with"),
+            Property("previous", "string[]", "tensors that it reads as the loop's turn before left them"),
+            Property("bucket", "string?", "rule by which weights are grouped into buckets"),
+            Property("semantics", "string", "what it computes, as JSON for the interpreter"),
+        ),
+        indexes=(("graph", "block"),),
+        style=("#f79767", "name"),
+    ),
+)
+
+_SLOT = (Property("slot", "integer", "which input or output it is"),)
+DEP_KIND = Property("kind", "string", "data, program (issue order) or limit (must not run ahead)")
+
+GRAPH_RELATIONSHIPS = (
+    Relationship("HAS_OP", "Graph", "SymOp", "The operators of the graph.", owns=True),
+    Relationship("HAS_TENSOR", "Graph", "SymTensor", "The tensors of the graph.", owns=True),
+    Relationship("READS", "SymOp", "SymTensor", "The op reads the tensor.", _SLOT),
+    Relationship("WRITES", "SymOp", "SymTensor", "The op writes the tensor.", _SLOT),
+    Relationship(
+        "DEP",
+        "SymOp",
+        "SymOp",
+        "The source runs before the target.",
+        (
+            NUMBER,
+            DEP_KIND,
+            Property(
+                "hop", "string", "position of the source, seen from the target: same, turn, previous, next, block"
+            ),
+            PRESENT,
+        ),
+    ),
+)

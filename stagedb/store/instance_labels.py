@@ -1,0 +1,192 @@
+"""Labels and relationships of instances; filled by `stagedb instantiate`."""
+
+from stagedb.store.forms import INSTANCE, OWNED, Label, Property, Relationship, id_of
+from stagedb.store.graph_labels import DEP_KIND, options
+
+MESH_AXES = ("tp", "cp", "dp", "ep", "pp")
+RANK_GROUPS = ("tp", "kv", "cp", "cpr", "cpa", "data", "dp", "dp_replicate", "ep", "edp", "pp", "embedding")
+"""Axes on which a rank may have a group."""
+
+PLAN_WORDS = (
+    Property("dp", "integer", "degree of data parallelism"),
+    Property("tp", "integer", "degree of tensor parallelism"),
+    Property("pp", "integer", "pipeline stages"),
+    Property("cp", "integer", "degree of context parallelism"),
+    Property("ep", "integer", "degree of expert parallelism"),
+    Property("hsdp", "integer", "copies of what dp shards (hybrid sharding)"),
+    Property("ulysses", "integer", "neighbours on cp that exchange heads, in a ring over the others"),
+    Property("capacity_factor", "float?", "slots of an expert over its even share of tokens; absent: dropless"),
+    Property("expert_load", "integer[]", "choices in a row that go to each expert; empty: the same for all"),
+    Property("micro_batch_size", "integer", "sequences of one micro-batch on one rank of dp", "sequences"),
+    Property("global_batch_size", "integer", "sequences of a step", "sequences"),
+    Property("seq_len", "integer", "length of a sequence", "tokens"),
+    Property("schedule", "string", "pipeline schedule: gpipe, 1f1b, interleaved, zero-bubble-h1, explicit …"),
+    Property("virtual_stages", "integer", "chunks of layers that a stage holds"),
+    Property("task_order", "string[]", "schedule explicit: the tasks of each stage in order"),
+    Property("recompute_every", "integer", "recompute in every n-th layer of a stage"),
+    Property("layers_per_stage", "integer[]", "layers of each pipeline stage"),
+    Property("rank_order", "string[]", "mesh axes, innermost first"),
+    Property("dtype", "string", "number format of activations"),
+    Property("param_dtype", "string", "of parameters"),
+    Property("grad_dtype", "string", "of gradients"),
+    Property("reduce_dtype", "string", "of gradients on the wire"),
+    Property("opt_dtype", "string", "of the optimizer's state"),
+    Property("master_dtype", "string", "of master copies of parameters; none: there are none"),
+    Property("logits_dtype", "string", "of the logits that the loss reads"),
+    *options(),
+)
+"""Every word of a plan; what the words leave open is filled in (`Plan.canonical`, layers by stage, batch)."""
+
+INSTANCE_LABELS = (
+    Label(
+        "Instance",
+        "A graph under one plan: every size is a number. Every word of the plan is a property.",
+        (
+            id_of("digest of the graph's id and the plan"),
+            Property("name", "string", "the name that its maker gave it"),
+            Property("graph", "string", "id of its graph"),
+            *PLAN_WORDS,
+            Property("microbatches", "integer", "micro-batches of a step on one rank of dp"),
+            Property("world", "integer", "number of ranks", "ranks"),
+            Property("plan", "string", "the plan as it was given, as canonical JSON"),
+            *OWNED,
+        ),
+        indexes=(("name",),),
+        style=("#57c7e3", "name"),
+    ),
+    Label(
+        "RankClass",
+        "Ranks of an instance that do the same work; only their peers and communicators differ.",
+        (
+            id_of("instance id, `/`, class"),
+            INSTANCE,
+            Property("class", "integer", "its number in the instance"),
+            Property("digest", "string", "digest of the evaluated work"),
+            Property("stages", "integer[]", "pipeline stages of the class"),
+            Property(
+                "first_layers", "integer[]", "by stage and chunk: an op's `layer` plus this is its layer in the model"
+            ),
+            Property("layers", "integer", "layers of one stage"),
+            Property("cp", "integer", "coordinate on cp of the ranks whose work it is; 0 where all do the same"),
+            Property("ep", "integer", "coordinate on ep of the ranks whose work it is; 0 where all do the same"),
+            Property("ranks", "integer", "number of ranks", "ranks"),
+            Property("ops", "integer", "number of its ops"),
+            Property("tasks", "integer", "number of its tasks"),
+        ),
+        style=("#ecb5c9", "class"),
+    ),
+    Label(
+        "Op",
+        "An operator of a rank class, for one micro-batch. Its second label is its type.",
+        (
+            id_of("unique in the store"),
+            INSTANCE,
+            Property("class", "integer", "number of its rank class"),
+            Property("index", "integer", "its place among the ops of the class: by chunk, template and issue order"),
+            Property("runs", "integer", "how often one rank runs it in a step"),
+            Property("chunk", "integer", "part of the stage, where a stage holds several"),
+            Property("template", "string", "forward, input_gradient, weight_gradient or step"),
+            Property("position", "integer", "position of its block on the stage; messages are at -1 and n"),
+            Property("order", "integer", "issue order inside the task"),
+            Property("name", "string", "its name in the graph, with its layer and turn"),
+            Property("sym", "string", "id of the symbolic op that it is a copy of"),
+            Property("block", "string", "block of the symbolic op"),
+            Property("layer", "integer?", "layer, counted over the chunks of the stage; absent outside layers"),
+            Property("type", "string", "compute, collective, send or recv"),
+            Property("kind", "string", "what it does: matmul, attention, all_gather …"),
+            Property("phase", "string", "forward, backward, recompute or optimizer"),
+            Property("when", "string", "for which micro-batches it runs: every, first or last"),
+            Property("flops", "integer", "of one run on one rank", "flop"),
+            Property("bytes_read", "integer", "of one run on one rank", "B"),
+            Property("bytes_written", "integer", "of one run on one rank", "B"),
+            Property("temporary", "integer", "what it allocates only while it runs", "B"),
+            Property("dims", "integer[]?", "sizes of a matmul or an attention; none where experts have uneven loads"),
+            Property("axis", "string?", "mesh axis that it communicates on"),
+            Property("comm_bytes", "integer?", "its input on one rank; a message's size", "B"),
+            Property("comm_out_bytes", "integer?", "its output on one rank", "B"),
+            Property("dtype", "string?", "format of the elements on the wire, or of what FLOPs are computed on"),
+            Property("peer", "integer?", "stages from here to the other end of a message, around the ends too"),
+        ),
+        also=("Compute", "Collective", "Send", "Recv"),
+        style=("#ffc454", "name"),
+    ),
+    Label(
+        "Task",
+        "A template run for one micro-batch, in the order of the pipeline schedule.",
+        (
+            id_of("unique in the store"),
+            INSTANCE,
+            Property("class", "integer", "number of its rank class"),
+            Property("index", "integer", "place in the class's schedule"),
+            Property("kind", "string", "forward, backward, input_gradient, weight_gradient or step"),
+            Property("microbatch", "integer?", "which micro-batch; absent for the step"),
+            Property("chunk", "integer", "part of the stage, where a stage holds several"),
+            Property("first", "boolean", "its micro-batch is the first"),
+            Property("last", "boolean", "its micro-batch is the last"),
+        ),
+        style=("#d9c8ae", "kind"),
+    ),
+    Label(
+        "Rank",
+        "One accelerator of an instance. It is joined to its class and groups by properties: see above.",
+        (
+            id_of("instance id, `/`, rank"),
+            INSTANCE,
+            Property("rank", "integer", "global rank"),
+            *(Property(axis, "integer", f"coordinate on the {axis} axis") for axis in MESH_AXES),
+            Property("class", "integer", "number of its rank class"),
+            *(
+                Property(f"group_{axis}", "integer?", f"its group on the {axis} axis, if it has one")
+                for axis in RANK_GROUPS
+            ),
+        ),
+        unique=None,
+        indexes=(("instance", "rank"),),
+        member_by="instance",
+        style=("#f16667", "rank"),
+    ),
+    Label(
+        "Group",
+        "Ranks that communicate with each other on one mesh axis.",
+        (
+            id_of("instance id, `/`, gid"),
+            INSTANCE,
+            Property("gid", "integer", "the communicator's id in the traces"),
+            Property("axis", "string", "mesh axis"),
+            Property("ranks", "integer[]", "global ranks, in the group's order"),
+        ),
+        style=("#569480", "axis"),
+    ),
+)
+
+INSTANCE_RELATIONSHIPS = (
+    Relationship("OF", "Instance", "Graph", "The graph that was instantiated."),
+    Relationship("HAS_CLASS", "Instance", "RankClass", "The rank classes of the instance.", owns=True),
+    Relationship("RUNS", "RankClass", "Op", "The operators that a rank of the class runs.", owns=True),
+    Relationship("COPY_OF", "Op", "SymOp", "The symbolic operator that it is a copy of."),
+    Relationship(
+        "CARRIES",
+        "Op",
+        "SymTensor",
+        "A bucket's collective carries the gradients, or the parameters, of a weight.",
+        (
+            Property("number", "integer", "its place in the bucket"),
+            Property("position", "integer", "position of the weight's block on the stage"),
+            Property("layer", "integer?", "layer of the weight, counted over the chunks of the stage"),
+        ),
+    ),
+    Relationship("DEP", "Op", "Op", "The source runs before the target, on the same rank.", (DEP_KIND,)),
+    Relationship("SCHEDULES", "RankClass", "Task", "The tasks of a rank of the class.", owns=True),
+    Relationship("NEXT", "Task", "Task", "The next task of the class's schedule."),
+    Relationship(
+        "FEEDS",
+        "Task",
+        "Task",
+        "A task of one stage sends what the task of the neighbouring stage receives.",
+        (
+            Property("axis", "string", "mesh axis of the message"),
+            Property("hop", "integer", "stages from sender to receiver: +1 or -1"),
+        ),
+    ),
+    Relationship("HAS_GROUP", "Instance", "Group", "The communicator groups of the instance.", owns=True),
+)

@@ -1,0 +1,145 @@
+"""A store that c3542a0 wrote: brought up to date, it gives what c3542a0 gave, without a model card or a builder."""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.api.rebuilding import outdated, rebuild
+from stagedb.errors import StagedbError, UsageError
+from stagedb.store import Store, connect, migrations, schema
+
+FIXTURE = Path(__file__).parents[1] / "store" / "fixtures" / "c3542a0.json.gz"
+OLD: dict[str, Any] = json.loads(gzip.decompress(FIXTURE.read_bytes()))
+ANSWERS: dict[str, Any] = OLD["answers"]
+
+
+@pytest.fixture
+def old_store(store: Store) -> Store:
+    """The store as c3542a0 left it, but for the indexes that it had."""
+    by_labels: dict[str, list[dict[str, Any]]] = {}
+    for _, labels, properties in OLD["nodes"]:
+        by_labels.setdefault(":".join(sorted(labels)), []).append(properties)
+    with store._session("WRITE") as session:
+        for labels, rows in by_labels.items():
+            if labels == "Store":
+                text = "UNWIND $rows AS row MATCH (n:Store {id: row.id}) SET n += row"
+            else:
+                text = f"UNWIND $rows AS row CREATE (n:{labels}) SET n += row"
+            session.run(text, rows=rows).consume()
+        kinds = {(source[0], type_, target[0]) for source, type_, target, _ in OLD["relationships"]}
+        for kind in sorted(kinds):
+            rows = [
+                {"source": source[1], "target": target[1], "properties": properties}
+                for source, type_, target, properties in OLD["relationships"]
+                if (source[0], type_, target[0]) == kind
+            ]
+            text = (
+                f"UNWIND $rows AS row MATCH (a:{kind[0]} {{id: row.source}}) MATCH (b:{kind[2]} {{id: row.target}}) "
+                f"CREATE (a)-[r:{kind[1]}]->(b) SET r += row.properties"
+            )
+            session.run(text, rows=rows).consume()
+    return store
+
+
+def check_answers(db: Stagedb, out: Path) -> None:
+    for name in ("first", "second"):
+        wanted = ANSWERS[name]
+        found = db.show(name)
+        assert (found.id, found.graph, found.ranks) == (wanted["id"], wanted["graph"], wanted["ranks"])  # type: ignore[union-attr]
+        exported = db.export(name, out=out / name)
+        digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in exported.path.iterdir()}
+        digests.pop("manifest.json")
+        assert digests == wanted["export"]["sha256"]
+    memory = db.memory("first")
+    for table in ("peaks", "levels", "tensors"):
+        rows = getattr(memory, table)
+        assert list(rows.columns) == ANSWERS["first"]["memory"][table]["columns"]
+        assert sorted(map(list, rows.rows), key=repr) == sorted(ANSWERS["first"]["memory"][table]["rows"], key=repr)
+    for name in ("plain", "whatif"):
+        wanted = ANSWERS[name]
+        profile = next(each for each in db.profiles() if each.name == name)
+        assert (profile.id, profile.step, profile.unscaled) == (wanted["id"], wanted["step"], wanted["unscaled"])
+        path = db.query("critical-path", profile=name)
+        assert [list(row) for row in path.rows] == wanted["queries"]["critical_path"]["rows"]
+
+
+def test_an_old_store_gives_what_it_gave(old_store: Store, tmp_path: Path) -> None:
+    assert old_store.version() == 3
+    applied = old_store.migrate()
+    assert [each.version for each in applied] == [4]
+    lines: list[str] = []
+    # Hidden until they are made again.
+    assert (Stagedb(old_store).instances(), Stagedb(old_store).profiles(), outdated(old_store)) == ([], [], 4)
+    rebuild(old_store, lines.append)
+    assert outdated(old_store) == 0
+    assert next(line for line in lines if "made again" in line).endswith("they are made again")
+    assert len(lines) == 5
+    check_answers(Stagedb(old_store), tmp_path)
+    created = {each.id: each.created for each in Stagedb(old_store).instances()}
+    with old_store._session("READ") as session:
+        left = session.run("MATCH (n:Graph|Instance|Profile) WHERE n.schema IS NULL RETURN count(n) AS n").single()
+        dates = {
+            row["id"]: row["created"]
+            for row in session.run("MATCH (i:Instance) RETURN i.id AS id, i.created AS created")
+        }
+    assert left is not None
+    assert left["n"] == 0
+    before = {row["id"]: row["created"] for _, labels, row in OLD["nodes"] if labels == ["Instance"]}
+    assert dates == before
+    assert created.keys() == before.keys()
+
+
+def test_what_is_interrupted_goes_on(old_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance that fails to be made again is named, and hidden; the next attempt makes it."""
+    import stagedb.instance
+
+    real, calls = stagedb.instance.instantiate, []
+
+    def fails_once(*arguments: Any, **words: Any) -> str:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise StagedbError("the disk is full")
+        return real(*arguments, **words)
+
+    old_store.migrate()
+    monkeypatch.setattr(stagedb.instance, "instantiate", fails_once)
+    lines: list[str] = []
+    rebuild(old_store, lines.append)
+    assert any("stays hidden, as it cannot be made again: the disk is full" in line for line in lines)
+    assert outdated(old_store) >= 1
+    rebuild(old_store, lines.append)
+    assert outdated(old_store) == 0
+    check_answers(Stagedb(old_store), tmp_path)
+
+
+def test_a_migration_may_be_run_again(old_store: Store, tmp_path: Path) -> None:
+    """As after a kill before the store was marked: what is done is left alone, what is not is done."""
+    for text in migrations.MIGRATIONS[-1].statements[:3]:
+        old_store._define(text)
+    old_store.write("schema/outdate_v3")
+    old_store.write("schema/clear_v3")
+    old_store.migrate()
+    rebuild(old_store, lambda line: None)
+    check_answers(Stagedb(old_store), tmp_path)
+    assert old_store.migrate() == ()
+
+
+def test_an_old_server_is_refused_until_it_is_migrated(old_store: Store, store_environment: dict[str, str]) -> None:
+    if old_store.engine == "embedded":
+        with connect(environment={}, home=Path(store_environment["STAGEDB_HOME"])) as opened:
+            assert (opened.version(), opened.migrated) == (schema.VERSION, True)
+    else:
+        with pytest.raises(UsageError, match=r"waits for migration 4 .*: run `stagedb store migrate`"):
+            connect(environment=store_environment)
+        old_store.migrate()
+        with connect(environment=store_environment) as opened:
+            assert not opened.migrated
+
+
+def test_the_version_of_the_schema_is_that_of_the_newest_migration() -> None:
+    assert migrations.NEWEST == schema.VERSION
