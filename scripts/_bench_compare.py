@@ -148,20 +148,21 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [
         f"{MODEL} tp 8 pp 16, {result['ranks']:,} ranks: seconds, medians of {result['runs']} runs",
         f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']}, {facts['date']}",
-        f"base {result['commits']['base'] or 'unknown'}, new {result['commits']['new'] or 'unknown'}",
+        f"base {result['commits']['base'] or 'unknown'}, new {result['commits']['new'] or 'unknown'}; ratio: of medians, "
+        "fastest: of the least",
     ]
     for engine, rows in result["engines"].items():
         counted = any(row["counts"] for row in rows)
-        lines += ["", f"{engine:<20} {'base':>9} {'new':>9} {'ratio':>7}"]
-        lines[-1] += f"  {'hits base':>12} {'hits new':>12}" if counted else ""
+        lines += ["", f"{engine:<18} {'base':>8} {'new':>8} {'ratio':>6} {'fastest':>8}"]
+        lines[-1] += f"  {'hits base':>11} {'hits new':>11}" if counted else ""
         for row in rows:
-            ratio = row["new"] / row["base"] if row["base"] else float("nan")
-            line = f"{row['step']:<20} {row['base']:9.3f} {row['new']:9.3f} {ratio:7.2f}"
+            ratio, fastest = row["new"] / row["base"], min(row["runs"]["new"]) / min(row["runs"]["base"])
+            line = f"{row['step']:<18} {row['base']:8.3f} {row['new']:8.3f} {ratio:6.2f} {fastest:8.2f}"
             if counted:
-                line += "  " + " ".join(f"{row['counts'][side]['hits']:12,}" for side in SIDES)
-            lines.append(line if row["same"] else f"{line}  differ")
+                line += "  " + " ".join(f"{row['counts'][side]['hits']:11,}" for side in SIDES)
+            lines.append(line if row["same"] else f"{line} !")
     if not all(row["same"] for rows in result["engines"].values() for row in rows):
-        lines += ["", "differ: the two do not make the same of it, see `scripts/freeze`"]
+        lines += ["", "!: the two do not make the same of it, see `scripts/freeze`"]
     return "\n".join(lines)
 
 

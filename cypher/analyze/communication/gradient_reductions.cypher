@@ -1,5 +1,5 @@
 // Where the gradient of each weight is reduced: the collective that carries it, and on which axis. A gradient that ranks
-// of several axes share passes several collectives.
+// of several axes add to passes several collectives. A gradient that one rank has alone has no row.
 //
 // mode: reads
 // param instance: string — id of the instance
