@@ -148,8 +148,8 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [
         f"{MODEL} tp 8 pp 16, {result['ranks']:,} ranks: seconds, medians of {result['runs']} runs",
         f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']}, {facts['date']}",
-        f"base {result['commits']['base'] or 'unknown'}, new {result['commits']['new'] or 'unknown'}; ratio: of medians, "
-        "fastest: of the least",
+        f"base {result['commits']['base'] or 'unknown'}, new {result['commits']['new'] or 'unknown'}",
+        "ratio: of the medians, fastest: of the least",
     ]
     for engine, rows in result["engines"].items():
         counted = any(row["counts"] for row in rows)
