@@ -8,6 +8,7 @@ first run warms up and is not counted.
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -71,29 +72,31 @@ class Worker:
 @contextmanager
 def worker(checkout: Path, engine: Engine, scratch: Path, ranks: int) -> Iterator[Worker]:
     """A checkout's process on a store, which is started and stopped around it."""
-    if engine.start is not None:
-        engine.start()
     environment = {**os.environ, "STAGEDB_CONFIG": str(scratch / "none.toml"), **engine.environment}
     environment["PYTHONPATH"] = str(checkout)
     program = str(Path(__file__).with_name("_bench_steps.py"))
     about = {"checkout": str(checkout), "model": MODEL, "words": {**WORDS, "ranks": ranks}, "scratch": str(scratch)}
-    process = subprocess.Popen(
-        [sys.executable, "-P", program],
-        cwd=scratch,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    made = Worker(checkout, cast("IO[str]", process.stdin), cast("IO[str]", process.stdout))
     try:
-        made.send(about)
-        yield made
+        if engine.start is not None:
+            engine.start()
+        process = subprocess.Popen(
+            [sys.executable, "-P", program],
+            cwd=scratch,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        made = Worker(checkout, cast("IO[str]", process.stdin), cast("IO[str]", process.stdout))
+        try:
+            made.send(about)
+            yield made
+        finally:
+            # A process that has failed takes nothing more.
+            with suppress(BrokenPipeError):
+                made.requests.close()
+            process.wait()
     finally:
-        # A process that has failed takes nothing more.
-        with suppress(BrokenPipeError):
-            made.requests.close()
-        process.wait()
         if engine.stop is not None:
             engine.stop()
 
@@ -195,6 +198,9 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("-f", "--format", choices=("table", "json"), default="table", help="what is printed (table)")
     options = parser.parse_args()
     options.base, options.new = options.base.resolve(), options.new.resolve()
+    for checkout in (options.base, options.new):
+        if not (checkout / "stagedb").is_dir():
+            parser.error(f"{checkout} is no checkout: it has no stagedb/")
     said = set(options.steps.split(",")) if options.steps else set(STEPS)
     if said - set(STEPS):
         parser.error(f"no step {min(said - set(STEPS))!r}: there are {', '.join(STEPS)}")
@@ -206,6 +212,8 @@ def options_of() -> argparse.Namespace:
 
 def main() -> None:
     options = options_of()
+    # A benchmark that is ended leaves no server behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     result: dict[str, Any] = {"machine": machine(), "runs": options.runs, "ranks": options.ranks, "engines": {}}
     result["commits"] = {
         side: commit(checkout) for side, checkout in zip(SIDES, (options.base, options.new), strict=True)

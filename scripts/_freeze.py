@@ -9,6 +9,7 @@ it, and what differs is named by plan and place.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -152,6 +153,8 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("--store", help="a Neo4j server's address, instead of an embedded store of its own")
     options = parser.parse_args()
     options.checkout = options.checkout.resolve()
+    if not (options.checkout / "stagedb").is_dir():
+        parser.error(f"{options.checkout} is no checkout: it has no stagedb/")
     if options.given is not None and options.compare is None:
         parser.error("--given is for --compare")
     if options.compare is None and options.out is None:
@@ -161,6 +164,8 @@ def options_of() -> argparse.Namespace:
 
 def main() -> None:
     options = options_of()
+    # What is ended leaves neither an engine nor its files behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     began = time.perf_counter()
     old = read(options.compare) if options.compare else None
     new = read(options.given) if options.given else run(options, old)

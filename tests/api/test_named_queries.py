@@ -148,6 +148,12 @@ def test_memory_peaks_where_the_analysis_finds_the_peak(store: Store) -> None:
         tensors[row["class"], row["name"], row["category"]] += row["bytes"]
     found = ask(store, "memory_at_peak", instance=made.id)
     assert {(row[0], row[2], row[3]): row[6] for row in found} == tensors
+    # At the end of a task no operator runs.
+    with store._session("WRITE") as session:
+        session.run("MATCH (:Memory)-[r:PEAKS_AT]->(:Op) DELETE r").consume()
+    peaks = ask(store, "memory_peaks", instance=made.id)
+    assert [row[3] for row in peaks] == sorted((row[3] for row in expected), reverse=True)
+    assert {row[7:] for row in peaks} == {(None, None, None, None)}
 
 
 def average(profile: Profile, name: str) -> int:
