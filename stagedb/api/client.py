@@ -225,7 +225,8 @@ class Stagedb:
         and kept in the store, where `Memory`, `MemoryLevel` and `MemoryTensor` nodes answer queries about it.
         """
         found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, Clock())
-        if not self.store.read("memory/all_peaks", instance=found.id):
+        # Each class is written as a whole, and who was interrupted may have left some out.
+        if len(self.store.read("memory/all_peaks", instance=found.id)) < found.classes:
             from stagedb.profile import analyse, record
 
             record(self.store, found.id, analyse(self.store, found.id))

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from stagedb.api import catalog
 from stagedb.errors import StagedbError
 from stagedb.parallel import Plan
 from stagedb.store import Store, delete
 
 Notice = Callable[[str], None]
 """Told what is done, a line each."""
-
-SHORT = 12
 
 
 def to_stderr(line: str) -> None:
@@ -36,9 +35,9 @@ def rebuild(store: Store, notice: Notice) -> None:
             "they are made again"
         )
     for row, failure in _each(instances, lambda row: _instance(store, row)):
-        notice(f"  instance {row['id'][:SHORT]} {row['name']}: {failure or 'made again'}")
+        notice(f"  instance {row['id'][: catalog.SHORT_ID]} {row['name']}: {failure or 'made again'}")
     for row, failure in _each(profiles, lambda row: _profile(store, row)):
-        notice(f"  profile {row['id'][:SHORT]} {row['name'] or ''}: {failure or 'made again'}")
+        notice(f"  profile {row['id'][: catalog.SHORT_ID]} {row['name'] or ''}: {failure or 'made again'}")
 
 
 def _each(

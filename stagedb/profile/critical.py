@@ -15,8 +15,12 @@ PARTS = ("kind", "axis", "phase", "stage", "class")
 
 @dataclass(frozen=True)
 class Legs:
-    """The critical path task by task: lane, task (index of its class's), start and finish [ns] of each leg."""
+    """The critical path task by task: lane, task (index of its class's), start and finish [ns] of each leg.
 
+    first: the place of the leg's first node on the path.
+    """
+
+    first: Ints
     lane: Ints
     task: Ints
     start: Ints
@@ -67,7 +71,7 @@ class Path:
         fresh[1:] = (lane[1:] != lane[:-1]) | (task[1:] != task[:-1])
         firsts = np.flatnonzero(fresh)
         lasts = np.append(firsts[1:], len(self)) - 1
-        return Legs(lane[firsts], task[firsts], self.start[firsts], self.finish[lasts])
+        return Legs(firsts, lane[firsts], task[firsts], self.start[firsts], self.finish[lasts])
 
     def parts(self, by: str) -> Mapping[str, int]:
         """Nanoseconds of the path by one of `PARTS`, the most first. What computes has no axis: it is told as such."""

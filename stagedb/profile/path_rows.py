@@ -28,15 +28,12 @@ def path_rows(profile: str, job: JobProfile, lanes: Sequence[Mapping[str, Any]])
     path, legs = job.times.path, job.times.path.legs()
     if not len(path):
         return PathRows((), ())
-    lane, task, op, length = path.lane, path.task, path.op, path.length
-    fresh = np.ones(len(path), bool)
-    fresh[1:] = (lane[1:] != lane[:-1]) | (task[1:] != task[:-1])
-    firsts = np.flatnonzero(fresh)
-    reasons = path.reason[firsts].tolist()
+    op, length = path.op, path.length
+    reasons = path.reason[legs.first].tolist()
     segments: dict[tuple[int, bytes, bytes], int] = {}
     made, found = [], []
-    for number, (first, end) in enumerate(zip(firsts, np.append(firsts[1:], len(path)), strict=True)):
-        at, ops, took = int(lane[first]), op[first:end], length[first:end]
+    for number, (first, end) in enumerate(zip(legs.first, np.append(legs.first[1:], len(path)), strict=True)):
+        at, ops, took = int(legs.lane[number]), op[first:end], length[first:end]
         key = (at, ops.tobytes(), took.tobytes())
         if key not in segments:
             segments[key] = len(segments)

@@ -222,7 +222,7 @@ class _Making:
     def items(self, kind: TaskKind) -> tuple[Item, ...]:
         codes = {TEMPLATE_CODES.index(template) for template in TEMPLATES[kind]}
         ops = self.columns.ops
-        rows = sorted(row for row in self.rows if int(ops.template[row]) in codes)
+        rows = [row for row in self.rows if int(ops.template[row]) in codes]
         return tuple(self.item(row) for row in sorted(rows, key=lambda row: int(ops.order[row])))
 
     def item(self, row: int) -> Item:

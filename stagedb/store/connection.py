@@ -141,9 +141,10 @@ class Store:
 
         The store is marked when all are done: one that is only being made is no store that waits for migrations.
         """
-        todo = pending(self.version())
+        version = self.version()
+        todo = pending(version)
         for migration in todo:
-            self._apply(migration)
+            self._apply(migration, empty=version == 0)
         if todo:
             self.write("schema/mark", version=todo[-1].version, now=time.time_ns() // 1_000_000)
         if todo and self.engine == "neo4j":
@@ -152,12 +153,15 @@ class Store:
                 self._driver.execute_query(AWAIT_INDEXES, database_=self._database)
         return todo
 
-    def _apply(self, migration: Migration) -> None:
+    def _apply(self, migration: Migration, empty: bool) -> None:
+        """An empty database has nothing to drop or to change: it needs the definitions alone."""
         with translated(self.uri, f"migration {migration.version}"):
-            for dropped in migration.drops:
+            for dropped in () if empty else migration.drops:
                 self._define(f"DROP {dropped} IF EXISTS")
             for text in migration.statements:
                 self._define(text)
+            if empty:
+                return
             for name in migration.work:
                 while self.write(f"schema/{name}").get("done", 0) > 0:
                     pass

@@ -91,7 +91,7 @@ def test_an_unknown_instance_is_refused(embedded_store: Store, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("store", ["neo4j"], indirect=True)
-@pytest.mark.parametrize("statement", [name for name in names() if name.startswith("export/")])
+@pytest.mark.parametrize("statement", [name for name in names() if name.startswith("workload/")])
 def test_statements_seek_by_an_index(store: Store, statement: str) -> None:
     """None scans what belongs to other instances, or expands one node into all others."""
     loaded = load(statement)
@@ -105,7 +105,7 @@ def test_statements_seek_by_an_index(store: Store, statement: str) -> None:
 
 
 @pytest.mark.parametrize("store", ["neo4j"], indirect=True)
-@pytest.mark.parametrize("statement", [name for name in names() if name.startswith("export/")])
+@pytest.mark.parametrize("statement", [name for name in names() if name.startswith("workload/")])
 @pytest.mark.parametrize("grows", [{"dp": 16}, {"global_batch_size": 512}, {"layers": 32}])
 def test_statements_grow_linearly(store: Store, statement: str, grows: dict[str, int]) -> None:
     """Eight times the ranks, micro-batches or layers are at most eight times the work in the database."""

@@ -237,6 +237,18 @@ def test_two_that_record_at_once_write_one(store: Store) -> None:
     assert store.query(edges).rows == ((len(memory.tensors.rows),),)
 
 
+def test_what_was_recorded_of_some_classes_is_completed(store: Store) -> None:
+    """As after a kill between two classes: the next one who asks records the others."""
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), tp=2, pp=2, seq_len=8)
+    found = analyse(store, instance.id)
+    assert len(found) == 2
+    record(store, instance.id, found[:1])
+    memory = db.memory(instance.id)
+    assert {row["class"] for row in memory.peaks} == {0, 1}
+    assert {row["class"] for row in memory.tensors} == {0, 1}
+
+
 def _running(each: ClassMemory) -> Iterator[Item]:
     """All that the first chunk runs."""
     for items in each.program.items.values():
