@@ -1,7 +1,8 @@
 """Stores for tests: the embedded engine, and a real Neo4j where one is named.
 
 STAGEDB_TEST_NEO4J=bolt://host:port (with NEO4J_USERNAME and NEO4J_PASSWORD if it wants an account) runs every store
-test on that server too; its database is emptied, so it must be empty at first, or one that these tests made.
+test on that server too; its database is emptied, so it must be empty at first, or one that these tests made. Several
+addresses, with spaces between them, give each test process a server of its own.
 STAGEDB_REQUIRE_NEO4J=1 makes its absence a failure.
 """
 
@@ -41,13 +42,18 @@ def embedded_engine(stagedb_home: Path) -> Iterator[Store]:
 @pytest.fixture(scope="session")
 def neo4j_environment() -> dict[str, str]:
     """Settings of the Neo4j server to test on; skips (or fails) where there is none."""
-    uri = os.environ.get("STAGEDB_TEST_NEO4J")
-    if not uri:
+    addresses = os.environ.get("STAGEDB_TEST_NEO4J", "").split()
+    if not addresses:
         if os.environ.get("STAGEDB_REQUIRE_NEO4J") == "1":
             pytest.fail(f"STAGEDB_REQUIRE_NEO4J is set, and there is {HOW}")
         pytest.skip(HOW)
     kept = {name: os.environ[name] for name in ("NEO4J_USERNAME", "NEO4J_PASSWORD") if name in os.environ}
-    return {"NEO4J_URI": uri, **kept}
+    return {"NEO4J_URI": addresses[_worker() % len(addresses)], **kept}
+
+
+def _worker() -> int:
+    """The number of this test process, from 0."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 
 @pytest.fixture(scope="session")
@@ -125,9 +131,10 @@ def _mark(store: Store) -> None:
 
 @contextlib.contextmanager
 def _alone(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Test processes that run side by side share one Neo4j: one test at a time uses it."""
+    """Test processes that share a Neo4j server use it one test at a time."""
     if engine == "embedded" or "PYTEST_XDIST_WORKER" not in os.environ:
         yield
         return
-    with filelock.FileLock(tmp_path_factory.getbasetemp().parent / "neo4j.lock"):
+    servers = max(1, len(os.environ.get("STAGEDB_TEST_NEO4J", "").split()))
+    with filelock.FileLock(tmp_path_factory.getbasetemp().parent / f"neo4j-{_worker() % servers}.lock"):
         yield

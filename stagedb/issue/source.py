@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -26,6 +28,9 @@ from stagedb.issue.columns import (
 )
 from stagedb.store import Store
 
+READERS = 4
+"""How many statements of an instance are asked at once."""
+
 NO_EDGES: Mapping[str, Any] = {"source": (), "target": (), "kind": ()}
 
 
@@ -41,7 +46,12 @@ def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = N
     """Everything that an export or a timeline of an instance needs. `row` is what `find` gave for it."""
     row = row or find(store, instance)
     plan: dict[str, Any] = json.loads(row["plan"])
-    classes = store.read("workload/classes", instance=instance)
+    world, distance = int(row["world"]), int(plan.get("ulysses", 1))
+    # The store answers one statement while the answer to another is decoded.
+    with ThreadPoolExecutor(READERS) as pool:
+        ranks = pool.submit(_ranks, store, instance, world, distance)
+        groups = pool.submit(_groups, store, instance)
+        classes = tuple(pool.map(partial(read_class, store), store.read("workload/classes", instance=instance)))
     return Workload(
         instance=instance,
         name=row["name"],
@@ -49,9 +59,9 @@ def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = N
         model=row["model"],
         plan=plan,
         degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
-        classes=tuple(read_class(store, each) for each in classes),
-        ranks=_ranks(store, instance, int(row["world"]), int(plan.get("ulysses", 1))),
-        groups=_groups(store.read("workload/groups", instance=instance)[0]),
+        classes=classes,
+        ranks=ranks.result(),
+        groups=groups.result(),
     )
 
 
@@ -150,7 +160,8 @@ def _ranks(store: Store, instance: str, world: int, distance: int) -> RankTable:
     return RankTable.of(coordinates, _ints(row["class"])[order], distance)
 
 
-def _groups(row: Mapping[str, Any]) -> Groups:
+def _groups(store: Store, instance: str) -> Groups:
+    row = store.read("workload/groups", instance=instance)[0]
     order = np.argsort(_ints(row["gid"]))
     members = [row["members"][at] for at in order]
     return Groups(

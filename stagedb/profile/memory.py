@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from stagedb.issue.columns import ClassColumns
-from stagedb.issue.source import find, read_class
+from stagedb.issue.source import READERS, find, read_class
 from stagedb.parallel import Plan, Task, TaskKind
 from stagedb.profile.lifetimes import lives, saved
-from stagedb.profile.program import Item, Member, Program, programs, tasks_of
+from stagedb.profile.program import Carried, Item, Member, Program, programs, tasks_of
 from stagedb.profile.usage import Alive, Point, Usage
 from stagedb.store import Store, read_graph
 
@@ -90,14 +91,19 @@ def analyse(store: Store, instance: str) -> tuple[ClassMemory, ...]:
     Raises UsageError where the store has no such instance.
     """
     row = find(store, instance)
-    graph, plan = read_graph(store, row["graph"]), Plan.from_mapping(json.loads(row["plan"]))
-    found = []
-    for each in store.read("workload/classes", instance=instance):
-        columns = read_class(store, each, edges=False)
-        carried = {
-            int(bucket["op"]): tuple(map(Member, bucket["position"], bucket["weight"]))
-            for bucket in store.read("workload/buckets", **{"class": each["id"]})
+    plan = Plan.from_mapping(json.loads(row["plan"]))
+
+    def read(each: Mapping[str, Any]) -> tuple[ClassColumns, Carried]:
+        buckets = store.read("workload/buckets", **{"class": each["id"]})
+        return read_class(store, each, edges=False), {
+            int(bucket["op"]): tuple(map(Member, bucket["position"], bucket["weight"])) for bucket in buckets
         }
+
+    with ThreadPoolExecutor(READERS) as pool:
+        asked = pool.submit(read_graph, store, row["graph"])
+        classes = tuple(pool.map(read, store.read("workload/classes", instance=instance)))
+    graph, found = asked.result(), []
+    for columns, carried in classes:
         made = programs(graph, plan, columns, carried)
         lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
         lengths[TaskKind.STEP, 0] = sum(len(one.items[TaskKind.STEP]) for one in made)

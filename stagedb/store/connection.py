@@ -306,7 +306,8 @@ def _write(session: neo4j.Session, text: str, params: Mapping[str, Any]) -> list
 def _rows(transaction: neo4j.ManagedTransaction, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
         result = transaction.run(text, dict(params))
-        return [dict(zip(record.keys(), record.values(), strict=True)) for record in result]
+        keys = result.keys()
+        return [dict(zip(keys, record, strict=True)) for record in result]
     except neo4j.exceptions.Neo4jError as error:
         if is_out_of_memory(error):
             # The driver would run it again as it is, until its time is over.
