@@ -1,11 +1,14 @@
-// Rank nodes by arithmetic: coordinates from degree and stride of each mesh axis, groups from their closed form.
+// Rank nodes by arithmetic: coordinates from degree and stride of each mesh axis, groups from their closed form. None
+// where another process has taken the instance over: no constraint would keep its ranks from being there twice.
 //
 // mode: writes
 // param instance: string — the instance's id
+// param owner: string — who builds it
 // param axes: map — for each mesh axis, and ep: size, stride
 // param groups: map — for each axis that has groups: first (id), stride, span (stride times size)
 // param classes: integer[] — the class of each stage and coordinates on cp and ep, that of ep counted first
 // param rows: map[] — a range of ranks: first, last
+MATCH (:Instance {id: $instance, owner: $owner})
 UNWIND $rows AS row
 UNWIND range(row.first, row.last) AS r
 WITH r, r / $axes.tp.stride % $axes.tp.size AS tp, r / $axes.cp.stride % $axes.cp.size AS cp,

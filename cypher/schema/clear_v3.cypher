@@ -1,8 +1,13 @@
-// Delete some of the nodes that schema 3 wrote for instances and profiles; they are made again.
+// Delete some of the nodes that schema 3 wrote for instances and profiles. What another process has made again already has
+// a schema, and stays.
 //
 // mode: writes
 // column done: integer — how many; 0 when none is left
+MATCH (w:Instance|Profile)
+WHERE w.schema IS NULL
+WITH collect(w.id) AS old
 MATCH (n:OpTime|TaskTime|LaneTime|MemoryTensor|MemoryLevel|Memory|Op|Task|Rank|Group|RankClass)
+WHERE coalesce(n.profile, n.instance) IN old
 WITH n LIMIT 2000
 DETACH DELETE n
 RETURN count(*) AS done

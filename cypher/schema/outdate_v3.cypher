@@ -1,8 +1,9 @@
-// Mark the instances and profiles that schema 3 wrote: they are hidden until they are made again from what decides them.
+// Mark the instances and profiles that schema 3 wrote: they are hidden until they are made
+// again from what decides them. What is being deleted stays so.
 //
 // mode: writes
 // column done: integer — how many were marked
 MATCH (n:Instance|Profile)
-WHERE n.schema IS NULL AND n.state <> 'outdated'
+WHERE n.schema IS NULL AND NOT n.state IN ['outdated', 'deleting']
 SET n.state = 'outdated', n.owner = '', n.lease = 0
 RETURN count(n) AS done

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
+from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.store import Store, delete
 
-Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo)
+Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo)
+Removed = GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo
 
 SHORT_ID = 12
 """Characters of an id that people are shown; the start of an id is enough wherever one is asked for."""
@@ -115,28 +116,40 @@ def tag(store: Store, word: str, name: str) -> InstanceInfo | ProfileInfo:
     return dataclasses.replace(found, name=name)
 
 
-def remove(store: Store, word: str, force: bool) -> list[GraphInfo | InstanceInfo | ProfileInfo]:
-    """Delete what a word stands for: an instance with its profiles.
+def outdated(store: Store) -> list[OutdatedInfo]:
+    """Instances and profiles that an older schema wrote. Readers do not see them until they are made again."""
+    return [OutdatedInfo(**row) for row in store.read("catalog/outdated")]
 
-    Raises UsageError for a graph that instances stand on, unless `force` is set.
+
+def remove(store: Store, word: str, force: bool) -> list[Removed]:
+    """Delete a graph, an instance with its profiles, or a profile, by id, start of an id, or name.
+
+    Raises UsageError for a graph that instances need, unless `force` is set.
     """
-    found = find(store, word)
+    old = outdated(store)
+    hidden = next((each for each in old if each.name == word), None) or _by_id(old, word, "instance or profile")
+    found = find_graph(store, word) or find_instance(store, word) or find_profile(store, word)
+    if found is None and hidden is not None:
+        delete(store, hidden.kind, hidden.id)
+        return [hidden]
+    found = found or _unknown(store, word)
     if isinstance(found, ProfileInfo):
         delete(store, "Profile", found.id)
         return [found]
     if isinstance(found, InstanceInfo):
         delete(store, "Instance", found.id)
         return [found]
-    standing = [instance for instance in instances(store) if instance.graph == found.id]
-    if standing and not force:
+    users: list[Removed] = [instance for instance in instances(store) if instance.graph == found.id]
+    users += [each for each in old if each.graph == found.id]
+    if users and not force:
         raise UsageError(
-            f"{len(standing)} instances stand on graph {found.id[:SHORT_ID]} ({found.name}): "
+            f"{len(users)} instances need graph {found.id[:SHORT_ID]} ({found.name}): "
             "remove them first, or add --force to remove them too"
         )
-    for instance in standing:
+    for instance in users:
         delete(store, "Instance", instance.id)
     delete(store, "Graph", found.id)
-    return [*standing, found]
+    return [*users, found]
 
 
 def near(word: str, names: Iterable[str]) -> str:

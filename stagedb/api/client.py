@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stagedb.api import catalog, comparing, library, querying
+from stagedb.api.rebuilding import open_rebuilt
 from stagedb.api.results import (
     Difference,
     Exported,
@@ -29,7 +30,6 @@ from stagedb.export.simulator import simulator_inputs
 from stagedb.models import Card, card_names
 from stagedb.parallel import Mesh, typed_words
 from stagedb.store import Store, load
-from stagedb.store import connect as open_store
 from stagedb.systems.durations import Durations
 from stagedb.systems.system import System
 
@@ -366,10 +366,10 @@ class Stagedb:
         """Call an instance or a profile by another name. Several may have one: it means the newest of them."""
         return catalog.tag(self.store, word, name)
 
-    def rm(self, word: str, /, *, force: bool = False) -> list[GraphInfo | InstanceInfo | ProfileInfo]:
+    def rm(self, word: str, /, *, force: bool = False) -> "list[catalog.Removed]":
         """Remove an instance with its profiles, a profile, or a graph. Returns what was removed.
 
-        A graph that instances stand on is refused with UsageError, unless `force` removes these too.
+        A graph that instances need is refused with UsageError, unless `force` removes these too.
         """
         return catalog.remove(self.store, word, force)
 
@@ -411,12 +411,7 @@ def _rows(store: Store, statement: str, instance: str) -> Rows:
 
 def connect(store: str | None = None) -> Stagedb:
     """Open a store: see `stagedb.connect`. What an older version wrote into the embedded one is made again."""
-    opened = open_store(store)
-    if opened.migrated:
-        from stagedb.api.rebuilding import rebuild, to_stderr
-
-        rebuild(opened, to_stderr)
-    return Stagedb(opened)
+    return Stagedb(open_rebuilt(store))
 
 
 def models() -> list[dict[str, Any]]:

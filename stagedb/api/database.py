@@ -4,9 +4,8 @@ import os
 from dataclasses import dataclass
 
 from stagedb.api import catalog
-from stagedb.api.rebuilding import Notice, outdated, rebuild
+from stagedb.api.rebuilding import Notice, open_rebuilt, outdated, rebuild
 from stagedb.errors import UsageError
-from stagedb.store import connect as connect_store
 from stagedb.store import embedded, migrations, open_store, targets
 
 
@@ -61,7 +60,7 @@ def status(store: str | None = None) -> StoreStatus:
 
 def up(store: str | None = None) -> str:
     """Start the embedded engine, or see that a server answers, and make an empty database a store. Its address."""
-    with connect_store(store) as opened:
+    with open_rebuilt(store) as opened:
         return opened.uri
 
 

@@ -94,7 +94,8 @@ def _chosen(
     of = catalog.the_instance(store, instance) if instance is not None else None
     if "profile" in asked:
         found = catalog.the_profile(store, profile, of)
-        told = f"{found.id[: catalog.SHORT_ID]} of {found.instance_name} on {found.system}"
+        scaled = f", scaled: {', '.join(found.scalings)}" if found.scalings else ""
+        told = f"{found.id[: catalog.SHORT_ID]} of {found.instance_name} on {found.system}{scaled}"
         given = {"profile": found.id, **({"instance": found.instance} if "instance" in asked else {})}
         return given, {} if profile is not None else {"profile": told}
     if "instance" in asked:

@@ -1,6 +1,7 @@
 """Instances and profiles that an older schema wrote, made again from what decides them: graph, plan and system.
 
-They keep their ids, names and dates. Until then they are hidden, so whoever is interrupted goes on where it stopped.
+They keep their ids, names and dates. Until then they are hidden. Whoever opens the embedded store next, or runs
+`stagedb store migrate`, goes on where another was interrupted.
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any
 from stagedb.api import catalog
 from stagedb.errors import StagedbError
 from stagedb.parallel import Plan
-from stagedb.store import Store, delete
+from stagedb.store import Store, connect, delete
 
 Notice = Callable[[str], None]
 """Told what is done, a line each."""
@@ -23,51 +24,76 @@ def to_stderr(line: str) -> None:
 
 def outdated(store: Store) -> int:
     """How many instances and profiles wait to be made again."""
-    return sum(len(store.read(f"catalog/outdated_{kind}")) for kind in ("instances", "profiles"))
+    return len(store.read("catalog/outdated"))
+
+
+def open_rebuilt(store: str | None = None) -> Store:
+    """Open a store. What an older version wrote into the embedded one is made again first."""
+    opened = connect(store)
+    try:
+        if opened.engine == "embedded" and outdated(opened):
+            rebuild(opened, to_stderr)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 def rebuild(store: Store, notice: Notice) -> None:
-    """Make all of them again. What cannot be made is named with its reason and stays hidden."""
+    """Make all of them again. What cannot be made is named with its reason and stays hidden.
+
+    Memory is not made again here: it is computed when it is next asked for.
+    """
     instances, profiles = (store.read(f"catalog/outdated_{kind}") for kind in ("instances", "profiles"))
     if instances or profiles:
         notice(
             f"an older stagedb wrote {len(instances)} instances and {len(profiles)} profiles of this store: "
-            "they are made again"
+            "they are made again, and memory is computed when it is next asked for"
         )
-    for row, failure in _each(instances, lambda row: _instance(store, row)):
-        notice(f"  instance {row['id'][: catalog.SHORT_ID]} {row['name']}: {failure or 'made again'}")
-    for row, failure in _each(profiles, lambda row: _profile(store, row)):
-        notice(f"  profile {row['id'][: catalog.SHORT_ID]} {row['name'] or ''}: {failure or 'made again'}")
+    now: dict[str, str] = {}
+    for row, outcome in _each(instances, lambda row: _instance(store, row, now)):
+        notice(f"  instance {row['id'][: catalog.SHORT_ID]} {row['name']}: {outcome}")
+    for row, outcome in _each(profiles, lambda row: _profile(store, row, now)):
+        notice(f"  profile {row['id'][: catalog.SHORT_ID]} {row['name'] or ''}: {outcome}")
 
 
 def _each(
-    rows: list[dict[str, Any]], make: Callable[[Mapping[str, Any]], None]
-) -> Iterator[tuple[Mapping[str, Any], str | None]]:
+    rows: list[dict[str, Any]], make: Callable[[Mapping[str, Any]], str]
+) -> Iterator[tuple[Mapping[str, Any], str]]:
     for row in rows:
         try:
-            make(row)
+            yield row, make(row)
         except StagedbError as error:
-            yield row, f"stays hidden, as it cannot be made again: {error}"
-        else:
-            yield row, None
+            short = row["id"][: catalog.SHORT_ID]
+            yield row, f"stays hidden, as it cannot be made again (`stagedb rm {short}` removes it): {error}"
 
 
-def _instance(store: Store, row: Mapping[str, Any]) -> None:
+def _instance(store: Store, row: Mapping[str, Any], now: dict[str, str]) -> str:
+    """Make an instance again. `now` gets its id, which is another where what decides ids has changed."""
     from stagedb.instance import instantiate
 
     made = instantiate(store, row["graph"], Plan.from_mapping(json.loads(row["plan"])), name=row["name"])
-    if made != row["id"]:
-        delete(store, "Instance", row["id"])
+    now[row["id"]] = made
+    if made == row["id"]:
+        return "made again"
+    delete(store, "Instance", row["id"])
+    return f"made again as {made[: catalog.SHORT_ID]}"
 
 
-def _profile(store: Store, row: Mapping[str, Any]) -> None:
+def _profile(store: Store, row: Mapping[str, Any], now: Mapping[str, str]) -> str:
     from stagedb.issue.source import read_workload
     from stagedb.profile import profile_job, record_profile
     from stagedb.profile.asking import asked_of
 
     asked = asked_of(row)
-    workload = read_workload(store, row["instance"])
+    instance = now.get(row["instance"], row["instance"])
+    if not store.read("lifecycle/state_instance", id=instance):
+        delete(store, "Profile", row["id"])
+        return "removed, as its instance is gone"
+    workload = read_workload(store, instance)
     job = profile_job(workload, asked.system, asked.measured, asked.scalings, asked.blocking)
     made, _ = record_profile(store, job, row["name"])
-    if made != row["id"]:
-        delete(store, "Profile", row["id"])
+    if made == row["id"]:
+        return "made again"
+    delete(store, "Profile", row["id"])
+    return f"made again as {made[: catalog.SHORT_ID]}"

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -211,12 +211,25 @@ class QueryInfo:
     columns: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class OutdatedInfo:
+    """An instance or a profile that an older schema wrote, and that is not yet made again.
+
+    kind: Instance or Profile. graph: of an instance, the id of its graph.
+    """
+
+    kind: Literal["Instance", "Profile"]
+    id: str
+    name: str | None
+    graph: str | None
+
+
 KINDS: Mapping[type, str] = {GraphInfo: "graph", InstanceInfo: "instance", ProfileInfo: "profile"}
 
 
-def kind_of(info: GraphInfo | InstanceInfo | ProfileInfo) -> str:
+def kind_of(info: GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo) -> str:
     """`graph`, `instance` or `profile`."""
-    return KINDS[type(info)]
+    return info.kind.lower() if isinstance(info, OutdatedInfo) else KINDS[type(info)]
 
 
 def properties(info: GraphInfo | InstanceInfo | ProfileInfo) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def rm(
     *,
     common: Common,
 ) -> None:
-    """Remove an instance with its profiles, a profile, or a graph that no instance stands on."""
+    """Remove an instance with its profiles, a profile, or a graph that no instance needs."""
     from stagedb import api
 
     with api.connect(common.store) as db:

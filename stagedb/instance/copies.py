@@ -9,7 +9,7 @@ A class is a row of *places* for each of its chunks, in forward order. A place i
         stage before                   │ present here, and of its edges
                                        ▼
     order    forward, step: positions go up      base(position) + op's order · slots
-             backward:      positions go down    base(n - position) + op's order · slots
+             backward:      positions go down    base(n - position - 1) + op's order · slots
 
 A place that has loops has one more row a turn. The cut before the first block receives forwards and sends backwards,
 the one behind the last block does the opposite. Between the numbers of two ops there are free ones (`slots`) for

@@ -195,6 +195,7 @@ class _Copy:
         for batch in self._batches(places):
             self._rows("copy_ops", batch, **common, values=values, ragged=self.evaluated.ragged)
         self._rows("copy_buckets", buckets, **common)
+        self.store.write("instantiate/carried", instance=self.instance)
         for row in self.store.read("instantiate/copied", instance=self.instance):
             if row["ops"] != row["copied"]:
                 raise StagedbError(
@@ -223,7 +224,7 @@ class _Copy:
             "classes": coordinate_classes(self.classes, self.plan),
         }
         for row in rank_rows(self.plan.world, RANKS_AT_ONCE):
-            self._rows("ranks", [row], instance=self.instance, **arithmetic)
+            self._rows("ranks", [row], instance=self.instance, owner=self.lease.owner, **arithmetic)
 
     def _make_groups(self) -> None:
         for row in group_rows(self.groups, RANKS_AT_ONCE):

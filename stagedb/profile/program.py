@@ -182,7 +182,7 @@ class _Making:
         found = set()
         for row in self.rows:
             sym = origins.sym[row]
-            if origins.id[row].endswith((f"/{sym}", f"/{sym}.0")):
+            if self.ops[sym].times is None or self.columns.ops.name[row].endswith(".0"):
                 found.add((sym, int(origins.position[row])))
         return found
 

@@ -57,8 +57,6 @@ class Store:
         """`embedded` or `neo4j`."""
         self.uri = uri
         """Where it is; without an account."""
-        self.migrated = False
-        """Whether a store that held something was brought up to date while it was opened."""
 
     def __enter__(self) -> Self:
         return self
@@ -166,7 +164,10 @@ class Store:
                 while self.write(f"schema/{name}").get("done", 0) > 0:
                     pass
             if migration.work:
+                from stagedb.store.graphs import gradient_rows, read_graph
+
                 for graph in self.read("schema/graphs_v3"):
+                    self.write_rows("build/gradients", gradient_rows(read_graph(self, graph["id"])))
                     properties = graph_properties(graph["options"], json.loads(graph["sizes"]))
                     self.write("schema/graph_v3", id=graph["id"], properties=properties)
 
@@ -213,7 +214,6 @@ def connect(
             )
         if todo:
             store.migrate()
-            store.migrated = version > 0
     except BaseException:
         store.close()
         raise

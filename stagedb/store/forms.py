@@ -50,7 +50,7 @@ def id_of(description: str) -> Property:
 
 
 OWNED = (
-    Property("state", "string", "`ready` once it is whole; readers do not see `building` and `deleting`"),
+    Property("state", "string", "`ready` once whole; readers do not see `building`, `deleting` or `outdated` ones"),
     Property("owner", "string?", "the process that builds it; absent when ready"),
     Property("lease", "integer?", "until when its builder is believed to live; absent when ready", "ms since 1970"),
     Property("created", "integer", "when its building began", "ms since 1970"),

@@ -149,6 +149,12 @@ DEP_KIND = Property("kind", "string", "data, program (issue order) or limit (mus
 GRAPH_RELATIONSHIPS = (
     Relationship("HAS_OP", "Graph", "SymOp", "The operators of the graph.", owns=True),
     Relationship("HAS_TENSOR", "Graph", "SymTensor", "The tensors of the graph.", owns=True),
+    Relationship(
+        "GRADIENT_OF",
+        "SymTensor",
+        "SymTensor",
+        "A gradient of a weight, before and after each reduction over other axes than those of its buckets.",
+    ),
     Relationship("READS", "SymOp", "SymTensor", "The op reads the tensor.", _SLOT),
     Relationship("WRITES", "SymOp", "SymTensor", "The op writes the tensor.", _SLOT),
     Relationship(

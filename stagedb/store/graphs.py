@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stagedb.errors import UsageError
@@ -78,6 +78,28 @@ def read_graph(store: Store, id: str) -> SymGraph:
     )
 
 
+def gradient_rows(graph: SymGraph) -> list[dict[str, str]]:
+    """Rows of `build/gradients`."""
+    key = graph.key
+    return [{"gradient": f"{key}/{gradient}", "weight": f"{key}/{weight}"} for gradient, weight in _gradients(graph)]
+
+
+def _gradients(graph: SymGraph) -> Iterator[tuple[str, str]]:
+    """Each gradient with its weight: what an optimizer reads, and what each reduction of it has read before."""
+    roles = {tensor.name: tensor.role for tensor in graph.tensors}
+    reductions = {name: op for op in graph.ops if op.type is OpType.COLLECTIVE for name in op.writes}
+    for op in graph.ops:
+        if op.kind != "optimizer":
+            continue
+        weights = [name for name in op.reads if roles[name] == "weight"]
+        gradients = [name for name in op.reads if roles[name] == "gradient"]
+        for weight, gradient in zip(weights, gradients, strict=True):
+            yield gradient, weight
+            while gradient in reductions:
+                gradient = reductions[gradient].reads[0]
+                yield gradient, weight
+
+
 _OF_GRAPH = ("tensors", "ops")
 """Statements that connect what they write to its graph."""
 
@@ -104,6 +126,7 @@ def _rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
             for op in graph.ops
             for slot, tensor in enumerate(op.writes)
         ],
+        "gradients": gradient_rows(graph),
         "edges": [
             {
                 "source": f"{key}/{edge.source}",

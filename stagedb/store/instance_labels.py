@@ -168,9 +168,9 @@ INSTANCE_RELATIONSHIPS = (
         "CARRIES",
         "Op",
         "SymTensor",
-        "A bucket's collective carries the gradients, or the parameters, of a weight.",
+        "The collective carries the gradient, or the parameters, of a weight: of one, or of all in its bucket.",
         (
-            Property("number", "integer", "its place in the bucket"),
+            Property("number", "integer", "its place in the bucket, from 0"),
             Property("position", "integer", "position of the weight's block on the stage"),
             Property("layer", "integer?", "layer of the weight, counted over the chunks of the stage"),
         ),

@@ -42,7 +42,7 @@ class Lease:
         self._low = kind.lower()
         self._kind = kind
         self._id = id
-        self._owner = owner
+        self.owner = owner
         self._renewed = time.monotonic()
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -55,7 +55,7 @@ class Lease:
                 self._extend()
 
     def _extend(self) -> None:
-        if not self._store.write(f"lifecycle/renew_{self._low}", id=self._id, owner=self._owner, lease=_milliseconds()):
+        if not self._store.write(f"lifecycle/renew_{self._low}", id=self._id, owner=self.owner, lease=_milliseconds()):
             raise self._lost()
         self._renewed = time.monotonic()
 
@@ -66,7 +66,13 @@ class Lease:
                 self.renew()
 
     def _finish(self) -> None:
-        if not self._store.write(f"lifecycle/finish_{self._low}", id=self._id, owner=self._owner):
+        if not self._store.write(f"lifecycle/finish_{self._low}", id=self._id, owner=self.owner):
+            state = _state(self._store, self._kind, self._id)
+            if state is not None and state["owner"] == self.owner:
+                raise StagedbError(
+                    f"{self._low} {self._id} cannot be finished: its {_PARENTS[self._kind]} was removed meanwhile; "
+                    "`stagedb ls` lists those that there are"
+                )
             raise self._lost()
 
     def _lost(self) -> StagedbError:
@@ -99,7 +105,7 @@ def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -
         with suppress(StagedbError):
             lease._extend()
             _clear(store, kind, id, lease)
-            _remove(store, kind, id, lease._owner)
+            _remove(store, kind, id, lease.owner)
         raise
     finally:
         lease._ended.set()

@@ -101,7 +101,8 @@ def test_flops_of_each_layer_are_those_of_its_operators(store: Store) -> None:
 
 def test_every_gradient_is_reduced_once_in_the_layer_that_it_is_of(store: Store) -> None:
     made = Stagedb(store).instantiate(LLAMA, global_batch_size=8, **PLAN)
-    found = ask(store, "gradient_reductions", instance=made.id)
+    # Over tp those of norms are reduced on their own, beside their bucket: see below.
+    found = [row for row in ask(store, "gradient_reductions", instance=made.id) if row[5] != "tp"]
     layers = [(f"layer.{name}.weight", layer % 2, layer) for layer in range(4) for name in LAYER]
     others = [("embedding.word.weight", 0, None), ("head.norm.weight", 1, None), ("head.out.weight", 1, None)]
     assert Counter(row[:3] for row in found) == Counter([*layers, *others])
@@ -113,6 +114,16 @@ def test_every_gradient_is_reduced_once_in_the_layer_that_it_is_of(store: Store)
     assert len(buckets) == 4
     assert all(sorted(places) == list(range(len(places))) for places in buckets.values())
     assert {row[8] for row in found} == {1}
+
+
+def test_a_gradient_that_is_reduced_alone_has_its_weight(store: Store) -> None:
+    """Under sp the ranks of tp add to the gradients of norms, and torch reduces each of these on its own."""
+    made = Stagedb(store).instantiate(LLAMA, sp=True, tp=2, seq_len=16)
+    found = ask(store, "gradient_reductions", instance=made.id)
+    norms = [(f"layer.{name}.weight", 0, layer) for layer in range(4) for name in ("attn_norm", "ffn_norm")]
+    assert Counter(row[:3] for row in found) == Counter([*norms, ("head.norm.weight", 0, None)])
+    assert {row[4:6] for row in found} == {("all_reduce", "tp")}
+    assert {row[6] for row in found} == {0}
 
 
 def test_gathered_parameters_are_no_reduced_gradients(store: Store) -> None:
