@@ -8,10 +8,11 @@ from pathlib import Path
 import yaml
 
 from stagedb.errors import UsageError
+from stagedb.parallel.aspects import PLAN_WORDS
+from stagedb.parallel.aspects.degrees import RANK_ORDER
 from stagedb.parallel.files import read_text
 from stagedb.parallel.nearest import Misfit, Way, multiples, nearest
 from stagedb.parallel.plan_fields import PlanFields
-from stagedb.parallel.words import RANK_ORDER, option
 
 
 def check_expert_parallelism(plan: PlanFields) -> None:
@@ -76,7 +77,7 @@ def _check_apart(plan: PlanFields) -> None:
 def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     """Raise UsageError where a model of these sizes cannot run its experts under a plan."""
     if "E" not in sizes:
-        _check_none_said(plan)
+        _check_no_experts(plan)
         return
     if plan.tp > 1 and not plan.options.expert_tp and not plan.options.sp:
         raise Misfit(
@@ -104,16 +105,16 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
         )
 
 
-def _check_none_said(plan: PlanFields) -> None:
-    """Raise UsageError where a plan for a model without experts says something of them."""
-    usual: dict[str, object] = {"ep": 1, "capacity_factor": None, "expert_load": (), "expert_tp": True, "ep_sync": True}
+def _check_no_experts(plan: PlanFields) -> None:
+    """Raise UsageError where a plan for a model without experts has words that are about experts."""
     held = {**vars(plan), **vars(plan.options)}
-    said = {word: value for word, value in usual.items() if held[word] != value}
-    if said:
-        words = " and ".join(option(word if said[word] is not True else f"no_{word}") for word in said)
+    of_experts = [word for word in PLAN_WORDS.values() if word.name == "ep" or word.aspect == "experts"]
+    given = [word for word in of_experts if held[word.field] != word.default]
+    if given:
+        words = " and ".join(word.flag(held[word.field]) for word in given)
         raise Misfit(
-            f"{words} {'is' if len(said) == 1 else 'are'} for a model with experts, and this one has none",
-            ways=[Way(said, f"leave {words} out")],
+            f"{words} {'is' if len(given) == 1 else 'are'} for a model with experts, and this one has none",
+            ways=[Way({word.name: word.default for word in given}, f"leave {words} out")],
         )
 
 

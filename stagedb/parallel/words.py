@@ -16,7 +16,6 @@ from stagedb.parallel.aspects.degrees import RANK_ORDER
 from stagedb.parallel.files import read_text
 
 __all__ = [
-    "DEGREES",
     "DTYPE_WORDS",
     "OPTION_WORDS",
     "RANK_ORDER",
@@ -26,7 +25,6 @@ __all__ = [
     "typed_words",
 ]
 
-DEGREES = ("dp", "tp", "pp", "cp", "ep")
 DTYPE_WORDS = tuple(FORMAT_WORDS)
 OPTION_WORDS: Mapping[str, type] = {name: word.kind for name, word in GRAPH_WORDS.items()}
 WORDS: Mapping[str, type] = {name: word.kind for name, word in PLAN_WORDS.items()}

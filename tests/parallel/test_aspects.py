@@ -9,6 +9,7 @@ from stagedb.errors import UsageError
 from stagedb.parallel import GraphOptions, Plan
 from stagedb.parallel.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, PLAN_WORDS
 from stagedb.parallel.aspects.word import About, aspect, words_of
+from stagedb.parallel.nearest import Way
 
 
 @aspect
@@ -23,6 +24,7 @@ class Samples:
     undeclared: int = 0
 
 
+DENSE = {"L": 32, "H": 4096, "A": 32, "KV": 8, "D": 128, "F": 14336, "V": 128256}
 SAMPLES = {word.name: word for word in words_of(Samples)}
 
 
@@ -46,6 +48,34 @@ def test_every_field_with_a_declaration_is_a_word() -> None:
 def test_the_command_line_shows_what_is_declared(word: str, flags: str, metavar: str | None, help_: str) -> None:
     found = SAMPLES[word]
     assert (found.flags, found.metavar, found.help) == ((flags,), metavar, help_)
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "option"),
+    [
+        ("turned", True, "--turned"),
+        ("turned", False, "--straight"),
+        ("waits", False, "--no-waits"),
+        ("count", 0, "--count"),
+    ],
+)
+def test_a_switch_that_is_off_has_another_option(word: str, value: object, option: str) -> None:
+    assert SAMPLES[word].flag(value) == option
+
+
+def test_a_way_out_names_the_option_that_there_is() -> None:
+    assert str(Way({"loss_parallel": False, "sp": True, "tp": 2})) == "--gather-logits --sp --tp 2"
+
+
+def test_a_word_of_experts_is_refused_for_a_model_without_them() -> None:
+    words = {name: word for name, word in PLAN_WORDS.items() if word.aspect == "experts"}
+    assert len(words) >= 4
+    values = {"capacity_factor": 1.5, "expert_load": (2, 1), "expert_tp": False, "ep_sync": False}
+    for name, word in words.items():
+        # Without ep there is nothing that --no-ep-sync could leave out.
+        more = {"dp": 2, "ep": 2} if name == "ep_sync" else {}
+        with pytest.raises(UsageError, match=rf"{word.flag(values[name])} (is|are) for a model with experts"):
+            Plan.from_mapping({name: values[name], **more}).check(DENSE)
 
 
 def test_the_store_has_the_type_of_the_field() -> None:

@@ -74,9 +74,13 @@ class Word:
     @property
     def flags(self) -> tuple[str, ...]:
         """How the command line gives it: a switch has two flags."""
-        if self.kind is not bool:
-            return (self.option,)
-        return (f"{self.option}/{self.about.off or option('no_' + self.name)}",)
+        return (f"{self.option}/{self.flag(False)}",) if self.kind is bool else (self.option,)
+
+    def flag(self, value: object) -> str:
+        """The option that gives a value: a switch that is off has another one."""
+        if self.kind is bool and value is False:
+            return self.about.off or option("no_" + self.name)
+        return self.option
 
     @property
     def metavar(self) -> str | None:
@@ -108,8 +112,7 @@ class Word:
 
     def _shown_default(self) -> str:
         if self.kind is bool:
-            on, off = (flag.removeprefix("--") for flag in self.flags[0].split("/"))
-            return on if self.default else off
+            return self.flag(self.default).removeprefix("--")
         if isinstance(self.default, tuple):
             return ",".join(map(str, self.default))
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
