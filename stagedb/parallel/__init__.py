@@ -1,25 +1,29 @@
 """How a model is spread over ranks: options that shape its graph, the plan of degrees and batches, the mesh and its
 communicator groups, and pipeline schedules as data."""
 
-from stagedb.parallel.dtypes import WIDTHS, Dtypes
-from stagedb.parallel.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups, members
-from stagedb.parallel.options import GraphOptions
-from stagedb.parallel.plan import Plan, plan_for, plan_for_ranks
-from stagedb.parallel.recipes import RECIPES, Held
-from stagedb.parallel.schedule import (
-    SCHEDULES,
-    Order,
-    Span,
-    Task,
-    TaskKind,
-    bubble,
-    first_and_last,
-    receiver,
-    replay,
-    splits,
-    stage_orders,
-)
-from stagedb.parallel.words import WORDS, option, read_plan_file, typed_words
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stagedb.parallel.dtypes import WIDTHS, Dtypes
+    from stagedb.parallel.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups, members
+    from stagedb.parallel.options import GraphOptions
+    from stagedb.parallel.plan import Plan, plan_for, plan_for_ranks
+    from stagedb.parallel.recipes import RECIPES, Held
+    from stagedb.parallel.schedule import (
+        SCHEDULES,
+        Order,
+        Span,
+        Task,
+        TaskKind,
+        bubble,
+        first_and_last,
+        receiver,
+        replay,
+        splits,
+        stage_orders,
+    )
+    from stagedb.parallel.words import WORDS, option, read_plan_file, typed_words
 
 __all__ = [
     "GROUP_AXES",
@@ -52,3 +56,33 @@ __all__ = [
     "stage_orders",
     "typed_words",
 ]
+
+_MODULES = {
+    "dtypes": ("WIDTHS", "Dtypes"),
+    "mesh": ("GROUP_AXES", "AxisGroups", "Mesh", "expert_axis", "groups", "members"),
+    "options": ("GraphOptions",),
+    "plan": ("Plan", "plan_for", "plan_for_ranks"),
+    "recipes": ("RECIPES", "Held"),
+    "schedule": (
+        "SCHEDULES",
+        "Order",
+        "Span",
+        "Task",
+        "TaskKind",
+        "bubble",
+        "first_and_last",
+        "receiver",
+        "replay",
+        "splits",
+        "stage_orders",
+    ),
+    "words": ("WORDS", "option", "read_plan_file", "typed_words"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load on first use: the command line reads the words of a plan and needs nothing else of this package."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

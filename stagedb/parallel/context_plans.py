@@ -2,16 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from stagedb.parallel.nearest import Misfit, Numbers, Way, multiples, nearest
 from stagedb.parallel.options import GraphOptions
+from stagedb.parallel.plan_fields import PlanFields
 from stagedb.parallel.recipes import RECIPES
 from stagedb.parallel.words import RANK_ORDER
-
-if TYPE_CHECKING:
-    from stagedb.parallel.plan import Plan
-
 
 RING = Way({"cp_kind": "ring-p2p", "ulysses": 1}, "--cp-kind ring-p2p without --ulysses")
 
@@ -23,7 +19,7 @@ def with_habit(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
     return dataclasses.replace(options, cp_kind="ulysses-ring" if ulysses > 1 else RECIPES[options.recipe].cp_kind)
 
 
-def check_context(plan: "Plan") -> None:
+def check_context(plan: PlanFields) -> None:
     """Raise UsageError where cp, or what goes with it, fits no model."""
     kind = plan.options.cp_kind
     if plan.cp == 1:
@@ -65,7 +61,7 @@ def check_context(plan: "Plan") -> None:
         )
 
 
-def _check_ulysses(plan: "Plan") -> None:
+def _check_ulysses(plan: PlanFields) -> None:
     ring, near = plan.options.cp_kind == "ulysses-ring", plan.ulysses
     if not ring and near > 1:
         raise Misfit(
@@ -90,7 +86,7 @@ def _check_ulysses(plan: "Plan") -> None:
         )
 
 
-def check_heads(plan: "Plan", sizes: Mapping[str, int]) -> None:
+def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     """Raise UsageError where a model's heads cannot be dealt to the ranks that exchange them."""
     kind = plan.options.cp_kind
     if kind not in ("ulysses", "ulysses-ring"):
@@ -112,7 +108,7 @@ def check_heads(plan: "Plan", sizes: Mapping[str, int]) -> None:
         )
 
 
-def check_sequence(plan: "Plan") -> None:
+def check_sequence(plan: PlanFields) -> None:
     """Raise UsageError where the sequence cannot be dealt to ranks of cp, and of tp under sp."""
     split = plan.options.sp and plan.tp > 1
     # Causal work is balanced by giving each rank two chunks.

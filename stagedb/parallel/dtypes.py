@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
+from stagedb.parallel.aspects import FORMAT_WORDS, Formats
+from stagedb.parallel.aspects.precision import FORMATS
 
 WIDTHS: Mapping[str, int] = {
     "bf16": 2,
@@ -17,14 +19,7 @@ WIDTHS: Mapping[str, int] = {
 }
 """Bytes of one element, by name."""
 
-FORMATS = ("bf16", "fp16", "fp32")
-"""The names that a plan may choose from."""
-
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("act", "param", "grad", "reduce", "logits"), FORMATS),
-    "opt": ("bf16", "fp32"),
-    "master": ("none", "fp32"),
-}
+CHOICES: Mapping[str, tuple[str, ...]] = {word.field: tuple(map(str, word.choices)) for word in FORMAT_WORDS.values()}
 """The formats that each field of `Dtypes` may have."""
 
 FIXED: Mapping[str, str] = {name: name for name in ("fp32", "fp8_e4m3", "fp8_e5m2", "int64", "bool")}
@@ -34,22 +29,11 @@ HALVES = frozenset({"bf16", "fp16"})
 
 
 @dataclass(frozen=True)
-class Dtypes:
+class Dtypes(Formats):
     """The format of each dtype class of a graph.
 
-    act: activations and the compute itself. param: parameters as they are stored. grad: gradients as the backward
-    leaves them. reduce: gradients on the wire. opt: optimizer moments. master: the copy of the parameters that the
-    optimizer updates, or `none`. logits: what the loss makes of the vocabulary's size.
     Raises UsageError, with the nearest valid plan, for formats that do not exist together.
     """
-
-    act: str = "bf16"
-    param: str = "bf16"
-    grad: str = "bf16"
-    reduce: str = "bf16"
-    opt: str = "bf16"
-    master: str = "none"
-    logits: str = "fp32"
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -140,7 +124,7 @@ class Dtypes:
             if {self.act, other} == HALVES:
                 raise UsageError(
                     f"{other} {_CLASSES[name]} beside {self.act} activations: bf16 and fp16 differ in range, and no "
-                    f"framework mixes them: take {_option(name)} {self.act} or fp32, or --dtype {other}"
+                    f"framework mixes them: take {_OPTIONS[name]} {self.act} or fp32, or --dtype {other}"
                 )
 
 
@@ -155,8 +139,7 @@ _CLASSES = {
 }
 
 
-def _option(name: str) -> str:
-    return "--dtype" if name == "act" else f"--{name}-dtype"
+_OPTIONS = {word.field: word.option for word in FORMAT_WORDS.values()}
 
 
 def _check_choice(name: str, format_: str) -> None:
@@ -167,7 +150,7 @@ def _check_choice(name: str, format_: str) -> None:
         verb = "has" if name == "master" else "have"
         raise UsageError(
             f"fp8 is a format of matmul operands alone, {_CLASSES[name]} {verb} too little room in it: "
-            f"{_option(name)} is one of {valid}; --matmul-dtype fp8 takes the matmuls of linear layers"
+            f"{_OPTIONS[name]} is one of {valid}; --matmul-dtype fp8 takes the matmuls of linear layers"
         )
     if name == "opt" and format_ == "fp16":
         raise UsageError(
@@ -179,4 +162,4 @@ def _check_choice(name: str, format_: str) -> None:
             f"a master copy keeps the bits that updates lose in 16-bit parameters; in {format_} it would keep none: "
             "take --master-dtype fp32, or --master-dtype none"
         )
-    raise UsageError(f"unknown number format {format_!r}: {_option(name)} is one of {valid}")
+    raise UsageError(f"unknown number format {format_!r}: {_OPTIONS[name]} is one of {valid}")

@@ -4,20 +4,18 @@ from collections.abc import Mapping
 from fractions import Fraction
 from math import gcd
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
 from stagedb.errors import UsageError
+from stagedb.parallel.aspects import PLAN_WORDS
+from stagedb.parallel.aspects.degrees import RANK_ORDER
 from stagedb.parallel.files import read_text
 from stagedb.parallel.nearest import Misfit, Way, multiples, nearest
-from stagedb.parallel.words import RANK_ORDER, option
-
-if TYPE_CHECKING:
-    from stagedb.parallel.plan import Plan
+from stagedb.parallel.plan_fields import PlanFields
 
 
-def check_expert_parallelism(plan: "Plan") -> None:
+def check_expert_parallelism(plan: PlanFields) -> None:
     """Raise UsageError where ep, or what goes with it, fits no model."""
     if plan.capacity_factor is not None and not 0 < plan.capacity_factor < float("inf"):
         raise UsageError(f"capacity_factor is {plan.capacity_factor}: --capacity-factor takes a number above 0")
@@ -47,7 +45,7 @@ def check_expert_parallelism(plan: "Plan") -> None:
 WITH_TP = Way({"expert_tp": True}, "leave --no-expert-tp out")
 
 
-def _check_over_tp(plan: "Plan") -> None:
+def _check_over_tp(plan: PlanFields) -> None:
     """Raise UsageError where the ranks that experts see do not stand next to each other."""
     places = [plan.rank_order.index(axis) for axis in ("tp", "cp", "dp") if getattr(plan, axis) > 1]
     if plan.pp > 1 and min(places) < plan.rank_order.index("pp") < max(places):
@@ -58,7 +56,7 @@ def _check_over_tp(plan: "Plan") -> None:
         )
 
 
-def _check_apart(plan: "Plan") -> None:
+def _check_apart(plan: PlanFields) -> None:
     """Raise UsageError where it cannot be said which reductions go over ep."""
     synced = Way({"ep_sync": True}, "leave --no-ep-sync out")
     if plan.ep == 1:
@@ -76,10 +74,10 @@ def _check_apart(plan: "Plan") -> None:
         )
 
 
-def check_experts(plan: "Plan", sizes: Mapping[str, int]) -> None:
+def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     """Raise UsageError where a model of these sizes cannot run its experts under a plan."""
     if "E" not in sizes:
-        _check_none_said(plan)
+        _check_no_experts(plan)
         return
     if plan.tp > 1 and not plan.options.expert_tp and not plan.options.sp:
         raise Misfit(
@@ -107,20 +105,20 @@ def check_experts(plan: "Plan", sizes: Mapping[str, int]) -> None:
         )
 
 
-def _check_none_said(plan: "Plan") -> None:
-    """Raise UsageError where a plan for a model without experts says something of them."""
-    usual: dict[str, object] = {"ep": 1, "capacity_factor": None, "expert_load": (), "expert_tp": True, "ep_sync": True}
+def _check_no_experts(plan: PlanFields) -> None:
+    """Raise UsageError where a plan for a model without experts has words that are about experts."""
     held = {**vars(plan), **vars(plan.options)}
-    said = {word: value for word, value in usual.items() if held[word] != value}
-    if said:
-        words = " and ".join(option(word if said[word] is not True else f"no_{word}") for word in said)
+    of_experts = [word for word in PLAN_WORDS.values() if word.name == "ep" or word.aspect == "experts"]
+    given = [word for word in of_experts if held[word.field] != word.default]
+    if given:
+        words = " and ".join(word.flag(held[word.field]) for word in given)
         raise Misfit(
-            f"{words} {'is' if len(said) == 1 else 'are'} for a model with experts, and this one has none",
-            ways=[Way(said, f"leave {words} out")],
+            f"{words} {'is' if len(given) == 1 else 'are'} for a model with experts, and this one has none",
+            ways=[Way({word.name: word.default for word in given}, f"leave {words} out")],
         )
 
 
-def _check_load(plan: "Plan") -> None:
+def _check_load(plan: PlanFields) -> None:
     """Raise UsageError for a load that is none."""
     if plan.capacity_factor is not None:
         raise Misfit(
@@ -137,7 +135,7 @@ def _check_load(plan: "Plan") -> None:
         )
 
 
-def _check_load_of(plan: "Plan", sizes: Mapping[str, int], own: Fraction) -> None:
+def _check_load_of(plan: PlanFields, sizes: Mapping[str, int], own: Fraction) -> None:
     """Raise UsageError where a load does not suit a model's experts, or the `own` routed tokens of a rank."""
     load, experts, choices, total = plan.expert_load, sizes["E"], sizes["K"], sum(plan.expert_load)
     if len(load) != experts:
@@ -172,7 +170,7 @@ def read_load(path: Path) -> tuple[int, ...]:
     return tuple(content)
 
 
-def loads(plan: "Plan", sizes: Mapping[str, int]) -> tuple[int, ...]:
+def loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """What falls to each expert of a model, in the smallest whole numbers."""
     return plan.expert_load or (1,) * sizes["E"]
 
@@ -183,7 +181,7 @@ def smallest(load: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(each // common for each in load)
 
 
-def load_symbols(plan: "Plan", sizes: Mapping[str, int], ep_rank: int) -> dict[str, int]:
+def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_rank: int) -> dict[str, int]:
     """What the load's symbols stand for: all of it, the most of one expert and of one rank's, and this rank's and 1.
 
     `load_here` is counted from 1, as symbols are above 0.
@@ -203,7 +201,7 @@ def _some(load: tuple[int, ...]) -> str:
     return ", ".join(map(str, load[:8])) + (", ..." if len(load) > 8 else "")
 
 
-def widths(plan: "Plan", sizes: Mapping[str, int]) -> list[int]:
+def widths(plan: PlanFields, sizes: Mapping[str, int]) -> list[int]:
     """The widths of feed-forwards that tp partitions."""
     if "E" not in sizes:
         return [sizes["F"]]
@@ -212,7 +210,7 @@ def widths(plan: "Plan", sizes: Mapping[str, int]) -> list[int]:
     return found + ([sizes["F"]] if "LD" in sizes else [])
 
 
-def capacity(plan: "Plan") -> dict[str, int]:
+def capacity(plan: PlanFields) -> dict[str, int]:
     """The capacity factor as a fraction, `capacity` / `per`; 1 where nothing is dropped."""
     factor = Fraction(1 if plan.capacity_factor is None else str(plan.capacity_factor))
     return {"capacity": factor.numerator, "per": factor.denominator}

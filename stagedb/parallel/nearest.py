@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from stagedb.errors import UsageError
-from stagedb.parallel.words import option
+from stagedb.parallel.aspects import PLAN_WORDS
 
 Change = Mapping[str, object]
 """Words of a plan with other values; None leaves a word out."""
@@ -133,9 +133,8 @@ def _with_verbs(first: list[str], ways: list[str]) -> list[str]:
 
 
 def _option(word: str, value: object) -> str:
-    if isinstance(value, bool):
-        return option(word) if value else option(f"no_{word}")
-    return f"{option(word)} {_plain(value)}"
+    flag = PLAN_WORDS[word].flag(value)
+    return flag if isinstance(value, bool) else f"{flag} {_plain(value)}"
 
 
 def _plain(value: object) -> str:

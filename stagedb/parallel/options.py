@@ -1,108 +1,37 @@
 """The choices that change a graph's structure. Degrees, sizes, batches and dtypes do not: they stay symbols."""
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from stagedb.errors import UsageError
+from stagedb.parallel.aspects import GRAPH_WORDS, LATER, GraphAspects, plain_words
+from stagedb.parallel.aspects.context import CpChunks, CpKind
+from stagedb.parallel.aspects.operators import RecipeName
 from stagedb.parallel.custom import canonical_strategy, parse_strategy
 
-RecipeName = Literal["torch", "megatron"]
-CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
+__all__ = ["CP_CHUNKS", "CP_KINDS", "RINGS", "UNSAID", "CpChunks", "CpKind", "GraphOptions", "RecipeName"]
+
+UNSAID = LATER
 CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
-CpChunks = Literal["none", "balanced", "contiguous"]
 CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)
 
 
 @dataclass(frozen=True)
-class GraphOptions:
-    """What, beside the model, makes a symbolic graph.
+class GraphOptions(GraphAspects):
+    """What, beside the model, makes a symbolic graph. `stagedb.parallel.aspects` says what each word means.
 
-    recipe: whose habits the graph follows (`stagedb.parallel.recipes`).
-    sp: sequence parallelism between the tensor-parallel regions (Korthikanti et al. 2022, section 4.2.2).
-    attention: `fused` (one flash-like kernel, the backward recomputes the scores) or `math` (matmuls and a softmax).
-    matmul_dtype: what the matmuls of linear layers inside layers read: operands in the `same` format as everything, or
-        cast to `fp8` (Micikevicius et al. 2022: e4m3 in the forward, gradients in e5m2).
-    dropout: probability; above 0 the graph has dropout operators.
-    kernels: `fused` element-wise kernels, or `eager` (one kernel a primitive, as plain autograd runs them).
-    shared_input: one gather of a tensor-parallel region's input feeds q, k, v (and gate, up); False redistributes each
-        on its own, which is what a tensor-parallel plan without a shared input module does.
-    loss_parallel: the cross-entropy works on vocabulary-parallel logits; False gathers the logits first.
-    recompute: what the backward of a layer computes again: nothing, the `full` layer, the attention `core` (scores,
-        softmax, context; Korthikanti et al. 2022, section 5), all `pointwise` operators (matmuls and fused attention
-        are kept: torch's selective checkpointing), or the `operators` that `recompute_operators` names inside the layer
-        (`ffn.gate`; `attn` is all of attention), sorted, each once.
-    early_stop: recompute only what the backward reads; None is the recipe's habit (torch stops, Megatron does not).
-    zero: what data-parallel ranks share among them instead of keeping copies (Rajbhandari et al. 2020): nothing (0),
-        the optimizer's state (1), gradients too (2), parameters too (3). In torch 2 and 3 are FSDP2.
-    reshard: with zero 3, give gathered parameters back after the forward and gather them again in the backward; None:
-        yes. Without it they stay together until the backward is through, as with zero 2.
-    strategy: a sharding strategy of the user's, as the text of `stagedb.parallel.custom` (empty: none).
-    scatter_gather: of what ranks of tp hold alike each sends its part to the next stage, which gathers the parts over
-        tp (Narayanan et al. 2021, section 4.1); False: each sends the whole.
-    expert_tp: tensor parallelism partitions each expert, too; False: experts are whole, and under sp their ranks are
-        those of tp, too (`experts_over_tp`).
-    ep_sync: gradients of what all ranks of ep hold alike are reduced over it; False leaves that out (a measurement of
-        expert parallelism alone: copies drift apart).
-    grad_sync: reduce gradients over dp after each micro-batch, or only after the last; None is the recipe's habit.
-    cp_kind: how the ranks of cp, each with a part of the sequence, compute attention: not at all (`none`: cp is 1),
-        with keys and values gathered (`allgather-kv`), in turns with those of each rank, which are gathered once
-        (`ring-allgather`) or go from rank to rank (`ring-alltoall`: torch's rings; `ring-p2p`: Transformer Engine's, by
-        sends and receives), with the whole sequence of some heads each (`ulysses`), or with the sequence of some
-        neighbours for some heads, in a ring over the rest (`ulysses-ring`: Transformer Engine's `a2a+p2p`; Fang and
-        Zhao 2024).
-    cp_chunks: which part of the sequence a rank has: a chunk from the front and its counterpart from the back, so that
-        causal work is alike (`balanced`), or one part (`contiguous`; torch's `enable_load_balance=False`), under which
-        late ranks compute more. `none` is what the kind has: balanced, but for ulysses, for torch's gathered keys,
-        which are read under an explicit mask, and for `attention` in matmuls.
-    cp_grad_sync: gradients are reduced over dp and cp together; False leaves cp out, as a step does that computes
-        gradients alone.
+    Raises UsageError for values that no graph could have together.
     """
-
-    recipe: RecipeName = "torch"
-    sp: bool = False
-    attention: Literal["fused", "math"] = "fused"
-    matmul_dtype: Literal["same", "fp8"] = "same"
-    dropout: float = 0.0
-    kernels: Literal["fused", "eager"] = "fused"
-    shared_input: bool = True
-    loss_parallel: bool = True
-    recompute: Literal["none", "full", "core", "pointwise", "operators"] = "none"
-    recompute_operators: tuple[str, ...] = ()
-    early_stop: bool | None = None
-    zero: int = 0
-    reshard: bool | None = None
-    grad_sync: bool | None = None
-    cp_kind: CpKind = "none"
-    cp_chunks: CpChunks = "none"
-    cp_grad_sync: bool = True
-    strategy: str = ""
-    expert_tp: bool = True
-    ep_sync: bool = True
-    scatter_gather: bool = False
 
     def __post_init__(self) -> None:
         # The same rules said in other words are the same graph.
         object.__setattr__(self, "strategy", canonical_strategy(self.strategy))
-        if self.recipe not in ("torch", "megatron"):
-            raise UsageError(f"unknown recipe {self.recipe!r}: --recipe is torch or megatron")
-        if self.attention not in ("fused", "math"):
-            raise UsageError(f"unknown attention {self.attention!r}: --attention is fused or math")
-        if self.kernels not in ("fused", "eager"):
-            raise UsageError(f"unknown kernels {self.kernels!r}: --kernels is fused or eager")
-        if self.matmul_dtype not in ("same", "fp8"):
-            raise UsageError(
-                f"unknown format of matmuls {self.matmul_dtype!r}: --matmul-dtype is same (as --dtype) or fp8"
-            )
+        for word in GRAPH_WORDS.values():
+            word.check(getattr(self, word.field))
         self._check_recompute()
         self._check_sharding()
         self._check_messages()
-        if self.cp_kind not in CP_KINDS:
-            raise UsageError(
-                f"unknown kind of context parallelism {self.cp_kind!r}: --cp-kind is {', '.join(CP_KINDS)}"
-            )
         self._check_context()
         if not self.cp_grad_sync and self.zero:
             raise UsageError(
@@ -134,8 +63,6 @@ class GraphOptions:
                 f"{kind} is PyTorch's: --recipe megatron takes --cp-kind ring-p2p, allgather-kv, ulysses or "
                 "ulysses-ring"
             )
-        if self.cp_chunks not in CP_CHUNKS:
-            raise UsageError(f"unknown chunks {self.cp_chunks!r}: --cp-chunks is balanced or contiguous")
         if kind == "none":
             return  # the plan has still to say which
         free = kind in RINGS or self.calls_by_part
@@ -159,10 +86,6 @@ class GraphOptions:
         return self.cp_kind == "allgather-kv" and self.recipe == "megatron" and self.attention == "fused"
 
     def _check_recompute(self) -> None:
-        if self.recompute not in ("none", "full", "core", "pointwise", "operators"):
-            raise UsageError(
-                f"unknown recompute {self.recompute!r}: --recompute is none, full, core, pointwise or operators"
-            )
         if self.recompute == "core" and self.attention == "fused":
             raise UsageError(
                 "the fused attention kernel recomputes its core already: --recompute core needs --attention math"
@@ -183,8 +106,6 @@ class GraphOptions:
             )
 
     def _check_sharding(self) -> None:
-        if self.zero not in (0, 1, 2, 3):
-            raise UsageError(f"unknown ZeRO stage {self.zero}: --zero is 0, 1, 2 or 3")
         if self.recipe == "megatron" and self.zero == 2:
             raise UsageError(
                 "Megatron shards the optimizer (--zero 1) or everything (--zero 3): --zero 2 needs --recipe torch"
@@ -223,10 +144,5 @@ class GraphOptions:
             )
 
     def to_dict(self) -> dict[str, object]:
-        """The options as plain values, for digests and for the store, without what `UNSAID` says already."""
-        said = {**dataclasses.asdict(self), "recompute_operators": list(self.recompute_operators)}
-        return {word: value for word, value in said.items() if word not in UNSAID or value != UNSAID[word]}
-
-
-UNSAID: Mapping[str, object] = {"scatter_gather": False}
-"""Options that are younger than the stored form, as graphs from before them are: these keep their ids."""
+        """The options as plain values, for digests and for the store, without what `UNSAID` has."""
+        return plain_words(GRAPH_WORDS, self)

@@ -5,11 +5,13 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.parallel.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
+from stagedb.parallel.aspects.degrees import RANK_ORDER
 from stagedb.parallel.context_plans import check_context, check_heads, check_sequence, with_habit
 from stagedb.parallel.dtypes import Dtypes
 from stagedb.parallel.expert_plans import (
@@ -23,8 +25,9 @@ from stagedb.parallel.expert_plans import (
 )
 from stagedb.parallel.nearest import Change, Misfit, Way, multiples, nearest, tried_by
 from stagedb.parallel.options import GraphOptions
-from stagedb.parallel.orders import ENDINGS, EXPLICIT, parse_order, read_schedule_file
-from stagedb.parallel.schedule import INTERLEAVED, Task, stage_orders
+from stagedb.parallel.orders import ENDINGS, EXPLICIT, read_schedule_file
+from stagedb.parallel.plan_fields import PlanFields
+from stagedb.parallel.schedule import INTERLEAVED
 from stagedb.parallel.schedule_plans import (
     check_layers_per_stage,
     check_messages,
@@ -34,50 +37,15 @@ from stagedb.parallel.schedule_plans import (
 )
 from stagedb.parallel.sharding_plans import check_sharding
 from stagedb.parallel.strategy_plans import check_strategy
-from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, RANK_ORDER, option, typed_words
+from stagedb.parallel.words import typed_words
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Degrees, batches, schedule and formats of one training step.
+class Plan(PlanFields):
+    """Degrees, batches, schedule and formats of one training step, checked (`stagedb.parallel.aspects`).
 
-    dp, tp, pp, cp, ep: degrees of data, tensor, pipeline, context and expert parallelism; the world has
-    `dp * tp * pp * cp` ranks. hsdp: copies that are kept of what is sharded over dp, each on dp / hsdp neighbouring
-    ranks (hybrid sharding). ulysses: neighbours on cp that exchange heads, in a ring over cp / ulysses places
-    (cp_kind `ulysses-ring`). capacity_factor: slots that an expert has for a rank's tokens, as a multiple of its even
-    share of them; None is dropless. expert_load: how many of so many choices in a row go to each expert; empty is an
-    even load. micro_batch_size: sequences a rank of dp and micro-batch. global_batch_size: sequences a step; None is
-    one micro-batch a data-parallel rank. seq_len: tokens a sequence.
-    virtual_stages: chunks of layers that each stage holds; with more than one, 1f1b is interleaved 1F1B.
-    task_order: where the schedule is `explicit`, the tasks of each stage in order, as text (`parallel.orders`).
-    recompute_every: what the options recompute is recomputed in every so-manieth layer of a stage, counted from 1
-    (torchtitan's `selective_ac_option`).
-    layers_per_stage: layers of each pipeline stage; None deals them evenly, the remainder to the early stages.
-    dtypes: None takes the recipe's. rank_order: mesh axes, innermost first.
     Raises UsageError for values that no model could run; `check` tells about one model.
     """
-
-    options: GraphOptions = field(default_factory=GraphOptions)
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    ep: int = 1
-    hsdp: int = 1
-    ulysses: int = 1
-    capacity_factor: float | None = None
-    expert_load: tuple[int, ...] = ()
-    micro_batch_size: int = 1
-    global_batch_size: int | None = None
-    seq_len: int = 2048
-    schedule: str = "1f1b"
-    virtual_stages: int = 1
-    task_order: tuple[str, ...] = ()
-    recompute_every: int = 1
-    layers_per_stage: tuple[int, ...] | None = None
-    # None is replaced below, so that readers always find a Dtypes: the recipe's habit is known only there.
-    dtypes: Dtypes = None  # type: ignore[assignment]
-    rank_order: tuple[str, ...] = RANK_ORDER
 
     def __post_init__(self) -> None:
         self._settle(options=with_habit(self.options, self.cp, self.ulysses))
@@ -90,8 +58,8 @@ class Plan:
             self._check()
 
     def _check(self) -> None:
-        for word in (*DEGREES, "hsdp", "ulysses", "micro_batch_size", "seq_len", "virtual_stages", "recompute_every"):
-            _check_positive(word, getattr(self, word))
+        for word in LAYOUT_WORDS.values():
+            word.check(getattr(self, word.field))
         if self.expert_load:
             self._settle(expert_load=smallest(self.expert_load))
         check_context(self)
@@ -136,8 +104,8 @@ class Plan:
         if isinstance(typed.get("expert_load"), str):
             typed["expert_load"] = read_load(Path(typed["expert_load"]))
         said = {**typed} if ranks is None else {**typed, "ranks": ranks}
-        options = GraphOptions(**{word: typed.pop(word) for word in OPTION_WORDS if word in typed})
-        formats = {word.removesuffix("_dtype"): typed.pop(word) for word in DTYPE_WORDS if word in typed}
+        options = GraphOptions(**{word: typed.pop(word) for word in GRAPH_WORDS if word in typed})
+        formats = {word.removesuffix("_dtype"): typed.pop(word) for word in FORMAT_WORDS if word in typed}
         dtypes = Dtypes.of(options.recipe, **formats)
         with tried_by(lambda change: cls.from_mapping({**said, **change})):
             if ranks is not None:
@@ -153,56 +121,10 @@ class Plan:
         """The same plan with some words changed."""
         return Plan.from_mapping({**self.to_dict(), **change})
 
-    @property
-    def world(self) -> int:
-        """Number of ranks."""
-        return self.dp * self.tp * self.pp * self.cp
-
-    @property
-    def shards(self) -> int:
-        """Ranks that gradients are reduced over, and share what belongs to them: dp and cp, but for copies."""
-        return self.dp // self.hsdp * (self.cp if self.options.cp_grad_sync else 1)
-
-    @property
-    def expert_axes(self) -> tuple[str, ...]:
-        """The mesh axes of those: dp and cp, and tp where its ranks have whole experts for tokens of their own."""
-        return ("tp", "cp", "dp") if self.options.experts_over_tp else ("cp", "dp")
-
-    @property
-    def expert_ranks(self) -> int:
-        """Ranks that experts are divided among, or copied on."""
-        return math.prod(getattr(self, axis) for axis in self.expert_axes)
-
-    @property
-    def edp(self) -> int:
-        """Ranks that hold the same experts."""
-        return self.expert_ranks // self.ep
-
-    @property
-    def batch(self) -> int:
-        """Sequences a step."""
-        return self.global_batch_size or self.micro_batch_size * self.dp
-
-    @property
-    def microbatches(self) -> int:
-        """Micro-batches that each data-parallel rank runs in a step."""
-        return self.batch // (self.micro_batch_size * self.dp)
-
     def to_dict(self) -> dict[str, Any]:
         """The plan as flat words: `Plan.from_mapping(plan.to_dict()) == plan`."""
-        numbers = (*DEGREES, "hsdp", "ulysses", "micro_batch_size", "global_batch_size", "seq_len")
-        words = {name: getattr(self, name) for name in numbers}
-        words["capacity_factor"] = self.capacity_factor
-        words["expert_load"] = list(self.expert_load)
-        words["schedule"] = self.schedule
-        words["virtual_stages"] = self.virtual_stages
-        words["task_order"] = list(self.task_order)
-        words["recompute_every"] = self.recompute_every
-        words["layers_per_stage"] = None if self.layers_per_stage is None else list(self.layers_per_stage)
-        words["rank_order"] = list(self.rank_order)
-        words["dtype"] = self.dtypes.act
-        words |= {word: getattr(self.dtypes, word.removesuffix("_dtype")) for word in DTYPE_WORDS if word != "dtype"}
-        return words | self.options.to_dict()
+        formats = plain_words(FORMAT_WORDS, self.dtypes)
+        return plain_words(LAYOUT_WORDS, self) | formats | self.options.to_dict()
 
     def to_json(self) -> str:
         """The flat words as JSON text with sorted keys."""
@@ -251,16 +173,6 @@ class Plan:
             )
         return tuple(share // self.virtual_stages for share in dealt) * self.virtual_stages
 
-    def orders(self) -> tuple[tuple[Task, ...], ...]:
-        """The order of tasks of every stage."""
-        if self.schedule == EXPLICIT:
-            return tuple(parse_order(text, f"task_order[{stage}]") for stage, text in enumerate(self.task_order))
-        return stage_orders(self.schedule, self.pp, self.microbatches, self.virtual_stages)
-
-    def recomputes(self, layer: int) -> bool:
-        """Whether a layer, counted from 0 on its stage, recomputes what the options say."""
-        return (layer + 1) % self.recompute_every == 0
-
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raise UsageError, with the nearest valid value, when a model of these sizes cannot run under this plan."""
         with tried_by(lambda change: self.changed(change).check(sizes)):
@@ -300,18 +212,15 @@ class Plan:
         there are of the parameters, a master copy counted. runs: how often what is recomputed runs; 1 where it is not.
         cp_rank, step and load_here are those of one rank and one turn: the first.
         """
-        degrees = {name: getattr(self, name) for name in DEGREES}
         return {
             **sizes,
             "B": self.micro_batch_size * self.dp,
-            "S": self.seq_len,
-            **degrees,
+            **{word.about.symbol: getattr(self, word.field) for word in LAYOUT_WORDS.values() if word.about.symbol},
             "cpr": self.cp // self.ulysses,
             "cpa": self.ulysses,
             "edp": self.edp,
             **capacity(self),
             **self.rank_symbols(sizes, 0, 0),
-            "hsdp": self.hsdp,
             **self.dtypes.widths(),
             "runs": 2,
             "step": 1,
@@ -363,16 +272,11 @@ def plan_for_ranks(ranks: int, words: Mapping[str, object]) -> Plan:
     return Plan.from_mapping({**words, "ranks": ranks})
 
 
-def _check_positive(word: str, number: int) -> None:
-    if number < 1:
-        raise UsageError(f"{word} is {number}: {option(word)} takes a number from 1 up")
-
-
 def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
     degrees = {name: words.get(name, 1) for name in ("tp", "pp", "cp")}
     for word, number in {**degrees, "dp": words.get("dp")}.items():
         if number is not None:
-            _check_positive(word, number)
+            LAYOUT_WORDS[word].check(number)
     unit = degrees["tp"] * degrees["pp"] * degrees["cp"]
     text = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "1"
     if ranks < 1 or ranks % unit:

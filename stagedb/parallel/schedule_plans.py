@@ -1,17 +1,15 @@
 """What a plan says about its schedule: what that settles, and checks with the nearest plan that would do."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.parallel.nearest import Change, Misfit, Way, multiples
 from stagedb.parallel.orders import ENDINGS, EXPLICIT, check_orders, order_text
+from stagedb.parallel.plan_fields import PlanFields
 from stagedb.parallel.schedule import INTERLEAVED, SCHEDULES
 
-if TYPE_CHECKING:
-    from stagedb.parallel.plan import Plan
 
-
-def check_schedule(plan: "Plan") -> None:
+def check_schedule(plan: PlanFields) -> None:
     """Raise UsageError where a schedule does not suit the stages, chunks and micro-batches of a plan."""
     if plan.schedule not in (*SCHEDULES, EXPLICIT):
         raise UsageError(
@@ -40,7 +38,7 @@ def check_schedule(plan: "Plan") -> None:
         _check_interleaved(plan)
 
 
-def check_messages(plan: "Plan") -> None:
+def check_messages(plan: PlanFields) -> None:
     """Raise UsageError where messages between stages are to go in parts, and there are no such messages or parts."""
     if not plan.options.scatter_gather:
         return
@@ -51,7 +49,7 @@ def check_messages(plan: "Plan") -> None:
             raise Misfit(f"with {word} 1 {reason}", ways=[[Way({word: number}) for number in range(2, 9)], without])
 
 
-def explicit(plan: "Plan") -> dict[str, Any]:
+def explicit(plan: PlanFields) -> dict[str, Any]:
     """What a plan's own orders of tasks settle: chunks a stage, and one text for one order.
 
     Raises UsageError where the plan cannot run them.
@@ -69,7 +67,7 @@ def explicit(plan: "Plan") -> dict[str, Any]:
     return {"virtual_stages": chunks, "task_order": tuple(map(order_text, orders))}
 
 
-def _check_interleaved(plan: "Plan") -> None:
+def _check_interleaved(plan: PlanFields) -> None:
     if plan.virtual_stages == 1:
         chunks = [way for n in range(2, 9) for way in _in_groups(plan, {"virtual_stages": n})]
         raise Misfit(
@@ -94,7 +92,7 @@ def _check_interleaved(plan: "Plan") -> None:
 UNCHUNKED = Way({"virtual_stages": 1}, "leave --virtual-stages out")
 
 
-def _in_groups(plan: "Plan", change: Change) -> list[Way]:
+def _in_groups(plan: PlanFields, change: Change) -> list[Way]:
     """A change to interleaved chunks, by itself or with as many micro-batches as these take at least."""
     pp = change.get("pp", plan.pp)
     least = plan.micro_batch_size * plan.dp * (pp if isinstance(pp, int) else 1)
@@ -110,7 +108,7 @@ def chunk_ways(chunks: int, most: int) -> tuple[list[Way], list[Way]]:
     return below, [Way({"virtual_stages": n}) for n in numbers if n > chunks]
 
 
-def check_layers_per_stage(plan: "Plan", layers: tuple[int, ...]) -> None:
+def check_layers_per_stage(plan: PlanFields, layers: tuple[int, ...]) -> None:
     """Raise UsageError where explicit numbers of layers are not one for each stage."""
     text = ",".join(map(str, layers))
     if len(layers) != plan.pp:

@@ -1,14 +1,10 @@
 """What a plan says about sharding over data-parallel ranks: checks with the nearest plan that would do."""
 
-from typing import TYPE_CHECKING
-
 from stagedb.parallel.nearest import Misfit, Numbers, Way, nearest
-
-if TYPE_CHECKING:
-    from stagedb.parallel.plan import Plan
+from stagedb.parallel.plan_fields import PlanFields
 
 
-def check_sharding(plan: "Plan") -> None:
+def check_sharding(plan: PlanFields) -> None:
     """Raise UsageError where ZeRO, or copies of what is sharded, do not suit the ranks of dp and cp."""
     zero, recipe, ranks = plan.options.zero, plan.options.recipe, plan.dp * plan.cp
     without = Way({"hsdp": 1}, "leave --hsdp out")

@@ -2,22 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
 from stagedb.parallel.custom import parse_strategy
 from stagedb.parallel.nearest import Misfit, nearest
 from stagedb.parallel.options import GraphOptions
+from stagedb.parallel.plan_fields import PlanFields
 from stagedb.parallel.strategies import rules
-
-if TYPE_CHECKING:
-    from stagedb.parallel.plan import Plan
 
 MOST = 64
 """Up to which degree, or micro-batch, another one is looked for."""
 
 
-def check_strategy(plan: "Plan", sizes: Mapping[str, int]) -> None:
+def check_strategy(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     """Raise UsageError where a strategy cuts an axis into parts that are not whole, or moves heads that ranks copy."""
     if not plan.options.strategy:
         return
@@ -52,7 +49,7 @@ def check_routed(options: GraphOptions) -> None:
     )
 
 
-def _cuts(plan: "Plan") -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _cuts(plan: PlanFields) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Where a strategy partitions which axis over which mesh axes; heads as they usually are left out."""
     strategy = parse_strategy(plan.options.strategy)
     for table, by_region in (("regions", strategy.regions), ("weights", strategy.weights)):
@@ -62,14 +59,14 @@ def _cuts(plan: "Plan") -> Iterator[tuple[str, str, tuple[str, ...]]]:
                     yield f"{table} of {region}", axis, over
 
 
-def _lengths(plan: "Plan", sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+def _lengths(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """How long axes are that are not padded, all ranks together: the ffn axis is that of shared experts, too."""
     names = {"heads": ("A",), "kv_heads": ("KV",), "head_dim": ("D",), "hidden": ("H",), "ffn": ("F", "FS")}
     model = {axis: tuple(sizes[name] for name in each if sizes.get(name)) for axis, each in names.items()}
     return {"batch": (plan.micro_batch_size * plan.dp,), "seq": (plan.seq_len,), **model}
 
 
-def _check_heads_moved(plan: "Plan", sizes: Mapping[str, int]) -> None:
+def _check_heads_moved(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     """Raise UsageError where a strategy would move key/value heads of which ranks hold copies."""
     strategy, usual = parse_strategy(plan.options.strategy), ("tp",)
     named = [

@@ -1,6 +1,5 @@
 """A plan's words as people write them: on the command line, in a file, in a mapping. Types are checked here."""
 
-import dataclasses
 import difflib
 import json
 import re
@@ -12,50 +11,24 @@ from typing import Any
 import yaml
 
 from stagedb.errors import UsageError
+from stagedb.parallel.aspects import FORMAT_WORDS, GRAPH_WORDS, PLAN_WORDS, option
+from stagedb.parallel.aspects.degrees import RANK_ORDER
 from stagedb.parallel.files import read_text
-from stagedb.parallel.options import GraphOptions
 
-DEGREES = ("dp", "tp", "pp", "cp", "ep")
-RANK_ORDER = ("tp", "cp", "dp", "pp")
-"""Mesh axes, innermost first: neighbouring ranks differ in the first one."""
+__all__ = [
+    "DTYPE_WORDS",
+    "OPTION_WORDS",
+    "RANK_ORDER",
+    "WORDS",
+    "option",
+    "read_plan_file",
+    "typed_words",
+]
 
-DTYPE_WORDS = (
-    "dtype",
-    "param_dtype",
-    "grad_dtype",
-    "reduce_dtype",
-    "opt_dtype",
-    "master_dtype",
-    "logits_dtype",
-)
-OPTION_WORDS: Mapping[str, type] = {
-    # What is not said (None) is the habit of the recipe, and is a switch. The only tuple of an option is of names.
-    field.name: bool if field.default is None else list if field.default == () else type(field.default)
-    for field in dataclasses.fields(GraphOptions)
-}
-WORDS: Mapping[str, type] = {
-    "ranks": int,
-    **dict.fromkeys(DEGREES, int),
-    "hsdp": int,
-    "ulysses": int,
-    "capacity_factor": float,
-    "expert_load": tuple,
-    "micro_batch_size": int,
-    "global_batch_size": int,
-    "seq_len": int,
-    "schedule": str,
-    "virtual_stages": int,
-    "task_order": list,
-    "recompute_every": int,
-    "layers_per_stage": tuple,
-    "rank_order": list,
-    **dict.fromkeys(DTYPE_WORDS, str),
-    **OPTION_WORDS,
-}
+DTYPE_WORDS = tuple(FORMAT_WORDS)
+OPTION_WORDS: Mapping[str, type] = {name: word.kind for name, word in GRAPH_WORDS.items()}
+WORDS: Mapping[str, type] = {name: word.kind for name, word in PLAN_WORDS.items()}
 """Every word of a plan with the type of its value: `tuple` is a list of integers, `list` a list of names."""
-
-FILED = frozenset({"expert_load"})
-"""Words of a list that may be the name of a file of it instead."""
 
 _NUMBERS = re.compile(r"[-+\d.,\s]+")
 """What is no file's name, whatever its ending looks like: `1.5,1`."""
@@ -68,11 +41,6 @@ _KINDS: Mapping[type, str] = {
     tuple: "a list of whole numbers",
     list: "a list of names",
 }
-
-
-def option(word: str) -> str:
-    """The word as an option of the command line."""
-    return "--" + word.replace("_", "-")
 
 
 def typed_words(words: Mapping[str, object]) -> dict[str, Any]:
@@ -122,7 +90,7 @@ def _near(word: str) -> str:
 
 
 def _typed(word: str, kind: type, value: object) -> object:
-    if word in FILED and isinstance(value, str) and Path(value).suffix and not _NUMBERS.fullmatch(value):
+    if PLAN_WORDS[word].about.file and isinstance(value, str) and Path(value).suffix and not _NUMBERS.fullmatch(value):
         return value
     if kind in (tuple, list) and isinstance(value, str):
         value = [part.strip() for part in value.split(",")]

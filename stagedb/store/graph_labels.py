@@ -1,5 +1,6 @@
 """Labels and relationships of symbolic graphs; filled by `stagedb build`."""
 
+from stagedb.parallel.aspects import GRAPH_WORDS
 from stagedb.store.forms import OWNED, Label, Property, Relationship, id_of
 
 NUMBER = Property("number", "integer", "its place in the graph")
@@ -25,27 +26,7 @@ SIZES: dict[str, tuple[str, str]] = {
 """A model's symbols: the property of `Graph` that holds each, and what it is."""
 
 OPTIONS: dict[str, tuple[str, str]] = {
-    "recipe": ("string", "the framework that the graph follows: torch or megatron"),
-    "sp": ("boolean", "sequence parallelism"),
-    "attention": ("string", "fused or math"),
-    "matmul_dtype": ("string", "what matmuls of linear layers read: same or fp8"),
-    "dropout": ("float", "probability of dropout"),
-    "kernels": ("string", "fused or eager element-wise kernels"),
-    "shared_input": ("boolean", "one gather feeds all matmuls that read the same input"),
-    "loss_parallel": ("boolean", "the loss works on logits that are partitioned over tp"),
-    "recompute": ("string", "what a backward computes again: none, full, core, pointwise or operators"),
-    "recompute_operators": ("string[]", "the operators that it computes again"),
-    "early_stop": ("boolean?", "whether recomputing stops at what the backward reads; absent: as the recipe does"),
-    "zero": ("integer", "what ranks of dp share: nothing (0), optimizer state (1), gradients (2), parameters (3)"),
-    "reshard": ("boolean?", "whether gathered parameters are freed after the forward; absent: yes"),
-    "grad_sync": ("boolean?", "whether each micro-batch reduces gradients; absent: as the recipe does"),
-    "cp_kind": ("string", "how ranks of cp compute attention"),
-    "cp_chunks": ("string", "which part of the sequence a rank of cp has"),
-    "cp_grad_sync": ("boolean", "gradients are reduced over cp too"),
-    "strategy": ("string", "a sharding strategy of the user's, as JSON; empty: none"),
-    "expert_tp": ("boolean", "tensor parallelism partitions each expert"),
-    "ep_sync": ("boolean", "gradients of what all ranks of ep hold alike are reduced over ep"),
-    "scatter_gather": ("boolean", "ranks of tp each send their part to the next stage"),
+    name: (word.property_type, word.about.property) for name, word in GRAPH_WORDS.items()
 }
 """The options that shape a graph: type and meaning. `Graph` has them as properties, `Instance` as words of its plan."""
 

@@ -1,5 +1,6 @@
 """Labels and relationships of instances; filled by `stagedb instantiate`."""
 
+from stagedb.parallel.aspects import FORMAT_WORDS, LAYOUT_WORDS
 from stagedb.store.forms import INSTANCE, OWNED, Label, Property, Relationship, id_of
 from stagedb.store.graph_labels import DEP_KIND, options
 
@@ -8,31 +9,10 @@ RANK_GROUPS = ("tp", "kv", "cp", "cpr", "cpa", "data", "dp", "dp_replicate", "ep
 """Axes on which a rank may have a group."""
 
 PLAN_WORDS = (
-    Property("dp", "integer", "degree of data parallelism"),
-    Property("tp", "integer", "degree of tensor parallelism"),
-    Property("pp", "integer", "pipeline stages"),
-    Property("cp", "integer", "degree of context parallelism"),
-    Property("ep", "integer", "degree of expert parallelism"),
-    Property("hsdp", "integer", "copies of what dp shards (hybrid sharding)"),
-    Property("ulysses", "integer", "neighbours on cp that exchange heads, in a ring over the others"),
-    Property("capacity_factor", "float?", "slots of an expert over its even share of tokens; absent: dropless"),
-    Property("expert_load", "integer[]", "choices in a row that go to each expert; empty: the same for all"),
-    Property("micro_batch_size", "integer", "sequences of one micro-batch on one rank of dp", "sequences"),
-    Property("global_batch_size", "integer", "sequences of a step", "sequences"),
-    Property("seq_len", "integer", "length of a sequence", "tokens"),
-    Property("schedule", "string", "pipeline schedule: gpipe, 1f1b, interleaved, zero-bubble-h1, explicit …"),
-    Property("virtual_stages", "integer", "chunks of layers that a stage holds"),
-    Property("task_order", "string[]", "schedule explicit: the tasks of each stage in order"),
-    Property("recompute_every", "integer", "recompute in every n-th layer of a stage"),
-    Property("layers_per_stage", "integer[]", "layers of each pipeline stage"),
-    Property("rank_order", "string[]", "mesh axes, innermost first"),
-    Property("dtype", "string", "number format of activations"),
-    Property("param_dtype", "string", "of parameters"),
-    Property("grad_dtype", "string", "of gradients"),
-    Property("reduce_dtype", "string", "of gradients on the wire"),
-    Property("opt_dtype", "string", "of the optimizer's state"),
-    Property("master_dtype", "string", "of master copies of parameters; none: there are none"),
-    Property("logits_dtype", "string", "of the logits that the loss reads"),
+    *(
+        Property(name, word.property_type, word.about.property, word.about.unit)
+        for name, word in {**LAYOUT_WORDS, **FORMAT_WORDS}.items()
+    ),
     *options(),
 )
 """Every word of a plan; what the words leave open is filled in (`Plan.canonical`, layers by stage, batch)."""

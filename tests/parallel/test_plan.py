@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.parallel.dtypes import FORMATS, Dtypes
+from stagedb.parallel.aspects.precision import FORMATS
+from stagedb.parallel.dtypes import Dtypes
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.plan import Plan, plan_for_ranks
 from stagedb.parallel.words import read_plan_file

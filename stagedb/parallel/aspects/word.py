@@ -1,0 +1,178 @@
+"""What the project knows of a word of a plan. It is written once, beside the field that holds the word's value."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+
+from stagedb.errors import UsageError
+
+
+@dataclass(frozen=True)
+class About:
+    """What a field declares beside its name, its type and its default: `tp: Annotated[int, About("…")] = 1`.
+
+    help: one sentence for the command line.
+    property: what the word is as a property of the store.
+    unit: the unit of that property.
+    unset: what holds where nobody gives the word, as the help shows it; None shows the field's default.
+    metavar: what the help shows in place of a value; None shows the choices, or what suits the type.
+    off: the flag that turns a switch off; empty for `--no-WORD`.
+    noun: what a refusal of an unknown value calls the word; empty for the word itself.
+    choices: the values, where the type is no `Literal`. listed: how a refusal lists them, where it explains one.
+    least: the least number that is valid.
+    name: the word, where the field has another name.
+    symbol: the symbol of expressions that has the word's value.
+    file: a text may be the name of a file that holds the value.
+    command_line: the word is an option of the command line.
+    filled: an instance always has a value, also where the word may be left out.
+    later: the stored form of plans and graphs is older than the word. They keep their ids, as the default is left out.
+    """
+
+    help: str
+    property: str
+    unit: str | None = None
+    unset: str | None = None
+    metavar: str | None = None
+    off: str = ""
+    noun: str = ""
+    choices: tuple[str | int, ...] = ()
+    listed: str = ""
+    least: int | None = None
+    name: str = ""
+    symbol: str = ""
+    file: bool = False
+    command_line: bool = True
+    filled: bool = False
+    later: bool = False
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a plan, as a field of an aspect declares it.
+
+    aspect: the file that declares it.
+    kind: the type of its value; `tuple` is a list of integers, `list` a list of names.
+    optional: no value (None) is a value.
+    """
+
+    name: str
+    field: str
+    aspect: str
+    kind: type
+    optional: bool
+    choices: tuple[str | int, ...]
+    default: Any
+    about: About
+
+    @property
+    def option(self) -> str:
+        """The word as an option of the command line."""
+        return option(self.name)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """How the command line gives it: a switch has two flags."""
+        return (f"{self.option}/{self.flag(False)}",) if self.kind is bool else (self.option,)
+
+    def flag(self, value: object) -> str:
+        """The option that gives a value: a switch that is off has another one."""
+        if self.kind is bool and value is False:
+            return self.about.off or option("no_" + self.name)
+        return self.option
+
+    @property
+    def metavar(self) -> str | None:
+        """What the help shows in place of a value; a switch has none."""
+        if self.kind is bool:
+            return None
+        if self.about.metavar is not None:
+            return self.about.metavar
+        return "|".join(map(str, self.choices)) or _METAVARS[self.kind]
+
+    @property
+    def help(self) -> str:
+        """The sentence of the help, with what holds where nobody gives the word."""
+        unset = self._shown_default() if self.about.unset is None else self.about.unset
+        return f"{self.about.help}  [{unset}]" if unset else self.about.help
+
+    @property
+    def property_type(self) -> str:
+        """The type of the word as a property of the store."""
+        return _PROPERTY_TYPES[self.kind] + ("?" if self.optional and not self.about.filled else "")
+
+    def check(self, value: object) -> None:
+        """Raise UsageError for a value that is none of the choices, or below the least."""
+        if self.choices and value not in self.choices:
+            listed = self.about.listed or _either(self.choices)
+            raise UsageError(f"unknown {self.about.noun or self.name} {value!r}: {self.option} is {listed}")
+        if self.about.least is not None and isinstance(value, int) and value < self.about.least:
+            raise UsageError(f"{self.name} is {value}: {self.option} takes a number from {self.about.least} up")
+
+    def _shown_default(self) -> str:
+        if self.kind is bool:
+            return self.flag(self.default).removeprefix("--")
+        if isinstance(self.default, tuple):
+            return ",".join(map(str, self.default))
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def aspect(class_: type[T]) -> type[T]:
+    """A frozen dataclass with fields alone: classes that inherit them make the rest, so that commands start fast."""
+    return dataclass(frozen=True, init=False, repr=False, eq=False)(class_)
+
+
+def option(word: str) -> str:
+    """A word as an option of the command line."""
+    return "--" + word.replace("_", "-")
+
+
+def words_of(class_: type) -> Iterator[Word]:
+    """The words that a dataclass declares, those of its bases after its own and in the order of the bases."""
+    hints = get_type_hints(class_, include_extras=True)
+    defaults = {field.name: field.default for field in dataclasses.fields(class_)}
+    for owner in class_.__mro__:
+        for name in vars(owner).get("__annotations__", {}):
+            about = next((each for each in get_args(hints[name])[1:] if isinstance(each, About)), None)
+            if about is not None:
+                file = owner.__module__.rpartition(".")[2]
+                yield _word(name, file, get_args(hints[name])[0], defaults[name], about)
+
+
+def _word(field: str, aspect: str, type_: Any, default: Any, about: About) -> Word:
+    several = get_origin(type_) is not Literal and NoneType in get_args(type_)
+    held = next(each for each in get_args(type_) if each is not NoneType) if several else type_
+    choices = about.choices or (get_args(held) if get_origin(held) is Literal else ())
+    return Word(about.name or field, field, aspect, _kind(held), several, choices, default, about)
+
+
+def _kind(held: Any) -> type:
+    if get_origin(held) is Literal:
+        return type(get_args(held)[0])
+    if get_origin(held) is tuple:
+        return tuple if get_args(held)[0] is int else list
+    if held not in (int, float, bool, str):
+        raise TypeError(f"a word of a plan has no values of {held}")
+    return held  # type: ignore[no-any-return]
+
+
+def _either(choices: tuple[str | int, ...]) -> str:
+    """`none, full or core`."""
+    *others, last = map(str, choices)
+    return f"{', '.join(others)} or {last}"
+
+
+_METAVARS = {int: "N", float: "F", str: "TEXT", tuple: "N,N,…", list: "NAME,…"}
+_PROPERTY_TYPES = {
+    int: "integer",
+    float: "float",
+    bool: "boolean",
+    str: "string",
+    tuple: "integer[]",
+    list: "string[]",
+}
