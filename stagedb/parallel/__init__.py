@@ -5,7 +5,6 @@ from stagedb.parallel.dtypes import WIDTHS, Dtypes
 from stagedb.parallel.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups, members
 from stagedb.parallel.options import GraphOptions
 from stagedb.parallel.plan import Plan, plan_for, plan_for_ranks
-from stagedb.parallel.recipes import RECIPES, Held
 from stagedb.parallel.schedule import (
     SCHEDULES,
     Order,
@@ -23,14 +22,12 @@ from stagedb.parallel.words import WORDS, option, read_plan_file, typed_words
 
 __all__ = [
     "GROUP_AXES",
-    "RECIPES",
     "SCHEDULES",
     "WIDTHS",
     "WORDS",
     "AxisGroups",
     "Dtypes",
     "GraphOptions",
-    "Held",
     "Mesh",
     "Order",
     "Plan",

@@ -6,21 +6,25 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from stagedb.errors import UsageError
+from stagedb.frameworks import Framework, either, find_framework, recipes_with, titles_with
 from stagedb.parallel.custom import canonical_strategy, parse_strategy
 
-RecipeName = Literal["torch", "megatron"]
+RecipeName = str
+"""A name of `stagedb.frameworks.FRAMEWORKS`."""
 CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
 CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
 CpChunks = Literal["none", "balanced", "contiguous"]
 CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)
+SHARDED: Mapping[int, str] = {1: "the optimizer", 2: "gradients too", 3: "everything"}
+"""What each ZeRO stage shards, as errors name it."""
 
 
 @dataclass(frozen=True)
 class GraphOptions:
     """What, beside the model, makes a symbolic graph.
 
-    recipe: whose habits the graph follows (`stagedb.parallel.recipes`).
+    recipe: the framework that the graph follows (`stagedb.frameworks`).
     sp: sequence parallelism between the tensor-parallel regions (Korthikanti et al. 2022, section 4.2.2).
     attention: `fused` (one flash-like kernel, the backward recomputes the scores) or `math` (matmuls and a softmax).
     matmul_dtype: what the matmuls of linear layers inside layers read: operands in the `same` format as everything, or
@@ -86,8 +90,7 @@ class GraphOptions:
     def __post_init__(self) -> None:
         # The same rules said in other words are the same graph.
         object.__setattr__(self, "strategy", canonical_strategy(self.strategy))
-        if self.recipe not in ("torch", "megatron"):
-            raise UsageError(f"unknown recipe {self.recipe!r}: --recipe is torch or megatron")
+        find_framework(self.recipe)
         if self.attention not in ("fused", "math"):
             raise UsageError(f"unknown attention {self.attention!r}: --attention is fused or math")
         if self.kernels not in ("fused", "eager"):
@@ -110,10 +113,16 @@ class GraphOptions:
             )
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout {self.dropout} is not a probability: --dropout takes a number from 0 to below 1")
-        if self.recipe == "megatron" and not self.shared_input:
+        if self.framework.fused_projections == "always" and not self.shared_input:
             raise UsageError(
-                "the megatron recipe has one fused matmul for q, k, v: --no-shared-input needs --recipe torch"
+                f"the {self.recipe} recipe has one fused matmul for q, k, v: --no-shared-input needs "
+                f"{recipes_with(lambda other: other.fused_projections != 'always')}"
             )
+
+    @property
+    def framework(self) -> Framework:
+        """The framework that the recipe names."""
+        return find_framework(self.recipe)
 
     @property
     def experts_over_tp(self) -> bool:
@@ -129,10 +138,11 @@ class GraphOptions:
         kind = self.cp_kind
         if kind in RINGS and self.attention == "math":
             raise UsageError(f"{kind} is made of fused kernels: --attention math needs --cp-kind allgather-kv")
-        if kind in ("ring-allgather", "ring-alltoall") and self.recipe == "megatron":
+        kinds = self.framework.cp_kinds
+        if kind != "none" and kind not in kinds:
             raise UsageError(
-                f"{kind} is PyTorch's: --recipe megatron takes --cp-kind ring-p2p, allgather-kv, ulysses or "
-                "ulysses-ring"
+                f"{kind} is {titles_with(lambda other: kind in other.cp_kinds)}'s: --recipe {self.recipe} takes "
+                f"--cp-kind {either(kinds)}"
             )
         if self.cp_chunks not in CP_CHUNKS:
             raise UsageError(f"unknown chunks {self.cp_chunks!r}: --cp-chunks is balanced or contiguous")
@@ -147,7 +157,9 @@ class GraphOptions:
                 if kind == "ulysses"
                 else "one mask goes over all gathered keys"
             )
-            near = "" if kind == "ulysses" or self.attention == "math" else ", or --recipe megatron"
+            # Another framework balances gathered keys only where its fused kernel needs no mask.
+            masked = kind != "ulysses" and self.attention == "fused"
+            near = f", or {recipes_with(lambda other: not other.explicit_mask)}" if masked else ""
             raise UsageError(
                 f"with {kind} {reason}, so that chunks balance nothing: take --cp-chunks contiguous{near}, "
                 "or leave --cp-chunks out"
@@ -156,7 +168,7 @@ class GraphOptions:
     @property
     def calls_by_part(self) -> bool:
         """Whether gathered keys are read by a call for each part of a rank's queries, up to its end."""
-        return self.cp_kind == "allgather-kv" and self.recipe == "megatron" and self.attention == "fused"
+        return self.cp_kind == "allgather-kv" and not self.framework.explicit_mask and self.attention == "fused"
 
     def _check_recompute(self) -> None:
         if self.recompute not in ("none", "full", "core", "pointwise", "operators"):
@@ -185,9 +197,12 @@ class GraphOptions:
     def _check_sharding(self) -> None:
         if self.zero not in (0, 1, 2, 3):
             raise UsageError(f"unknown ZeRO stage {self.zero}: --zero is 0, 1, 2 or 3")
-        if self.recipe == "megatron" and self.zero == 2:
+        stages = self.framework.zero_stages
+        if self.zero not in stages:
+            shards = [f"{SHARDED[stage]} (--zero {stage})" for stage in stages if stage in SHARDED]
             raise UsageError(
-                "Megatron shards the optimizer (--zero 1) or everything (--zero 3): --zero 2 needs --recipe torch"
+                f"{self.framework.title} shards {either(shards or ['nothing'])}: --zero {self.zero} needs "
+                f"{recipes_with(lambda other: self.zero in other.zero_stages)}"
             )
         if self.reshard is not None and self.zero != 3:
             raise UsageError(
@@ -209,10 +224,10 @@ class GraphOptions:
     def _check_messages(self) -> None:
         if not self.scatter_gather:
             return
-        if self.recipe != "megatron":
+        if not self.framework.scatter_gather:
             raise UsageError(
-                "scattered messages between stages are Megatron's: --scatter-gather needs --recipe megatron, "
-                "or leave it out"
+                f"scattered messages between stages are {titles_with(lambda other: other.scatter_gather)}'s: "
+                f"--scatter-gather needs {recipes_with(lambda other: other.scatter_gather)}, or leave it out"
             )
         between = parse_strategy(self.strategy).regions.get("between", {}) if self.strategy else {}
         if self.sp or any("tp" in over for over in between.values()):

@@ -1,5 +1,6 @@
 """Labels and relationships of symbolic graphs; filled by `stagedb build`."""
 
+from stagedb.frameworks import FRAMEWORKS, either
 from stagedb.store.forms import OWNED, Label, Property, Relationship, id_of
 
 NUMBER = Property("number", "integer", "its place in the graph")
@@ -25,7 +26,7 @@ SIZES: dict[str, tuple[str, str]] = {
 """A model's symbols: the property of `Graph` that holds each, and what it is."""
 
 OPTIONS: dict[str, tuple[str, str]] = {
-    "recipe": ("string", "the framework that the graph follows: torch or megatron"),
+    "recipe": ("string", f"the framework that the graph follows: {either(list(FRAMEWORKS))}"),
     "sp": ("boolean", "sequence parallelism"),
     "attention": ("string", "fused or math"),
     "matmul_dtype": ("string", "what matmuls of linear layers read: same or fp8"),

@@ -186,7 +186,7 @@ def test_a_missing_gather_or_scatter_is_seen(zero: int) -> None:
 @pytest.mark.parametrize("style", ["llama", "gpt"])
 def test_a_missing_collective_is_seen(style: str, recipe: str, sp: bool) -> None:
     """The check can fail: with any one collective over tp turned into a local operation, the results differ."""
-    graph = build_graph(card(style, kv_heads=4), GraphOptions(recipe=recipe, sp=sp))  # type: ignore[arg-type]
+    graph = build_graph(card(style, kv_heads=4), GraphOptions(recipe=recipe, sp=sp))
     made = example(graph)
     whole = made.run()
     reductions = [op for op in graph.ops if op.kind == "all_reduce" and op.axis == "tp" and op.block != "bucket"]
