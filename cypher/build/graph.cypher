@@ -3,7 +3,7 @@
 // mode: reads
 // param id: string — the graph's id
 // column name: string — the model's name
-// column recipe: string — whose habits the graph follows
+// column recipe: string — the framework that the graph follows
 // column options: string — the options that shaped it, as JSON
 // column sizes: string — the model's sizes, as JSON
 // column blocks: string — its blocks in forward order, as JSON

@@ -3,7 +3,7 @@
 // mode: reads
 // column id: string — digest of what the graph was made from
 // column name: string — the model's name
-// column recipe: string — torch or megatron
+// column recipe: string — the framework that the graph follows
 // column options: string — the graph's options, as JSON
 // column sizes: string — the model's symbols and their values, as JSON
 // column created: integer [ms] — when it was made, since 1970 (UTC)

@@ -5,7 +5,7 @@
 // column name: string — what it was called
 // column graph: string — id of its graph
 // column model: string — name of the model
-// column recipe: string — torch or megatron
+// column recipe: string — the framework that the graph follows
 // column plan: string — the plan's words, as JSON
 // column ranks: integer — size of the world
 // column classes: integer — number of rank classes

@@ -13,7 +13,6 @@ from stagedb.models import Card, card_names, load_card
 from stagedb.parallel import GraphOptions, Plan, plan_for
 from stagedb.parallel.context_plans import with_habit
 from stagedb.parallel.identity import graph_key, model_sizes
-from stagedb.parallel.recipes import RECIPES
 from stagedb.parallel.words import OPTION_WORDS
 from stagedb.store import Store, write_graph
 
@@ -99,7 +98,7 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
 
 
 def _options(words: Mapping[str, Any], said: Mapping[str, Any]) -> GraphOptions:
-    """The options that words mean where no graph has its own: with the habits of the recipe."""
+    """The options that words mean where no graph has its own: with the framework's defaults."""
     wanted = GraphOptions(**said)
     return wanted if "cp_kind" in said else with_habit(wanted, words.get("cp", 1), words.get("ulysses", 1))
 
@@ -109,7 +108,7 @@ def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
     known = next((graph for graph in catalog.graphs(store) if graph.id == key), None)
     if known is not None:
         return Source(options, known.sizes, known)
-    return Source(options, model_sizes(card, RECIPES[options.recipe]), card)
+    return Source(options, model_sizes(card, options.framework), card)
 
 
 def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None:
@@ -131,7 +130,7 @@ def _by_key(store: Store, key: str) -> GraphInfo:
 def describe(words: Mapping[str, object]) -> str:
     """A plan's words, or a graph's options, in short: what differs from the defaults."""
     usual = Plan().to_dict()
-    recipe_usual = Plan(options=GraphOptions(recipe=str(words.get("recipe", "torch")))).to_dict()  # type: ignore[arg-type]
+    recipe_usual = Plan(options=GraphOptions(recipe=str(words.get("recipe", usual["recipe"])))).to_dict()
     parts = []
     for word, value in words.items():
         if value == usual.get(word) or (word.endswith("dtype") and value == recipe_usual.get(word)):

@@ -10,7 +10,7 @@ from typing import Literal, TypedDict
 class GraphWords(TypedDict, total=False):
     """What changes a graph's structure. See `stagedb.parallel.GraphOptions`."""
 
-    recipe: Literal["torch", "megatron"]
+    recipe: str
     """The framework that the graph follows. [torch]"""
     attention: Literal["fused", "math"]
     """One flash-like kernel, or matmuls and a softmax. [fused]"""

@@ -116,7 +116,7 @@ class SymOp:
     `times`: how often it is unrolled: in turns, with the others of its loop, whose first has the order `loop`; it reads
     `previous` as the turn before left them. Expressions may have the turn (`step`) and the rank on cp
     (`cp_rank`), both counted from 1.
-    `bucket`: the bucketing rule (only in block `bucket`): see `stagedb.instance.buckets.deal`; such an op's
+    `bucket`: the bucketing rule (only in block `bucket`): see `stagedb.frameworks.buckets`; such an op's
     comm_bytes and comm_out_bytes say what one weight adds to them, of its `elements` or of its `shard`.
     `semantics` is JSON that the numpy interpreter runs; nothing else reads it.
     """

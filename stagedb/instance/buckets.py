@@ -1,19 +1,11 @@
-"""Buckets: the parameters of a stage, or their gradients, dealt to collectives as the graph's bucketing rules say."""
+"""Buckets: the parameters of a stage, or their gradients, dealt to collectives by the graph's bucket policies."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from stagedb.errors import StagedbError
+from stagedb.frameworks import BucketPolicy
 from stagedb.instance.layout import IssueOrder, Stage
-
-MIB = 1 << 20
-DDP_FIRST, DDP_LATER = 1 * MIB, 25 * MIB
-"""Bytes from which torch's DistributedDataParallel closes its first and its later buckets."""
-
-ALIGNED, BLOCK = 64, 128
-"""Elements on which Megatron's buffers begin each parameter, and to a multiple of which they share themselves out."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,7 @@ class BucketOp:
     """
 
     name: str
-    rule: str
+    policy: BucketPolicy
     order: int
     template: str
     gathers: bool
@@ -102,46 +94,6 @@ class Registered:
     position: int
     unit: int | None
     weight: Weight
-
-
-def deal(rule: str, sizes: Sequence[int], units: Sequence[int | None] | None = None) -> list[Sequence[int]]:
-    """Deal weights, given in order of registration, to buckets of indexes.
-
-    sizes: bytes of each. units: of each the position of its layer, None outside layers.
-    `ddp`: walked from the last weight back, a bucket is closed once it holds 1 MiB (the first) or 25 MiB (the others).
-    `one`, `buffer`: a single bucket. `unit`: one a layer, and one for what stands outside (FSDP's root). `layers`: the
-    same without the latter. `each`: one a weight. The last three are in the order in which a backward comes to them.
-    """
-    back = range(len(sizes) - 1, -1, -1)
-    if not sizes:
-        return []
-    if rule in ("one", "buffer"):
-        return [back]
-    if rule == "ddp":
-        return _deal_by_size(sizes)
-    if rule not in ("unit", "layers", "each"):
-        raise StagedbError(f"the graph buckets weights by rule {rule!r}, which this version of stagedb does not know")
-    by_unit: dict[int | None, list[int]] = {}
-    for index, unit in enumerate(units or [None] * len(sizes)):
-        by_unit.setdefault(unit, []).append(index)
-    order = sorted((unit for unit in by_unit if unit is not None), reverse=True)
-    dealt: list[Sequence[int]] = [by_unit[unit] for unit in order]
-    if None in by_unit and rule != "layers":
-        dealt.append(by_unit[None])
-    return [[index] for indexes in dealt for index in indexes] if rule == "each" else dealt
-
-
-def _deal_by_size(sizes: Sequence[int]) -> list[Sequence[int]]:
-    buckets: list[Sequence[int]] = []
-    first, held = len(sizes) - 1, 0
-    for index in range(len(sizes) - 1, -1, -1):
-        held += sizes[index]
-        if held >= (DDP_LATER if buckets else DDP_FIRST):
-            buckets.append(range(first, index - 1, -1))
-            first, held = index - 1, 0
-    if first >= 0:
-        buckets.append(range(first, -1, -1))
-    return buckets
 
 
 def fill(
@@ -212,7 +164,7 @@ class _Filling:
         sizes = [op.bytes(each.weight.elements, each.weight.shard)[0] for each in passed]
         buckets: list[Bucket] = []
         due = (0, 0)
-        for index, chosen in enumerate(deal(op.rule, sizes, [each.unit for each in passed])):
+        for index, chosen in enumerate(op.policy.deal(sizes, [each.unit for each in passed])):
             own = [passed[at] for at in chosen]
             after: tuple[tuple[int, str], ...] = ()
             if op.gathers:
@@ -220,7 +172,7 @@ class _Filling:
                 after = self.limits(op, own[0].unit)
             elif op.template == "step":
                 due = (op.order, 0)
-            elif op.rule in ("unit", "each"):
+            elif op.policy.by_unit:
                 unit = -1 if own[0].unit is None else own[0].unit
                 due = (self.order.downward(unit) + self.order.orders - 1, max(unit, 0))
             else:
@@ -299,10 +251,8 @@ class _Filling:
 
 
 def _bytes(op: BucketOp, weights: Sequence[Weight]) -> tuple[int, int]:
-    if op.rule == "buffer":
-        begun = sum(-(-weight.elements // ALIGNED) * ALIGNED for weight in weights)
-        unit = math.lcm(op.parts, BLOCK)
-        whole = -(-begun // unit) * unit
+    if op.policy.extent is not None:
+        whole = op.policy.extent([weight.elements for weight in weights], op.parts)
         return op.bytes(whole, whole // op.parts)
     sizes = [op.bytes(weight.elements, weight.shard) for weight in weights]
     return sum(size for size, _ in sizes), sum(size for _, size in sizes)

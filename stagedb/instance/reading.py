@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.frameworks import bucket_policy
 from stagedb.instance.buckets import BucketOp, OpPlace, Weight
 from stagedb.instance.classes import Member
 from stagedb.instance.layout import BUCKET, Block
@@ -175,7 +176,7 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> Bucket
 
     gathers = op["kind"] == "all_gather"
     parts = plan.edp if op["axis"] == "edp" else plan.shards
-    return BucketOp(op["name"], op["bucket"], op["order"], op["template"], gathers, parts, sizes)
+    return BucketOp(op["name"], bucket_policy(op["bucket"]), op["order"], op["template"], gathers, parts, sizes)
 
 
 def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str], str]:

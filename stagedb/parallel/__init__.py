@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from stagedb.parallel.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups, members
     from stagedb.parallel.options import GraphOptions
     from stagedb.parallel.plan import Plan, plan_for, plan_for_ranks
-    from stagedb.parallel.recipes import RECIPES, Held
     from stagedb.parallel.schedule import (
         SCHEDULES,
         Order,
@@ -27,14 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GROUP_AXES",
-    "RECIPES",
     "SCHEDULES",
     "WIDTHS",
     "WORDS",
     "AxisGroups",
     "Dtypes",
     "GraphOptions",
-    "Held",
     "Mesh",
     "Order",
     "Plan",
@@ -62,7 +59,6 @@ _MODULES = {
     "mesh": ("GROUP_AXES", "AxisGroups", "Mesh", "expert_axis", "groups", "members"),
     "options": ("GraphOptions",),
     "plan": ("Plan", "plan_for", "plan_for_ranks"),
-    "recipes": ("RECIPES", "Held"),
     "schedule": (
         "SCHEDULES",
         "Order",

@@ -1,4 +1,4 @@
-"""A model under one strategy and one recipe as a symbolic graph."""
+"""A model under one strategy and one framework as a symbolic graph."""
 
 import difflib
 import json
@@ -8,6 +8,7 @@ from functools import lru_cache
 import sympy
 
 from stagedb.errors import UsageError
+from stagedb.frameworks import Framework
 from stagedb.graph.assemble import assemble
 from stagedb.graph.block import BlockPlan, LaidOut, lay_out
 from stagedb.graph.costs import Sizes
@@ -22,7 +23,6 @@ from stagedb.models.card import Card
 from stagedb.parallel.custom import parse_strategy
 from stagedb.parallel.identity import graph_key, model_sizes
 from stagedb.parallel.options import GraphOptions
-from stagedb.parallel.recipes import RECIPES, Recipe
 from stagedb.parallel.sharding import habits
 from stagedb.parallel.strategies import kept, rules, slot_axes
 from stagedb.parallel.strategy_models import check_named, tied_alike
@@ -37,22 +37,22 @@ _RINGS: Mapping[str, Passing] = {
 }
 
 
-def _style(card: Card, options: GraphOptions, recipe: Recipe) -> blocks.Style:
-    always = recipe.pack == "always"
+def _style(card: Card, options: GraphOptions, framework: Framework) -> blocks.Style:
+    always = framework.fused_projections == "always"
     return blocks.Style(
         pack_qkv=always or card.positions == "learned",
         pack_gate=always,
-        row_bias=recipe.row_bias,
+        row_bias=framework.row_bias,
         fp8=options.matmul_dtype == "fp8",
-        embedding_dropout=recipe.embedding_dropout,
+        embedding_dropout=framework.embedding_dropout,
         attention=options.attention,
         eager=options.kernels == "eager",
         dropout=options.dropout,
         loss_parallel=options.loss_parallel,
         apart=options.cp_kind != "none",
-        explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and recipe.explicit_mask,
+        explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and framework.explicit_mask,
         core=_core_of(options),
-        routing_tables=recipe.routing_tables,
+        routing_tables=framework.routing_tables,
     )
 
 
@@ -64,10 +64,10 @@ def _core_of(options: GraphOptions) -> Operator | None:
     return PartAttention(balanced=balanced) if options.calls_by_part else None
 
 
-def _sizes(recipe: Recipe, options: GraphOptions) -> Sizes:
+def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
     vocabulary = symbol("V")
-    if recipe.vocabulary_multiple is not None:
-        multiple = recipe.vocabulary_multiple * symbol("tp")
+    if framework.vocabulary_multiple is not None:
+        multiple = framework.vocabulary_multiple * symbol("tp")
         vocabulary = multiple * sympy.ceiling(vocabulary / multiple)
     parts = sympy.Mul(*map(symbol, slot_axes(options)))
     routed = symbol("B") * symbol("S") * symbol("K") * symbol("capacity")
@@ -119,9 +119,9 @@ def _named(name: str, operators: tuple[str, ...]) -> bool:
     return any(f"{_in_layer(name)}.".startswith(f"{operator}.") for operator in operators)
 
 
-def _recomputed(options: GraphOptions, recipe: Recipe) -> Part | None:
+def _recomputed(options: GraphOptions, framework: Framework) -> Part | None:
     """The forward operations of a layer that its backward runs again."""
-    early_stop = recipe.early_stop if options.early_stop is None else options.early_stop
+    early_stop = framework.early_stop if options.early_stop is None else options.early_stop
     parts = {
         "none": None,
         "full": Part(lambda op: True, True, early_stop),
@@ -132,8 +132,8 @@ def _recomputed(options: GraphOptions, recipe: Recipe) -> Part | None:
     return parts[options.recompute]
 
 
-def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[LaidOut, ...]:
-    style = _style(card, options, recipe)
+def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> tuple[LaidOut, ...]:
+    style = _style(card, options, framework)
     dense: tuple[BlockPlan, ...] = ()
     if card.dense_layers:
         dense = (
@@ -143,7 +143,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[
                 trace=lambda t, x: blocks.layer(t, card, style, x, dense=True),
                 input=True,
                 loss=False,
-                recomputed=_recomputed(options, recipe),
+                recomputed=_recomputed(options, framework),
             ),
         )
     plans = (
@@ -162,14 +162,14 @@ def _lay_out_blocks(card: Card, options: GraphOptions, recipe: Recipe) -> tuple[
             trace=lambda t, x: blocks.layer(t, card, style, x),
             input=True,
             loss=False,
-            recomputed=_recomputed(options, recipe),
+            recomputed=_recomputed(options, framework),
         ),
         BlockPlan("head", "1", lambda t, x: blocks.head(t, card, style, x), input=True, loss=True),
     )
-    matching = Matching(options.shared_input, recipe.regather, recipe.whole_backward)
+    matching = Matching(options.shared_input, framework.regather, framework.whole_backward)
 
     def weight_first(has_bias: bool) -> bool:
-        return recipe.weight_gradient_first and not has_bias
+        return framework.weight_gradient_first and not has_bias
 
     table, stored = rules(options, card.experts > 0), kept(options)
     laid_out = tuple(lay_out(plan, table, matching, blocks.HIDDEN, weight_first, stored) for plan in plans)
@@ -210,22 +210,22 @@ def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...])
 @lru_cache(maxsize=8)
 def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     """The symbolic graph: the forward as its author wrote it, its backward, and collectives where layouts differ."""
-    recipe = RECIPES[options.recipe]
-    laid_out = _lay_out_blocks(card, options, recipe)
+    framework = options.framework
+    laid_out = _lay_out_blocks(card, options, framework)
     tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
     if options.strategy:
         laid_out = _followed(card, options, laid_out, tie)
     table = rules(options, card.experts > 0)
-    held = blocks.buffers(card, _style(card, options, recipe))
+    held = blocks.buffers(card, _style(card, options, framework))
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
-    shared = habits(options, recipe, card.experts > 0)
-    rows = assemble(laid_out, _sizes(recipe, options), shared, tie, buffers, options.scatter_gather)
+    shared = habits(options, framework, card.experts > 0)
+    rows = assemble(laid_out, _sizes(framework, options), shared, tie, buffers, options.scatter_gather)
     return SymGraph(
         key=graph_key(card, options),
         name=card.name,
         recipe=options.recipe,
         options=json.dumps(options.to_dict(), sort_keys=True),
-        sizes=model_sizes(card, recipe),
+        sizes=model_sizes(card, framework),
         blocks=rows.blocks,
         tensors=rows.tensors,
         ops=rows.ops,

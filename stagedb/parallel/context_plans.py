@@ -2,21 +2,22 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import cast
 
 from stagedb.parallel.nearest import Misfit, Numbers, Way, multiples, nearest
-from stagedb.parallel.options import GraphOptions
+from stagedb.parallel.options import CpKind, GraphOptions
 from stagedb.parallel.plan_fields import PlanFields
-from stagedb.parallel.recipes import RECIPES
 from stagedb.parallel.words import RANK_ORDER
 
 RING = Way({"cp_kind": "ring-p2p", "ulysses": 1}, "--cp-kind ring-p2p without --ulysses")
 
 
 def with_habit(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
-    """The options with the recipe's kind of context parallelism, where there is some and none is said."""
+    """The options with the framework's kind of context parallelism, where there is some and none is named."""
     if cp == 1 or options.cp_kind != "none":
         return options
-    return dataclasses.replace(options, cp_kind="ulysses-ring" if ulysses > 1 else RECIPES[options.recipe].cp_kind)
+    usual = cast(CpKind, options.framework.cp_kinds[0])
+    return dataclasses.replace(options, cp_kind="ulysses-ring" if ulysses > 1 else usual)
 
 
 def check_context(plan: PlanFields) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
+from stagedb.frameworks import find_framework, recipes_with
 from stagedb.parallel.aspects import FORMAT_WORDS, Formats
 from stagedb.parallel.aspects.precision import FORMATS
 
@@ -67,43 +68,32 @@ class Dtypes(Formats):
         master: str | None = None,
         logits: str | None = None,
     ) -> "Dtypes":
-        """The recipe's habit around one compute format; what is given by name wins.
+        """The framework's formats around one compute format; a format that is given by name wins.
 
-        torch: parameters as the compute (fp32 beside fp16, as autocast has them), gradients and moments as the
-        parameters, reduced as they are; no master copy. megatron: gradients, their reduction and the optimizer's state
-        in fp32, with a master copy of parameters that are not fp32 (Megatron-LM, `Float16OptimizerWithFloat16Params`).
+        Gradients are reduced in their own format.
         """
-        if recipe == "megatron":
-            param = param or dtype
-            grad = grad or "fp32"
-            opt = opt or "fp32"
-            master = master or ("none" if param == "fp32" else "fp32")
-        else:
-            param = param or ("fp32" if dtype == "fp16" else dtype)
-            grad = grad or param
-            # fp16 parameters are refused for a reason of their own, which fp16 moments would hide.
-            opt = opt or ("fp32" if param == "fp16" else param)
-        return cls(dtype, param, grad, reduce or grad, opt, master or "none", logits or "fp32")
+        defaults = find_framework(recipe).formats
+        param = param or defaults.parameters.get(dtype, dtype)
+        grad = grad or defaults.gradients.get(param, param)
+        opt = opt or defaults.optimizer.get(param, param)
+        master = master or defaults.master.get(param, "none")
+        return cls(dtype, param, grad, reduce or grad, opt, master, logits or "fp32")
 
     def check(self, recipe: str, fp8: bool) -> None:
-        """Raise UsageError where a recipe's framework, or fp8 matmuls, do not have these formats."""
+        """Raise UsageError where the framework, or fp8 matmuls, do not have these formats."""
         if fp8 and self.act != "bf16":
             raise UsageError(
                 f"fp8 matmuls leave bf16 results, and what is not a matmul is computed in bf16 beside them, not in "
                 f"{self.act}: take --dtype bf16, or --matmul-dtype same"
             )
-        if recipe == "megatron":
-            return
-        if self.param == "fp16":
+        formats = find_framework(recipe).formats
+        if self.param in formats.refused_parameters:
+            raise UsageError(formats.refused_parameters[self.param])
+        if not formats.wide_gradients and WIDTHS[self.grad] > WIDTHS[self.param]:
             raise UsageError(
-                "torch trains fp16 with a gradient scaler, which refuses the gradients of fp16 parameters "
-                '("Attempting to unscale FP16 gradients"): take --param-dtype fp32, or --dtype bf16'
-            )
-        if WIDTHS[self.grad] > WIDTHS[self.param]:
-            raise UsageError(
-                f"torch keeps a gradient in its parameter's format at most, and {self.grad} gradients are wider than "
-                f"{self.param} parameters: take --grad-dtype {self.param}, --param-dtype {self.grad}, "
-                "or --recipe megatron"
+                f"{recipe} keeps a gradient in its parameter's format at most, and {self.grad} gradients are wider "
+                f"than {self.param} parameters: take --grad-dtype {self.param}, --param-dtype {self.grad}, "
+                f"or {recipes_with(lambda other: other.formats.wide_gradients)}"
             )
 
     def names(self) -> dict[str, str]:

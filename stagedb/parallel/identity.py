@@ -6,10 +6,10 @@ Apart from `build`, because a graph that a store holds is found by these alone, 
 import hashlib
 import json
 
+from stagedb.frameworks import Framework
 from stagedb.graph.symbolic import FORMAT
 from stagedb.models.card import Card
 from stagedb.parallel.options import GraphOptions
-from stagedb.parallel.recipes import Recipe
 
 STRATEGIES = 2
 """Counts what users' strategies have meant: graphs that were made of the same rules in another way are others."""
@@ -26,13 +26,13 @@ def graph_key(card: Card, options: GraphOptions) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def model_sizes(card: Card, recipe: Recipe) -> dict[str, int]:
-    """The model's symbols. A recipe that pads the vocabulary itself starts from the published one.
+def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
+    """The model's symbols. A framework that pads the vocabulary itself starts from the published one.
 
     `S` is the sequence that the model was trained with, for plans that say no other; `P` the rows of the table of
     learned positions, where there is one.
     """
-    vocabulary = card.padded_vocab if recipe.vocabulary_multiple is None else card.vocab
+    vocabulary = card.padded_vocab if framework.vocabulary_multiple is None else card.vocab
     learned = {"P": card.max_positions} if card.positions == "learned" else {}
     return {
         **learned,

@@ -1,20 +1,23 @@
 """The choices that change a graph's structure. Degrees, sizes, batches and dtypes do not: they stay symbols."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
 from stagedb.errors import UsageError
+from stagedb.frameworks import Framework, either, find_framework, recipes_with, titles_with
 from stagedb.parallel.aspects import GRAPH_WORDS, LATER, GraphAspects, plain_words
 from stagedb.parallel.aspects.context import CpChunks, CpKind
-from stagedb.parallel.aspects.operators import RecipeName
 from stagedb.parallel.custom import canonical_strategy, parse_strategy
 
-__all__ = ["CP_CHUNKS", "CP_KINDS", "RINGS", "UNSAID", "CpChunks", "CpKind", "GraphOptions", "RecipeName"]
+__all__ = ["CP_CHUNKS", "CP_KINDS", "RINGS", "UNSAID", "CpChunks", "CpKind", "GraphOptions"]
 
 UNSAID = LATER
 CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
 CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)
+SHARDED: Mapping[int, str] = {1: "the optimizer", 2: "gradients too", 3: "everything"}
+"""What each ZeRO stage shards, as errors name it."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class GraphOptions(GraphAspects):
     def __post_init__(self) -> None:
         # The same rules said in other words are the same graph.
         object.__setattr__(self, "strategy", canonical_strategy(self.strategy))
+        find_framework(self.recipe)
         for word in GRAPH_WORDS.values():
             word.check(getattr(self, word.field))
         self._check_recompute()
@@ -39,10 +43,16 @@ class GraphOptions(GraphAspects):
             )
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout {self.dropout} is not a probability: --dropout takes a number from 0 to below 1")
-        if self.recipe == "megatron" and not self.shared_input:
+        if self.framework.fused_projections == "always" and not self.shared_input:
             raise UsageError(
-                "the megatron recipe has one fused matmul for q, k, v: --no-shared-input needs --recipe torch"
+                f"the {self.recipe} recipe has one fused matmul for q, k, v: --no-shared-input needs "
+                f"{recipes_with(lambda other: other.fused_projections != 'always')}"
             )
+
+    @property
+    def framework(self) -> Framework:
+        """The framework that the recipe names."""
+        return find_framework(self.recipe)
 
     @property
     def experts_over_tp(self) -> bool:
@@ -58,10 +68,11 @@ class GraphOptions(GraphAspects):
         kind = self.cp_kind
         if kind in RINGS and self.attention == "math":
             raise UsageError(f"{kind} is made of fused kernels: --attention math needs --cp-kind allgather-kv")
-        if kind in ("ring-allgather", "ring-alltoall") and self.recipe == "megatron":
+        kinds = self.framework.cp_kinds
+        if kind != "none" and kind not in kinds:
             raise UsageError(
-                f"{kind} is PyTorch's: --recipe megatron takes --cp-kind ring-p2p, allgather-kv, ulysses or "
-                "ulysses-ring"
+                f"{kind} is {titles_with(lambda other: kind in other.cp_kinds)}'s: --recipe {self.recipe} takes "
+                f"--cp-kind {either(kinds)}"
             )
         if kind == "none":
             return  # the plan has still to say which
@@ -74,7 +85,9 @@ class GraphOptions(GraphAspects):
                 if kind == "ulysses"
                 else "one mask goes over all gathered keys"
             )
-            near = "" if kind == "ulysses" or self.attention == "math" else ", or --recipe megatron"
+            # Another framework balances gathered keys only where its fused kernel needs no mask.
+            masked = kind != "ulysses" and self.attention == "fused"
+            near = f", or {recipes_with(lambda other: not other.explicit_mask)}" if masked else ""
             raise UsageError(
                 f"with {kind} {reason}, so that chunks balance nothing: take --cp-chunks contiguous{near}, "
                 "or leave --cp-chunks out"
@@ -83,7 +96,7 @@ class GraphOptions(GraphAspects):
     @property
     def calls_by_part(self) -> bool:
         """Whether gathered keys are read by a call for each part of a rank's queries, up to its end."""
-        return self.cp_kind == "allgather-kv" and self.recipe == "megatron" and self.attention == "fused"
+        return self.cp_kind == "allgather-kv" and not self.framework.explicit_mask and self.attention == "fused"
 
     def _check_recompute(self) -> None:
         if self.recompute == "core" and self.attention == "fused":
@@ -106,9 +119,12 @@ class GraphOptions(GraphAspects):
             )
 
     def _check_sharding(self) -> None:
-        if self.recipe == "megatron" and self.zero == 2:
+        stages = self.framework.zero_stages
+        if self.zero not in stages:
+            shards = [f"{SHARDED[stage]} (--zero {stage})" for stage in stages if stage in SHARDED]
             raise UsageError(
-                "Megatron shards the optimizer (--zero 1) or everything (--zero 3): --zero 2 needs --recipe torch"
+                f"{self.framework.title} shards {either(shards or ['nothing'])}: --zero {self.zero} needs "
+                f"{recipes_with(lambda other: self.zero in other.zero_stages)}"
             )
         if self.reshard is not None and self.zero != 3:
             raise UsageError(
@@ -130,10 +146,10 @@ class GraphOptions(GraphAspects):
     def _check_messages(self) -> None:
         if not self.scatter_gather:
             return
-        if self.recipe != "megatron":
+        if not self.framework.scatter_gather:
             raise UsageError(
-                "scattered messages between stages are Megatron's: --scatter-gather needs --recipe megatron, "
-                "or leave it out"
+                f"scattered messages between stages are {titles_with(lambda other: other.scatter_gather)}'s: "
+                f"--scatter-gather needs {recipes_with(lambda other: other.scatter_gather)}, or leave it out"
             )
         between = parse_strategy(self.strategy).regions.get("between", {}) if self.strategy else {}
         if self.sp or any("tp" in over for over in between.values()):

@@ -244,13 +244,14 @@ class Plan(PlanFields):
             (f"does not divide the {heads} attention heads", lambda tp: heads % tp == 0),
         ]
         rules += [(f"does not divide the feed-forward size {width}", _divides(width)) for width in widths(self, sizes)]
-        if self.options.recipe == "megatron":
-            # Its fused projection cannot repeat a K/V head; its vocabulary is padded to a multiple of 128 * tp.
-            rules.append((f"does not divide the {kv_heads} key/value heads", lambda tp: kv_heads % tp == 0))
+        if self.options.framework.fused_projections == "always":
+            # A fused projection cannot repeat a K/V head.
+            rules.append((f"does not divide the {kv_heads} key/value heads", _divides(kv_heads)))
         else:
             repeats = f"neither divides the {kv_heads} key/value heads nor is a multiple of them"
             rules.append((repeats, lambda tp: kv_heads % tp == 0 or tp % kv_heads == 0))
-            rules.append((f"does not divide the vocabulary of {sizes['V']}", lambda tp: sizes["V"] % tp == 0))
+        if self.options.framework.vocabulary_multiple is None:
+            rules.append((f"does not divide the vocabulary of {sizes['V']}", _divides(sizes["V"])))
         return rules
 
 

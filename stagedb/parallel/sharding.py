@@ -1,31 +1,31 @@
-"""What data-parallel ranks share among them, by ZeRO stage and recipe, as buckets of gradients and parameters.
+"""What data-parallel ranks share among them, by ZeRO stage and framework, as buckets of gradients and parameters.
 
-Stages: Rajbhandari et al. 2020. torch: DistributedDataParallel, ZeroRedundancyOptimizer behind it (1), and FSDP2
-(`fully_shard` on each layer and on the whole model: 2 keeps parameters gathered between forward and backward, 3 does
-not). megatron: DistributedDataParallel with one buffer, the distributed optimizer (1), and its FSDP (3).
+Stages: Rajbhandari et al. 2020. 1 shards the optimizer, 2 gradients too and keeps parameters gathered between forward
+and backward, 3 does not. `stagedb.frameworks` names what each framework has for them.
 """
 
 from dataclasses import replace
 
 import sympy
 
+from stagedb.frameworks import Framework
+from stagedb.frameworks.buckets import EACH, ONE
 from stagedb.graph.sharing import Bucket, Habits
 from stagedb.graph.symbolic import Template, When
 from stagedb.parallel.options import GraphOptions
-from stagedb.parallel.recipes import Recipe
 from stagedb.symbols import symbol
 
 ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
 """Above 0 with one stage, and with several."""
 
 
-def habits(options: GraphOptions, recipe: Recipe, experts: bool = False) -> Habits:
+def habits(options: GraphOptions, framework: Framework, experts: bool = False) -> Habits:
     """The buckets of a graph, and whether its kernels are composite. experts: of a model that has some."""
     found = replace(
-        _shared(options, recipe),
-        alone=_alone(options, recipe),
+        _shared(options, framework),
+        alone=_alone(options, framework),
         context=options.cp_kind != "none",
-        temporaries=recipe.composite_kernels,
+        temporaries=framework.composite_kernels,
     )
     if not experts:
         return found
@@ -40,9 +40,9 @@ def habits(options: GraphOptions, recipe: Recipe, experts: bool = False) -> Habi
     return replace(found, gradients=gradients, parameters=parameters)
 
 
-def _alone(options: GraphOptions, recipe: Recipe) -> dict[str, Bucket]:
+def _alone(options: GraphOptions, framework: Framework) -> dict[str, Bucket]:
     """Where ranks of one of dp and cp hold a gradient alike, or have parts of it, it is summed over the other only."""
-    rule = recipe.data_parallel_bucket if options.zero < 2 else "unit"
+    rule = (framework.buckets.gradients if options.zero < 2 else framework.buckets.units).name
     axes = ("data", "cp") if options.cp_grad_sync else ("data",)
     return {
         axis: Bucket(f"bucket.gradients.{axis}", "all_reduce", rule, axis, Template.WEIGHT_GRADIENT, _when(options))
@@ -69,53 +69,56 @@ def _apart(bucket: Bucket, divided: sympy.Expr) -> tuple[Bucket, ...]:
     )
 
 
-def _shared(options: GraphOptions, recipe: Recipe) -> Habits:
+def _shared(options: GraphOptions, framework: Framework) -> Habits:
     partial = None
-    if recipe.sequence_parallel_gradients == "one":
-        partial = Bucket("bucket.gradients.tp", "all_reduce", "one", "tp", Template.STEP, parts=options.zero == 3)
+    if framework.sequence_parallel_gradients == "one":
+        partial = Bucket("bucket.gradients.tp", "all_reduce", ONE.name, "tp", Template.STEP, parts=options.zero == 3)
     if options.zero == 0:
-        return Habits((_reduced(options, recipe),), partial=partial)
-    update = Bucket("bucket.parameters.update", "all_gather", "buffer", "dp", Template.STEP, dtype="param")
+        return Habits((_reduced(options, framework),), partial=partial)
     if options.zero == 1:
-        return Habits(_sharded_optimizer(options, recipe), (update,), partial, optimizer=True)
-    if recipe.partial_in_backward:
-        partial = Bucket("bucket.gradients.tp", "all_reduce", "each", "tp", Template.WEIGHT_GRADIENT)
-    return Habits(_sharded_gradients(options, recipe), _gathered(options), partial, sharded=True, optimizer=True)
+        rule = framework.buckets.optimizer.name
+        update = Bucket("bucket.parameters.update", "all_gather", rule, "dp", Template.STEP, dtype="param")
+        return Habits(_sharded_optimizer(options, framework), (update,), partial, optimizer=True)
+    if framework.partial_in_backward:
+        partial = Bucket("bucket.gradients.tp", "all_reduce", EACH.name, "tp", Template.WEIGHT_GRADIENT)
+    return Habits(
+        _sharded_gradients(options, framework), _gathered(options, framework), partial, sharded=True, optimizer=True
+    )
 
 
 def _when(options: GraphOptions) -> When:
     return When.EVERY if options.grad_sync else When.LAST
 
 
-def _reduced(options: GraphOptions, recipe: Recipe) -> Bucket:
-    rule = recipe.data_parallel_bucket
+def _reduced(options: GraphOptions, framework: Framework) -> Bucket:
+    rule = framework.buckets.gradients.name
     members = None if options.cp_grad_sync else symbol("dp")
     return Bucket(
         "bucket.gradients.dp", "all_reduce", rule, "dp", Template.WEIGHT_GRADIENT, _when(options), members=members
     )
 
 
-def _sharded_optimizer(options: GraphOptions, recipe: Recipe) -> tuple[Bucket, ...]:
-    if recipe.optimizer_sharding == "all_reduce":
-        return (_reduced(options, recipe),)
-    backward = Template.WEIGHT_GRADIENT
+def _sharded_optimizer(options: GraphOptions, framework: Framework) -> tuple[Bucket, ...]:
+    if framework.optimizer_sharding == "all_reduce":
+        return (_reduced(options, framework),)
+    backward, rule = Template.WEIGHT_GRADIENT, framework.buckets.optimizer.name
     return (
-        Bucket("bucket.gradients.scatter", "reduce_scatter", "buffer", "dp", backward, When.LAST),
-        Bucket("bucket.gradients.replicas", "all_reduce", "buffer", "dp_replicate", backward, When.LAST, parts=True),
+        Bucket("bucket.gradients.scatter", "reduce_scatter", rule, "dp", backward, When.LAST),
+        Bucket("bucket.gradients.replicas", "all_reduce", rule, "dp_replicate", backward, When.LAST, parts=True),
     )
 
 
-def _sharded_gradients(options: GraphOptions, recipe: Recipe) -> tuple[Bucket, ...]:
+def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[Bucket, ...]:
     """Units are reduced where their backward ends; over replicas, the parts that are left."""
-    backward = Template.WEIGHT_GRADIENT
+    backward, rule = Template.WEIGHT_GRADIENT, framework.buckets.units.name
 
     def pair(suffix: str, when: When, only: object) -> tuple[Bucket, ...]:
         return (
-            Bucket(f"bucket.gradients.scatter{suffix}", "reduce_scatter", "unit", "dp", backward, when, only=only),
+            Bucket(f"bucket.gradients.scatter{suffix}", "reduce_scatter", rule, "dp", backward, when, only=only),
             Bucket(
                 f"bucket.gradients.replicas{suffix}",
                 "all_reduce",
-                "unit",
+                rule,
                 "dp_replicate",
                 backward,
                 when,
@@ -124,20 +127,21 @@ def _sharded_gradients(options: GraphOptions, recipe: Recipe) -> tuple[Bucket, .
             ),
         )
 
-    if options.grad_sync is not None or recipe.pipelined_sync == "every":
+    if options.grad_sync is not None or framework.pipelined_sync == "every":
         return pair("", When.LAST if options.grad_sync is False else When.EVERY, None)
     return (*pair("", When.EVERY, ALONE), *pair(".last", When.LAST, PIPELINED))
 
 
-def _gathered(options: GraphOptions) -> tuple[Bucket, ...]:
+def _gathered(options: GraphOptions, framework: Framework) -> tuple[Bucket, ...]:
     """Units are gathered before their forward. Those of layers, where they were given back, before their backward."""
 
     def forward(suffix: str, when: When, only: object = None) -> Bucket:
         name = f"bucket.parameters.gather{suffix}"
-        return Bucket(name, "all_gather", "unit", "dp", Template.FORWARD, when, "act", only)
+        return Bucket(name, "all_gather", framework.buckets.units.name, "dp", Template.FORWARD, when, "act", only)
 
     if options.resharded:
-        again = Bucket("bucket.parameters.regather", "all_gather", "layers", "dp", Template.INPUT_GRADIENT, dtype="act")
+        rule = framework.buckets.regathered.name
+        again = Bucket("bucket.parameters.regather", "all_gather", rule, "dp", Template.INPUT_GRADIENT, dtype="act")
         return (forward("", When.EVERY), again)
     # A pipeline gives parameters back after the last backward only, so that the first forward gathers them for all.
     return (forward("", When.EVERY, ALONE), forward(".first", When.FIRST, PIPELINED))

@@ -6,7 +6,7 @@ from stagedb.parallel.plan_fields import PlanFields
 
 def check_sharding(plan: PlanFields) -> None:
     """Raise UsageError where ZeRO, or copies of what is sharded, do not suit the ranks of dp and cp."""
-    zero, recipe, ranks = plan.options.zero, plan.options.recipe, plan.dp * plan.cp
+    zero, ranks = plan.options.zero, plan.dp * plan.cp
     without = Way({"hsdp": 1}, "leave --hsdp out")
     if zero and ranks == 1:
         raise Misfit(
@@ -17,12 +17,12 @@ def check_sharding(plan: PlanFields) -> None:
         )
     if plan.hsdp == 1:
         return
-    least = 1 if recipe == "megatron" else 2
-    if zero < least:
+    framework = plan.options.framework
+    if zero not in framework.hybrid_stages:
         raise Misfit(
             f"hsdp {plan.hsdp} keeps copies of what is sharded, and zero {zero} "
-            + ("shards nothing" if zero == 0 else "has no such copies in the torch recipe"),
-            ways=[Way({"zero": max(least, 3 if recipe == "torch" else 1)}), without],
+            + ("shards nothing" if zero == 0 else f"has no such copies in the {framework.name} recipe"),
+            ways=[*(Way({"zero": stage}) for stage in framework.hybrid_stages[:1]), without],
         )
 
     def fits(copies: int) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from stagedb.parallel.custom import parse_strategy
 from stagedb.parallel.options import GraphOptions
-from stagedb.parallel.recipes import RECIPES
 
 TENSOR_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "embedding": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
@@ -62,7 +61,7 @@ def rules(options: GraphOptions, experts: bool = False, own: bool = True) -> Tab
         table |= HEADS_OVER_CONTEXT
     if options.sp:
         table |= SEQUENCE_PARALLEL
-    if RECIPES[options.recipe].embedding_gradient == "whole":
+    if options.framework.embedding_gradient == "whole":
         table |= WHOLE_EMBEDDING_GRADIENT
     if not options.loss_parallel:
         table |= GATHERED_LOGITS
@@ -77,7 +76,7 @@ def _of_gradient(regions: Table, options: GraphOptions) -> Table:
     """The regions of a user's strategy; the gradient of a table of embeddings follows the rules of what reads it."""
     if "embedding" not in regions:
         return regions
-    whole = RECIPES[options.recipe].embedding_gradient == "whole"
+    whole = options.framework.embedding_gradient == "whole"
     over = {axis: rule for axis, rule in regions["embedding"].items() if not (whole and axis == "vocab")}
     return {**regions, "embedding_gradient": over}
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from stagedb.graph.symbolic import OpType
-from stagedb.parallel import WIDTHS, Held, Plan, TaskKind
+from stagedb.frameworks import FrameworkMemory, bucket_policy
+from stagedb.graph.symbolic import OpType, SymOp
+from stagedb.parallel import WIDTHS, Plan, TaskKind
 from stagedb.profile.lives import Moment, Which
 from stagedb.profile.program import Bucket, Item, Key, Program
 
@@ -20,13 +21,18 @@ def loss_of(program: Program) -> tuple[str, int] | None:
     return None
 
 
+def _fills_shared_buffer(op: SymOp) -> bool:
+    """Whether a bucket's collective scatters gradients out of one padded buffer."""
+    return op.kind == "reduce_scatter" and bucket_policy(op.bucket).extent is not None
+
+
 @dataclass(frozen=True)
 class Chunk:
     """What a chunk's program says of its tensors. What a stage holds once is told with its first chunk."""
 
     program: Program
     plan: Plan
-    held: Held
+    held: FrameworkMemory
 
     @property
     def first(self) -> bool:
@@ -73,7 +79,7 @@ class Chunk:
         scatters = [
             item.bucket.bytes_out // self.width("reduce")
             for item in self.program.items[self.weights_task]
-            if item.bucket is not None and item.op.kind == "reduce_scatter" and item.op.bucket == "buffer"
+            if item.bucket is not None and _fills_shared_buffer(item.op)
         ]
         return sum(scatters) if scatters else None
 
@@ -83,7 +89,7 @@ class Chunk:
         return frozenset(
             (member.weight, member.position)
             for item in self.program.items[self.weights_task]
-            if item.bucket is not None and item.op.kind == "reduce_scatter" and item.op.bucket == "buffer"
+            if item.bucket is not None and _fills_shared_buffer(item.op)
             for member in item.bucket.members
         )
 

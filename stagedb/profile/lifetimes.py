@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from stagedb.graph.symbolic import OpType
-from stagedb.parallel import RECIPES, Plan, TaskKind
+from stagedb.parallel import Plan, TaskKind
 from stagedb.profile.chunk import FORWARD, STEP, Chunk, loss_of
 from stagedb.profile.collected import collected
 from stagedb.profile.lives import Category, Life, Lives, Moment, State, Which, brief
@@ -34,7 +34,7 @@ def saved(program: Program) -> dict[int, dict[str, int]]:
 
 def lives(programs: Sequence[Program], plan: Plan) -> Lives:
     """The states and lives of a rank class under a plan, whose chunks have these programs."""
-    held = RECIPES[plan.options.recipe].held
+    held = plan.options.framework.memory
     standing: list[State] = []
     found: list[Life] = []
     total, before = sum(len(program.items[STEP]) for program in programs), 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from stagedb.frameworks import bucket_policy
 from stagedb.graph.symbolic import OpType
 from stagedb.profile.chunk import Chunk
 from stagedb.profile.lives import Category, State
@@ -67,15 +68,14 @@ def _buffers(chunk: Chunk) -> Iterator[State]:
         if held.receive_buffers and item.op.type is OpType.RECV and item.op.axis == "pp":
             size = plan.microbatches * item.message
             yield State(f"{item.op.name}.buffers", None, size, Category.COMMUNICATION)
-    if held.reducer_copies:
-        copies = [
-            item
-            for item in chunk.program.items[chunk.weights_task]
-            if item.bucket is not None and item.op.bucket == "ddp"
-        ]
-        for name in dict.fromkeys(item.op.name for item in copies):
-            size = sum(item.bucket.bytes_in for item in copies if item.bucket is not None and item.op.name == name)
-            yield State(name, None, size, Category.COMMUNICATION)
+    copies = [
+        item
+        for item in chunk.program.items[chunk.weights_task]
+        if item.bucket is not None and bucket_policy(item.op.bucket).copied
+    ]
+    for name in dict.fromkeys(item.op.name for item in copies):
+        size = sum(item.bucket.bytes_in for item in copies if item.bucket is not None and item.op.name == name)
+        yield State(name, None, size, Category.COMMUNICATION)
     times = int(chunk.first) + int(plan.pp > 1 and chunk.last_loss is not None)
     if held.bookkeeping and times:
         yield State("bookkeeping", None, times * held.bookkeeping, Category.COMMUNICATION)

@@ -77,7 +77,7 @@ def test_parameters_are_registered_in_torch_s_order() -> None:
 
 @pytest.mark.parametrize("recipe", ["torch", "megatron"])
 def test_only_gradients_between_tensor_parallel_regions_are_partial_over_tp(recipe: str) -> None:
-    graph = build_graph(card("gpt"), GraphOptions(recipe=recipe, sp=True))  # type: ignore[arg-type]
+    graph = build_graph(card("gpt"), GraphOptions(recipe=recipe, sp=True))
     reduced = {
         name.removesuffix(".all_reduce.tp").rsplit(".", 1)[0]
         for name in (op.name for op in graph.ops if op.phase == "optimizer" and op.axis == "tp" and op.block == "layer")

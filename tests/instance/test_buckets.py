@@ -1,42 +1,9 @@
-"""Buckets as torch's DistributedDataParallel fills them, and where their collectives are issued."""
+"""Where the collectives of buckets are issued, and what they carry."""
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from stagedb.errors import StagedbError
-from stagedb.instance.buckets import DDP_FIRST, DDP_LATER, MIB, BucketOp, OpPlace, Weight, deal, fill
+from stagedb.frameworks import bucket_policy
+from stagedb.frameworks.buckets import MIB
+from stagedb.instance.buckets import BucketOp, OpPlace, Weight, fill
 from stagedb.instance.layout import Block, lay_out
-
-sizes_of_weights = st.lists(st.integers(1, 40 * MIB), max_size=60)
-
-
-@given(sizes_of_weights)
-def test_ddp_closes_buckets_at_its_caps(sizes: list[int]) -> None:
-    buckets = deal("ddp", sizes)
-    assert [index for bucket in buckets for index in bucket] == list(range(len(sizes) - 1, -1, -1))
-    for number, bucket in enumerate(buckets):
-        held, cap = [sizes[index] for index in bucket], DDP_LATER if number else DDP_FIRST
-        assert sum(held[:-1]) < cap
-        assert sum(held) >= cap or number == len(buckets) - 1
-
-
-@given(sizes_of_weights)
-def test_one_bucket_holds_everything(sizes: list[int]) -> None:
-    assert [sorted(bucket) for bucket in deal("one", sizes)] == ([list(range(len(sizes)))] if sizes else [])
-
-
-def test_ddp_on_the_weights_of_a_small_llama() -> None:
-    """Two layers of hidden 64 with a vocabulary of 16,384 in bf16: the head alone, then all the rest."""
-    layer = [128, 8192, 4096, 4096, 8192, 128, 12288, 12288, 12288]
-    sizes = [2 * MIB, *layer, *layer, 128, 2 * MIB]
-    buckets = deal("ddp", sizes)
-    assert [sum(sizes[index] for index in bucket) for bucket in buckets] == [2 * MIB, 2 * MIB + 2 * sum(layer) + 128]
-
-
-def test_an_unknown_rule_is_a_failure() -> None:
-    with pytest.raises(StagedbError, match="rule 'zigzag'"):
-        deal("zigzag", [1])
 
 
 def weight(name: str, order: int, size: int, made_at: int, buckets: tuple[str, ...] = ("dp",)) -> Weight:
@@ -46,7 +13,7 @@ def weight(name: str, order: int, size: int, made_at: int, buckets: tuple[str, .
 
 
 def reduction(name: str, rule: str, order: int, template: str) -> BucketOp:
-    return BucketOp(name, rule, order, template, False, 2, lambda elements, shard: (elements, elements))
+    return BucketOp(name, bucket_policy(rule), order, template, False, 2, lambda elements, shard: (elements, elements))
 
 
 (STAGE,) = lay_out((Block("embedding", None), Block("layer", 2)), (2,))
@@ -105,7 +72,7 @@ def test_a_tied_weight_waits_for_the_head_as_well() -> None:
 
 
 def gathered(name: str, rule: str, template: str) -> BucketOp:
-    return BucketOp(name, rule, 0, template, True, 2, lambda elements, shard: (shard, 2 * shard))
+    return BucketOp(name, bucket_policy(rule), 0, template, True, 2, lambda elements, shard: (shard, 2 * shard))
 
 
 def sharded(name: str, block: str, order: int, elements: int) -> Weight:
@@ -128,7 +95,9 @@ def test_units_are_gathered_before_they_are_read_and_scattered_where_their_backw
     ops = (
         gathered("gather", "unit", "forward"),
         gathered("regather", "layers", "input_gradient"),
-        BucketOp("scatter", "unit", 1, "weight_gradient", False, 2, lambda elements, shard: (2 * shard, shard)),
+        BucketOp(
+            "scatter", bucket_policy("unit"), 1, "weight_gradient", False, 2, lambda elements, shard: (2 * shard, shard)
+        ),
     )
     (reading,) = [reader for reader in weights["head"][0].readers if reader.template == "input_gradient"]
     last = {("layer", "forward"): "b.read", ("layer", "backward"): "a.grad", ("head", "backward"): "out.grad"}
@@ -168,20 +137,10 @@ def test_units_are_gathered_before_they_are_read_and_scattered_where_their_backw
 
 def test_a_buffer_is_padded_as_megatron_pads_it() -> None:
     """Parameters begin at multiples of 64 elements; the whole is a multiple of lcm(parts, 128)."""
-    op = BucketOp("scatter", "buffer", 0, "weight_gradient", False, 3, lambda elements, shard: (elements, shard))
+    op = BucketOp(
+        "scatter", bucket_policy("buffer"), 0, "weight_gradient", False, 3, lambda elements, shard: (elements, shard)
+    )
     rows = {"layer": (weight("a", 0, 100, 1, ("scatter",)), weight("b", 1, 1, 2, ("scatter",)))}
     (stage,) = lay_out((Block("layer", 2),), (2,))
     (bucket,), _ = fill(stage, rows, (op,), orders=4)
     assert (bucket.bytes_in, bucket.bytes_out) == (384, 128)
-
-
-@given(st.lists(st.sampled_from([None, 0, 1, 2]), min_size=1, max_size=20))
-def test_units_hold_every_weight_once(units: list[int | None]) -> None:
-    sizes = [1] * len(units)
-    for rule in ("unit", "each", "layers"):
-        dealt = deal(rule, sizes, units)
-        kept = [index for index, unit in enumerate(units) if rule != "layers" or unit is not None]
-        assert sorted(index for bucket in dealt for index in bucket) == kept
-        assert all(len({units[index] for index in bucket}) == 1 for bucket in dealt)
-    positions = [units[bucket[0]] for bucket in deal("unit", sizes, units)]
-    assert positions == sorted({u for u in units if u is not None}, reverse=True) + [None] * (None in units)

@@ -52,7 +52,7 @@ def test_whole_experts_are_shared_by_ranks_of_tp_as_by_others(store: Store, reci
     model, tp, dp = card("moe"), 2, 2
     instance = Stagedb(store).instantiate(
         model,
-        recipe=recipe,  # type: ignore[arg-type]
+        recipe=recipe,
         dp=dp,
         ep=ep,
         tp=tp,

@@ -14,7 +14,7 @@ from stagedb.symbols import evaluate
 @pytest.mark.parametrize("recipe", ["torch", "megatron"])
 def test_a_graph_s_weights_are_the_card_s_parameters(name: str, recipe: str) -> None:
     model = load_card(name)
-    graph = build_graph(model, GraphOptions(recipe=recipe))  # type: ignore[arg-type]
+    graph = build_graph(model, GraphOptions(recipe=recipe))
     # The published vocabulary: padding, a framework's habit, is no parameter of the model.
     env = {**graph.sizes, "V": model.vocab, "tp": 1, "pp": 1}
     weights = [tensor for tensor in graph.tensors if tensor.role == "weight" and tensor.tied is None]

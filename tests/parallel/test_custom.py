@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from stagedb.errors import UsageError
+from stagedb.frameworks import find_framework
 from stagedb.models import load_card
 from stagedb.parallel import GraphOptions, Plan
 from stagedb.parallel.build import build_graph
 from stagedb.parallel.identity import model_sizes
 from stagedb.parallel.plan import plan_for
-from stagedb.parallel.recipes import RECIPES
 from tests.graph.tiny import card
 
 GATHERED = """\
@@ -115,7 +115,7 @@ def test_a_strategy_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def refusal(**words: object) -> str:
     card = load_card(str(words.pop("model")))
     with pytest.raises(UsageError) as refused:
-        plan_for(words, model_sizes(card, RECIPES["megatron" if words.get("recipe") == "megatron" else "torch"]))
+        plan_for(words, model_sizes(card, find_framework(str(words.get("recipe", "torch")))))
     return str(refused.value)
 
 

@@ -4,10 +4,11 @@ import re
 from typing import Any
 
 from scripts import _label_statements
+from stagedb.frameworks import find_framework
 from stagedb.instance import instantiate
 from stagedb.issue.source import read_workload
 from stagedb.models import card_names, load_card
-from stagedb.parallel import RECIPES, WORDS, Plan
+from stagedb.parallel import WORDS, Plan
 from stagedb.parallel.identity import model_sizes
 from stagedb.parallel.words import OPTION_WORDS
 from stagedb.profile import analyse, profile_job, record, record_profile
@@ -86,7 +87,7 @@ def test_every_word_of_a_plan_and_every_size_of_a_model_is_a_property(store: Sto
     assert {row.name for row in PLAN_WORDS} == WORDS.keys() - {"ranks"}
     assert OPTIONS.keys() == OPTION_WORDS.keys()
     for name in card_names():
-        assert model_sizes(load_card(name), RECIPES["torch"]).keys() <= SIZES.keys(), name
+        assert model_sizes(load_card(name), find_framework("torch")).keys() <= SIZES.keys(), name
     write_graph(store, small_graph())
     made = instantiate(store, small_graph().key, EIGHT, name="eight")
     rows = store.query(

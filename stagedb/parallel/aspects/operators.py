@@ -2,9 +2,8 @@
 
 from typing import Annotated, Literal
 
+from stagedb.frameworks import FRAMEWORKS, either
 from stagedb.parallel.aspects.word import About, aspect
-
-RecipeName = Literal["torch", "megatron"]
 
 
 @aspect
@@ -12,13 +11,14 @@ class OperatorOptions:
     """The framework and the kernels."""
 
     recipe: Annotated[
-        RecipeName,
+        str,
         About(
             "The framework that the graph follows.",
-            property="the framework that the graph follows: torch or megatron",
+            property=f"the framework that the graph follows: {either(list(FRAMEWORKS))}",
+            metavar="|".join(FRAMEWORKS),
         ),
     ] = "torch"
-    """What a framework does is in `stagedb.parallel.recipes`."""
+    """A name of `stagedb.frameworks.FRAMEWORKS`."""
     attention: Annotated[
         Literal["fused", "math"],
         About("One flash-like kernel, or matmuls and a softmax.", property="fused or math"),

@@ -1,0 +1,141 @@
+"""Bucket policies: how a framework deals the weights of a stage, or their gradients, to collectives.
+
+A graph stores a policy by its name, so that `POLICIES` is how one comes back from the store. A new policy is an object
+here; a framework uses it by naming it in its `Bucketing`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stagedb.errors import StagedbError
+
+MIB = 1 << 20
+DDP_FIRST, DDP_LATER = 1 * MIB, 25 * MIB
+"""Bytes at which torch's DistributedDataParallel closes its first and its later buckets."""
+
+ALIGNED, BLOCK = 64, 128
+"""Elements at whose multiples a parameter begins in Megatron's buffers, and to whose multiples they are padded."""
+
+Units = Sequence[int | None]
+Dealt = list[Sequence[int]]
+Rule = Callable[[Sequence[int], Units], Dealt]
+
+
+@dataclass(frozen=True)
+class BucketPolicy:
+    """How weights are dealt to buckets, and what a bucket is in memory.
+
+    name: the word that graphs store.
+    rule: deals weights, by bytes and unit in order of registration, to buckets of indexes.
+    by_unit: a bucket of gradients is due where its unit's backward ends; else right after the last of its gradients.
+    copied: the framework copies gradients into buckets of their own instead of making them there.
+    extent: elements of the padded buffer that holds weights of these sizes for so many shards; None: a bucket is as
+        large as its weights.
+    """
+
+    name: str
+    rule: Rule
+    by_unit: bool = False
+    copied: bool = False
+    extent: Callable[[Sequence[int], int], int] | None = None
+
+    def deal(self, sizes: Sequence[int], units: Units | None = None) -> Dealt:
+        """Deal weights, given in order of registration, to buckets of indexes.
+
+        sizes: the bytes of each. units: the position of each one's layer, None outside layers.
+        """
+        return self.rule(sizes, units or [None] * len(sizes)) if sizes else []
+
+
+def _together(sizes: Sequence[int], units: Units) -> Dealt:
+    return [range(len(sizes) - 1, -1, -1)]
+
+
+def _by_size(first: int, later: int) -> Rule:
+    """From the last weight back: close the first bucket at `first` bytes, the others at `later` bytes."""
+
+    def rule(sizes: Sequence[int], units: Units) -> Dealt:
+        buckets: Dealt = []
+        begun, held = len(sizes) - 1, 0
+        for index in range(len(sizes) - 1, -1, -1):
+            held += sizes[index]
+            if held >= (later if buckets else first):
+                buckets.append(range(begun, index - 1, -1))
+                begun, held = index - 1, 0
+        if begun >= 0:
+            buckets.append(range(begun, -1, -1))
+        return buckets
+
+    return rule
+
+
+def _layers(sizes: Sequence[int], units: Units) -> Dealt:
+    """A bucket for each layer, in the order in which a backward reaches them."""
+    found: dict[int, list[int]] = {}
+    for index, unit in enumerate(units):
+        if unit is not None:
+            found.setdefault(unit, []).append(index)
+    return [found[unit] for unit in sorted(found, reverse=True)]
+
+
+def _units(sizes: Sequence[int], units: Units) -> Dealt:
+    """A bucket for each layer, and one for the weights outside layers (FSDP's root)."""
+    root = [index for index, unit in enumerate(units) if unit is None]
+    return [*_layers(sizes, units), *([root] if root else [])]
+
+
+def _single(sizes: Sequence[int], units: Units) -> Dealt:
+    return [[index] for indexes in _units(sizes, units) for index in indexes]
+
+
+def _padded(elements: Sequence[int], parts: int) -> int:
+    """Elements of Megatron's buffer: each parameter is aligned, and the whole divides into equal parts."""
+    begun = sum(-(-each // ALIGNED) * ALIGNED for each in elements)
+    unit = math.lcm(parts, BLOCK)
+    return -(-begun // unit) * unit
+
+
+DDP = BucketPolicy("ddp", _by_size(DDP_FIRST, DDP_LATER), copied=True)
+"""torch's DistributedDataParallel with `bucket_cap_mb=25` and `gradient_as_bucket_view=False`."""
+
+ONE = BucketPolicy("one", _together)
+"""A single bucket: Megatron's DistributedDataParallel without `--overlap-grad-reduce`."""
+
+BUFFER = BucketPolicy("buffer", _together, extent=_padded)
+"""A single padded buffer whose equal parts ranks share: Megatron's `--use-distributed-optimizer`."""
+
+UNIT = BucketPolicy("unit", _units, by_unit=True)
+"""A bucket for each layer and one for the rest: `fully_shard` on each layer and on the model."""
+
+LAYERS = BucketPolicy("layers", _layers)
+"""A bucket for each layer; what is outside layers has none, because `fully_shard` keeps its root gathered."""
+
+EACH = BucketPolicy("each", _single, by_unit=True)
+"""A bucket for each weight: DTensors, which are reduced one by one."""
+
+POLICIES: Mapping[str, BucketPolicy] = {policy.name: policy for policy in (DDP, ONE, BUFFER, UNIT, LAYERS, EACH)}
+
+
+def bucket_policy(name: str | None) -> BucketPolicy:
+    """The policy that a graph stores by this name. Raises StagedbError for others: a newer version stored it."""
+    policy = POLICIES.get(name or "")
+    if policy is None:
+        raise StagedbError(f"the graph buckets weights by rule {name!r}, which this version of stagedb does not know")
+    return policy
+
+
+@dataclass(frozen=True)
+class Bucketing:
+    """The policies that a framework has for each use.
+
+    gradients: whole gradients, all-reduced over data-parallel ranks.
+    optimizer: gradients that are scattered to shards of the optimizer, and parameters that these have updated.
+    units: sharded gradients and parameters.
+    regathered: sharded parameters that the backward gathers again.
+    """
+
+    gradients: BucketPolicy
+    optimizer: BucketPolicy = BUFFER
+    units: BucketPolicy = UNIT
+    regathered: BucketPolicy = LAYERS

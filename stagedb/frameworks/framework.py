@@ -1,0 +1,127 @@
+"""A framework as data: what it fuses, in which order it works, what it keeps in memory, and which plans it refuses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from stagedb.frameworks.buckets import Bucketing
+
+
+@dataclass(frozen=True)
+class FrameworkMemory:
+    """What a framework holds in memory beside the tensors of the graph's operators.
+
+    gradient_buffer: gradients have buffers from the start, into which each backward adds (Megatron's main gradients);
+        else each backward makes them, and the optimizer's step releases them.
+    receive_buffers: a pipeline stage has a receive buffer for each micro-batch and direction from the start
+        (torch.distributed.pipelining); else a received tensor is like any other.
+    keeps_sent: a stage keeps its result until that micro-batch's backward, and the gradient that it sends until its
+        next backward (torch.distributed.pipelining); else it releases what it has sent (Megatron).
+    whole_batch: each stage holds the tokens and labels of all micro-batches; else those of one.
+    optimizer_scalar: bytes of the optimizer's step count for each parameter (torch's AdamW).
+    bookkeeping: bytes of small tensors that live all the time, and once more on the last stage of a pipeline.
+    sharded_bookkeeping: further bytes of them during forward and backward with sharded parameters.
+    mesh_rank: bytes for each rank of a device mesh with several axes.
+    """
+
+    gradient_buffer: bool
+    receive_buffers: bool
+    keeps_sent: bool
+    whole_batch: bool
+    optimizer_scalar: int
+    bookkeeping: int
+    sharded_bookkeeping: int
+    mesh_rank: int
+
+
+@dataclass(frozen=True)
+class DefaultFormats:
+    """The number formats that a framework takes where a plan names none, and those that it refuses.
+
+    Each table has only what differs: a format that is not in it becomes itself, and a missing master copy `none`.
+
+    parameters: by the format of the compute. gradients, optimizer, master: by the format of the parameters.
+    refused_parameters: by format why the framework cannot train parameters in it, and what to do instead.
+    wide_gradients: gradients may have more bytes an element than their parameters.
+    """
+
+    parameters: Mapping[str, str]
+    gradients: Mapping[str, str]
+    optimizer: Mapping[str, str]
+    master: Mapping[str, str]
+    refused_parameters: Mapping[str, str]
+    wide_gradients: bool
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework's choices.
+
+    name: the word for it in plans (`--recipe`). title: its name in error messages.
+
+    fused_projections: one matmul makes q, k, v (and one makes gate and up): `learned` only q, k, v of models with
+        learned positions (GPT-2's fused projection), `always` in every model. A fused projection cannot repeat a K/V
+        head, so that tp divides the K/V heads, and it reads one shared input.
+    row_bias: the bias of a row-parallel matmul is added `inside` it, on partial results, so that its gradient comes
+        from the gathered output gradient; or `after` the reduction.
+    weight_gradient_first: a linear without bias issues its weight gradient before its input gradient.
+    whole_backward: an input gradient is reduced over tp after both gradients of its linear; else at once, beside the
+        weight gradient.
+    regather: with sp the backward gathers a column-parallel input again instead of keeping it whole.
+    embedding_dropout: dropout acts before (`embedding`) or after (`between`) the split along the sequence.
+    vocabulary_multiple: the vocabulary is padded to a multiple of this times tp; None: as the card has it, and tp
+        divides it.
+    composite_kernels: backwards of gates and of the loss are several kernels with values between them; else fused.
+    embedding_gradient: the gradient of a vocabulary-parallel table is made `whole` on each rank and cut afterwards, or
+        each rank makes its `own` rows.
+    early_stop: a checkpointed part is recomputed only as far as the backward reads it; else whole.
+    routing_tables: the order of tokens by expert is a buffer of the model; else each layer makes its own.
+
+    buckets: the bucket policies, by use.
+    zero_stages: the ZeRO stages that the framework has (`--zero`).
+    hybrid_stages: those whose shards may have copies (`--hsdp`); errors suggest the first.
+    optimizer_sharding: with zero 1 gradients are all-reduced as without, or reduce-scattered in one buffer a stage.
+    partial_in_backward: with zero 2 and 3 gradients that are partial over tp are reduced where a unit's backward ends,
+        one by one; else once a step.
+    pipelined_sync: with zero 2 and 3 and several stages gradients are reduced after the `last` micro-batch, or after
+        `every` one as with a single stage.
+    sequence_parallel_gradients: gradients of weights between tensor-parallel regions are reduced over tp `each` on its
+        own, or in `one` coalesced message a stage, once a step.
+
+    cp_kinds: the kinds of context parallelism that the framework has (`--cp-kind`), the default first.
+    explicit_mask: with gathered keys and values the kernel reads the causal mask as numbers, and keeps it for the
+        backward; else it reads keys up to the end of a rank's queries, with a call for each part of them.
+    scatter_gather: pipeline messages may go in parts, one a rank of tp (`--scatter-gather`).
+
+    formats: number formats. memory: what the framework holds beside the tensors of operators.
+    """
+
+    name: str
+    title: str
+
+    fused_projections: Literal["learned", "always"]
+    row_bias: Literal["inside", "after"]
+    weight_gradient_first: bool
+    whole_backward: bool
+    regather: bool
+    embedding_dropout: Literal["embedding", "between"]
+    vocabulary_multiple: int | None
+    composite_kernels: bool
+    embedding_gradient: Literal["whole", "own"]
+    early_stop: bool
+    routing_tables: bool
+
+    buckets: Bucketing
+    zero_stages: tuple[int, ...]
+    hybrid_stages: tuple[int, ...]
+    optimizer_sharding: Literal["all_reduce", "reduce_scatter"]
+    partial_in_backward: bool
+    pipelined_sync: Literal["last", "every"]
+    sequence_parallel_gradients: Literal["each", "one"]
+
+    cp_kinds: tuple[str, ...]
+    explicit_mask: bool
+    scatter_gather: bool
+
+    formats: DefaultFormats
+    memory: FrameworkMemory

@@ -1,0 +1,64 @@
+"""Megatron-LM, and NeMo on top of it, with Transformer Engine's kernels and context parallelism."""
+
+from stagedb.frameworks.buckets import ONE, Bucketing
+from stagedb.frameworks.framework import DefaultFormats, Framework, FrameworkMemory
+
+MEGATRON = Framework(
+    name="megatron",
+    title="Megatron",
+    # `linear_qkv` and `linear_fc1`.
+    fused_projections="always",
+    # `skip_bias_add`, then bias-dropout-add.
+    row_bias="after",
+    # `LinearWithGradAccumulationAndAsyncCommunication` overlaps the reduction of the input gradient with the weight
+    # gradient.
+    weight_gradient_first=False,
+    whole_backward=False,
+    # The same function keeps a rank's part of the input, and gathers it again for the weight gradient.
+    regather=True,
+    embedding_dropout="between",
+    # `--make-vocab-size-divisible-by 128`.
+    vocabulary_multiple=128,
+    # `bias_swiglu_fusion` and `cross_entropy_loss_fusion`.
+    composite_kernels=False,
+    # `VocabParallelEmbedding`.
+    embedding_gradient="own",
+    # `tensor_parallel.checkpoint`.
+    early_stop=False,
+    routing_tables=False,
+    buckets=Bucketing(gradients=ONE),
+    # 0: DistributedDataParallel. 1: `--use-distributed-optimizer`. 3: `--use-megatron-fsdp`.
+    zero_stages=(0, 1, 3),
+    # `--num-distributed-optimizer-instances`.
+    hybrid_stages=(1, 3),
+    optimizer_sharding="reduce_scatter",
+    partial_in_backward=False,
+    pipelined_sync="every",
+    # `_allreduce_layernorm_grads`.
+    sequence_parallel_gradients="one",
+    # `--cp-comm-type`: p2p, all_gather, a2a, a2a+p2p.
+    cp_kinds=("ring-p2p", "allgather-kv", "ulysses", "ulysses-ring"),
+    # Transformer Engine's `all_gather` has a kernel call for each chunk of a rank's queries.
+    explicit_mask=False,
+    # `scatter_gather_tensors_in_pipeline` (Narayanan et al. 2021, section 4.1).
+    scatter_gather=True,
+    formats=DefaultFormats(
+        # `Float16OptimizerWithFloat16Params`, and `--accumulate-allreduce-grads-in-fp32`.
+        parameters={},
+        gradients=dict.fromkeys(("bf16", "fp16", "fp32"), "fp32"),
+        optimizer=dict.fromkeys(("bf16", "fp16", "fp32"), "fp32"),
+        master=dict.fromkeys(("bf16", "fp16"), "fp32"),
+        refused_parameters={},
+        wide_gradients=True,
+    ),
+    memory=FrameworkMemory(
+        gradient_buffer=True,
+        receive_buffers=False,
+        keeps_sent=False,
+        whole_batch=False,
+        optimizer_scalar=0,
+        bookkeeping=0,
+        sharded_bookkeeping=0,
+        mesh_rank=0,
+    ),
+)

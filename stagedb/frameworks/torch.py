@@ -1,0 +1,71 @@
+"""PyTorch's public distributed APIs: DTensor tensor-parallel plans, DDP, FSDP2, `torch.distributed.pipelining`."""
+
+from stagedb.frameworks.buckets import DDP, Bucketing
+from stagedb.frameworks.framework import DefaultFormats, Framework, FrameworkMemory
+
+TORCH = Framework(
+    name="torch",
+    title="PyTorch",
+    # A matmul for each `nn.Linear`; GPT-2's `c_attn` is one for q, k and v.
+    fused_projections="learned",
+    # `RowwiseParallel` runs addmm on partial results.
+    row_bias="inside",
+    # Autograd's mm; its addmm has the reverse order.
+    weight_gradient_first=True,
+    # The backward of an operator is one call.
+    whole_backward=True,
+    # Autograd saves the gathered input.
+    regather=False,
+    embedding_dropout="embedding",
+    vocabulary_multiple=None,
+    # Eager mode, without `torch.compile`.
+    composite_kernels=True,
+    # DTensor's `embedding_dense_backward`.
+    embedding_gradient="whole",
+    # `torch.utils.checkpoint.checkpoint(use_reentrant=False)` with `set_checkpoint_early_stop(True)`.
+    early_stop=True,
+    # The recorded model balances its routing by construction.
+    routing_tables=True,
+    buckets=Bucketing(gradients=DDP),
+    # 0: DistributedDataParallel. 1: ZeroRedundancyOptimizer behind it. 2: FSDP2 (`fully_shard`) with
+    # `reshard_after_forward=False`. 3: FSDP2.
+    zero_stages=(0, 1, 2, 3),
+    # FSDP2 on a mesh of two axes; ZeroRedundancyOptimizer has no replicas.
+    hybrid_stages=(3, 2),
+    # ZeroRedundancyOptimizer leaves DDP's all-reduce as it is.
+    optimizer_sharding="all_reduce",
+    # FSDP2 on DTensors.
+    partial_in_backward=True,
+    # `torch.distributed.pipelining` calls `set_requires_gradient_sync` for the last micro-batch.
+    pipelined_sync="last",
+    sequence_parallel_gradients="each",
+    # `torch.distributed.tensor.experimental.context_parallel` with `set_rotate_method("allgather")` by default.
+    cp_kinds=("ring-allgather", "allgather-kv", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"),
+    # `scaled_dot_product_attention(attn_mask=...)`.
+    explicit_mask=True,
+    scatter_gather=False,
+    formats=DefaultFormats(
+        # `torch.autocast(dtype=torch.float16)` beside fp32 parameters.
+        parameters={"fp16": "fp32"},
+        gradients={},
+        # fp16 parameters are refused for a reason of their own, which a refusal of fp16 moments would hide.
+        optimizer={"fp16": "fp32"},
+        master={},
+        refused_parameters={
+            "fp16": "torch trains fp16 with a gradient scaler, which refuses the gradients of fp16 parameters "
+            '("Attempting to unscale FP16 gradients"): take --param-dtype fp32, or --dtype bf16'
+        },
+        # Autograd casts a gradient to its parameter's format.
+        wide_gradients=False,
+    ),
+    memory=FrameworkMemory(
+        gradient_buffer=False,
+        receive_buffers=True,
+        keeps_sent=True,
+        whole_batch=True,
+        optimizer_scalar=4,
+        bookkeeping=4,
+        sharded_bookkeeping=4,
+        mesh_rank=4,
+    ),
+)
