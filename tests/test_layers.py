@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "stagedb"
 
 LAYERS = (
-    *("symbols", "systems", "graph", "models", "parallel", "store", "instance", "issue"),
+    *("symbols", "systems", "graph", "models", "schedules", "parallel", "store", "instance", "issue"),
     *("profile", "export", "views", "api", "reference", "cli"),
 )
 """Each package may import those before it."""

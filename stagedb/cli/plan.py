@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from stagedb.schedules import SCHEDULES
+
 
 @dataclass(frozen=True)
 class GraphWords:
@@ -212,7 +214,7 @@ class PlanWords(GraphWords):
     schedule: Annotated[
         str | None,
         typer.Option(
-            metavar="1f1b|interleaved|zb-h1|gpipe|FILE",
+            metavar="|".join((*SCHEDULES, "FILE")),
             help="Order of micro-batches on the stages, or a YAML or JSON file that says each stage's.  [1f1b]",
         ),
     ] = None

@@ -23,18 +23,19 @@ from stagedb.parallel.expert_plans import (
 )
 from stagedb.parallel.nearest import Change, Misfit, Way, multiples, nearest, tried_by
 from stagedb.parallel.options import GraphOptions
-from stagedb.parallel.orders import ENDINGS, EXPLICIT, parse_order, read_schedule_file
-from stagedb.parallel.schedule import INTERLEAVED, Task, stage_orders
+from stagedb.parallel.orders import ENDINGS, read_schedule_file
 from stagedb.parallel.schedule_plans import (
     check_layers_per_stage,
     check_messages,
     check_schedule,
     chunk_ways,
     explicit,
+    settled,
 )
 from stagedb.parallel.sharding_plans import check_sharding
 from stagedb.parallel.strategy_plans import check_strategy
 from stagedb.parallel.words import DEGREES, DTYPE_WORDS, OPTION_WORDS, RANK_ORDER, option, typed_words
+from stagedb.schedules import DEFAULT, EXPLICIT, ChunkPlacement, Task, parse_order, placement_of, stage_orders
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Plan:
     even load. micro_batch_size: sequences a rank of dp and micro-batch. global_batch_size: sequences a step; None is
     one micro-batch a data-parallel rank. seq_len: tokens a sequence.
     virtual_stages: chunks of layers that each stage holds; with more than one, 1f1b is interleaved 1F1B.
-    task_order: where the schedule is `explicit`, the tasks of each stage in order, as text (`parallel.orders`).
+    task_order: for the schedule `explicit` alone, the tasks of each stage in order, as text (`schedules.text`).
     recompute_every: what the options recompute is recomputed in every so-manieth layer of a stage, counted from 1
     (torchtitan's `selective_ac_option`).
     layers_per_stage: layers of each pipeline stage; None deals them evenly, the remainder to the early stages.
@@ -70,7 +71,7 @@ class Plan:
     micro_batch_size: int = 1
     global_batch_size: int | None = None
     seq_len: int = 2048
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT.name
     virtual_stages: int = 1
     task_order: tuple[str, ...] = ()
     recompute_every: int = 1
@@ -83,8 +84,7 @@ class Plan:
         self._settle(options=with_habit(self.options, self.cp, self.ulysses))
         if self.dtypes is None:
             self._settle(dtypes=Dtypes.of(self.options.recipe))
-        if self.schedule == "1f1b" and self.virtual_stages > 1:
-            self._settle(schedule=INTERLEAVED)
+        self._settle(**settled(self.schedule, self.virtual_stages))
         self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
         with tried_by(self.changed):
             self._check()
@@ -235,7 +235,7 @@ class Plan:
         return self.layers_per_stage
 
     def chunk_layers(self, layers: int) -> tuple[int, ...]:
-        """Layers of each chunk, in the order of the pipeline: chunk c of stage i is number c * pp + i.
+        """Layers of each chunk, in the order of the pipeline (`placement`).
 
         Raises UsageError when a stage's layers cannot be dealt to its chunks.
         """
@@ -249,11 +249,17 @@ class Plan:
                 last="" if most > 1 else "; other numbers need another --pp or --layers-per-stage",
                 trial=lambda change: self.changed(change).chunk_layers(layers),
             )
-        return tuple(share // self.virtual_stages for share in dealt) * self.virtual_stages
+        numbers = range(self.pp * self.virtual_stages)
+        return tuple(dealt[self.placement.stage(number, self.pp)] // self.virtual_stages for number in numbers)
+
+    @property
+    def placement(self) -> ChunkPlacement:
+        """Where the chunks of the stages are in the pipeline."""
+        return placement_of(self.schedule)
 
     def orders(self) -> tuple[tuple[Task, ...], ...]:
         """The order of tasks of every stage."""
-        if self.schedule == EXPLICIT:
+        if self.task_order:
             return tuple(parse_order(text, f"task_order[{stage}]") for stage, text in enumerate(self.task_order))
         return stage_orders(self.schedule, self.pp, self.microbatches, self.virtual_stages)
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.parallel import Plan, stage_orders
-from stagedb.parallel.orders import order_text, parse_order, read_schedule_file
+from stagedb.parallel import Plan
+from stagedb.parallel.orders import read_schedule_file
+from stagedb.schedules import SCHEDULES, order_text, parse_order, stage_orders
 
 ONE_FORWARD = ("F0 F1 B0 B1", "F0 B0 F1 B1")
 DEADLOCK = """
@@ -20,7 +21,7 @@ stages:
 
 
 @settings(deadline=None)
-@given(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1"]), st.integers(2, 5), st.integers(1, 3))
+@given(st.sampled_from([*SCHEDULES]), st.integers(2, 5), st.integers(1, 3))
 def test_text_says_the_whole_order(name: str, p: int, groups: int) -> None:
     for order in stage_orders(name, p, groups * p, 2):
         assert parse_order(order_text(order), "here") == order

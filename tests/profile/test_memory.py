@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from stagedb.api import Memory, Stagedb
 from stagedb.models import Card
-from stagedb.parallel import WIDTHS, Plan, TaskKind
+from stagedb.parallel import WIDTHS, Plan
 from stagedb.profile import Category, ClassMemory, Point, Usage, analyse, record
 from stagedb.profile.program import Item
+from stagedb.schedules import TaskKind
 from stagedb.store import Store
 from tests.graph.tiny import card
 

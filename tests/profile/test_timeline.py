@@ -18,10 +18,10 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.issue.columns import COMPUTE, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Ints, Tasks, Workload
 from stagedb.issue.source import read_workload
 from stagedb.parallel import Plan
-from stagedb.parallel.schedule import replay, unit_cost
 from stagedb.profile.network import COMPUTE_STREAM, STREAMS, Network, network_of
 from stagedb.profile.spent import Cover, step_times
 from stagedb.profile.timeline import Timeline, run_step
+from stagedb.schedules import replay, splits, unit_cost
 from stagedb.store import Store
 from tests.export.synthetic import workload
 from tests.export.written import export_workload
@@ -242,8 +242,8 @@ def test_tasks_run_when_the_schedule_has_them(embedded_store: Store, words: dict
     """With unit costs and free messages tasks end when the replay of the schedule alone ends them."""
     _, _, rows = instance(embedded_store, **words)
     plan = Plan.from_mapping(rows.plan)
-    spans = replay(plan.orders(), unit_cost)
-    found = step_times(run_classes(network_of(rows), units(rows, split=plan.schedule == "zb-h1")))
+    spans = replay(plan.orders(), unit_cost, plan.placement)
+    found = step_times(run_classes(network_of(rows), units(rows, split=any(map(splits, plan.orders())))))
     assert found.step == UNIT * max(stage[-1].end for stage in spans)
     for lane, spent in zip(found.network.lanes, found.lanes, strict=True):
         assert [end / UNIT for end in spent.tasks.finish.tolist()] == [span.end for span in spans[lane.stage]]
