@@ -6,10 +6,11 @@ A new algorithm is a file with an `Algorithm`, and a line in the imports and in 
 from stagedb.systems.algorithms.algorithm import Algorithm
 from stagedb.systems.algorithms.direct import DIRECT
 from stagedb.systems.algorithms.hierarchical import HIERARCHICAL
+from stagedb.systems.algorithms.nvls import NVLS
 from stagedb.systems.algorithms.ring import RING
 from stagedb.systems.algorithms.tree import TREE
 
-ALGORITHMS: tuple[Algorithm, ...] = (RING, TREE, HIERARCHICAL, DIRECT)
+ALGORITHMS: tuple[Algorithm, ...] = (RING, TREE, HIERARCHICAL, DIRECT, NVLS)
 """All algorithms. Of those that are equally fast the first is taken."""
 
 COLLECTIVES = tuple(dict.fromkeys(kind for each in ALGORITHMS for kind in each.kinds))
