@@ -5,6 +5,7 @@ A new schedule is a file with a `Schedule`, and a line in the imports and in the
 
 from collections.abc import Mapping
 
+from stagedb.schedules.breadth_first import BREADTH_FIRST
 from stagedb.schedules.gpipe import GPIPE
 from stagedb.schedules.interleaved import INTERLEAVED
 from stagedb.schedules.one_f_one_b import ONE_F_ONE_B
@@ -15,7 +16,16 @@ from stagedb.schedules.task import Order, Task, TaskKind, first_and_last, splits
 from stagedb.schedules.text import EXPLICIT, check_orders, order_text, parse_order
 from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
 
-SCHEDULES: Mapping[str, Schedule] = {each.name: each for each in (GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE_H1)}
+SCHEDULES: Mapping[str, Schedule] = {
+    each.name: each
+    for each in (
+        GPIPE,
+        ONE_F_ONE_B,
+        INTERLEAVED,
+        ZERO_BUBBLE_H1,
+        BREADTH_FIRST,
+    )
+}
 """Schedules by the name that a plan uses."""
 
 DEFAULT = ONE_F_ONE_B

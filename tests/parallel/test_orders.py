@@ -106,9 +106,20 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
             {"pp": 4, "virtual_stages": 2, "dp": 2, "global_batch_size": 20},
             "plan's 10: the nearest is --global-batch-size 16 or --global-batch-size 24",
         ),
+        (
+            {"schedule": "breadth-first", "pp": 2},
+            "breadth-first needs several chunks a stage: take --virtual-stages 2, or --schedule 1f1b",
+        ),
+        (
+            {"schedule": "breadth-first", "virtual_stages": 2},
+            "2 with pp 1 has no bubble to shrink: take --pp 2, or leave --virtual-stages and --schedule out",
+        ),
         ({"schedule": "explicit"}, "needs its order of tasks"),
         ({"task_order": ONE_FORWARD}, "task_order goes with --schedule explicit"),
-        ({"schedule": "zero"}, "unknown schedule 'zero': --schedule is one of gpipe, 1f1b, interleaved, zb-h1, or a"),
+        (
+            {"schedule": "zero"},
+            "unknown schedule 'zero': --schedule is one of gpipe, 1f1b, interleaved, zb-h1,",
+        ),
     ],
 )
 def test_a_schedule_that_does_not_suit_is_refused(said: dict[str, Any], message: str) -> None:

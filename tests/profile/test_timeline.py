@@ -100,6 +100,15 @@ PLANS: dict[str, dict[str, Any]] = {
     "tied": {"pp": 2, "dp": 2, "global_batch_size": 8, "tied": True},
     "interleaved": {"pp": 2, "virtual_stages": 2, "dp": 2, "zero": 1, "recipe": "megatron", "global_batch_size": 8},
     "zb-h1": {"pp": 4, "schedule": "zb-h1", "tp": 2, "global_batch_size": 6},
+    "breadth-first": {
+        "pp": 2,
+        "virtual_stages": 2,
+        "schedule": "breadth-first",
+        "tp": 2,
+        "dp": 2,
+        "zero": 2,
+        "global_batch_size": 6,
+    },
     "fsdp": {"dp": 4, "zero": 3, "global_batch_size": 8},
     "hsdp": {"dp": 4, "zero": 3, "hsdp": 2, "tp": 2, "recompute": "full"},
     "zero-2": {"dp": 2, "zero": 2, "pp": 2, "global_batch_size": 6},
@@ -216,10 +225,14 @@ def units(rows: Workload, split: bool) -> dict[int, Ints]:
         ({"pp": 2, "virtual_stages": 2, "global_batch_size": 4}, Fraction(1, 2 * 4 + 1)),
         ({"pp": 4, "virtual_stages": 2, "global_batch_size": 8}, Fraction(3, 2 * 8 + 3)),
         ({"pp": 2, "virtual_stages": 4, "global_batch_size": 6}, Fraction(1, 4 * 6 + 1)),
+        (
+            {"pp": 4, "virtual_stages": 2, "schedule": "breadth-first", "global_batch_size": 5},
+            Fraction(3, 2 * 5 + 3),
+        ),
     ],
 )
 def test_bubbles_are_as_published(embedded_store: Store, words: dict[str, Any], share: Fraction) -> None:
-    """(p - 1) / (m + p - 1) (Huang et al. 2019), (p - 1) / (v m + p - 1) interleaved (Narayanan et al. 2021)."""
+    """(p - 1) / (m + p - 1) (Huang et al. 2019), (p - 1) / (v m + p - 1) with chunks (Narayanan et al. 2021)."""
     _, _, rows = instance(embedded_store, **words)
     for streams in ("one", "axis"):
         for compute in ("out-of-order", "in-order"):
@@ -235,6 +248,7 @@ def test_bubbles_are_as_published(embedded_store: Store, words: dict[str, Any], 
         {"pp": 4, "schedule": "zb-h1", "global_batch_size": 6},
         {"pp": 4, "schedule": "gpipe", "global_batch_size": 5},
         {"pp": 4, "virtual_stages": 2, "global_batch_size": 12},
+        {"pp": 4, "virtual_stages": 2, "schedule": "breadth-first", "global_batch_size": 3},
         {"pp": 8, "global_batch_size": 3},
     ],
 )

@@ -81,13 +81,13 @@ def test_replay_ends_and_meets_every_dependency(chosen: tuple[str, int, int, int
             assert span.start >= at[I, mb, number].end
 
 
-BUBBLES = {"gpipe": 1, "1f1b": 1, "interleaved": 1, "zb-h1": 3}
+BUBBLES = {"gpipe": 1, "1f1b": 1, "interleaved": 1, "zb-h1": 3, "breadth-first": 1}
 """By schedule, k of the published bubble (p - 1) / (k v m + p - 1).
 
 Of zb-h1 it is (p - 1)(T_F + T_B - T_W) (Qi et al. 2023, table 1), one unit each.
 """
 
-FROM_A_MICROBATCH_A_STAGE = {"zb-h1"}
+FROM_A_MICROBATCH_A_STAGE = {"zb-h1", "breadth-first"}
 """Schedules whose published bubble is that of at least as many micro-batches as stages."""
 
 
@@ -97,7 +97,8 @@ def test_bubble_is_the_published_one(chosen: tuple[str, int, int, int]) -> None:
     name, p, m, v = chosen
     found = bubble(stage_orders(name, p, m, v), SCHEDULES[name].placement)
     if name in FROM_A_MICROBATCH_A_STAGE and m < p:
-        assert found < Fraction(p - 1, m + p - 1)
+        # No longer than that of 1F1B, whatever the chunks.
+        assert found <= Fraction(p - 1, m + p - 1)
     else:
         assert found == Fraction(p - 1, BUBBLES[name] * v * m + p - 1)
 
@@ -125,6 +126,18 @@ def test_live_microbatches_of_chunks(p: int, groups: int, v: int) -> None:
     orders = stage_orders("interleaved", p, groups * p, v)
     found = [min(2 * (p - stage - 1) + (v - 1) * p + 1, groups * p * v) for stage in range(p)]
     assert [live(order) for order in orders] == found
+
+
+@settings(deadline=None)
+@given(stage_counts, batches, st.integers(2, 5))
+def test_breadth_first_holds_all_micro_batches_of_all_chunks(p: int, m: int, v: int) -> None:
+    assert [live(order) for order in stage_orders("breadth-first", p, m, v)] == [v * m] * p
+
+
+def test_breadth_first_runs_chunk_after_chunk() -> None:
+    order = stage_orders("breadth-first", 2, 2, 2)[1]
+    text = " ".join(f"{task.kind[0]}{task.microbatch}.{task.chunk}" for task in order)
+    assert text == "f0.0 f1.0 f0.1 f1.1 b0.1 b1.1 b0.0 b1.0 s0.0"
 
 
 def test_zero_bubble_of_the_second_of_three_stages() -> None:
@@ -245,3 +258,5 @@ def test_every_schedule_of_the_package_is_registered_once() -> None:
     assert len(SCHEDULES) == len(files - tools)
     assert all(name == each.name and each.help for name, each in SCHEDULES.items())
     assert all(each.chunked is None or SCHEDULES[each.chunked].several_chunks for each in SCHEDULES.values())
+    # With one stage a chunk would send messages to its own rank.
+    assert all(each.one_stage for each in SCHEDULES.values() if each.several_chunks)
