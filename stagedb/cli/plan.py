@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from stagedb.schedules import SCHEDULES
+from stagedb.schedules import DEFAULT, SCHEDULES
+
+_SCHEDULES = "; ".join(f"{name}, {schedule.help}" for name, schedule in SCHEDULES.items())
 
 
 @dataclass(frozen=True)
@@ -215,11 +217,12 @@ class PlanWords(GraphWords):
         str | None,
         typer.Option(
             metavar="|".join((*SCHEDULES, "FILE")),
-            help="Order of micro-batches on the stages, or a YAML or JSON file that says each stage's.  [1f1b]",
+            help=f"Order of micro-batches on the stages: {_SCHEDULES}; or a YAML or JSON file with each stage's.  "
+            f"[{DEFAULT.name}]",
         ),
     ] = None
     virtual_stages: Annotated[
-        int | None, typer.Option(metavar="N", help="Chunks of layers on each stage, interleaved.  [1]")
+        int | None, typer.Option(metavar="N", help="Chunks of layers on each stage; 1f1b is then interleaved.  [1]")
     ] = None
     recompute_every: Annotated[
         int | None, typer.Option(metavar="K", help="Recompute in every K-th layer of a stage alone.  [1]")

@@ -28,8 +28,8 @@ def read_schedule_file(path: Path) -> tuple[str, ...]:
     orders: list[str] | None = None
     for key, value in root.value:
         if not isinstance(key, yaml.ScalarNode) or key.value != "stages" or orders is not None:
-            said = repr(key.value) if isinstance(key, yaml.ScalarNode) else "this key"
-            raise UsageError(f"{path}, line {_line(key)}: {said} is unknown or there twice; the one key is 'stages'")
+            name = repr(key.value) if isinstance(key, yaml.ScalarNode) else "this key"
+            raise UsageError(f"{path}, line {_line(key)}: {name} is unknown or there twice; the one key is 'stages'")
         if not isinstance(value, yaml.SequenceNode) or not value.value:
             raise UsageError(f"{path}, line {_line(value)}: stages is a list of orders, one a stage")
         orders = [_stage_text(path, index, node) for index, node in enumerate(value.value)]

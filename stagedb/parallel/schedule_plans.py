@@ -1,4 +1,4 @@
-"""What a plan says about its schedule: what that settles, and checks with the nearest plan that would do."""
+"""Checks of a plan's schedule, with the nearest plan that suits, and the words that follow from the schedule."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +112,7 @@ def _chunked_default() -> Schedule:
 
 
 def _whole_groups(plan: "Plan", schedule: Schedule, change: Change) -> list[Way]:
-    """A change, by itself or with the least micro-batches that the schedule takes where it takes whole groups alone."""
+    """A change, by itself or with the fewest micro-batches for a schedule that takes them in groups."""
     if not schedule.groups:
         return [Way(change)]
     pp = change.get("pp", plan.pp)

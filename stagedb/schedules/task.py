@@ -1,4 +1,4 @@
-"""Tasks of a pipeline stage, and what an order of them tells."""
+"""Tasks of a pipeline stage, and facts about an order of them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

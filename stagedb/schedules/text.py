@@ -8,7 +8,7 @@ from stagedb.schedules.replay import replay
 from stagedb.schedules.task import Order, Task, TaskKind, splits
 
 EXPLICIT = "explicit"
-"""A plan's schedule whose orders the plan itself says, in the word `task_order`."""
+"""The schedule of a plan that contains its orders itself, in the word `task_order`."""
 
 LETTERS = {
     "F": TaskKind.FORWARD,
@@ -32,7 +32,7 @@ def parse_order(text: str, where: str) -> tuple[Task, ...]:
 
 
 def order_text(order: Order) -> str:
-    """The text that `parse_order` reads; the step is not said."""
+    """The text that `parse_order` reads. It leaves the step out."""
     letter = {kind: letter for letter, kind in LETTERS.items()}
     return " ".join(
         f"{letter[task.kind]}{task.microbatch}" + (f".{task.chunk}" if task.chunk else "")

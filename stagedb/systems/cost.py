@@ -1,6 +1,6 @@
 """How long operators, collectives and messages take on a system: a model, written down in docs/systems.md.
 
-Beside its duration stands what it puts on the wire: bytes that a rank sends into each network dimension. All is
+A duration comes with what is put on the wire: bytes that a rank sends into each network dimension. All is
 computed in exact fractions and rounded once, half up. `Costs` remembers what was asked before.
 """
 
@@ -92,7 +92,7 @@ class Costs:
         return self.placed(message.kind, message.bytes, self.placement(message.ranks))
 
     def placement(self, ranks: tuple[int, ...]) -> Placement:
-        """Where a group stands. Many groups stand alike, and take equally long."""
+        """The placement of a group. Many groups have the same one, and take equally long."""
         if ranks not in self._places:
             self._places[ranks] = place(ranks, self._sizes)
         return self._places[ranks]
@@ -131,7 +131,7 @@ def time_work(accelerator: Accelerator, work: Work) -> Timed:
 
 
 def time_message(network: Network, message: Message) -> Timed:
-    """The fastest algorithm for a collective where its ranks stand. UsageError for unknown kinds."""
+    """The time of the fastest algorithm for a collective. UsageError for unknown kinds."""
     return time_placed(network, message.kind, message.bytes, place(message.ranks, _sizes(network)))
 
 

@@ -58,7 +58,7 @@ class Spread:
         dimension = self.dimension(along)
         pace = dimension.pace(whole)
         if dimension.kind == "fully-connected":
-            # Links to those that are not of the group lie idle. A row with one member sends as along one link.
+            # Links to those that are not of the group are idle. A row with one member sends as along one link.
             return pace * (dimension.places - 1) / max(along.least - 1, 1)
         if dimension.kind == "ring":
             # Members that are apart share links with other groups; a row that does not close needs the way back.
