@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "stagedb"
 
 LAYERS = (
-    *("symbols", "systems", "graph", "models", "frameworks", "parallel", "store", "instance", "issue"),
+    *("symbols", "systems", "graph", "models", "frameworks", "schedules", "parallel", "store", "instance", "issue"),
     *("profile", "export", "views", "api", "reference", "cli"),
 )
 """Each package may import those before it."""

@@ -11,7 +11,7 @@ from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.models import Card, card_names
 from stagedb.parallel import Plan
-from stagedb.parallel.schedule import INTERLEAVED
+from stagedb.parallel.schedule_plans import follows_from_chunks
 from stagedb.parallel.words import DTYPE_WORDS
 from stagedb.store import Store
 
@@ -140,7 +140,7 @@ def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any
         said["dp"] = None
     if "schedule" in words:
         said |= {word: words.get(word) for word in ("virtual_stages", "task_order")}
-    elif "virtual_stages" in words and plan.get("schedule") == INTERLEAVED:
+    elif "virtual_stages" in words and follows_from_chunks(plan.get("schedule")):
         said["schedule"] = None  # as the number of chunks has it
     if "dtype" in words:
         said |= {word: words.get(word) for word in DTYPE_WORDS if word != "dtype"}

@@ -84,9 +84,12 @@ class PlanWords(GraphWords, total=False):
     seq_len: int
     """Tokens of a sequence. [what the model was trained with]"""
     schedule: str
-    """Order of micro-batches on the stages, or a YAML or JSON file that gives each stage's. [1f1b]"""
+    """Order of micro-batches on the stages: gpipe, all forwards, then all backwards; 1f1b, a warm-up of forwards,
+    then a forward and a backward in turn; interleaved, 1F1B over several chunks of layers a stage; zb-h1, 1F1B with
+    split backwards, whose weight gradients fill the bubble; breadth-first, all micro-batches through one chunk of
+    layers after the other; or a YAML or JSON file with each stage's. [1f1b]"""
     virtual_stages: int
-    """Chunks of layers on each stage, interleaved. [1]"""
+    """Chunks of layers on each stage; 1f1b is then interleaved. [1]"""
     task_order: Sequence[str] | str
     """With schedule explicit: the tasks of each stage in order, as text (F0 F1 B0 B1)."""
     layers_per_stage: Sequence[int] | str

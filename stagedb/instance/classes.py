@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stagedb.instance.buckets import Bucket
 from stagedb.instance.layout import IssueOrder, Stage
-from stagedb.parallel import Task, receiver
+from stagedb.schedules import LOOP, ChunkPlacement, Task, receiver
 
 Member = tuple[int, int]
 """A rank's coordinates on cp and ep."""
@@ -17,13 +17,18 @@ Member = tuple[int, int]
 class ChunkWork:
     """What one chunk (virtual stage) holds: its blocks, and its buckets, which are its own.
 
-    `wraps`: whether a message before it and after it (along the pipeline) goes around the ends of the stages.
+    `hops`: how many stages away the number before it and the one after it (along the pipeline) are.
     """
 
     stage: Stage
     order: IssueOrder
     buckets: tuple[Bucket, ...]
-    wraps: tuple[bool, bool] = (False, False)
+    hops: tuple[int, int] = (-1, 1)
+
+    @property
+    def wraps(self) -> tuple[bool, bool]:
+        """Whether the number before it and the one after it are on other stages than the neighbours."""
+        return self.stage.has_previous and self.hops[0] != -1, self.stage.has_next and self.hops[1] != 1
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class RankClass:
 class Feed:
     """A task of one class waits for a message of a task (by index) of the class `hop` stages away.
 
-    Between chunks a message goes around the ends: from the last stage to the first the hop is 1 less their number.
+    Between chunks a message may go around the ends: from the last stage to the first the hop is 1 less their number.
     """
 
     source_class: int
@@ -122,7 +127,7 @@ def _class(number: int, digest: str, members: Sequence[StageWork]) -> RankClass:
     )
 
 
-def feeds(classes: Sequence[RankClass]) -> list[Feed]:
+def feeds(classes: Sequence[RankClass], placement: ChunkPlacement = LOOP) -> list[Feed]:
     """Which task's message which task waits for, between classes; a class may feed itself."""
     class_of = {place: each for each in classes for place in each.places}
     stages = 1 + max(stage for stage, _ in class_of)
@@ -130,7 +135,7 @@ def feeds(classes: Sequence[RankClass]) -> list[Feed]:
     found: set[Feed] = set()
     for (stage, member), each in class_of.items():
         for index, task in enumerate(each.work.tasks):
-            to = receiver(task, stage, stages, len(each.work.chunks))
+            to = receiver(task, stage, stages, len(each.work.chunks), placement)
             if to is not None:
                 target = class_of[to[0], member].number
                 found.add(Feed(each.number, index, target, indexes[target][to[1]], to[0] - stage))

@@ -23,7 +23,7 @@ from stagedb.graph.symbolic import OpType, Template, When
 from stagedb.instance.classes import ChunkWork, RankClass
 from stagedb.instance.layout import BUCKET
 from stagedb.instance.reading import Evaluated, StoredGraph
-from stagedb.parallel import TaskKind, first_and_last
+from stagedb.schedules import TaskKind, first_and_last
 
 Row = dict[str, Any]
 
@@ -47,7 +47,6 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
     the neighbouring positions, `standing` the same for each block that the stage has once. `mark` ends the ids of a
     turn's ops. width: the issue numbers that a turn takes.
     """
-    stages = 1 + max(stage for each in classes for stage in each.stages)
     rows = []
     for each, number, work in chunks_of(classes):
         stage = work.stage
@@ -66,7 +65,7 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
                     "position": place.position,
                     "layer": place.layer,
                     "end": place.end,
-                    "peer": _peer(work, place.end, stages),
+                    "peer": _peer(work, place.end),
                     "here": op_prefix(instance, each, number, place.position),
                     "before": op_prefix(instance, each, number, place.position - 1),
                     "after": op_prefix(instance, each, number, place.position + 1),
@@ -205,10 +204,9 @@ def _runs(each: RankClass) -> dict[tuple[str, str, int], int]:
     return found
 
 
-def _peer(work: ChunkWork, end: str | None, stages: int) -> int | None:
+def _peer(work: ChunkWork, end: str | None) -> int | None:
     """Stages from here to the other end of a cut's messages; from the last stage to the first between two chunks."""
     if end is None:
         return None
-    if end == "previous":
-        return stages - 1 if work.wraps[0] else -1
-    return 1 - stages if work.wraps[1] else 1
+    before, after = work.hops
+    return before if end == "previous" else after

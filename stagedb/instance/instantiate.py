@@ -36,8 +36,9 @@ from stagedb.instance.rows import (
     task_order_rows,
     task_rows,
 )
-from stagedb.parallel import AxisGroups, Plan, groups, option, splits
+from stagedb.parallel import AxisGroups, Plan, groups, option
 from stagedb.parallel.options import UNSAID
+from stagedb.schedules import splits
 from stagedb.store import Lease, Store, building
 from stagedb.store.columns import plan_properties
 
@@ -142,13 +143,13 @@ def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Ran
 
         layers = plan.chunk_layers(stored.sizes["L"])
         chunks = []
-        for number in lay_out(evaluated.blocks, layers, variants, evaluated.loops, plan.virtual_stages):
+        for number in lay_out(evaluated.blocks, layers, variants, evaluated.loops, plan.virtual_stages, plan.placement):
             # Each chunk is a model of its own to torch's and Megatron's wrappers: no bucket holds weights of two.
             buckets, order = fill(number, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last, room)
-            stage = number.index % plan.pp
-            wraps = (number.has_previous and stage == 0, number.has_next and stage == plan.pp - 1)
-            chunks.append(ChunkWork(number, order, buckets, wraps))
-        works += [StageWork(stage, tuple(chunks[stage :: plan.pp]), orders[stage], member) for stage in range(plan.pp)]
+            chunks.append(ChunkWork(number, order, buckets, plan.placement.hops(number.index, plan.pp)))
+        for stage in range(plan.pp):
+            numbers = plan.placement.chunks_of(stage, plan.pp, plan.virtual_stages)
+            works.append(StageWork(stage, tuple(chunks[number] for number in numbers), orders[stage], member))
     common = {"format": FORMAT, "graph": stored.id, "values": evaluated.values, "dtypes": plan.dtypes.names()}
     return classify(works, common)
 
@@ -215,7 +216,7 @@ class _Copy:
     def _make_tasks(self) -> None:
         self._rows("tasks", list(task_rows(self.instance, self.classes)), instance=self.instance)
         self._rows("task_order", task_order_rows(self.instance, self.classes))
-        self._rows("task_feeds", task_feed_rows(self.instance, self.classes))
+        self._rows("task_feeds", task_feed_rows(self.instance, self.classes, self.plan.placement))
 
     def _make_ranks(self) -> None:
         arithmetic = {

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.errors import StagedbError
+from stagedb.schedules import LOOP, ChunkPlacement
 
 CUT = "cut"
 BUCKET = "bucket"
@@ -95,13 +96,14 @@ def lay_out(
     variants: Callable[[int], tuple[int, ...]] = lambda layer: (0,),
     loops: Collection[str] = (),
     chunks: int = 1,
+    placement: ChunkPlacement = LOOP,
 ) -> tuple[Stage, ...]:
     """Deal a model's blocks to numbers of the pipeline with the given numbers of layers.
 
-    With several chunks a stage, number n is on stage n % (numbers / chunks): its layers are counted on. What stands
-    before the first layer goes to the first stage, what stands after the last one to the last stage, and what
-    stands between layers to the stage of the layer that follows. variants: those of a layer, by its number on its
-    stage: of each turn of its loops, where its block is one of `loops`; the first is its own.
+    With several chunks a stage, the layers of a stage are counted on from chunk to chunk. What is before the first
+    layer goes to the first number, what is after the last one to the last number, and what is between layers to the
+    number of the layer that follows. placement: which stage has which numbers. variants: those of a layer, by its
+    number on its stage: of each turn of its loops, where its block is one of `loops`; the first is its own.
     """
     units = [
         (block.name, block.layers is not None)
@@ -123,7 +125,7 @@ def lay_out(
         rows[stage].append((name, is_layer))
         dealt, left = dealt + is_layer, left - is_layer
     stages = len(stage_layers) // chunks
-    counted = [sum(stage_layers[index % stages : index : stages]) for index in range(len(stage_layers))]
+    counted = [_before(stage_layers, index, stages, placement) for index in range(len(stage_layers))]
     return tuple(
         Stage(
             index,
@@ -136,6 +138,12 @@ def lay_out(
         )
         for index, row in enumerate(rows)
     )
+
+
+def _before(numbers: Sequence[int], index: int, stages: int, placement: ChunkPlacement) -> int:
+    """Layers of the chunks before this number's on its stage, of so many layers each number."""
+    stage, chunk = placement.located(index, stages)
+    return sum(numbers[number] for number in placement.chunks_of(stage, stages, chunk))
 
 
 def _places(

@@ -11,7 +11,8 @@ from stagedb.frameworks import bucket_policy
 from stagedb.instance.buckets import BucketOp, OpPlace, Weight
 from stagedb.instance.classes import Member
 from stagedb.instance.layout import BUCKET, Block
-from stagedb.parallel import GROUP_AXES, Plan, members, splits
+from stagedb.parallel import GROUP_AXES, Plan, members
+from stagedb.schedules import splits
 from stagedb.store import Store
 from stagedb.symbols import evaluate, symbols
 

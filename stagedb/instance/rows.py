@@ -6,7 +6,8 @@ from itertools import pairwise
 
 from stagedb.instance.classes import Member, RankClass, feeds
 from stagedb.instance.copies import Row, bucket_id, chunks_of, op_prefix
-from stagedb.parallel import AxisGroups, Mesh, Plan, expert_axis, first_and_last, members
+from stagedb.parallel import AxisGroups, Mesh, Plan, expert_axis, members
+from stagedb.schedules import ChunkPlacement, first_and_last
 
 
 def class_rows(classes: Sequence[RankClass], plan: Plan, ops: Mapping[int, int]) -> list[Row]:
@@ -95,7 +96,7 @@ def task_order_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
     ]
 
 
-def task_feed_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
+def task_feed_rows(instance: str, classes: Sequence[RankClass], placement: ChunkPlacement) -> list[Row]:
     """One row a task and the task of a neighbouring stage that receives its message."""
     return [
         {
@@ -103,7 +104,7 @@ def task_feed_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
             "target": _task(instance, feed.target_class, feed.target),
             "hop": feed.hop,
         }
-        for feed in feeds(classes)
+        for feed in feeds(classes, placement)
     ]
 
 

@@ -25,19 +25,20 @@ from stagedb.parallel.expert_plans import (
 )
 from stagedb.parallel.nearest import Change, Misfit, Way, multiples, nearest, tried_by
 from stagedb.parallel.options import GraphOptions
-from stagedb.parallel.orders import ENDINGS, EXPLICIT, read_schedule_file
+from stagedb.parallel.orders import ENDINGS, read_schedule_file
 from stagedb.parallel.plan_fields import PlanFields
-from stagedb.parallel.schedule import INTERLEAVED
 from stagedb.parallel.schedule_plans import (
     check_layers_per_stage,
     check_messages,
     check_schedule,
     chunk_ways,
     explicit,
+    settled,
 )
 from stagedb.parallel.sharding_plans import check_sharding
 from stagedb.parallel.strategy_plans import check_strategy
 from stagedb.parallel.words import typed_words
+from stagedb.schedules import EXPLICIT
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,7 @@ class Plan(PlanFields):
         self._settle(options=with_habit(self.options, self.cp, self.ulysses))
         if self.dtypes is None:
             self._settle(dtypes=Dtypes.of(self.options.recipe))
-        if self.schedule == "1f1b" and self.virtual_stages > 1:
-            self._settle(schedule=INTERLEAVED)
+        self._settle(**settled(self.schedule, self.virtual_stages))
         self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
         with tried_by(self.changed):
             self._check()
@@ -157,7 +157,7 @@ class Plan(PlanFields):
         return self.layers_per_stage
 
     def chunk_layers(self, layers: int) -> tuple[int, ...]:
-        """Layers of each chunk, in the order of the pipeline: chunk c of stage i is number c * pp + i.
+        """Layers of each chunk, in the order of the pipeline (`placement`).
 
         Raises UsageError when a stage's layers cannot be dealt to its chunks.
         """
@@ -171,7 +171,8 @@ class Plan(PlanFields):
                 last="" if most > 1 else "; other numbers need another --pp or --layers-per-stage",
                 trial=lambda change: self.changed(change).chunk_layers(layers),
             )
-        return tuple(share // self.virtual_stages for share in dealt) * self.virtual_stages
+        numbers = range(self.pp * self.virtual_stages)
+        return tuple(dealt[self.placement.stage(number, self.pp)] // self.virtual_stages for number in numbers)
 
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raise UsageError, with the nearest valid value, when a model of these sizes cannot run under this plan."""

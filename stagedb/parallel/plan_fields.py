@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from stagedb.parallel.aspects import LayoutAspects
 from stagedb.parallel.dtypes import Dtypes
 from stagedb.parallel.options import GraphOptions
-from stagedb.parallel.orders import EXPLICIT, parse_order
-from stagedb.parallel.schedule import Task, stage_orders
+from stagedb.schedules import ChunkPlacement, Task, parse_order, placement_of, stage_orders
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,14 @@ class PlanFields(LayoutAspects, _Structure):
         """Micro-batches that each data-parallel rank runs in a step."""
         return self.batch // (self.micro_batch_size * self.dp)
 
+    @property
+    def placement(self) -> ChunkPlacement:
+        """Where the chunks of the stages are in the pipeline."""
+        return placement_of(self.schedule)
+
     def orders(self) -> tuple[tuple[Task, ...], ...]:
         """The order of tasks of every stage."""
-        if self.schedule == EXPLICIT:
+        if self.task_order:
             return tuple(parse_order(text, f"task_order[{stage}]") for stage, text in enumerate(self.task_order))
         return stage_orders(self.schedule, self.pp, self.microbatches, self.virtual_stages)
 

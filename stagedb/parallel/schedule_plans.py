@@ -1,12 +1,12 @@
-"""What a plan says about its schedule: what that settles, and checks with the nearest plan that would do."""
+"""Checks of a plan's schedule, with the nearest plan that suits, and the words that follow from the schedule."""
 
 from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.parallel.nearest import Change, Misfit, Way, multiples
-from stagedb.parallel.orders import ENDINGS, EXPLICIT, check_orders, order_text
+from stagedb.parallel.orders import ENDINGS
 from stagedb.parallel.plan_fields import PlanFields
-from stagedb.parallel.schedule import INTERLEAVED, SCHEDULES
+from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES, Schedule, check_orders, order_text
 
 
 def check_schedule(plan: PlanFields) -> None:
@@ -18,24 +18,22 @@ def check_schedule(plan: PlanFields) -> None:
         )
     if plan.task_order and plan.schedule != EXPLICIT:
         raise UsageError(f"task_order goes with --schedule {EXPLICIT}, not with {plan.schedule}: leave one out")
-    if plan.schedule == EXPLICIT:
-        return
-    if plan.schedule != INTERLEAVED and plan.virtual_stages > 1:
-        raise Misfit(
-            f"schedule {plan.schedule} has one chunk a stage, the plan says virtual_stages {plan.virtual_stages}",
-            [_in_groups(plan, {"schedule": INTERLEAVED})],
-            [UNCHUNKED],
-            lead="take",
-        )
-    if plan.schedule == "zb-h1" and plan.pp == 1:
-        raise Misfit(
-            "schedule zb-h1 with pp 1 has no bubble to fill",
-            [[Way({"pp": pp}) for pp in range(2, 9)]],
-            [Way({"schedule": "1f1b"})],
-            lead="take",
-        )
-    if plan.schedule == INTERLEAVED:
-        _check_interleaved(plan)
+    if plan.schedule in SCHEDULES:
+        schedule = SCHEDULES[plan.schedule]
+        _check_chunks(plan, schedule)
+        _check_stages(plan, schedule)
+        _check_groups(plan, schedule)
+
+
+def settled(schedule: str, chunks: int) -> dict[str, Any]:
+    """The words of a plan that follow from its schedule and its number of chunks."""
+    named = SCHEDULES.get(schedule)
+    return {"schedule": named.chunked} if named is not None and named.chunked and chunks > 1 else {}
+
+
+def follows_from_chunks(schedule: object) -> bool:
+    """Whether a plan may have a schedule of this name because it asked for chunks, and not for the schedule."""
+    return schedule is not None and any(each.chunked == schedule for each in SCHEDULES.values())
 
 
 def check_messages(plan: PlanFields) -> None:
@@ -67,33 +65,54 @@ def explicit(plan: PlanFields) -> dict[str, Any]:
     return {"virtual_stages": chunks, "task_order": tuple(map(order_text, orders))}
 
 
-def _check_interleaved(plan: PlanFields) -> None:
-    if plan.virtual_stages == 1:
-        chunks = [way for n in range(2, 9) for way in _in_groups(plan, {"virtual_stages": n})]
+def _check_chunks(plan: PlanFields, schedule: Schedule) -> None:
+    if plan.virtual_stages > 1 and not schedule.several_chunks:
         raise Misfit(
-            f"schedule {INTERLEAVED} needs several chunks a stage", [chunks], [Way({"schedule": "1f1b"})], lead="take"
-        )
-    if plan.pp == 1:
-        stages = [way for n in range(2, 9) for way in _in_groups(plan, {"pp": n})]
-        raise Misfit(
-            f"virtual_stages {plan.virtual_stages} with pp 1 interleaves nothing",
-            [stages],
-            [[UNCHUNKED, Way({**UNCHUNKED.change, "schedule": "1f1b"}, "leave --virtual-stages and --schedule out")]],
+            f"schedule {schedule.name} has one chunk a stage, the plan says virtual_stages {plan.virtual_stages}",
+            [_whole_groups(plan, _chunked_default(), {"schedule": _chunked_default().name})],
+            [UNCHUNKED],
             lead="take",
         )
-    if plan.microbatches % plan.pp:
+    if plan.virtual_stages == 1 and schedule.several_chunks:
+        chunks = [way for n in range(2, 9) for way in _whole_groups(plan, schedule, {"virtual_stages": n})]
+        raise Misfit(f"schedule {schedule.name} needs several chunks a stage", [chunks], [Way(PLAIN)], lead="take")
+
+
+def _check_stages(plan: PlanFields, schedule: Schedule) -> None:
+    if plan.pp > 1 or not schedule.one_stage:
+        return
+    stages = [way for n in range(2, 9) for way in _whole_groups(plan, schedule, {"pp": n})]
+    without: Way | list[Way] = Way(PLAIN)
+    if schedule.several_chunks:
+        both = Way({**UNCHUNKED.change, **PLAIN}, "leave --virtual-stages and --schedule out")
+        without = [UNCHUNKED, both]
+    raise Misfit(
+        schedule.one_stage.format(name=schedule.name, chunks=plan.virtual_stages), [stages], [without], lead="take"
+    )
+
+
+def _check_groups(plan: PlanFields, schedule: Schedule) -> None:
+    if schedule.groups and plan.microbatches % plan.pp:
         raise Misfit(
-            f"interleaved 1F1B runs micro-batches in groups of pp {plan.pp}, which do not divide the plan's "
-            f"{plan.microbatches}",
+            schedule.groups.format(stages=plan.pp, microbatches=plan.microbatches),
             multiples("global_batch_size", plan.batch, plan.micro_batch_size * plan.dp * plan.pp),
         )
 
 
 UNCHUNKED = Way({"virtual_stages": 1}, "leave --virtual-stages out")
+PLAIN: Change = {"schedule": DEFAULT.name}
+"""The change of a plan to the schedule that suits most."""
 
 
-def _in_groups(plan: PlanFields, change: Change) -> list[Way]:
-    """A change to interleaved chunks, by itself or with as many micro-batches as these take at least."""
+def _chunked_default() -> Schedule:
+    """The default schedule over several chunks."""
+    return SCHEDULES[DEFAULT.chunked or DEFAULT.name]
+
+
+def _whole_groups(plan: PlanFields, schedule: Schedule, change: Change) -> list[Way]:
+    """A change, by itself or with the fewest micro-batches for a schedule that takes them in groups."""
+    if not schedule.groups:
+        return [Way(change)]
     pp = change.get("pp", plan.pp)
     least = plan.micro_batch_size * plan.dp * (pp if isinstance(pp, int) else 1)
     return [Way(change), Way({**change, "global_batch_size": least})]
@@ -104,7 +123,7 @@ def chunk_ways(chunks: int, most: int) -> tuple[list[Way], list[Way]]:
     numbers = [n for n in range(1, most + 1) if most % n == 0]
     below = [Way({"virtual_stages": n}) for n in reversed(numbers) if n < chunks]
     if chunks > 1:
-        below.append(Way({"virtual_stages": 1, "schedule": "1f1b"}))
+        below.append(Way({"virtual_stages": 1, **PLAIN}))
     return below, [Way({"virtual_stages": n}) for n in numbers if n > chunks]
 
 

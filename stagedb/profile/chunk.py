@@ -6,9 +6,10 @@ from functools import cached_property
 
 from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.graph.symbolic import OpType, SymOp
-from stagedb.parallel import WIDTHS, Plan, TaskKind
+from stagedb.parallel import WIDTHS, Plan
 from stagedb.profile.lives import Moment, Which
 from stagedb.profile.program import Bucket, Item, Key, Program
+from stagedb.schedules import SCHEDULES, TaskKind
 
 FORWARD, STEP = TaskKind.FORWARD, TaskKind.STEP
 
@@ -96,7 +97,8 @@ class Chunk:
     @property
     def one_at_a_time(self) -> bool:
         """Whether each micro-batch's backward follows its forward at once."""
-        return self.plan.pp == 1 and (self.plan.schedule == "1f1b" or self.plan.microbatches == 1)
+        named = SCHEDULES.get(self.plan.schedule)
+        return self.plan.pp == 1 and (self.plan.microbatches == 1 or (named is not None and named.alternates))
 
     @property
     def sharded(self) -> bool:

@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from stagedb.graph.symbolic import OpType
-from stagedb.parallel import Plan, TaskKind
+from stagedb.parallel import Plan
 from stagedb.profile.chunk import FORWARD, STEP, Chunk, loss_of
 from stagedb.profile.collected import collected
 from stagedb.profile.lives import Category, Life, Lives, Moment, State, Which, brief
 from stagedb.profile.program import Item, Key, Program
 from stagedb.profile.states import states
+from stagedb.schedules import TaskKind
 
 SCALAR = 4
 """Bytes of a loss, of its gradient, and of the number of tokens that it is the mean over."""

@@ -9,10 +9,11 @@ from typing import Any
 
 from stagedb.issue.columns import ClassColumns
 from stagedb.issue.source import READERS, find, read_class
-from stagedb.parallel import Plan, Task, TaskKind
+from stagedb.parallel import Plan
 from stagedb.profile.lifetimes import lives, saved
 from stagedb.profile.program import Carried, Item, Member, Program, programs, tasks_of
 from stagedb.profile.usage import Alive, Point, Usage
+from stagedb.schedules import Task, TaskKind
 from stagedb.store import Store, read_graph
 
 PHASES: Mapping[str, tuple[TaskKind, ...]] = {

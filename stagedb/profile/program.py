@@ -14,7 +14,8 @@ from stagedb.instance import TEMPLATES, stands_at
 from stagedb.instance.layout import BUCKET, CUT
 from stagedb.issue.columns import TASK_KINDS, ClassColumns
 from stagedb.issue.columns import TEMPLATES as TEMPLATE_CODES
-from stagedb.parallel import WIDTHS, Plan, Task, TaskKind, splits
+from stagedb.parallel import WIDTHS, Plan
+from stagedb.schedules import Task, TaskKind, splits
 from stagedb.symbols import evaluate
 
 Key = tuple[str, int]

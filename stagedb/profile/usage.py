@@ -8,8 +8,8 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.parallel import Task, TaskKind, first_and_last
 from stagedb.profile.lives import Category, Lives, Moment, Which
+from stagedb.schedules import Task, TaskKind, first_and_last
 
 CATEGORIES = tuple(Category)
 Levels = npt.NDArray[np.int64]

@@ -5,10 +5,10 @@ from typing import Any
 
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.graph.operators import LayerNorm, load
-from stagedb.parallel import TaskKind
 from stagedb.profile import Category, ClassMemory, analyse
 from stagedb.reference.counts import Difference
 from stagedb.reference.records import Record
+from stagedb.schedules import TaskKind
 
 CATEGORIES: Mapping[str, tuple[Category, ...]] = {
     "param": (Category.PARAMETERS,),

@@ -17,9 +17,9 @@ from stagedb.api import GraphWords, InstanceInfo, Stagedb
 from stagedb.export import chakra_pb2 as pb
 from stagedb.export import read_trace
 from stagedb.models import Card, card_names, load_card
-from stagedb.parallel import TaskKind
 from stagedb.parallel.dtypes import WIDTHS
 from stagedb.profile import Category, ClassMemory, Point, analyse
+from stagedb.schedules import TaskKind
 
 UNITS: Mapping[str, int] = {"million": 10**6, "billion": 10**9, "GB": 10**9, "GiB": 1 << 30}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stagedb.errors import UsageError
 from stagedb.systems._nodes import Value, compose
+from stagedb.systems.algorithms import HARDWARE
 from stagedb.systems.system import (
     COMPUTE,
     DTYPES,
@@ -159,7 +160,7 @@ def _dimensions(value: Value) -> tuple[Dimension, ...]:
 def _dimension(value: Value, *, outermost: bool) -> Dimension:
     fields = value.mapping(
         ("name", "kind", "bandwidth", "latency", *(() if outermost else ("size",))),
-        ("efficiency", *(("size",) if outermost else ())),
+        ("efficiency", "algorithms", *(("size",) if outermost else ())),
     )
     size = fields.get("size")
     if size is None or (outermost and size.is_null):
@@ -174,7 +175,14 @@ def _dimension(value: Value, *, outermost: bool) -> Dimension:
         bandwidth=_rate(fields["bandwidth"], "GB/s"),
         latency=_exact(fields["latency"], "a number of ns, 0 or more", 10**9),
         efficiency=_curve(fields, "efficiency"),
+        algorithms=_algorithms(fields["algorithms"]) if "algorithms" in fields else (),
     )
+
+
+def _algorithms(value: Value) -> tuple[str, ...]:
+    named = {each.choice(HARDWARE) for each in value.items(f"a list of one or more of {', '.join(HARDWARE)}")}
+    # In one order, so that two files that say the same make the same system.
+    return tuple(name for name in HARDWARE if name in named)
 
 
 def _overlap(value: Value) -> Overlap:

@@ -111,7 +111,7 @@ class Dimension:
 
     size: places; None: as many as the job needs (the outermost only). bandwidth: GB/s of an accelerator in one
     direction, all its links of this dimension together. latency: ns from one accelerator to the next. efficiency: by
-    bytes of the message.
+    bytes of the message. algorithms: names of the collective algorithms that it has hardware for.
     """
 
     name: str
@@ -120,6 +120,18 @@ class Dimension:
     bandwidth: Number
     latency: Fraction
     efficiency: Curve = FLAT
+    algorithms: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> int:
+        """Its size. UsageError where it is open."""
+        if self.size is None:
+            raise UsageError(f"the network dimension {self.name} has no size: `System.network(world)` gives it one")
+        return self.size
+
+    def pace(self, size: Fraction | int) -> Fraction:
+        """ns a byte of what an accelerator sends along it in messages of so many bytes."""
+        return inverse(self.bandwidth) / self.efficiency.at(max(size, 1))
 
     def hops(self, apart: int) -> int:
         """Links from one place to another so far along it: around a ring the nearer way, else one."""
@@ -189,6 +201,7 @@ class System:
                     "bandwidth": plain(each.bandwidth),
                     "latency": plain(each.latency),
                     "efficiency": _points(each.efficiency),
+                    **({"algorithms": list(each.algorithms)} if each.algorithms else {}),
                 }
                 for each in self.dimensions
             ],

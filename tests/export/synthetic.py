@@ -27,7 +27,8 @@ from stagedb.issue.columns import (
     Tasks,
     Workload,
 )
-from stagedb.parallel import GraphOptions, Mesh, Plan, first_and_last, groups, stage_orders
+from stagedb.parallel import GraphOptions, Mesh, Plan, groups
+from stagedb.schedules import first_and_last, stage_orders
 
 PHASES = {FORWARD: "forward", INPUT_GRADIENT: "backward", WEIGHT_GRADIENT: "backward", STEP: "optimizer"}
 

@@ -75,6 +75,18 @@ def test_models_run(embedded_store: Store, tmp_path: Path, style: str, options: 
     assert nodes == plain_nodes(workload, rank)
 
 
+@pytest.mark.parametrize(
+    "words", [{"schedule": "interleaved"}, {"schedule": "breadth-first"}, {"schedule": "breadth-first", "pp": 4}]
+)
+def test_chunks_run(embedded_store: Store, tmp_path: Path, words: dict[str, Any]) -> None:
+    plan = dataclasses.replace(EIGHT, virtual_stages=2, **words)
+    export(embedded_store, made(embedded_store, plan, layers=8), Request(tmp_path / "traces"))
+    report = validate_traces(tmp_path / "traces")
+    assert report.faults == ()
+    assert report.replayed
+    assert report.files == plan.world
+
+
 def parameters(store: Store, statement: str, instance: str) -> dict[str, object]:
     """What a statement is asked with, of an instance's first class; it is profiled where that is asked about."""
     wanted = {field.name for field in load(statement).params}

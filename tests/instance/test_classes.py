@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from stagedb.instance.classes import ChunkWork, RankClass, StageWork, classify, feeds, work_digest
 from stagedb.instance.layout import Block, IssueOrder, lay_out
-from stagedb.parallel import SCHEDULES, Task, receiver, stage_orders
+from stagedb.schedules import SCHEDULES, Task, receiver, stage_orders
 
 Schedule = tuple[str, int, int, int]
 
@@ -14,7 +14,7 @@ Schedule = tuple[str, int, int, int]
 def schedules(draw: st.DrawFn) -> Schedule:
     """A name, stages, micro-batches and chunks that go together."""
     name, p = draw(st.sampled_from(sorted(SCHEDULES))), draw(st.integers(1, 8))
-    if name == "interleaved":
+    if SCHEDULES[name].several_chunks:
         return name, p, p * draw(st.integers(1, 2)), draw(st.integers(2, 3))
     return name, p, draw(st.integers(1, 10)), 1
 
@@ -25,7 +25,7 @@ def works(schedule: Schedule, layers: list[int]) -> list[StageWork]:
     blocks = (Block("embedding", None), Block("layer", sum(layers)), Block("head", None))
     numbers = lay_out(blocks, layers, chunks=v)
     chunks = [
-        ChunkWork(each, IssueOrder(len(each.places), 4, 2), (), (0 < at % p == 0, at % p == p - 1 < at < p * v - 1))
+        ChunkWork(each, IssueOrder(len(each.places), 4, 2), (), ((at - 1) % p - at % p, (at + 1) % p - at % p))
         for at, each in enumerate(numbers)
     ]
     return [StageWork(at, tuple(chunks[at::p]), order) for at, order in enumerate(stage_orders(name, p, m, v))]

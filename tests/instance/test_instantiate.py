@@ -637,7 +637,10 @@ def test_no_input_gradient_waits_for_a_weight_gradient(embedded_store: Store) ->
     assert " ".join(row["kind"][0] for row in kinds) == "f i f i w w s"
 
 
-@pytest.mark.parametrize("words", [{"virtual_stages": 2}, {"schedule": "zb-h1"}])
+@pytest.mark.parametrize(
+    "words",
+    [{"virtual_stages": 2}, {"schedule": "zb-h1"}, {"virtual_stages": 2, "schedule": "breadth-first"}],
+)
 def test_a_schedule_changes_no_work(embedded_store: Store, words: dict[str, Any]) -> None:
     """Every layer computes what it does under 1F1B, on whichever stage, and as much is sent over tp."""
     plain = Plan(pp=2, tp=2, dp=2, global_batch_size=8)

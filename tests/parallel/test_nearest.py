@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.parallel import Plan, plan_for
 from stagedb.parallel.words import RANK_ORDER
+from stagedb.schedules import SCHEDULES
 
 DENSE = {"L": 32, "H": 4096, "A": 32, "KV": 8, "D": 128, "F": 14336, "V": 128256}
 SPARSE = {"L": 32, "H": 4096, "A": 32, "KV": 8, "D": 128, "F": 14336, "V": 32000, "E": 8, "K": 2, "FE": 14336}
@@ -83,7 +84,7 @@ WORDS: Mapping[str, st.SearchStrategy[Any]] = {
     "micro_batch_size": st.integers(1, 4),
     "global_batch_size": st.integers(1, 64),
     "seq_len": st.one_of(st.integers(1, 3000), st.sampled_from([1024, 3840, 4096, 7680])),
-    "schedule": st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1"]),
+    "schedule": st.sampled_from([*SCHEDULES]),
     "virtual_stages": st.integers(1, 5),
     "capacity_factor": st.sampled_from([1.0, 1.5]),
     "expert_load": st.sampled_from([[2, 1, 1, 1, 1, 1, 1, 0], [1, 1, 1]]),

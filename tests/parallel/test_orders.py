@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.parallel import Plan, stage_orders
-from stagedb.parallel.orders import order_text, parse_order, read_schedule_file
+from stagedb.parallel import Plan
+from stagedb.parallel.orders import read_schedule_file
+from stagedb.schedules import SCHEDULES, order_text, parse_order, stage_orders
 
 ONE_FORWARD = ("F0 F1 B0 B1", "F0 B0 F1 B1")
 DEADLOCK = """
@@ -20,7 +21,7 @@ stages:
 
 
 @settings(deadline=None)
-@given(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1"]), st.integers(2, 5), st.integers(1, 3))
+@given(st.sampled_from([*SCHEDULES]), st.integers(2, 5), st.integers(1, 3))
 def test_text_says_the_whole_order(name: str, p: int, groups: int) -> None:
     for order in stage_orders(name, p, groups * p, 2):
         assert parse_order(order_text(order), "here") == order
@@ -105,9 +106,20 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
             {"pp": 4, "virtual_stages": 2, "dp": 2, "global_batch_size": 20},
             "plan's 10: the nearest is --global-batch-size 16 or --global-batch-size 24",
         ),
+        (
+            {"schedule": "breadth-first", "pp": 2},
+            "breadth-first needs several chunks a stage: take --virtual-stages 2, or --schedule 1f1b",
+        ),
+        (
+            {"schedule": "breadth-first", "virtual_stages": 2},
+            "2 with pp 1 has no bubble to shrink: take --pp 2, or leave --virtual-stages and --schedule out",
+        ),
         ({"schedule": "explicit"}, "needs its order of tasks"),
         ({"task_order": ONE_FORWARD}, "task_order goes with --schedule explicit"),
-        ({"schedule": "zero"}, "unknown schedule 'zero': --schedule is one of gpipe, 1f1b, interleaved, zb-h1, or a"),
+        (
+            {"schedule": "zero"},
+            "unknown schedule 'zero': --schedule is one of gpipe, 1f1b, interleaved, zb-h1,",
+        ),
     ],
 )
 def test_a_schedule_that_does_not_suit_is_refused(said: dict[str, Any], message: str) -> None:

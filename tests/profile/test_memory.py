@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from stagedb.api import Memory, Stagedb
 from stagedb.models import Card
-from stagedb.parallel import WIDTHS, Plan, TaskKind
+from stagedb.parallel import WIDTHS, Plan
 from stagedb.profile import Category, ClassMemory, Point, Usage, analyse, record
 from stagedb.profile.program import Item
+from stagedb.schedules import TaskKind
 from stagedb.store import Store
 from tests.graph.tiny import card
 
@@ -158,7 +159,17 @@ def test_chunks_hold_megatron_s_count_of_micro_batches(embedded_store: Store) ->
         assert Category.GRADIENTS not in chunked.after(len(chunked.tasks) - 1)
 
 
-@pytest.mark.parametrize("words", [{"virtual_stages": 2}, {"schedule": "zb-h1"}])
+def test_breadth_first_holds_all_micro_batches_of_all_chunks(embedded_store: Store) -> None:
+    words = {"pp": 2, "virtual_stages": 2, "schedule": "breadth-first", "global_batch_size": 4}
+    for each in usages(Stagedb(embedded_store), **words):
+        assert in_flight(each, FOR_INPUT) == 2 * 4
+        assert Category.GRADIENTS not in each.after(len(each.tasks) - 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"virtual_stages": 2}, {"schedule": "zb-h1"}, {"virtual_stages": 2, "schedule": "breadth-first"}],
+)
 def test_gathered_parameters_are_given_back(embedded_store: Store, words: dict[str, Any]) -> None:
     for zero in (2, 3):
         for each in usages(Stagedb(embedded_store), pp=2, dp=2, zero=zero, global_batch_size=8, **words):

@@ -18,10 +18,10 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.issue.columns import COMPUTE, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Ints, Tasks, Workload
 from stagedb.issue.source import read_workload
 from stagedb.parallel import Plan
-from stagedb.parallel.schedule import replay, unit_cost
 from stagedb.profile.network import COMPUTE_STREAM, STREAMS, Network, network_of
 from stagedb.profile.spent import Cover, step_times
 from stagedb.profile.timeline import Timeline, run_step
+from stagedb.schedules import replay, splits, unit_cost
 from stagedb.store import Store
 from tests.export.synthetic import workload
 from tests.export.written import export_workload
@@ -100,6 +100,15 @@ PLANS: dict[str, dict[str, Any]] = {
     "tied": {"pp": 2, "dp": 2, "global_batch_size": 8, "tied": True},
     "interleaved": {"pp": 2, "virtual_stages": 2, "dp": 2, "zero": 1, "recipe": "megatron", "global_batch_size": 8},
     "zb-h1": {"pp": 4, "schedule": "zb-h1", "tp": 2, "global_batch_size": 6},
+    "breadth-first": {
+        "pp": 2,
+        "virtual_stages": 2,
+        "schedule": "breadth-first",
+        "tp": 2,
+        "dp": 2,
+        "zero": 2,
+        "global_batch_size": 6,
+    },
     "fsdp": {"dp": 4, "zero": 3, "global_batch_size": 8},
     "hsdp": {"dp": 4, "zero": 3, "hsdp": 2, "tp": 2, "recompute": "full"},
     "zero-2": {"dp": 2, "zero": 2, "pp": 2, "global_batch_size": 6},
@@ -216,10 +225,14 @@ def units(rows: Workload, split: bool) -> dict[int, Ints]:
         ({"pp": 2, "virtual_stages": 2, "global_batch_size": 4}, Fraction(1, 2 * 4 + 1)),
         ({"pp": 4, "virtual_stages": 2, "global_batch_size": 8}, Fraction(3, 2 * 8 + 3)),
         ({"pp": 2, "virtual_stages": 4, "global_batch_size": 6}, Fraction(1, 4 * 6 + 1)),
+        (
+            {"pp": 4, "virtual_stages": 2, "schedule": "breadth-first", "global_batch_size": 5},
+            Fraction(3, 2 * 5 + 3),
+        ),
     ],
 )
 def test_bubbles_are_as_published(embedded_store: Store, words: dict[str, Any], share: Fraction) -> None:
-    """(p - 1) / (m + p - 1) (Huang et al. 2019), (p - 1) / (v m + p - 1) interleaved (Narayanan et al. 2021)."""
+    """(p - 1) / (m + p - 1) (Huang et al. 2019), (p - 1) / (v m + p - 1) with chunks (Narayanan et al. 2021)."""
     _, _, rows = instance(embedded_store, **words)
     for streams in ("one", "axis"):
         for compute in ("out-of-order", "in-order"):
@@ -235,6 +248,7 @@ def test_bubbles_are_as_published(embedded_store: Store, words: dict[str, Any], 
         {"pp": 4, "schedule": "zb-h1", "global_batch_size": 6},
         {"pp": 4, "schedule": "gpipe", "global_batch_size": 5},
         {"pp": 4, "virtual_stages": 2, "global_batch_size": 12},
+        {"pp": 4, "virtual_stages": 2, "schedule": "breadth-first", "global_batch_size": 3},
         {"pp": 8, "global_batch_size": 3},
     ],
 )
@@ -242,8 +256,8 @@ def test_tasks_run_when_the_schedule_has_them(embedded_store: Store, words: dict
     """With unit costs and free messages tasks end when the replay of the schedule alone ends them."""
     _, _, rows = instance(embedded_store, **words)
     plan = Plan.from_mapping(rows.plan)
-    spans = replay(plan.orders(), unit_cost)
-    found = step_times(run_classes(network_of(rows), units(rows, split=plan.schedule == "zb-h1")))
+    spans = replay(plan.orders(), unit_cost, plan.placement)
+    found = step_times(run_classes(network_of(rows), units(rows, split=any(map(splits, plan.orders())))))
     assert found.step == UNIT * max(stage[-1].end for stage in spans)
     for lane, spent in zip(found.network.lanes, found.lanes, strict=True):
         assert [end / UNIT for end in spent.tasks.finish.tolist()] == [span.end for span in spans[lane.stage]]

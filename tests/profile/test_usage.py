@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.parallel import TaskKind, first_and_last, stage_orders
 from stagedb.profile.lives import Category, Life, Lives, Moment, State, Which
 from stagedb.profile.usage import Point, Usage
+from stagedb.schedules import TaskKind, first_and_last, stage_orders
 
 FORWARD, BACKWARD, STEP = TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.STEP
 LENGTHS = {FORWARD: 4, BACKWARD: 5, STEP: 3}

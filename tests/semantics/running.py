@@ -8,7 +8,7 @@ import numpy as np
 from stagedb.graph import SymGraph
 from stagedb.graph.operators import Array
 from stagedb.instance.layout import Block, lay_out
-from stagedb.parallel.schedule import stage_orders
+from stagedb.schedules import stage_orders
 from stagedb.symbols import evaluate
 from tests.graph.environments import BATCH, SEQ, environment
 from tests.semantics.stage import Key

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from stagedb.graph import SymGraph, SymOp, Template, When
 from stagedb.parallel import GraphOptions
 from stagedb.parallel.build import build_graph
+from stagedb.schedules import SCHEDULES
 from tests.graph.environments import BATCH, SEQ, environment
 from tests.graph.tiny import card
 from tests.semantics.mesh import SimulatedMesh, Value
@@ -20,6 +21,7 @@ from tests.semantics.stage import Key, Stage
 from tests.semantics.step import Pipeline, Run, run
 from tests.semantics.test_partitioned import agree, context, options
 
+UNCHUNKED = [name for name, schedule in SCHEDULES.items() if not schedule.several_chunks]
 MICROBATCHES = 3
 
 
@@ -38,7 +40,7 @@ def whole_run(style: str, kv_heads: int, tied: bool, layers: int, plain: GraphOp
     chosen=options(),
     sharing=st.sampled_from([(1, 1), (2, 1), (4, 1), (4, 2), (2, 2)]),
     tp=st.sampled_from([1, 2, 4]),
-    schedule=st.sampled_from(["gpipe", "1f1b", "zb-h1", "interleaved"]),
+    schedule=st.sampled_from([*SCHEDULES]),
     stage_layers=st.sampled_from([(2,), (1, 1), (2, 1), (1, 1, 1)]),
     microbatches=st.integers(1, MICROBATCHES),
     chunks=st.sampled_from([(1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 1, 1, 1, 1)]),
@@ -60,7 +62,7 @@ def test_loss_and_gradients_do_not_depend_on_the_pipeline(
     each = 1
     if chosen.recipe == "megatron" and not chosen.sp:
         chosen = dataclasses.replace(chosen, scatter_gather=scattered)
-    if schedule == "interleaved":  # two stages of two or three chunks
+    if SCHEDULES[schedule].several_chunks:  # two stages of two or three chunks
         stage_layers, microbatches, each = chunks, 2 * microbatches, len(chunks) // 2
     if style == "gpt" or chosen.recipe == "megatron":
         kv_heads = 4  # a packed projection cannot repeat its K/V heads
@@ -101,7 +103,7 @@ def with_ops(made: Example, changed: Callable[[SymOp], SymOp | None]) -> Example
     return dataclasses.replace(made, graph=dataclasses.replace(made.graph, ops=ops))
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", UNCHUNKED)
 def test_micro_batches_make_the_step_of_the_whole_batch_at_once(schedule: str) -> None:
     made = tiny(GraphOptions())
     env = {**environment(made.graph), "B": MICROBATCHES * BATCH}
@@ -174,7 +176,7 @@ def test_a_cut_in_another_layout_is_seen(name: str) -> None:
 SCATTERED = GraphOptions(recipe="megatron", scatter_gather=True)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", UNCHUNKED)
 def test_scattered_messages_are_parts_that_make_the_whole(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tiny(SCATTERED)
     honest, posted = Stage.receive, list[int]()
@@ -254,7 +256,7 @@ def test_when_gradients_are_reduced_matters(chosen: GraphOptions, monkeypatch: p
 
 
 @pytest.mark.parametrize("zero", [2, 3])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", UNCHUNKED)
 def test_a_gather_that_comes_too_late_or_never_is_seen(schedule: str, zero: int) -> None:
     made = tiny(GraphOptions(zero=zero))
     agree(made.run_pipelined(plan(made, schedule), 2), made.run_whole())

@@ -3,6 +3,9 @@
 from typing import Annotated
 
 from stagedb.parallel.aspects.word import About, aspect
+from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES
+
+_SCHEDULES = "; ".join(f"{name}, {schedule.help}" for name, schedule in SCHEDULES.items())
 
 
 @aspect
@@ -12,14 +15,18 @@ class Pipeline:
     schedule: Annotated[
         str,
         About(
-            "Order of micro-batches on the stages, or a YAML or JSON file that gives each stage's.",
-            property="pipeline schedule: gpipe, 1f1b, interleaved, zero-bubble-h1, explicit …",
-            metavar="1f1b|interleaved|zb-h1|gpipe|FILE",
+            f"Order of micro-batches on the stages: {_SCHEDULES}; or a YAML or JSON file with each stage's.",
+            property=f"pipeline schedule: {', '.join(SCHEDULES)} or {EXPLICIT}",
+            metavar="|".join((*SCHEDULES, "FILE")),
         ),
-    ] = "1f1b"
+    ] = DEFAULT.name
     virtual_stages: Annotated[
         int,
-        About("Chunks of layers on each stage, interleaved.", property="chunks of layers that a stage holds", least=1),
+        About(
+            "Chunks of layers on each stage; 1f1b is then interleaved.",
+            property="chunks of layers that a stage holds",
+            least=1,
+        ),
     ] = 1
     """With more than one chunk, 1f1b is interleaved 1F1B."""
     task_order: Annotated[

@@ -1,20 +1,24 @@
 """Schedules: every micro-batch once each way, every dependency met, published bubbles and live micro-batches."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagedb import schedules as schedules_package
 from stagedb.errors import UsageError
-from stagedb.parallel.schedule import (
+from stagedb.schedules import (
     SCHEDULES,
+    ChunkPlacement,
     Task,
     TaskKind,
     bubble,
     first_and_last,
     receiver,
     replay,
+    splits,
     stage_orders,
 )
 
@@ -28,7 +32,7 @@ batches = st.integers(1, 24)
 def schedules(draw: st.DrawFn) -> tuple[str, int, int, int]:
     """A schedule's name, stages, micro-batches and chunks that go together."""
     name, p = draw(st.sampled_from(sorted(SCHEDULES))), draw(stage_counts)
-    if name == "interleaved":
+    if SCHEDULES[name].several_chunks:
         return name, p, p * draw(st.integers(1, 5)), draw(st.integers(2, 5))
     return name, p, draw(batches), 1
 
@@ -46,8 +50,8 @@ def live(order: tuple[Task, ...], until: TaskKind = B) -> int:
 @given(schedules())
 def test_each_microbatch_runs_once_each_way_and_the_step_is_last(chosen: tuple[str, int, int, int]) -> None:
     name, p, m, v = chosen
-    kinds = (F, I, W) if name == "zb-h1" else (F, B)
     for order in stage_orders(name, p, m, v):
+        kinds = (F, I, W) if splits(order) else (F, B)
         tasks = [Task(kind, mb, chunk) for kind in kinds for mb in range(m) for chunk in range(v)]
         assert sorted(order) == sorted([*tasks, STEP])
         assert order[-1] == STEP
@@ -57,15 +61,15 @@ def test_each_microbatch_runs_once_each_way_and_the_step_is_last(chosen: tuple[s
 @given(schedules())
 def test_replay_ends_and_meets_every_dependency(chosen: tuple[str, int, int, int]) -> None:
     name, p, m, v = chosen
-    spans = replay(stage_orders(name, p, m, v))
-    # By number in the pipeline, in which chunk c of stage i is c * p + i.
+    orders, placement = stage_orders(name, p, m, v), SCHEDULES[name].placement
+    spans = replay(orders, placement=placement)
     at = {
-        (span.task.kind, span.task.microbatch, span.task.chunk * p + stage): span
+        (span.task.kind, span.task.microbatch, placement.position(stage, span.task.chunk, p)): span
         for stage, row in enumerate(spans)
         for span in row
         if span.task != STEP
     }
-    backward = I if name == "zb-h1" else B
+    backward = I if splits(orders[0]) else B
     for (kind, mb, number), span in at.items():
         if kind is F and number > 0:
             assert span.start >= at[F, mb, number - 1].end
@@ -77,18 +81,26 @@ def test_replay_ends_and_meets_every_dependency(chosen: tuple[str, int, int, int
             assert span.start >= at[I, mb, number].end
 
 
+BUBBLES = {"gpipe": 1, "1f1b": 1, "interleaved": 1, "zb-h1": 3, "breadth-first": 1}
+"""By schedule, k of the published bubble (p - 1) / (k v m + p - 1).
+
+Of zb-h1 it is (p - 1)(T_F + T_B - T_W) (Qi et al. 2023, table 1), one unit each.
+"""
+
+FROM_A_MICROBATCH_A_STAGE = {"zb-h1", "breadth-first"}
+"""Schedules whose published bubble is that of at least as many micro-batches as stages."""
+
+
 @settings(deadline=None)
 @given(schedules())
 def test_bubble_is_the_published_one(chosen: tuple[str, int, int, int]) -> None:
     name, p, m, v = chosen
-    found = bubble(stage_orders(name, p, m, v))
-    if name != "zb-h1":
-        assert found == Fraction(p - 1, v * m + p - 1)
-    elif m >= p:
-        # Qi et al. 2023, table 1: (p - 1)(T_F + T_B - T_W), one unit each.
-        assert found == Fraction(p - 1, 3 * m + p - 1)
+    found = bubble(stage_orders(name, p, m, v), SCHEDULES[name].placement)
+    if name in FROM_A_MICROBATCH_A_STAGE and m < p:
+        # No longer than that of 1F1B, whatever the chunks.
+        assert found <= Fraction(p - 1, m + p - 1)
     else:
-        assert found < Fraction(p - 1, m + p - 1)
+        assert found == Fraction(p - 1, BUBBLES[name] * v * m + p - 1)
 
 
 @settings(deadline=None)
@@ -114,6 +126,18 @@ def test_live_microbatches_of_chunks(p: int, groups: int, v: int) -> None:
     orders = stage_orders("interleaved", p, groups * p, v)
     found = [min(2 * (p - stage - 1) + (v - 1) * p + 1, groups * p * v) for stage in range(p)]
     assert [live(order) for order in orders] == found
+
+
+@settings(deadline=None)
+@given(stage_counts, batches, st.integers(2, 5))
+def test_breadth_first_holds_all_micro_batches_of_all_chunks(p: int, m: int, v: int) -> None:
+    assert [live(order) for order in stage_orders("breadth-first", p, m, v)] == [v * m] * p
+
+
+def test_breadth_first_runs_chunk_after_chunk() -> None:
+    order = stage_orders("breadth-first", 2, 2, 2)[1]
+    text = " ".join(f"{task.kind[0]}{task.microbatch}.{task.chunk}" for task in order)
+    assert text == "f0.0 f1.0 f0.1 f1.1 b0.1 b1.1 b0.0 b1.0 s0.0"
 
 
 def test_zero_bubble_of_the_second_of_three_stages() -> None:
@@ -183,3 +207,56 @@ def test_a_deadlock_names_the_waiting_tasks() -> None:
         "this schedule never ends: stage 0 waits to run backward of micro-batch 0; "
         "stage 1 waits to run forward of micro-batch 1"
     )
+
+
+def _turn(number: int, stages: int) -> tuple[int, int]:
+    chunk, inside = divmod(number, stages)
+    return (stages - 1 - inside if chunk % 2 else inside), chunk
+
+
+V = ChunkPlacement(
+    lambda stage, chunk, stages: chunk * stages + (stages - 1 - stage if chunk % 2 else stage),
+    _turn,
+)
+"""Every second chunk goes back from the last stage to the first."""
+
+
+@given(st.sampled_from([*(each.placement for each in SCHEDULES.values()), V]), st.integers(1, 9), st.integers(1, 5))
+def test_a_placement_numbers_all_chunks_of_all_stages(placement: ChunkPlacement, p: int, v: int) -> None:
+    numbers = [number for stage in range(p) for number in placement.chunks_of(stage, p, v)]
+    assert sorted(numbers) == list(range(p * v))
+    for number in numbers:
+        stage, chunk = placement.located(number, p)
+        assert placement.position(stage, chunk, p) == number
+        assert placement.stage(number, p) == stage
+    for number in range(1, p * v - 1):
+        before, after = placement.hops(number, p)
+        assert placement.stage(number, p) + before == placement.stage(number - 1, p)
+        assert placement.stage(number, p) + after == placement.stage(number + 1, p)
+
+
+def test_receivers_are_where_the_placement_has_them() -> None:
+    """Two chunks in a V: the last stage hands over to itself, and the first one has the first and the last number."""
+    assert receiver(Task(F, 1, chunk=0), 0, 3, 2, V) == (1, Task(F, 1, chunk=0))
+    assert receiver(Task(F, 1, chunk=0), 2, 3, 2, V) == (2, Task(F, 1, chunk=1))
+    assert receiver(Task(F, 1, chunk=1), 2, 3, 2, V) == (1, Task(F, 1, chunk=1))
+    assert receiver(Task(F, 1, chunk=1), 0, 3, 2, V) is None
+    assert receiver(Task(B, 1, chunk=1), 0, 3, 2, V) == (1, Task(B, 1, chunk=1))
+
+
+def test_replay_follows_the_placement() -> None:
+    """The orders of `test_replay_crosses_chunks` in a V: the second stage runs both its chunks in a row."""
+    order = [Task(F, 0, 0), Task(F, 0, 1), Task(B, 0, 1), Task(B, 0, 0), STEP]
+    first, second = replay([order, order], placement=V)
+    assert [(int(span.start), int(span.end)) for span in first] == [(0, 1), (3, 4), (4, 6), (10, 12), (12, 12)]
+    assert [(int(span.start), int(span.end)) for span in second] == [(1, 2), (2, 3), (6, 8), (8, 10), (10, 10)]
+
+
+def test_every_schedule_of_the_package_is_registered_once() -> None:
+    files = {path.stem for path in Path(schedules_package.__file__).parent.glob("*.py")}
+    tools = {"__init__", "task", "placement", "replay", "schedule", "text"}
+    assert len(SCHEDULES) == len(files - tools)
+    assert all(name == each.name and each.help for name, each in SCHEDULES.items())
+    assert all(each.chunked is None or SCHEDULES[each.chunked].several_chunks for each in SCHEDULES.values())
+    # With one stage a chunk would send messages to its own rank.
+    assert all(each.one_stage for each in SCHEDULES.values() if each.several_chunks)

@@ -1,0 +1,66 @@
+"""Pipeline schedules, a file each: the order of tasks on every stage, and a replay that proves an order can run.
+
+A new schedule is a file with a `Schedule`, and a line in the imports and in the tuple below.
+"""
+
+from collections.abc import Mapping
+
+from stagedb.schedules.breadth_first import BREADTH_FIRST
+from stagedb.schedules.gpipe import GPIPE
+from stagedb.schedules.interleaved import INTERLEAVED
+from stagedb.schedules.one_f_one_b import ONE_F_ONE_B
+from stagedb.schedules.placement import LOOP, ChunkPlacement
+from stagedb.schedules.replay import Span, bubble, receiver, replay, unit_cost
+from stagedb.schedules.schedule import Schedule
+from stagedb.schedules.task import Order, Task, TaskKind, first_and_last, splits
+from stagedb.schedules.text import EXPLICIT, check_orders, order_text, parse_order
+from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
+
+SCHEDULES: Mapping[str, Schedule] = {
+    each.name: each
+    for each in (
+        GPIPE,
+        ONE_F_ONE_B,
+        INTERLEAVED,
+        ZERO_BUBBLE_H1,
+        BREADTH_FIRST,
+    )
+}
+"""Schedules by the name that a plan uses."""
+
+DEFAULT = ONE_F_ONE_B
+"""The schedule of a plan that names none."""
+
+__all__ = [
+    "DEFAULT",
+    "EXPLICIT",
+    "LOOP",
+    "SCHEDULES",
+    "ChunkPlacement",
+    "Order",
+    "Schedule",
+    "Span",
+    "Task",
+    "TaskKind",
+    "bubble",
+    "check_orders",
+    "first_and_last",
+    "order_text",
+    "parse_order",
+    "placement_of",
+    "receiver",
+    "replay",
+    "splits",
+    "stage_orders",
+    "unit_cost",
+]
+
+
+def stage_orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tuple[tuple[Task, ...], ...]:
+    """The order of every stage under a schedule of this name."""
+    return SCHEDULES[schedule].orders(stages, microbatches, chunks)
+
+
+def placement_of(schedule: str) -> ChunkPlacement:
+    """Where a schedule of this name has its chunks. Explicit orders have them in loops."""
+    return SCHEDULES[schedule].placement if schedule in SCHEDULES else LOOP

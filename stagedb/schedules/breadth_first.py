@@ -1,0 +1,22 @@
+"""Breadth-first pipeline parallelism (Lamy-Poirier 2022), the looped BFS of torch."""
+
+from stagedb.schedules.schedule import Schedule
+from stagedb.schedules.task import Task, TaskKind
+
+
+def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
+    """All micro-batches through one chunk after the other, forward and then backward, as GPipe does with one chunk."""
+    del stage, stages  # every stage does the same
+    batches = range(microbatches)
+    forwards = [Task(TaskKind.FORWARD, index, chunk) for chunk in range(chunks) for index in batches]
+    backwards = [Task(TaskKind.BACKWARD, index, chunk) for chunk in reversed(range(chunks)) for index in batches]
+    return (*forwards, *backwards, Task(TaskKind.STEP))
+
+
+BREADTH_FIRST = Schedule(
+    "breadth-first",
+    "all micro-batches through one chunk of layers after the other",
+    order,
+    several_chunks=True,
+    one_stage="virtual_stages {chunks} with pp 1 has no bubble to shrink",
+)

@@ -1,0 +1,40 @@
+"""Interleaved 1F1B (Narayanan et al. 2021, section 2.2), with Megatron's count of warm-up forwards."""
+
+from stagedb.schedules.schedule import Schedule
+from stagedb.schedules.task import Task, TaskKind
+
+
+def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
+    """Groups of `stages` micro-batches pass through one chunk after the other; needs micro-batches in whole groups."""
+    total = microbatches * chunks
+    warm_up = min(_warm_up_forwards(stage, stages, chunks), total)
+
+    def at(kind: TaskKind, index: int) -> Task:
+        group, rest = divmod(index, stages * chunks)
+        chunk, inside = divmod(rest, stages)
+        forward = kind is TaskKind.FORWARD
+        return Task(kind, group * stages + inside, chunk if forward else chunks - 1 - chunk)
+
+    found = [at(TaskKind.FORWARD, index) for index in range(warm_up)]
+    for index in range(total):
+        if warm_up + index < total:
+            found.append(at(TaskKind.FORWARD, warm_up + index))
+        found.append(at(TaskKind.BACKWARD, index))
+    return (*found, Task(TaskKind.STEP))
+
+
+def _warm_up_forwards(stage: int, stages: int, chunks: int) -> int:
+    """Forwards that Megatron runs on a stage before the forward of its first backward."""
+    return 2 * (stages - stage - 1) + (chunks - 1) * stages
+
+
+INTERLEAVED = Schedule(
+    "interleaved",
+    "1F1B over several chunks of layers a stage",
+    order,
+    several_chunks=True,
+    one_stage="virtual_stages {chunks} with pp 1 interleaves nothing",
+    groups=(
+        "interleaved 1F1B runs micro-batches in groups of pp {stages}, which do not divide the plan's {microbatches}"
+    ),
+)

@@ -1,0 +1,36 @@
+"""What a schedule is: its order of tasks, and the plans that it suits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stagedb.schedules.placement import LOOP, ChunkPlacement
+from stagedb.schedules.task import Task
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A pipeline schedule.
+
+    name: its word in a plan. help: one line. order: the tasks of a stage, by (stage, stages, micro-batches, chunks).
+    several_chunks: whether a stage holds several chunks (virtual stages) instead of one.
+    chunked: the name of the schedule that it is with several chunks, where it has one chunk and a plan asks for more.
+    one_stage: why a plan with one stage is refused, a text with {name} and {chunks}; empty where one stage suits.
+    groups: why micro-batches must be a multiple of the stages, a text with {stages} and {microbatches}; empty where
+    any number suits.
+    alternates: whether, with one stage, the backward of each micro-batch follows its forward at once.
+    placement: where chunks are in the pipeline.
+    """
+
+    name: str
+    help: str
+    order: Callable[[int, int, int, int], tuple[Task, ...]]
+    several_chunks: bool = False
+    chunked: str | None = None
+    one_stage: str = ""
+    groups: str = ""
+    alternates: bool = False
+    placement: ChunkPlacement = LOOP
+
+    def orders(self, stages: int, microbatches: int, chunks: int = 1) -> tuple[tuple[Task, ...], ...]:
+        """The order of every stage."""
+        return tuple(self.order(stage, stages, microbatches, chunks) for stage in range(stages))

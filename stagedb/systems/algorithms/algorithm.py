@@ -1,0 +1,29 @@
+"""What a collective algorithm is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stagedb.systems.spread import Spread
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How ranks of a group run a collective.
+
+    name: the `Timed.rule` of what it runs. kinds: the collectives that it can run. time: ns by (group, bytes of the
+    largest buffer, passes), of which an all-reduce has two and others one. shares: by dimension, which share of that
+    buffer a member sends in one pass, the mean of the members. applies: to which groups. hardware: whether it needs
+    hardware that a system's file must name for each dimension that the group spans (`network[].algorithms`).
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    time: Callable[[Spread, Fraction, int], Fraction]
+    shares: Callable[[Spread], list[Fraction]]
+    applies: Callable[[Spread], bool] = lambda spread: True
+    hardware: bool = False
+
+    def runs(self, kind: str, spread: Spread) -> bool:
+        """Whether it can run a collective of this kind in a group."""
+        return kind in self.kinds and (not self.hardware or spread.offers(self.name)) and self.applies(spread)

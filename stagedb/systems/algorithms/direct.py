@@ -1,0 +1,33 @@
+"""Every member sends each other one its part at once."""
+
+from fractions import Fraction
+
+from stagedb.systems.algorithms.algorithm import Algorithm
+from stagedb.systems.spread import Spread
+
+
+def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
+    """An n-th of the buffer to each other member; dimensions carry theirs beside each other."""
+    del passes
+    n = spread.members
+    if not spread.uniform:
+        slowest = max(spread.pace(each, whole) for each in spread.spans)
+        return spread.latency() + Fraction(n - 1, n) * whole * slowest
+    busiest, inside = Fraction(0), 1
+    for each in spread.spans:
+        if spread.dimension(each).kind == "ring":
+            # What goes further crosses it too. A link carries what members on one side of it send to the other.
+            load = Fraction(each.members * each.members // 4, each.members) * whole
+        else:
+            load = Fraction(inside * (each.members - 1), n) * whole
+        busiest = max(busiest, load * spread.pace(each, whole))
+        inside *= each.members
+    return spread.latency() + busiest
+
+
+def shares(spread: Spread) -> list[Fraction]:
+    """An n-th of the buffer from each member to each other one."""
+    return [Fraction(each.pairs, spread.members**2) for each in spread.spans]
+
+
+DIRECT = Algorithm("direct", ("all_to_all",), time, shares)

@@ -1,0 +1,29 @@
+"""NVLS, NVIDIA's NVLink SHARP: the switch adds up what the members hold, and copies results to all of them."""
+
+from fractions import Fraction
+
+from stagedb.systems.algorithms.algorithm import Algorithm
+from stagedb.systems.spread import Spread
+
+
+def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
+    """Each member reads the sum of its n-th through the switch, and writes it to all through the switch again.
+
+    A member sends its whole buffer to the sums of all members, and its own sum once: n + 1 n-ths of the buffer.
+    """
+    (span,) = spread.spans
+    sent = Fraction(spread.members + 1, spread.members) * whole
+    return passes * spread.dimension(span).latency + sent * spread.pace(span, whole)
+
+
+def shares(spread: Spread) -> list[Fraction]:
+    """By half of an all-reduce, so that both passes make n + 1 n-ths."""
+    return [Fraction(spread.members + 1, 2 * spread.members)]
+
+
+def applies(spread: Spread) -> bool:
+    """Groups on one switch."""
+    return len(spread.spans) == 1 and spread.dimension(spread.spans[0]).kind == "switch"
+
+
+NVLS = Algorithm("nvls", ("all_reduce",), time, shares, applies, hardware=True)

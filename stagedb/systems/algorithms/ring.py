@@ -1,0 +1,39 @@
+"""Rings through all members."""
+
+from fractions import Fraction
+
+from stagedb.systems.algorithms.algorithm import Algorithm
+from stagedb.systems.spread import Spread
+
+
+def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
+    """As many rings beside each other as there are links out of the innermost dimensions.
+
+    Each member sends all but one n-th of the buffer once a pass, over the dimension that is slowest at that.
+    """
+    n = spread.members
+    return passes * (_steps(spread) + Fraction(n - 1, n) * whole * spread.shared_pace(whole))
+
+
+def shares(spread: Spread) -> list[Fraction]:
+    """Every link of a ring carries all but one n-th of the buffer; it is a tree's path and the way back.
+
+    Rings beside each other leave a row from different members, and share the buffer.
+    """
+    n = spread.members
+    outermost = spread.spans[-1]
+    return [Fraction(each.joins + (each is outermost), n) * Fraction(n - 1, n) for each in spread.spans]
+
+
+def _steps(spread: Spread) -> Fraction:
+    """Latencies of the n - 1 steps of one pass, of which those that leave a dimension take the outer one's."""
+    if not spread.uniform:
+        return (spread.members - 1) * spread.latency()
+    rows, taken = spread.members, Fraction(0)
+    for each in spread.spans:
+        rows //= each.members
+        taken += rows * spread.hops(each) * spread.dimension(each).latency
+    return taken
+
+
+RING = Algorithm("ring", ("all_reduce", "all_gather", "reduce_scatter"), time, shares)

@@ -1,0 +1,28 @@
+"""Two binary trees, each for half of the buffer."""
+
+from fractions import Fraction
+
+from stagedb.systems.algorithms.algorithm import Algorithm
+from stagedb.systems.spread import Spread
+
+
+def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
+    """Up to the root and down again: a member sends all of its buffer up, and as much down."""
+    if spread.uniform:
+        steps = sum((_levels(each.members) * spread.dimension(each).latency for each in spread.spans), Fraction(0))
+    else:
+        steps = _levels(spread.members) * spread.latency()
+    return passes * (steps + whole * spread.shared_pace(whole))
+
+
+def applies(spread: Spread) -> bool:
+    """Where any two members reach each other in one step: not along a ring of links."""
+    return all(spread.dimension(each).kind != "ring" for each in spread.spans)
+
+
+def _levels(members: int) -> int:
+    """Levels of a binary tree."""
+    return (members - 1).bit_length()
+
+
+TREE = Algorithm("tree", ("all_reduce",), time, Spread.link_shares, applies)

@@ -1,0 +1,87 @@
+"""A group of ranks on the network dimensions that it spans: what the times of collective algorithms are made of."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stagedb.systems.placement import Along, Placement
+from stagedb.systems.system import Dimension, Network
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A group on a network. Times are in ns; `whole` is the largest buffer of a collective, in bytes."""
+
+    network: Network
+    placement: Placement
+
+    @property
+    def members(self) -> int:
+        """Ranks of the group."""
+        return self.placement.members
+
+    @property
+    def spans(self) -> tuple[Along, ...]:
+        """The group along each dimension that it spans, innermost first."""
+        return self.placement.spans
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every row of a dimension has as many members."""
+        return self.placement.uniform
+
+    def dimension(self, along: Along) -> Dimension:
+        """The network dimension of a span."""
+        return self.network[along.dimension]
+
+    def offers(self, algorithm: str) -> bool:
+        """Whether every dimension that the group spans has hardware for an algorithm of this name."""
+        return all(algorithm in self.dimension(each).algorithms for each in self.spans)
+
+    def latency(self) -> Fraction:
+        """The latency of the slowest step between two members."""
+        return max(
+            along.spacing * dimension.latency if dimension.kind == "ring" else dimension.latency
+            for along in self.spans
+            for dimension in (self.dimension(along),)
+        )
+
+    def hops(self, along: Along) -> int:
+        """Steps from a dimension's first member round to its last, links counted where members are apart."""
+        if self.dimension(along).kind != "ring":
+            return along.members - 1
+        # A row that does not close comes back to its first member the whole way.
+        steps = along.members - 1 if along.wraps else 2 * along.members - 3
+        return steps * along.spacing
+
+    def pace(self, along: Along, whole: Fraction) -> Fraction:
+        """ns a byte of what one member can send along a dimension to the others, all links together."""
+        dimension = self.dimension(along)
+        pace = dimension.pace(whole)
+        if dimension.kind == "fully-connected":
+            # Links to those that are not of the group are idle. A row with one member sends as along one link.
+            return pace * (dimension.places - 1) / max(along.least - 1, 1)
+        if dimension.kind == "ring":
+            # Members that are apart share links with other groups; a row that does not close needs the way back.
+            return pace * along.spacing * (1 if along.wraps else 2)
+        return pace
+
+    def shared_pace(self, whole: Fraction) -> Fraction:
+        """ns a byte of the slowest dimension, where all members inside of a dimension share its links."""
+        paces, inside = [], 1
+        for each in self.spans:
+            paces.append(self.pace(each, whole) / inside)
+            inside *= each.least
+        return max(paces)
+
+    def slowest(self, whole: Fraction) -> str:
+        """The name of the dimension over which one member sends slowest; the outer one where two are alike."""
+        span = max(self.spans, key=lambda each: (self.pace(each, whole), each.dimension))
+        return self.dimension(span).name
+
+    def link_shares(self) -> list[Fraction]:
+        """By dimension, what a member sends in one pass where every link of a tree carries the buffer.
+
+        Shares of the buffer, the mean of all members. A ring along each dimension in turn sends as much: m - 1 m-ths of
+        what the rows inside of it have left.
+        """
+        return [Fraction(each.joins, self.members) for each in self.spans]
