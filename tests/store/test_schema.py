@@ -153,6 +153,7 @@ SCANS = {
     "catalog/graphs": "all graphs",
     "catalog/instances": "all instances",
     "catalog/profiles": "all profiles",
+    "catalog/outdated": "all instances and profiles that an older version wrote",
     "catalog/outdated_instances": "all instances that an older version wrote",
     "catalog/outdated_profiles": "all profiles that an older version wrote",
     # What an interrupted run left: a handful of nodes have these labels, and `state` has no index.
