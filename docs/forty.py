@@ -12,7 +12,7 @@ import yaml
 
 from stagedb.api.client import Stagedb
 from stagedb.api.results import Rows
-from stagedb.cli.output import Format, render
+from stagedb.cli.printed_rows import Format, render
 
 FILE = Path(__file__).with_name("forty-questions.yaml")
 PAGE = Path(__file__).with_name("forty-questions.md")

@@ -68,7 +68,7 @@ def queries() -> str:
 
 def packed_columns() -> str:
     """The columns of a packed file's classes as a table."""
-    from stagedb.export.packed import COLUMNS
+    from stagedb.traces.packed_file import COLUMNS
 
     names = {"<i8": "int64", "<i4": "int32", "|u1": "uint8"}
     rows = ["| column | integers | what |", "|---|---|---|"]
@@ -133,7 +133,7 @@ def _list(names: tuple[str, ...]) -> str:
 
 def strategy_regions() -> str:
     """The regions of a model with the logical axes that rules may partition."""
-    from stagedb.parallel.custom import AXES
+    from stagedb.plans.strategy_files import AXES
 
     return "".join(f"| `{region}` | {', '.join(f'`{axis}`' for axis in axes)} |\n" for region, axes in AXES.items())
 
@@ -251,7 +251,7 @@ def plain_profile() -> str:
 
 def selectors() -> str:
     """What `--scale` may choose, as a table."""
-    from stagedb.profile.whatif import SELECTORS
+    from stagedb.timing.whatif import SELECTORS
 
     rows = [f"| `{word}` | {what} |\n" for word, what in SELECTORS.items()]
     return "".join(["| selector | chooses |\n", "|---|---|\n", *rows])
@@ -277,10 +277,10 @@ def strategy_case() -> str:
 
 def _layer_volume(hidden: int, words: dict[str, object]) -> int:
     """Bytes that a rank sends for one layer in a step: rings send (n - 1)/n of what is gathered or scattered."""
+    from stagedb.build.model_graph import build_graph
+    from stagedb.expressions import evaluate
     from stagedb.models import load_card
-    from stagedb.parallel import Plan
-    from stagedb.parallel.build import build_graph
-    from stagedb.symbols import evaluate
+    from stagedb.plans import Plan
 
     heads = hidden // 128
     sizes = {"hidden": hidden, "heads": heads, "kv_heads": heads, "head_dim": 128, "ffn": hidden * 7 // 2}

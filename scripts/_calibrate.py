@@ -5,7 +5,7 @@ bandwidth, to four rows, as the least sum of squared relative errors. Of the H10
 row; its memory has the A100's share. An efficiency is `most · size / (size + half)`: an operation takes as long as at
 its best rate, and a constant on top. The sizes `half` are round figures (about 60 us of a matmul at its best rate, 2 us
 of the memory; the H100 has the same constants), and so are the efficiencies of messages. Only rows that are
-`calibrated` in `stagedb/reference/step_times.yaml` are read.
+`calibrated` in `stagedb/validation/step_times.yaml` are read.
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import stagedb
-from stagedb.profile import profile_job
-from stagedb.profile.timeline import clock
-from stagedb.profile.times import time_ops
-from stagedb.reference.step_times import PublishedStep, published_steps, step_workload
 from stagedb.systems import Curve, System, load_system
+from stagedb.timing import profile_job
+from stagedb.timing.op_durations import time_ops
+from stagedb.timing.timeline import clock
+from stagedb.validation.step_times import PublishedStep, published_steps, step_workload
 
 MATMUL_HALF, MEMORY_HALF = Fraction(15 * 10**9), Fraction(3 * 10**6)
 """FLOPs of a matmul, and bytes, at which half of the most is reached on an A100."""

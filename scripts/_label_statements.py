@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from stagedb.store.forms import Label, Relationship
 from stagedb.store.schema import OWNERS, RELATIONSHIPS, members
+from stagedb.store.schema_forms import Label, Relationship
 from stagedb.store.statements import directory
 
 FOLDER = "lifecycle"

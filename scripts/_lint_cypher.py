@@ -11,9 +11,9 @@ from itertools import pairwise
 
 from stagedb.errors import UsageError
 from stagedb.store import LABELS, RELATIONSHIPS, Statement, load, names
+from stagedb.store.cypher_tokens import CLOSING, OPENING, Token, returned, tokens
 from stagedb.store.readonly import WRITES, check
 from stagedb.store.statements import HeaderError, directory
-from stagedb.store.tokens import CLOSING, OPENING, Token, returned, tokens
 
 WIDTH = 120
 UNLABELLED = {"schema/is_empty"}

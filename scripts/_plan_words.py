@@ -1,4 +1,4 @@
-"""Writes the words of a plan as keyword arguments, from their declarations in stagedb/parallel/aspects.
+"""Writes the words of a plan as keyword arguments, from their declarations in stagedb/plans/aspects.
 
 Type checkers and editors read the file; the program itself does not need it. `--check` finds out whether it is current.
 """
@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from stagedb.parallel.aspects import GRAPH_WORDS, PLAN_WORDS, Word
+from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, Word
 
 FILE = Path(__file__).parents[1] / "stagedb" / "api" / "words.py"
 WIDTH = 120
@@ -22,7 +22,7 @@ def main() -> int:
     current = FILE.read_text(encoding="utf-8") == text()
     if check:
         if not current:
-            print("stagedb/api/words.py differs from the declared words of a plan: run scripts/plan_words")
+            print("stagedb/api/plan_keywords.py differs from the declared words of a plan: run scripts/plan_words")
         return 0 if current else 1
     if not current:
         FILE.write_text(text(), encoding="utf-8")
@@ -66,7 +66,7 @@ _TYPES: Mapping[type, str] = {tuple: "Sequence[int] | str", list: "Sequence[str]
 
 _FILE = '''"""The words of a plan as keyword arguments, for type checkers and editors.
 
-`scripts/plan_words` writes this file from the declarations in `stagedb.parallel.aspects`: change those.
+`scripts/plan_words` writes this file from the declarations in `stagedb.plans.aspects`: change those.
 """
 
 from collections.abc import Sequence
@@ -74,13 +74,13 @@ from typing import Literal, TypedDict
 
 
 class GraphWords(TypedDict, total=False):
-    """What changes a graph's structure. See `stagedb.parallel.GraphOptions`."""
+    """What changes a graph's structure. See `stagedb.plans.GraphOptions`."""
 
 {graph}
 
 
 class PlanWords(GraphWords, total=False):
-    """How a training step is laid out over ranks. See `stagedb.parallel.Plan`."""
+    """How a training step is laid out over ranks. See `stagedb.plans.Plan`."""
 
 {layout}
 '''

@@ -1,5 +1,5 @@
 // Copy the ops of every block to every place where it is, for all types of ops. A place is a block at a position of a
-// class (stagedb/instance/copies.py draws it): class, chunk, block, position, layer (null outside layers), variant (which
+// class (stagedb/instances/copies.py draws it): class, chunk, block, position, layer (null outside layers), variant (which
 // of the values hold there), here and mark (how the ids of its ops begin and end), peer (stages to the other end of
 // its messages, of a cut), copies: by name of each symbolic op that is copied its order, index and runs.
 // The look-ups by block and by id are indexed. Nodes are made by CREATE, as an interrupted instance is cleared first

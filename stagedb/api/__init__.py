@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stagedb.api.client import Stagedb, connect, model, models
-    from stagedb.api.library import describe
+    from stagedb.api.model_names import describe
+    from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.querying import queries
     from stagedb.api.results import (
         Difference,
@@ -31,9 +32,8 @@ if TYPE_CHECKING:
         kind_of,
         properties,
     )
-    from stagedb.api.timing import durations, system, systems
-    from stagedb.api.traces import unpack, validate
-    from stagedb.api.words import GraphWords, PlanWords
+    from stagedb.api.system_choice import durations, system, systems
+    from stagedb.api.trace_sets import unpack, validate
 
 __all__ = [
     "Difference",

@@ -5,7 +5,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, comparing, library, querying
+from stagedb.api import catalog, comparing, querying
+from stagedb.api import model_names as library
+from stagedb.api.plan_keywords import GraphWords, PlanWords
 from stagedb.api.rebuilding import open_rebuilt
 from stagedb.api.results import (
     Difference,
@@ -19,24 +21,23 @@ from stagedb.api.results import (
     Rows,
     Viewed,
 )
-from stagedb.api.timing import described
-from stagedb.api.traces import WriteProgress
-from stagedb.api.wanted import Clock, find_timed, find_wanted, of_model
-from stagedb.api.words import GraphWords, PlanWords
+from stagedb.api.system_choice import described
+from stagedb.api.trace_sets import WriteProgress
+from stagedb.api.wanted_instances import Clock, find_timed, find_wanted, of_model
 from stagedb.errors import UsageError
-from stagedb.export import Request, export
-from stagedb.export.ranks import shard_ranks
-from stagedb.export.simulator import simulator_inputs
 from stagedb.models import Card, card_names
-from stagedb.parallel import Mesh, typed_words
+from stagedb.plans import Mesh, typed_words
 from stagedb.store import Store, load
-from stagedb.systems.durations import Durations
+from stagedb.systems.measured_durations import Durations
 from stagedb.systems.system import System
+from stagedb.traces import Request, export
+from stagedb.traces.rank_sets import shard_ranks
+from stagedb.traces.simulator_inputs import simulator_inputs
 
 if TYPE_CHECKING:
-    from stagedb.profile import Asked, Scaling
-    from stagedb.profile.recording import Progress
-    from stagedb.views import Job
+    from stagedb.reports import Job
+    from stagedb.timing import Asked, Scaling
+    from stagedb.timing.profile_recording import Progress
 
 
 class Stagedb:
@@ -227,7 +228,7 @@ class Stagedb:
         found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, Clock())
         # Each class is written as a whole, and who was interrupted may have left some out.
         if len(self.store.read("memory/all_peaks", instance=found.id)) < found.classes:
-            from stagedb.profile import analyse, record
+            from stagedb.memory import analyse, record
 
             record(self.store, found.id, analyse(self.store, found.id))
         tables = (_rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors"))
@@ -330,7 +331,7 @@ class Stagedb:
         """
         from stagedb.api import profiling
         from stagedb.api.views import stages_of
-        from stagedb.views import draw
+        from stagedb.reports import draw
 
         stages = stages_of(only)
         asked = profiling.asked_or_profile(profile, system, durations, scale, blocking)
@@ -388,7 +389,7 @@ class Stagedb:
         asked: with what the step is timed, or a profile of the store that says so.
         """
         from stagedb.api.views import check_place, job_of
-        from stagedb.profile import read_profile
+        from stagedb.timing import read_profile
 
         if isinstance(asked, str):
             timed, wanted = find_timed(self.store, asked, target, model, typed_words(words))

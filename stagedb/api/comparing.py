@@ -7,7 +7,7 @@ from typing import Any
 from stagedb.api import catalog, querying
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
-from stagedb.parallel.options import UNSAID
+from stagedb.plans.graph_options import UNSAID
 from stagedb.store import Store
 
 COLUMNS = ("what", "unit", "first", "second", "ratio")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from stagedb.api import catalog
 from stagedb.api.rebuilding import Notice, open_rebuilt, outdated, rebuild
 from stagedb.errors import UsageError
-from stagedb.store import embedded, migrations, open_store, targets
+from stagedb.store import embedded, migrations, open_store
+from stagedb.store import store_targets as targets
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stagedb.api import catalog, timing
+from stagedb.api import catalog
+from stagedb.api import system_choice as timing
 from stagedb.api.results import InstanceInfo, Profile, Rows
 from stagedb.errors import UsageError
-from stagedb.issue.source import read_workload
-from stagedb.profile import Asked, JobProfile, Scaling, blocking_axes, profile_job, record_profile
-from stagedb.profile.recording import Progress
 from stagedb.store import Store
 from stagedb.systems import Durations, System
+from stagedb.timing import Asked, JobProfile, Scaling, blocking_axes, profile_job, record_profile
+from stagedb.timing.profile_recording import Progress
+from stagedb.workload.store_reading import read_workload
 
 PARTS = ("kind", "axis", "phase", "stage")
 """By what the critical path is taken apart."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from stagedb.api import catalog
 from stagedb.errors import StagedbError
-from stagedb.parallel import Plan
+from stagedb.plans import Plan
 from stagedb.store import Store, connect, delete
 
 Notice = Callable[[str], None]
@@ -70,7 +70,7 @@ def _each(
 
 def _instance(store: Store, row: Mapping[str, Any], now: dict[str, str]) -> str:
     """Make an instance again. `now` gets its id, which is another where what decides ids has changed."""
-    from stagedb.instance import instantiate
+    from stagedb.instances import instantiate
 
     made = instantiate(store, row["graph"], Plan.from_mapping(json.loads(row["plan"])), name=row["name"])
     now[row["id"]] = made
@@ -81,9 +81,9 @@ def _instance(store: Store, row: Mapping[str, Any], now: dict[str, str]) -> str:
 
 
 def _profile(store: Store, row: Mapping[str, Any], now: Mapping[str, str]) -> str:
-    from stagedb.issue.source import read_workload
-    from stagedb.profile import profile_job, record_profile
-    from stagedb.profile.asking import asked_of
+    from stagedb.timing import profile_job, record_profile
+    from stagedb.timing.profile_request import asked_of
+    from stagedb.workload.store_reading import read_workload
 
     asked = asked_of(row)
     instance = now.get(row["instance"], row["instance"])

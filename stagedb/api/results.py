@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import pandas as pd
 
-    from stagedb.profile import JobProfile, Merit
     from stagedb.systems import Coverage
+    from stagedb.timing import JobProfile, Merit
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class GraphInfo:
 class InstanceInfo:
     """A graph under one plan. `graph` is its id, `model` the model's name, `ranks` the size of its world.
 
-    `plan` has the plan's words (`stagedb.parallel.Plan.to_dict`), `classes` is the number of rank classes.
+    `plan` has the plan's words (`stagedb.plans.Plan.to_dict`), `classes` is the number of rank classes.
     `new`: this call put it there.
     """
 

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stagedb.api.results import InstanceInfo, ProfileInfo, Viewed
+from stagedb.atomic_files import write_whole
 from stagedb.errors import StagedbError, UsageError
-from stagedb.files import write_whole
-from stagedb.issue.source import read_workload
-from stagedb.profile import Asked, analyse, profile_job
+from stagedb.memory import analyse
+from stagedb.reports import Job, check, render, trace
 from stagedb.store import Store
-from stagedb.views import Job, check, render, trace
+from stagedb.timing import Asked, profile_job
+from stagedb.workload.store_reading import read_workload
 
 HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
 """What files of each kind begin with."""

@@ -5,20 +5,11 @@ import sys
 
 import typer
 
-from stagedb.cli import (
-    catalog,
-    database,
-    diff,
-    export,
-    graphs,
-    memory,
-    models,
-    profile,
-    query,
-    systems,
-    validate,
-    views,
-)
+from stagedb.cli import build_instantiate as graphs
+from stagedb.cli import diff, export, memory, models, profile, query, systems, validate
+from stagedb.cli import ls_show_rm as catalog
+from stagedb.cli import store_command as database
+from stagedb.cli import timeline_report as views
 from stagedb.errors import StagedbError
 
 HELP = """Execution traces of distributed LLM training, in a graph database.

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stagedb.cli.options import Common, option_groups
-from stagedb.cli.output import Format, Output
+from stagedb.cli.printed_rows import Format, Output
+from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stagedb.cli.graphs import count, tell_bubble
-from stagedb.cli.options import Common, option_groups
-from stagedb.cli.plan import PlanWords
+from stagedb.cli.build_instantiate import count, tell_bubble
+from stagedb.cli.plan_options import PlanWords
 from stagedb.cli.progress import progress
+from stagedb.cli.shared_options import Common, option_groups
 
 if TYPE_CHECKING:
     from stagedb.api import Unpacked

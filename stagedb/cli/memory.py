@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.graphs import count
-from stagedb.cli.options import Common, Model, Target, option_groups
-from stagedb.cli.output import Format, Output
-from stagedb.cli.plan import PlanWords
+from stagedb.cli.build_instantiate import count
+from stagedb.cli.plan_options import PlanWords
+from stagedb.cli.printed_rows import Format, Output
+from stagedb.cli.shared_options import Common, Model, Target, option_groups
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:

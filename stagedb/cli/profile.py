@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.graphs import count, tell_bubble
-from stagedb.cli.options import Common, Model, Target, Timing, option_groups
-from stagedb.cli.output import Format, Output
-from stagedb.cli.plan import PlanWords
+from stagedb.cli.build_instantiate import count, tell_bubble
+from stagedb.cli.plan_options import PlanWords
+from stagedb.cli.printed_rows import Format, Output
 from stagedb.cli.progress import progress
+from stagedb.cli.shared_options import Common, Model, Target, Timing, option_groups
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from stagedb.cli.options import Common
+from stagedb.cli.shared_options import Common
 
 PATIENCE = 1.0
 """Seconds that work may take before a bar appears."""

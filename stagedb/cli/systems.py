@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from stagedb.cli.options import Common, option_groups
-from stagedb.cli.output import Output
+from stagedb.cli.printed_rows import Output
+from stagedb.cli.shared_options import Common, option_groups
 
 
 @option_groups

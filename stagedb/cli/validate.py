@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.options import Common, option_groups
-from stagedb.cli.output import Output
+from stagedb.cli.printed_rows import Output
 from stagedb.cli.progress import progress
+from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:
-    from stagedb.reference import Checked, StepTime
+    from stagedb.validation import Checked, StepTime
 
 
 @option_groups
@@ -79,7 +79,8 @@ def _check_traces(directory: Path, replay: bool, output: Output, common: Common)
 
 
 def _check_records(records: Path, only: str | None, output: Output, common: Common) -> None:
-    from stagedb import api, reference
+    from stagedb import api
+    from stagedb import validation as reference
 
     chosen = reference.select(reference.read_records(records), only)
     if not chosen:
@@ -116,7 +117,7 @@ def _tell_peaks(checked: "Sequence[Checked]", common: Common) -> None:
 
 def _check_published(only: str | None, output: Output, common: Common) -> None:
     from stagedb import api
-    from stagedb import reference as references
+    from stagedb import validation as references
 
     steps = [row for row in references.published_steps() if only is None or fnmatch.fnmatchcase(row.title, only)]
     if not steps:

@@ -7,7 +7,7 @@ asks a framework's fields, never its name.
 from collections.abc import Callable, Mapping, Sequence
 
 from stagedb.errors import UsageError
-from stagedb.frameworks.buckets import POLICIES, Bucketing, BucketPolicy, bucket_policy
+from stagedb.frameworks.bucket_policies import POLICIES, Bucketing, BucketPolicy, bucket_policy
 from stagedb.frameworks.framework import DefaultFormats, Framework, FrameworkMemory
 from stagedb.frameworks.megatron import MEGATRON
 from stagedb.frameworks.torch import TORCH

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from stagedb.frameworks.buckets import Bucketing
+from stagedb.frameworks.bucket_policies import Bucketing
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Megatron-LM, and NeMo on top of it, with Transformer Engine's kernels and context parallelism."""
 
-from stagedb.frameworks.buckets import ONE, Bucketing
+from stagedb.frameworks.bucket_policies import ONE, Bucketing
 from stagedb.frameworks.framework import DefaultFormats, Framework, FrameworkMemory
 
 MEGATRON = Framework(

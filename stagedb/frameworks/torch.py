@@ -1,6 +1,6 @@
 """PyTorch's public distributed APIs: DTensor tensor-parallel plans, DDP, FSDP2, `torch.distributed.pipelining`."""
 
-from stagedb.frameworks.buckets import DDP, Bucketing
+from stagedb.frameworks.bucket_policies import DDP, Bucketing
 from stagedb.frameworks.framework import DefaultFormats, Framework, FrameworkMemory
 
 TORCH = Framework(

@@ -5,7 +5,7 @@ forward pass of a card's transformer; it is imported on its own, for it needs th
 """
 
 from stagedb.models.card import Card
+from stagedb.models.card_library import card_names, load_card
 from stagedb.models.hugging_face import from_hugging_face
-from stagedb.models.library import card_names, load_card
 
 __all__ = ["Card", "card_names", "from_hugging_face", "load_card"]

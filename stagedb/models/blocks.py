@@ -7,7 +7,7 @@ Regions name where a strategy's rules differ: `embedding`, `between` (norms, res
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from stagedb.graph.operators import (
+from stagedb.ir.operators import (
     E4M3,
     Activation,
     Add,
@@ -40,7 +40,7 @@ from stagedb.graph.operators import (
     SumExp,
     TokenMean,
 )
-from stagedb.graph.tensors import Tensor, Tracer
+from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.experts import mixture, routing_tables
 
 HIDDEN = ("batch", "seq", "hidden")

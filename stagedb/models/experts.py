@@ -7,7 +7,7 @@ them the collective matcher sends tokens to the ranks of their experts and back.
 
 from typing import Protocol
 
-from stagedb.graph.operators import (
+from stagedb.ir.operators import (
     E4M3,
     Activation,
     Add,
@@ -23,7 +23,7 @@ from stagedb.graph.operators import (
     TopK,
     WeightedSum,
 )
-from stagedb.graph.tensors import Tensor, Tracer
+from stagedb.ir.tensors import Tensor, Tracer
 
 HIDDEN = ("batch", "seq", "hidden")
 CHOICES = ("batch", "seq", "choices")

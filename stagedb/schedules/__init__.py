@@ -6,14 +6,14 @@ A new schedule is a file with a `Schedule`, and a line in the imports and in the
 from collections.abc import Mapping
 
 from stagedb.schedules.breadth_first import BREADTH_FIRST
+from stagedb.schedules.chunk_placement import LOOP, ChunkPlacement
 from stagedb.schedules.gpipe import GPIPE
 from stagedb.schedules.interleaved import INTERLEAVED
 from stagedb.schedules.one_f_one_b import ONE_F_ONE_B
-from stagedb.schedules.placement import LOOP, ChunkPlacement
-from stagedb.schedules.replay import Span, bubble, receiver, replay, unit_cost
+from stagedb.schedules.order_replay import Span, bubble, receiver, replay, unit_cost
+from stagedb.schedules.order_text import EXPLICIT, check_orders, order_text, parse_order
 from stagedb.schedules.schedule import Schedule
 from stagedb.schedules.task import Order, Task, TaskKind, first_and_last, splits
-from stagedb.schedules.text import EXPLICIT, check_orders, order_text, parse_order
 from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
 
 SCHEDULES: Mapping[str, Schedule] = {

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stagedb.schedules.placement import LOOP, ChunkPlacement
+from stagedb.schedules.chunk_placement import LOOP, ChunkPlacement
 from stagedb.schedules.task import Task
 
 

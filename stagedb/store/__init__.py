@@ -8,13 +8,13 @@ into being whole, `delete` and `sweep` remove. Nothing else in stagedb imports t
 
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports
 from stagedb.store.connection import Store, connect, open_store
-from stagedb.store.forms import Label, Property, Relationship
-from stagedb.store.graphs import read_graph, write_graph
 from stagedb.store.leases import Lease, building, delete, sweep
+from stagedb.store.plain_values import Table
 from stagedb.store.schema import LABELS, RELATIONSHIPS
+from stagedb.store.schema_forms import Label, Property, Relationship
 from stagedb.store.statements import Field, Statement, load, names
-from stagedb.store.unknown import unknown_words
-from stagedb.store.values import Table
+from stagedb.store.stored_graphs import read_graph, write_graph
+from stagedb.store.unknown_words import unknown_words
 
 __all__ = [
     "LABELS",

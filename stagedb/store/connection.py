@@ -13,12 +13,14 @@ import neo4j
 import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.store import embedded, queries, targets
-from stagedb.store.columns import graph_properties
+from stagedb.store import embedded
+from stagedb.store import free_queries as queries
+from stagedb.store import store_targets as targets
 from stagedb.store.failures import ConnectionLost, OutOfMemory, is_out_of_memory, translated, unreachable
 from stagedb.store.migrations import Migration, described, pending
+from stagedb.store.plain_values import Table
 from stagedb.store.statements import Statement, load
-from stagedb.store.values import Table
+from stagedb.store.typed_properties import graph_properties
 
 AWAIT_INDEXES: Final = "CALL db.awaitIndexes(60)"
 """Of a server alone: the embedded engine has its indexes at once, and no such procedure."""
@@ -164,7 +166,7 @@ class Store:
                 while self.write(f"schema/{name}").get("done", 0) > 0:
                     pass
             if migration.work:
-                from stagedb.store.graphs import gradient_rows, read_graph
+                from stagedb.store.stored_graphs import gradient_rows, read_graph
 
                 for graph in self.read("schema/graphs_v3"):
                     self.write_rows("build/gradients", gradient_rows(read_graph(self, graph["id"])))

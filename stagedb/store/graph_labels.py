@@ -1,7 +1,7 @@
 """Labels and relationships of symbolic graphs; filled by `stagedb build`."""
 
-from stagedb.parallel.aspects import GRAPH_WORDS
-from stagedb.store.forms import OWNED, Label, Property, Relationship, id_of
+from stagedb.plans.aspects import GRAPH_WORDS
+from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
 
 NUMBER = Property("number", "integer", "its place in the graph")
 PRESENT = Property("present", "string?", "it exists where this expression is above 0; absent: always")

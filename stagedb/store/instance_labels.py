@@ -1,8 +1,8 @@
 """Labels and relationships of instances; filled by `stagedb instantiate`."""
 
-from stagedb.parallel.aspects import FORMAT_WORDS, LAYOUT_WORDS
-from stagedb.store.forms import INSTANCE, OWNED, Label, Property, Relationship, id_of
+from stagedb.plans.aspects import FORMAT_WORDS, LAYOUT_WORDS
 from stagedb.store.graph_labels import DEP_KIND, options
+from stagedb.store.schema_forms import INSTANCE, OWNED, Label, Property, Relationship, id_of
 
 MESH_AXES = ("tp", "cp", "dp", "ep", "pp")
 RANK_GROUPS = ("tp", "kv", "cp", "cpr", "cpa", "data", "dp", "dp_replicate", "ep", "edp", "pp", "embedding")

@@ -1,6 +1,6 @@
 """Labels and relationships of memory over a step; filled by `stagedb memory`."""
 
-from stagedb.store.forms import INSTANCE, Label, Property, Relationship, id_of
+from stagedb.store.schema_forms import INSTANCE, Label, Property, Relationship, id_of
 
 _CLASS = Property("class", "integer", "number of its rank class")
 

@@ -1,6 +1,6 @@
 """Labels and relationships of profiles: a step's lanes, op times, task times and critical path."""
 
-from stagedb.store.forms import INSTANCE, OWNED, Label, Property, Relationship, id_of
+from stagedb.store.schema_forms import INSTANCE, OWNED, Label, Property, Relationship, id_of
 
 _PROFILE = Property("profile", "string", "id of the profile that it belongs to")
 _LANE = (

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from stagedb.errors import UsageError
-from stagedb.store.tokens import Token, UnclosedError, tokens
+from stagedb.store.cypher_tokens import Token, UnclosedError, tokens
 
 _GRAPH = ("CREATE", "MERGE", "INSERT", "SET", "REMOVE", "DELETE", "DETACH", "NODETACH", "DROP", "FOREACH", "LOAD")
 _ADMINISTRATION = ("ALTER", "GRANT", "DENY", "REVOKE", "RENAME", "TRANSACTIONS", "USE")

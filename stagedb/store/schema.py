@@ -7,11 +7,11 @@ relationships; `Rank` is not, because a relationship a rank costs too much (docs
 from collections.abc import Iterator
 from itertools import chain
 
-from stagedb.store.forms import OWNED, Label, Property, Relationship, id_of
 from stagedb.store.graph_labels import GRAPH_LABELS, GRAPH_RELATIONSHIPS
 from stagedb.store.instance_labels import INSTANCE_LABELS, INSTANCE_RELATIONSHIPS
 from stagedb.store.memory_labels import MEMORY_LABELS, MEMORY_RELATIONSHIPS
 from stagedb.store.profile_labels import PROFILE_LABELS, PROFILE_RELATIONSHIPS
+from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
 
 VERSION = 4
 """Version of the schema that this program writes. `Graph`, `Instance` and `Profile` nodes carry it."""

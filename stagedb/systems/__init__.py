@@ -4,11 +4,11 @@
 model's place where there are some.
 """
 
-from stagedb.systems.cost import Costs, Message, Timed, Transfer, Wires, Work
-from stagedb.systems.durations import Coverage, Durations, Measured, Subject, read_durations
-from stagedb.systems.files import DEFAULT, load_system, parse_system, system_names
-from stagedb.systems.placement import Placement, crossed, place
+from stagedb.systems.cost_model import Costs, Message, Timed, Transfer, Wires, Work
+from stagedb.systems.group_placement import Placement, crossed, place
+from stagedb.systems.measured_durations import Coverage, Durations, Measured, Subject, read_durations
 from stagedb.systems.system import Accelerator, Curve, Dimension, Overlap, System
+from stagedb.systems.system_files import DEFAULT, load_system, parse_system, system_names
 
 __all__ = [
     "DEFAULT",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stagedb.systems.placement import Along, Placement
+from stagedb.systems.group_placement import Along, Placement
 from stagedb.systems.system import Dimension, Network
 
 

@@ -1,7 +1,7 @@
 """A system that a workload runs on: accelerators, the network between them, and what may overlap.
 
 Units: GB/s is a byte a nanosecond (10^9 bytes a second), TFLOP/s a thousand FLOPs a nanosecond. All numbers are exact
-fractions of what a file says; a rate may be infinite. Files are read by `stagedb.systems.files`.
+fractions of what a file says; a rate may be infinite. Files are read by `stagedb.systems.system_files`.
 """
 
 import math

@@ -6,11 +6,11 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
-from stagedb.issue.columns import RECV, TYPES
-from stagedb.issue.source import read_workload
-from stagedb.profile import JobProfile, network_of
 from stagedb.store import Store
-from tests.graph.tiny import card
+from stagedb.timing import JobProfile, network_of
+from stagedb.workload.instance_columns import RECV, TYPES
+from stagedb.workload.store_reading import read_workload
+from tests.ir.tiny import card
 
 Key = tuple[str, str, str | None, str]
 

@@ -7,14 +7,15 @@ import pytest
 
 from stagedb.api import Profile, Stagedb
 from stagedb.api.querying import find, queries
+from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.issue.columns import TYPES, Workload
-from stagedb.issue.source import read_workload
-from stagedb.parallel import GraphOptions
-from stagedb.parallel.build import build_graph
-from stagedb.profile import analyse, network_of
+from stagedb.memory import analyse
+from stagedb.plans import GraphOptions
 from stagedb.store import Store, names
-from tests.graph.tiny import card
+from stagedb.timing import network_of
+from stagedb.workload.instance_columns import TYPES, Workload
+from stagedb.workload.store_reading import read_workload
+from tests.ir.tiny import card
 
 Rows = list[tuple[Any, ...]]
 

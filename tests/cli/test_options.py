@@ -8,13 +8,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from stagedb.api.words import GraphWords as GraphKeywords
-from stagedb.api.words import PlanWords as PlanKeywords
-from stagedb.cli.options import Common, option_groups
-from stagedb.cli.output import Output
-from stagedb.cli.plan import GraphWords, PlanWords
+from stagedb.api.plan_keywords import GraphWords as GraphKeywords
+from stagedb.api.plan_keywords import PlanWords as PlanKeywords
+from stagedb.cli.plan_options import GraphWords, PlanWords
+from stagedb.cli.printed_rows import Output
+from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
-from stagedb.parallel import WORDS, GraphOptions
+from stagedb.plans import WORDS, GraphOptions
 
 NOT_YET: set[str] = set()
 """Words of a plan that nothing can be done with so far."""

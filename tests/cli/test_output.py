@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagedb.cli.output import Format, Output
+from stagedb.cli.printed_rows import Format, Output
 from stagedb.errors import StagedbError, UsageError
 
 COLUMNS = ("axis", "bytes", "ranks", "sound", "note")
@@ -109,7 +109,7 @@ def test_a_failed_write_keeps_the_old_file_and_names_the_option(tmp_path: Path) 
 
 @given(st.lists(st.tuples(st.text(), st.integers(), st.none() | st.text()), max_size=5))
 def test_csv_and_json_tell_the_same(rows: list[tuple[Any, ...]]) -> None:
-    from stagedb.cli.output import render
+    from stagedb.cli.printed_rows import render
 
     columns = ("a", "b", "c")
     objects = json.loads(render(Format.JSON, columns, rows, False))

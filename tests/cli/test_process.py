@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stagedb.cli.build_instantiate import bubble
 from stagedb.cli.export import size
-from stagedb.cli.graphs import bubble
 from tests.cli.conftest import Run
 
 HEAVY = ("neo4j", "sympy", "pandas", "pyarrow", "numpy", "rich.table", "google.protobuf", "stagedb.store")

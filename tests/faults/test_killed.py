@@ -15,10 +15,10 @@ import psutil
 import pytest
 import yaml
 
-from stagedb.export.validation import validate_traces
 from stagedb.store import Store, embedded
-from tests.export.written import files_of
-from tests.graph.tiny import card
+from stagedb.traces.set_validation import validate_traces
+from tests.ir.tiny import card
+from tests.traces.written import files_of
 
 ROOT = Path(__file__).parents[2]
 POINTS = ["build.tensors", "instantiate.ops", "instantiate.ranks", "export.file", "export.write", "export.rename"]

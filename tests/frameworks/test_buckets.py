@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stagedb.errors import StagedbError
 from stagedb.frameworks import bucket_policy
-from stagedb.frameworks.buckets import DDP_FIRST, DDP_LATER, MIB
+from stagedb.frameworks.bucket_policies import DDP_FIRST, DDP_LATER, MIB
 
 sizes_of_weights = st.lists(st.integers(1, 40 * MIB), max_size=60)
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from stagedb.api import Stagedb
+from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS, POLICIES, Bucketing, Framework, find_framework
-from stagedb.frameworks.buckets import DDP, EACH, ONE, UNIT
+from stagedb.frameworks.bucket_policies import DDP, EACH, ONE, UNIT
 from stagedb.frameworks.megatron import MEGATRON
 from stagedb.frameworks.torch import TORCH
-from stagedb.graph.symbolic import SymGraph
-from stagedb.parallel import Dtypes, Plan
-from stagedb.parallel.build import build_graph
-from stagedb.parallel.options import CP_KINDS, GraphOptions
+from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.plans import Dtypes, Plan
+from stagedb.plans.graph_options import CP_KINDS, GraphOptions
 from stagedb.store import Store
-from tests.graph.tiny import card
+from tests.ir.tiny import card
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = sorted(

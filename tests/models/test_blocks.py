@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from stagedb.build.model_graph import build_graph
+from stagedb.expressions import evaluate
 from stagedb.models import card_names, load_card
-from stagedb.parallel import GraphOptions
-from stagedb.parallel.build import build_graph
-from stagedb.symbols import evaluate
+from stagedb.plans import GraphOptions
 
 
 @pytest.mark.parametrize("name", card_names())

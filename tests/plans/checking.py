@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from stagedb.api import Stagedb, validate
-from stagedb.export import Report
+from stagedb.traces import Report
 
 Plans = list[Mapping[str, Any]]
 

@@ -11,12 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
-from stagedb.graph.interpreter import Interpreter
-from stagedb.graph.layout import Layout, parse_layout
-from stagedb.graph.operators import Array, Place, Receive, Redistribution, Rotate, Send
-from stagedb.graph.sharing import group_of
-from stagedb.graph.symbolic import BlockSpec, SymOp, SymTensor, Template
-from stagedb.symbols import evaluate
+from stagedb.build.sharing import group_of
+from stagedb.expressions import evaluate
+from stagedb.ir.interpreter import Interpreter
+from stagedb.ir.layouts import Layout, parse_layout
+from stagedb.ir.operators import Array, Place, Receive, Redistribution, Rotate, Send
+from stagedb.ir.symbolic_graph import BlockSpec, SymOp, SymTensor, Template
 
 Value = list[Array]
 """What each rank of a stage holds of a tensor, in the order of `SimulatedMesh.ranks`."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stagedb.graph import SymGraph
-from stagedb.graph.operators import Array
-from stagedb.instance.layout import Block, lay_out
+from stagedb.expressions import evaluate
+from stagedb.instances.stage_blocks import Block, lay_out
+from stagedb.ir import SymGraph
+from stagedb.ir.operators import Array
 from stagedb.schedules import stage_orders
-from stagedb.symbols import evaluate
-from tests.graph.environments import BATCH, SEQ, environment
+from tests.ir.environments import BATCH, SEQ, environment
 from tests.semantics.stage import Key
 from tests.semantics.step import Pipeline, Run, run, weight_shapes
 

@@ -9,8 +9,8 @@ from collections.abc import Generator, Mapping, MutableMapping, Sequence
 
 import numpy as np
 
-from stagedb.graph.operators import Array
-from stagedb.graph.symbolic import OpType, SymOp, SymTensor, Template, When
+from stagedb.ir.operators import Array
+from stagedb.ir.symbolic_graph import OpType, SymOp, SymTensor, Template, When
 from tests.semantics.mesh import SimulatedMesh, Update, Value
 
 Key = tuple[str, int]

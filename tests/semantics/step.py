@@ -11,9 +11,9 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from stagedb.graph.operators import Array
-from stagedb.graph.symbolic import SymGraph
-from stagedb.symbols import evaluate
+from stagedb.expressions import evaluate
+from stagedb.ir.operators import Array
+from stagedb.ir.symbolic_graph import SymGraph
 from tests.semantics.mesh import SimulatedMesh, Value
 from tests.semantics.stage import (
     BACKWARD,

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from stagedb.graph.interpreter import gradient_names, run_block
-from stagedb.graph.operators import Array
-from stagedb.parallel import GraphOptions
-from stagedb.parallel.build import build_graph
-from tests.graph.environments import environment
-from tests.graph.tiny import card
+from stagedb.build.model_graph import build_graph
+from stagedb.ir.interpreter import gradient_names, run_block
+from stagedb.ir.operators import Array
+from stagedb.plans import GraphOptions
+from tests.ir.environments import environment
+from tests.ir.tiny import card
 from tests.semantics.running import Example, example
 from tests.semantics.step import Run, positions
 from tests.semantics.test_partitioned import agree

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.graph import SymGraph
-from stagedb.graph.symbolic import SymOp
-from stagedb.parallel import GraphOptions, Plan, groups
-from stagedb.parallel.build import build_graph
-from stagedb.parallel.custom import AXES, MESH, WHOLE
-from stagedb.parallel.options import CpKind
-from stagedb.symbols import evaluate
-from tests.graph.environments import environment
-from tests.graph.tiny import card
+from stagedb.expressions import evaluate
+from stagedb.ir import SymGraph
+from stagedb.ir.symbolic_graph import SymOp
+from stagedb.plans import GraphOptions, Plan, groups
+from stagedb.plans.graph_options import CpKind
+from stagedb.plans.strategy_files import AXES, MESH, WHOLE
+from tests.ir.environments import environment
+from tests.ir.tiny import card
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.step import Run
 from tests.semantics.test_partitioned import agree

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.parallel import GraphOptions, Plan
-from stagedb.parallel.build import build_graph
+from stagedb.expressions import evaluate
+from stagedb.plans import GraphOptions, Plan
 from stagedb.schedules import SCHEDULES
-from stagedb.symbols import evaluate
-from tests.graph.environments import environment
-from tests.graph.tiny import card
+from tests.ir.environments import environment
+from tests.ir.tiny import card
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.step import Run
 from tests.semantics.test_experts import assert_same

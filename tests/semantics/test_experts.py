@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
-from stagedb.graph import SymGraph
-from stagedb.parallel import GraphOptions, Plan
-from stagedb.parallel.build import build_graph
-from stagedb.symbols import evaluate
-from tests.graph.environments import environment
-from tests.graph.tiny import card
+from stagedb.expressions import evaluate
+from stagedb.ir import SymGraph
+from stagedb.plans import GraphOptions, Plan
+from tests.ir.environments import environment
+from tests.ir.tiny import card
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.step import Run, run
 

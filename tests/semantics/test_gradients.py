@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from stagedb.parallel import GraphOptions
-from stagedb.parallel.build import build_graph
-from tests.graph.tiny import card
+from stagedb.build.model_graph import build_graph
+from stagedb.plans import GraphOptions
+from tests.ir.tiny import card
 from tests.semantics.running import example
 
 OPTIONS = {

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.graph.operators import RMSNorm, dump
-from stagedb.graph.symbolic import SymOp
-from stagedb.parallel import GraphOptions
-from stagedb.parallel.build import build_graph
-from stagedb.parallel.options import CP_CHUNKS, CP_KINDS, RINGS, CpChunks, CpKind
-from stagedb.symbols import evaluate
-from tests.graph.environments import environment
-from tests.graph.tiny import card
+from stagedb.build.model_graph import build_graph
+from stagedb.expressions import evaluate
+from stagedb.ir.operators import RMSNorm, dump
+from stagedb.ir.symbolic_graph import SymOp
+from stagedb.plans import GraphOptions
+from stagedb.plans.graph_options import CP_CHUNKS, CP_KINDS, RINGS, CpChunks, CpKind
+from tests.ir.environments import environment
+from tests.ir.tiny import card
 from tests.semantics.running import Example, example
 from tests.semantics.step import Run
 

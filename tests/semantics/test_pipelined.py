@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.graph import SymGraph, SymOp, Template, When
-from stagedb.parallel import GraphOptions
-from stagedb.parallel.build import build_graph
+from stagedb.build.model_graph import build_graph
+from stagedb.ir import SymGraph, SymOp, Template, When
+from stagedb.plans import GraphOptions
 from stagedb.schedules import SCHEDULES
-from tests.graph.environments import BATCH, SEQ, environment
-from tests.graph.tiny import card
+from tests.ir.environments import BATCH, SEQ, environment
+from tests.ir.tiny import card
 from tests.semantics.mesh import SimulatedMesh, Value
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.stage import Key, Stage

@@ -1,7 +1,7 @@
 """Symbolic graphs in the store: written once, read back equal."""
 
 from stagedb.store import Store, read_graph, write_graph
-from tests.instance.small_graph import small_graph
+from tests.instances.small_graph import small_graph
 
 
 def test_a_graph_is_read_back_as_it_was_written(store: Store) -> None:

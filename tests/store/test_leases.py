@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError
 from stagedb.models import load_card
-from stagedb.parallel import GraphOptions
-from stagedb.parallel.build import build_graph
+from stagedb.plans import GraphOptions
 from stagedb.store import Store, building, connect, delete, embedded, leases, read_graph, sweep, write_graph
-from tests.instance.small_graph import small_graph
+from tests.instances.small_graph import small_graph
 from tests.store.bare import bare_graph
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ POINTS = ("tensors", "ops", "edges")
 
 WRITE = """
 from stagedb.store import connect, write_graph
-from tests.instance.small_graph import small_graph
+from tests.instances.small_graph import small_graph
 from tests.store.bare import bare_graph
 from tests.store.bare import bare_graph
 with connect() as store:

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.store import Store, queries, write_graph
-from tests.instance.small_graph import small_graph
+from stagedb.store import Store, write_graph
+from stagedb.store import free_queries as queries
+from tests.instances.small_graph import small_graph
 
 
 def test_rows_and_columns(store: Store) -> None:

@@ -4,20 +4,21 @@ import re
 from typing import Any
 
 from scripts import _label_statements
+from stagedb.build.graph_identity import model_sizes
 from stagedb.frameworks import find_framework
-from stagedb.instance import instantiate
-from stagedb.issue.source import read_workload
+from stagedb.instances import instantiate
+from stagedb.memory import analyse, record
 from stagedb.models import card_names, load_card
-from stagedb.parallel import WORDS, Plan
-from stagedb.parallel.identity import model_sizes
-from stagedb.parallel.words import OPTION_WORDS
-from stagedb.profile import analyse, profile_job, record, record_profile
+from stagedb.plans import WORDS, Plan
+from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.store import LABELS, RELATIONSHIPS, Store, delete, load, names, schema, write_graph
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
 from stagedb.store.statements import directory
-from tests.instance.small_graph import small_graph
-from tests.profile.plain import PLAIN
+from stagedb.timing import profile_job, record_profile
+from stagedb.workload.store_reading import read_workload
+from tests.instances.small_graph import small_graph
+from tests.timing.plain import PLAIN
 
 EIGHT = Plan(tp=2, dp=2, pp=2, seq_len=16)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.store.targets import Target, choose, home
+from stagedb.store.store_targets import Target, choose, home
 
 CONFIG = """
 default = "team"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.systems import Accelerator, Costs, Curve, Dimension, Message, System, Timed, Transfer, Work, load_system
 from stagedb.systems.algorithms import COLLECTIVES
-from stagedb.systems.cost import time_message, time_transfer, time_work
+from stagedb.systems.cost_model import time_message, time_transfer, time_work
 
 CHIP = Accelerator("chip", {"bf16": Fraction(100), "fp8": Fraction(200)}, Fraction(1000), Fraction(32), Fraction(0))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.systems import Dimension, Message, load_system, parse_system
 from stagedb.systems.algorithms import COLLECTIVES
-from stagedb.systems.cost import time_message
+from stagedb.systems.cost_model import time_message
 
 
 def switch(size: int, latency: int = 0, *, nvls: bool = True, kind: str = "switch") -> tuple[Dimension, ...]:

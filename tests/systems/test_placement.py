@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
 from stagedb.systems import place
-from stagedb.systems.placement import Along, crossed
+from stagedb.systems.group_placement import Along, crossed
 
 
 @pytest.mark.parametrize(

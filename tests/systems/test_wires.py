@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stagedb.systems import Dimension, Durations, Measured, Message, Subject, Timed, Transfer, Wires, load_system
 from stagedb.systems.algorithms import COLLECTIVES
-from stagedb.systems.cost import time_message, time_transfer
+from stagedb.systems.cost_model import time_message, time_transfer
 
 Send = tuple[int, int, Fraction]
 """From which rank, to which, bytes."""

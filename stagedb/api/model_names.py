@@ -1,0 +1,144 @@
+"""What a word that names a model means: a card of the library, a file, or a graph that the store holds."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stagedb.api import catalog
+from stagedb.api.results import GraphInfo
+from stagedb.build.graph_identity import graph_key, model_sizes
+from stagedb.errors import UsageError
+from stagedb.models import Card, card_names, load_card
+from stagedb.plans import GraphOptions, Plan, plan_for
+from stagedb.plans.context_checks import with_habit
+from stagedb.plans.written_words import OPTION_WORDS
+from stagedb.store import Store, write_graph
+
+FILE_ENDINGS = (".yaml", ".yml", ".json", ".toml")
+
+
+def find_card(word: str) -> Card | None:
+    """The card that a name of the library, or a path, stands for; None for other words.
+
+    Raises UsageError for a path that holds no card.
+    """
+    if word in card_names():
+        return load_card(word)
+    if word.endswith(FILE_ENDINGS) or "/" in word or (Path(word) / "config.json").is_file():
+        return load_card(Path(word))
+    return None
+
+
+def card(word: str) -> Card:
+    """The card of a model that needs no store. Raises UsageError, with the near names, where there is none."""
+    found = find_card(word)
+    if found is None:
+        raise unknown_model(word)
+    return found
+
+
+def unknown_model(word: str, store: Store | None = None) -> UsageError:
+    """The error for a word that means nothing, with the names near it."""
+    names = [*card_names(), *(graph.name for graph in catalog.graphs(store))] if store else [*card_names()]
+    return UsageError(
+        f"unknown model {word!r}{catalog.near(word, names)}; `stagedb models` lists the library, "
+        "and MODEL may also be the path of a card or of a Hugging Face config.json"
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """A graph that may have to be built yet: it is in the store, or its card makes it."""
+
+    options: GraphOptions
+    sizes: Mapping[str, int]
+    origin: GraphInfo | Card
+
+    def plan(self, words: Mapping[str, object]) -> Plan:
+        """The plan that the words say for this model, checked. Raises UsageError; nothing has been written by then."""
+        default = {"seq_len": self.sizes["S"]} if "S" in self.sizes else {}
+        return plan_for({**default, **words, **self.options.to_dict()}, self.sizes)
+
+    def in_store(self, store: Store) -> GraphInfo:
+        """The graph, built now if the store lacks it."""
+        if isinstance(self.origin, GraphInfo):
+            return self.origin
+        from stagedb.build.model_graph import build_graph
+
+        graph = build_graph(self.origin, self.options)
+        new = write_graph(store, graph)
+        return dataclasses.replace(_by_key(store, graph.key), new=new)
+
+
+def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Source:
+    """The graph that a word and the words of a plan ask for: of a card, else by id, else by name in the store.
+
+    A card in place of the word stands for itself. Raises UsageError for an unknown word (with the near names), and for
+    options that a stored graph does not have.
+    """
+    said = {option: value for option, value in words.items() if option in OPTION_WORDS}
+    card = word if isinstance(word, Card) else find_card(word)
+    if card is not None:
+        return _of_card(store, card, _options(words, said))
+    word = str(word)
+    graph = catalog.find_graph(store, word) or _by_name(store, word, _options(words, said))
+    if graph is None:
+        raise unknown_model(word, store)
+    options = GraphOptions(**graph.options)
+    for option, value in said.items():
+        if getattr(options, option) != getattr(GraphOptions(**{**graph.options, option: value}), option):
+            raise UsageError(
+                f"graph {graph.id[: catalog.SHORT_ID]} has {option} {getattr(options, option)}, not {value}: an option "
+                f"of a graph cannot be changed; name the model instead (--model {graph.name}) with "
+                "all options of the plan, or leave the option out"
+            )
+    return Source(options, graph.sizes, graph)
+
+
+def _options(words: Mapping[str, Any], said: Mapping[str, Any]) -> GraphOptions:
+    """The options that words mean where no graph has its own: with the framework's defaults."""
+    wanted = GraphOptions(**said)
+    return wanted if "cp_kind" in said else with_habit(wanted, words.get("cp", 1), words.get("ulysses", 1))
+
+
+def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
+    key = graph_key(card, options)
+    known = next((graph for graph in catalog.graphs(store) if graph.id == key), None)
+    if known is not None:
+        return Source(options, known.sizes, known)
+    return Source(options, model_sizes(card, options.framework), card)
+
+
+def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None:
+    named = [graph for graph in catalog.graphs(store) if graph.name == word]
+    found = next((graph for graph in named if graph.options == options.to_dict()), None)
+    if named and found is None:
+        held = "; ".join(f"{graph.id[: catalog.SHORT_ID]} ({describe(graph.options)})" for graph in named)
+        raise UsageError(
+            f"{word} has no model card here, and none of its graphs in the store has these options. "
+            f"The store holds {held}: give one of these ids, or its options"
+        )
+    return found
+
+
+def _by_key(store: Store, key: str) -> GraphInfo:
+    return next(graph for graph in catalog.graphs(store) if graph.id == key)
+
+
+def describe(words: Mapping[str, object]) -> str:
+    """A plan's words, or a graph's options, in short: what differs from the defaults."""
+    usual = Plan().to_dict()
+    recipe_usual = Plan(options=GraphOptions(recipe=str(words.get("recipe", usual["recipe"])))).to_dict()
+    parts = []
+    for word, value in words.items():
+        if value == usual.get(word) or (word.endswith("dtype") and value == recipe_usual.get(word)):
+            continue
+        name = word.replace("_", "-")
+        if isinstance(value, bool):
+            parts.append(name if value else f"no-{name}")
+        elif value is not None:
+            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            parts.append(f"{name} {text}")
+    return " ".join(parts) or "default options"

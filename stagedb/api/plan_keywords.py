@@ -1,0 +1,120 @@
+"""The words of a plan as keyword arguments, for type checkers and editors.
+
+`scripts/plan_words` writes this file from the declarations in `stagedb.plans.aspects`: change those.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+
+class GraphWords(TypedDict, total=False):
+    """What changes a graph's structure. See `stagedb.plans.GraphOptions`."""
+
+    recipe: str
+    """The framework that the graph follows. [torch]"""
+    attention: Literal["fused", "math"]
+    """One flash-like kernel, or matmuls and a softmax. [fused]"""
+    dropout: float
+    """Dropout probability. [0]"""
+    kernels: Literal["fused", "eager"]
+    """Fused element-wise kernels, or one a primitive as autograd runs. [fused]"""
+    sp: bool
+    """Sequence parallelism between tensor-parallel regions. [no-sp]"""
+    shared_input: bool
+    """Gather a tensor-parallel region's input once, or for each matmul on its own. [shared-input]"""
+    loss_parallel: bool
+    """Cross-entropy on vocabulary-parallel logits, or on gathered ones. [loss-parallel]"""
+    strategy: str
+    """Sharding rules of your own, by region of the model (YAML)."""
+    zero: Literal[0, 1, 2, 3]
+    """Sharded over dp: nothing, the optimizer's state, gradients, parameters. [0]"""
+    reshard: bool
+    """With --zero 3, give parameters back after the forward. [reshard]"""
+    grad_sync: bool
+    """Reduce gradients over dp after each micro-batch, or after the last. [as the framework does]"""
+    recompute: Literal["none", "full", "core", "pointwise", "operators"]
+    """What a layer's backward computes again: all, the attention core, all but matmuls, or what
+    --recompute-operators names. [none]"""
+    recompute_operators: Sequence[str] | str
+    """Operators of a layer, each with all under its name, such as attn_norm,ffn.gate."""
+    early_stop: bool
+    """Recompute only what the backward reads, or all. [torch: early-stop; megatron: all]"""
+    cp_kind: Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
+    """How the ranks of --cp compute attention: allgather-kv, ring-allgather, ring-alltoall, ring-p2p, ulysses or
+    ulysses-ring. [torch: ring-allgather; megatron: ring-p2p]"""
+    cp_chunks: Literal["none", "balanced", "contiguous"]
+    """Which part of a sequence a rank of --cp has: balanced (a chunk from the front and one from the back) or
+    contiguous. [balanced where the kind can]"""
+    cp_grad_sync: bool
+    """Reduce gradients over cp, too, or over dp alone. [cp-grad-sync]"""
+    expert_tp: bool
+    """Tensor parallelism partitions each expert too, or its ranks (with --sp) have whole ones, among those of --ep.
+    [expert-tp]"""
+    ep_sync: bool
+    """Reduce over ep the gradients of all but experts; without, copies drift apart. [ep-sync]"""
+    scatter_gather: bool
+    """Of what ranks of tp hold alike each sends its part to the next stage, which gathers it; or each sends the
+    whole. [no-scatter-gather]"""
+    matmul_dtype: Literal["same", "fp8"]
+    """Operands of linear layers: as --dtype, or cast to fp8. [same]"""
+
+
+class PlanWords(GraphWords, total=False):
+    """How a training step is laid out over ranks. See `stagedb.plans.Plan`."""
+
+    ranks: int
+    """World size; gives dp = N / (tp x pp x cp) where --dp is not given."""
+    tp: int
+    """Tensor parallelism. [1]"""
+    pp: int
+    """Pipeline stages. [1]"""
+    dp: int
+    """Data parallelism. [from --ranks, else 1]"""
+    cp: int
+    """Context parallelism: ranks that share a sequence. [1]"""
+    ep: int
+    """Expert parallelism, among the ranks of dp x cp (with --no-expert-tp also of tp): N divides them and the
+    experts. [1]"""
+    rank_order: Sequence[str] | str
+    """Mesh axes, innermost first. [tp,cp,dp,pp]"""
+    micro_batch_size: int
+    """Sequences of one micro-batch on a data-parallel rank. [1]"""
+    global_batch_size: int
+    """Sequences of one step. [one micro-batch a data-parallel rank]"""
+    seq_len: int
+    """Tokens of a sequence. [what the model was trained with]"""
+    schedule: str
+    """Order of micro-batches on the stages: gpipe, all forwards, then all backwards; 1f1b, a warm-up of forwards,
+    then a forward and a backward in turn; interleaved, 1F1B over several chunks of layers a stage; zb-h1, 1F1B with
+    split backwards, whose weight gradients fill the bubble; breadth-first, all micro-batches through one chunk of
+    layers after the other; or a YAML or JSON file with each stage's. [1f1b]"""
+    virtual_stages: int
+    """Chunks of layers on each stage; 1f1b is then interleaved. [1]"""
+    task_order: Sequence[str] | str
+    """With schedule explicit: the tasks of each stage in order, as text (F0 F1 B0 B1)."""
+    layers_per_stage: Sequence[int] | str
+    """Layers of each stage. [evenly, the remainder to the early stages]"""
+    ulysses: int
+    """With --cp-kind ulysses-ring: neighbours that exchange heads, in a ring over cp / N. [1]"""
+    capacity_factor: float
+    """Slots of an expert, as a multiple of its even share. [dropless]"""
+    expert_load: Sequence[int] | str
+    """How many choices of tokens go to each expert: a YAML or JSON list, or numbers as 3,1,2,2. [even]"""
+    hsdp: int
+    """Copies of what is sharded, each on dp / N neighbouring ranks. [1]"""
+    recompute_every: int
+    """Recompute in every K-th layer of a stage alone. [1]"""
+    dtype: Literal["bf16", "fp16", "fp32"]
+    """Activations, and every format that no other option gives. [bf16]"""
+    param_dtype: Literal["bf16", "fp16", "fp32"]
+    """Parameters. [--dtype; torch: fp32 with fp16]"""
+    grad_dtype: Literal["bf16", "fp16", "fp32"]
+    """Gradients. [torch: as parameters; megatron: fp32]"""
+    reduce_dtype: Literal["bf16", "fp16", "fp32"]
+    """Gradients while they are reduced. [as gradients]"""
+    opt_dtype: Literal["bf16", "fp32"]
+    """Optimizer moments. [torch: as parameters; megatron: fp32]"""
+    master_dtype: Literal["none", "fp32"]
+    """The optimizer's own copy of parameters. [torch: none; megatron: fp32 unless parameters are]"""
+    logits_dtype: Literal["bf16", "fp16", "fp32"]
+    """Logits in the loss and their gradient. [fp32]"""

@@ -1,0 +1,70 @@
+"""Systems and measured durations: what gives an instance a clock. Needs no store."""
+
+from pathlib import Path
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.systems.measured_durations import Durations, read_durations
+from stagedb.systems.system import Dimension, System, plain
+from stagedb.systems.system_files import DEFAULT, load_system, system_names
+
+
+def systems() -> list[dict[str, Any]]:
+    """The presets: one row a system, with rates in TFLOP/s and GB/s, and its network, innermost dimension first."""
+    return [_row(name) for name in system_names()]
+
+
+def system(name: str | Path) -> dict[str, Any]:
+    """One system, by a preset's name or a file's path, field by field as its file has them: `network[0].bandwidth`.
+
+    UsageError for unknown names, and with file, line and key for a file that describes none.
+    """
+    return dict(_flat("", load_system(name).to_dict()))
+
+
+def durations(path: Path | str) -> Durations:
+    """Measured durations: a table (.csv, .parquet), or a Chakra trace of a run (.et, or a directory of them).
+
+    UsageError, with file, row and column, for a table that cannot be right; StagedbError for a damaged trace.
+    """
+    path = Path(path)
+    if path.suffix == ".et" or path.is_dir():
+        from stagedb.traces.durations_from_traces import trace_durations
+
+        return trace_durations(path)
+    if path.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"{path}: measured durations come as .csv or .parquet, or as Chakra traces (.et)")
+    return read_durations(path)
+
+
+def described(system: str | Path | System | None) -> System:
+    """What a preset's name or a file's path describes; the default preset where none is said."""
+    return system if isinstance(system, System) else load_system(system or DEFAULT)
+
+
+def _row(name: str) -> dict[str, Any]:
+    found = load_system(name)
+    accelerator = found.accelerator
+    peak = {dtype: plain(rate) for dtype, rate in accelerator.peak.items()}
+    return {
+        "name": found.name,
+        "accelerator": accelerator.name,
+        "bf16_tflops": peak.get("bf16"),
+        "fp8_tflops": peak.get("fp8"),
+        "memory_gb": plain(accelerator.capacity),
+        "memory_gb_s": plain(accelerator.bandwidth),
+        "network": ", ".join(map(_said, found.dimensions)),
+    }
+
+
+def _said(each: Dimension) -> str:
+    size = "" if each.size is None else f"{each.size} x "
+    return f"{size}{each.name} {plain(each.bandwidth)} GB/s"
+
+
+def _flat(key: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [row for name, each in value.items() for row in _flat(f"{key}.{name}" if key else name, each)]
+    if isinstance(value, list) and value and isinstance(value[0], dict | str):
+        return [row for at, each in enumerate(value) for row in _flat(f"{key}[{at}]", each)]
+    return [(key, value)]

@@ -1,0 +1,150 @@
+"""Which instance is meant: one of the store, one under a changed plan, or a model's; and making what is missing."""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stagedb.api import catalog
+from stagedb.api import model_names as library
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
+from stagedb.errors import UsageError
+from stagedb.models import Card, card_names
+from stagedb.plans import Plan
+from stagedb.plans.schedule_checks import follows_from_chunks
+from stagedb.plans.written_words import DTYPE_WORDS
+from stagedb.store import Store
+
+DEFAULT_MODEL = "llama3-70b"
+DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
+"""What an export from an empty store is of, where nothing is said."""
+
+
+class Clock:
+    """Seconds of one stage of work after another."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """The stage that ends now."""
+        now = time.perf_counter()
+        self.seconds[stage] = now - self._since
+        self._since = now
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An instance that may have to be made yet: checked, and nothing written so far."""
+
+    source: library.Source
+    plan: Plan
+    name: str | None
+    there: InstanceInfo | None = None
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self.source.origin.name
+
+    def make(self, store: Store, clock: Clock) -> InstanceInfo:
+        """The instance; it and its graph are put into the store where they are not there."""
+        from stagedb.instances import instantiate
+
+        if self.there is not None:
+            return self.there
+        graph = self.source.in_store(store)
+        clock.lap("build")
+        before = {instance.id for instance in catalog.instances(store)}
+        made = instantiate(store, graph.id, self.plan, name=self.name)
+        found = next(instance for instance in catalog.instances(store) if instance.id == made)
+        clock.lap("instantiate")
+        return dataclasses.replace(found, new=made not in before)
+
+
+def of_model(store: Store, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> Wanted:
+    """A model, or a graph of the store, under the plan that words say."""
+    source = library.find_source(store, target, words)
+    return Wanted(source, source.plan(words), name)
+
+
+def find_wanted(store: Store, target: str | None, model: str | Card | None, words: Mapping[str, Any]) -> Wanted:
+    """What a request is about that names an instance, or a model, or neither.
+
+    Neither is the newest instance, or in an empty store `DEFAULT_MODEL`. Words change the plan of an instance. Raises
+    UsageError where both are said, or what is said is not there.
+    """
+    if target is not None and model is not None:
+        raise UsageError(f"both an instance ({target}) and --model say what is meant: leave one out")
+    if model is not None:
+        return of_model(store, model, words)
+    if target is None and not catalog.instances(store):
+        return of_model(store, DEFAULT_MODEL, {**DEFAULT_WORDS, **words})
+    if target in card_names() and catalog.find_instance(store, str(target)) is None:
+        raise UsageError(
+            f"{target} is a model, and the store holds no instance of it: --model {target} with the options of a "
+            "plan makes one"
+        )
+    instance = catalog.the_instance(store, target)
+    source = library.find_source(store, instance.graph, words)
+    return Wanted(source, source.plan(_changed(instance.plan, words)), None, None if words else instance)
+
+
+def find_timed(
+    store: Store, profile: str, target: str | None, model: str | Card | None, words: Mapping[str, Any]
+) -> tuple[ProfileInfo, Wanted]:
+    """A profile by id or name, and its instance.
+
+    target, model and words, where something is said, mean what they mean to `find_wanted`; words alone change the plan
+    of the profile's instance. UsageError where they lead to another instance than the profile's.
+    """
+    wanted = None if target is None and model is None else find_wanted(store, target, model, words)
+    there = None if wanted is None else _there(store, wanted)
+    # Of several profiles with one name that of the instance is meant.
+    mine = [] if there is None else [each for each in catalog.profiles(store) if each.instance == there.id]
+    found = catalog.find_profile(store, profile, mine) or catalog.the_profile(store, profile)
+    if wanted is None:
+        wanted = find_wanted(store, found.instance, None, words)
+        there = _there(store, wanted)
+    if there is None or there.id != found.instance:
+        asked = "another, which is not in the store" if there is None else f"{_named(there.id, there.name)}"
+        raise UsageError(
+            f"profile {found.id[: catalog.SHORT_ID]} is of instance {_named(found.instance, found.instance_name)}, and "
+            f"what else is said means {asked}: leave out INSTANCE, --model and the options of the plan, or profile "
+            "what they mean (`stagedb profile` takes the same) and name that profile"
+        )
+    return found, dataclasses.replace(wanted, there=there)
+
+
+def _there(store: Store, wanted: Wanted) -> InstanceInfo | None:
+    """The instance of the store that is wanted, if it has been made."""
+    from stagedb.instances import in_full
+
+    if wanted.there is not None or not isinstance(wanted.source.origin, GraphInfo):
+        return wanted.there
+    layers, graph = wanted.source.sizes["L"], wanted.source.origin.id
+    plan = in_full(wanted.plan, layers)
+    of_graph = (each for each in catalog.instances(store) if each.graph == graph)
+    return next((each for each in of_graph if in_full(Plan.from_mapping(each.plan), layers) == plan), None)
+
+
+def _named(id: str, name: str) -> str:
+    return f"{id[: catalog.SHORT_ID]} ({name})"
+
+
+def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan's words with others on top: a new number of ranks changes dp, a new dtype what follows from it."""
+    said = {**plan, **words}
+    if "ranks" in words and "dp" not in words:
+        said["dp"] = None
+    if "schedule" in words:
+        said |= {word: words.get(word) for word in ("virtual_stages", "task_order")}
+    elif "virtual_stages" in words and follows_from_chunks(plan.get("schedule")):
+        said["schedule"] = None  # as the number of chunks has it
+    if "dtype" in words:
+        said |= {word: words.get(word) for word in DTYPE_WORDS if word != "dtype"}
+    elif "param_dtype" in words:
+        said |= {word: words.get(word) for word in ("grad_dtype", "reduce_dtype", "opt_dtype", "master_dtype")}
+    return said

@@ -1,0 +1,274 @@
+"""From laid-out blocks to the stored form: costs, step operators, gradient buckets, messages between stages, edges."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from stagedb.build.block import LaidOut
+from stagedb.build.costs import Sizes
+from stagedb.build.edges import data_edges, either, with_bypasses, without_repeats
+from stagedb.build.operations import sym_op
+from stagedb.build.optimizer_step import MASTER, Tie, is_master, step
+from stagedb.build.sharing import PHASES, Habits, all_buckets, bucket_ops, shard_elements, shards
+from stagedb.expressions import canonical, parse, symbol
+from stagedb.ir.layouts import Layout, Partitioned
+from stagedb.ir.operators import Redistribution, dump
+from stagedb.ir.symbolic_graph import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
+from stagedb.ir.tensors import Operation, Tensor
+
+AGAIN = symbol("runs") - 1
+"""1 in a layer that recomputes what the graph's options say, else 0."""
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """The rows of a graph."""
+
+    blocks: tuple[BlockSpec, ...]
+    tensors: tuple[SymTensor, ...]
+    ops: tuple[SymOp, ...]
+    edges: tuple[SymEdge, ...]
+
+
+def assemble(
+    blocks: tuple[LaidOut, ...],
+    sizes: Sizes,
+    habits: Habits,
+    tie: Tie | None,
+    buffers: tuple[tuple[Tensor, Layout], ...] = (),
+    scattered: bool = False,
+) -> Assembled:
+    """All rows of the graph whose blocks stand in this order. `buffers` are held on every stage, in their layouts.
+
+    scattered: ranks of tp send parts of what they hold alike to the next stage, which gathers them.
+    """
+    ops: list[SymOp] = []
+    tensors: dict[str, SymTensor] = {}
+    used: set[str] = set()
+    for block in blocks:
+        once_a_step, step_tensors, layouts, buckets = step(block, habits, tie)
+        rows = [*block.operations, *once_a_step]
+        ops += [sym_op(block, op, i, sizes, layouts, habits, tie) for i, op in enumerate(rows)]
+        weight_rows = _weights(block, rows, sizes, layouts, buckets, habits, tie)
+        storages = {op.outputs[0].name: op.inputs[0].name for op in rows if op.operator.in_place}
+        others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
+        for tensor in others:
+            if tensor.role != "weight":
+                tensors[tensor.name] = dataclasses.replace(
+                    _sym_tensor(block.plan.name, tensor, sizes, layouts[tensor.name]),
+                    present=_present_tensor(block, tensor, tie),
+                    repeats=block.repeats.get(tensor.name),
+                    storage=storages.get(tensor.name),
+                    kept=tensor.name in block.kept,
+                )
+        tensors |= weight_rows
+        used |= {name for row in weight_rows.values() for name in (*row.buckets, *row.gathers)}
+    tensors = _share_tied_gradients(tensors, tie)
+    ops += bucket_ops([bucket for bucket in all_buckets(habits) if bucket.name in used])
+    cut_ops, cut_tensors = _cut(blocks, sizes, scattered)
+    ops += cut_ops
+    tensors |= {tensor.name: tensor for tensor in cut_tensors}
+    tensors |= {tensor.name: _sym_tensor("stage", tensor, sizes, layout) for tensor, layout in buffers}
+    specs = tuple(_spec(block) for block in blocks)
+    tied = None if tie is None else (tensors[tie.first].grads[-1], f"{blocks[0].plan.name}.optimizer")
+    edges = with_bypasses(ops, data_edges(specs, ops, tied))
+    repeats = {name: of for block in blocks for name, of in block.repeats.items()}
+    if repeats:
+        once = without_repeats(ops, repeats)
+        edges = either(edges, with_bypasses(once, data_edges(specs, once, tied)), AGAIN)
+        ops = [_if_again(op) if op.phase == "recompute" else op for op in ops]
+    return Assembled(specs, tuple(tensors.values()), tuple(ops), edges)
+
+
+def _if_again(op: SymOp) -> SymOp:
+    present = AGAIN if op.present is None else sympy.Min(parse(op.present), AGAIN)
+    return dataclasses.replace(op, present=canonical(present))
+
+
+def _spec(block: LaidOut) -> BlockSpec:
+    def name(tensor: Tensor | None) -> str | None:
+        return None if tensor is None else tensor.name
+
+    ports = map(name, (block.input, block.output, block.output_gradient, block.input_gradient))
+    return BlockSpec(block.plan.name, block.plan.repeat, *ports)
+
+
+def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | None:
+    """Under which condition a master copy, or what is computed again, is there; None for all else.
+
+    A tied copy has a master copy where stages part it.
+    """
+    if tensor.name in block.repeats:
+        return canonical(AGAIN)
+    if not is_master(tensor):
+        return None
+    parted = tie is not None and tensor.name.startswith(f"{tie.second}.")
+    return canonical(sympy.Min(MASTER, symbol("pp") - 1) if parted else MASTER)
+
+
+def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> SymTensor:
+    return SymTensor(
+        name=tensor.name,
+        block=block,
+        role=tensor.role,
+        dtype=tensor.dtype,
+        axes=tensor.axes,
+        shape=tuple(map(canonical, sizes.shape(tensor))),
+        local=tuple(map(canonical, sizes.local_shape(tensor, layout))),
+        layout=layout.texts(),
+        bytes=canonical(sizes.bytes(tensor, layout)),
+    )
+
+
+def _weights(
+    block: LaidOut,
+    operations: list[Operation],
+    sizes: Sizes,
+    layouts: Mapping[str, Layout],
+    buckets: Mapping[str, list[str]],
+    habits: Habits,
+    tie: Tie | None,
+) -> dict[str, SymTensor]:
+    rows = {}
+    copies = {weight.name: {weight.name} for weight in block.weights}
+    for op in operations:
+        for name in copies.keys() & {t.name for t in op.inputs}:
+            if isinstance(op.operator, Redistribution):
+                copies[name] |= {t.name for t in op.outputs}
+    for order, weight in enumerate(block.weights):
+        layout = layouts[weight.name]
+        copy = tie is not None and weight.name == tie.second
+        shard = shard_elements(sizes.local_shape(weight, layout), block.rows[weight.name], shards(layout))
+        sharded: dict[str, Any] = {
+            "rows": block.rows[weight.name],
+            "shard": canonical(shard),
+            "gathers": tuple(bucket.name for bucket in habits.parameters if bucket.takes(layout)),
+            "readers": tuple(op.name for op in operations if copies[weight.name] & {t.name for t in op.inputs}),
+        }
+        rows[weight.name] = SymTensor(
+            **{
+                **vars(_sym_tensor(block.plan.name, weight, sizes, layout)),
+                "order": order,
+                "elements": canonical(sizes.elements(weight, layout)),
+                "buckets": tuple(buckets[weight.name]),
+                "grads": _made_with(block, block.gradients[weight.name]),
+                "tied": tie.first if tie is not None and copy else None,
+                "present": canonical(symbol("pp") - 1) if copy else None,
+                **(sharded if habits.optimizer else {}),
+            }
+        )
+    return rows
+
+
+def _made_with(block: LaidOut, grad: Tensor) -> tuple[str, ...]:
+    """The operation that makes a weight's gradient and, where it is issued later, its twin for the input.
+
+    Frameworks hand a gradient on when the whole backward of the layer has run, so a bucket waits for both.
+    """
+    names = {op.name: i for i, op in enumerate(block.operations)}
+    (maker,) = [op for op in block.operations if grad.name in {t.name for t in op.outputs}]
+    if isinstance(maker.operator, Redistribution):
+        return (*_made_with(block, maker.inputs[0]), maker.name)
+    twin = f"{maker.origin}.input_gradient"
+    return (maker.name, twin) if names.get(twin, -1) > names[maker.name] else (maker.name,)
+
+
+def _share_tied_gradients(tensors: dict[str, SymTensor], tie: Tie | None) -> dict[str, SymTensor]:
+    """Where one stage holds both ends of a tie, the first weight's gradient is made by both ends' operations."""
+    if tie is None:
+        return tensors
+    first, second = tensors[tie.first], tensors[tie.second]
+    last = 0 if second.grads[-1].endswith(".input_gradient") else -1
+    grads, readers = (*first.grads, second.grads[last]), (*first.readers, *second.readers)
+    shared = SymTensor(**{**vars(first), "grads": grads, "readers": readers})
+    return {**tensors, tie.first: shared}
+
+
+def _cut(blocks: tuple[LaidOut, ...], sizes: Sizes, scattered: bool) -> tuple[list[SymOp], list[SymTensor]]:
+    """The messages between stages: hidden states onward, their gradients back, in the layout between blocks.
+
+    Blocks read what is `cut.recv_…` and leave `cut.send_…`, whole also where messages are scattered.
+    """
+    source = blocks[0]
+    if source.output is None or source.output_gradient is None:
+        return [], []
+    tensors: list[SymTensor] = []
+    ops: list[SymOp] = []
+    for word, tensor, template in (
+        ("forward", source.output, Template.FORWARD),
+        ("backward", source.output_gradient, Template.INPUT_GRADIENT),
+    ):
+        layout = source.layouts[tensor.name]
+        made = _scattered if scattered else _whole
+        for op, rows in made(word, tensor, template, layout, sizes):
+            ops.append(dataclasses.replace(op, order=len(ops)))
+            tensors += rows
+    return ops, tensors
+
+
+Message = Iterator[tuple[SymOp, list[SymTensor]]]
+"""The ops of a message, and the tensors that are new with each."""
+
+
+def _whole(word: str, tensor: Tensor, template: Template, layout: Layout, sizes: Sizes) -> Message:
+    for kind in ("recv", "send"):
+        row = _cut_tensor(f"{kind}_{word}", tensor, layout, sizes)
+        yield _end(kind, word, template, row, row.bytes), [row]
+
+
+def _scattered(word: str, tensor: Tensor, template: Template, layout: Layout, sizes: Sizes) -> Message:
+    """Megatron's scatter/gather: a rank of tp sends its part, a view, and parts are gathered where they are received.
+
+    The part is one of a flat tensor, whose outermost axis is the sequence.
+    """
+    row = _cut_tensor(f"recv_{word}", tensor, layout, sizes)
+    part = _cut_tensor(f"part_{word}", tensor, layout.with_("tp", Partitioned("seq")), sizes)
+    yield _end("recv", word, template, part, part.bytes), [part]
+    gather = SymOp(
+        name=f"cut.gather_{word}",
+        block="cut",
+        template=template,
+        type=OpType.COLLECTIVE,
+        kind="all_gather",
+        phase=PHASES[template],
+        when=When.EVERY,
+        order=0,
+        reads=(part.name,),
+        writes=(row.name,),
+        axis="tp",
+        comm_bytes=part.bytes,
+        comm_out_bytes=row.bytes,
+        dtype=row.dtype,
+        semantics=dump(Redistribution("all_gather", "tp", source="seq")),
+    )
+    yield gather, [row]
+    whole = _cut_tensor(f"send_{word}", tensor, layout, sizes)
+    send = _end("send", word, template, whole, part.bytes)
+    yield dataclasses.replace(send, semantics=dump(Redistribution("slice", "tp", target="seq"))), [whole]
+
+
+def _cut_tensor(name: str, like: Tensor, layout: Layout, sizes: Sizes) -> SymTensor:
+    return _sym_tensor("cut", Tensor(f"cut.{name}", like.axes, like.dtype, like.role), sizes, layout)
+
+
+def _end(kind: str, word: str, template: Template, row: SymTensor, message: str) -> SymOp:
+    """One end of a message of so many bytes: what it sends or receives is a tensor."""
+    return SymOp(
+        name=f"cut.{kind}_{word}",
+        block="cut",
+        template=template,
+        type=OpType(kind),
+        kind=kind,
+        phase=PHASES[template],
+        when=When.EVERY,
+        order=0,
+        reads=(row.name,) if kind == "send" else (),
+        writes=(row.name,) if kind == "recv" else (),
+        axis="pp",
+        comm_bytes=message,
+        comm_out_bytes=message,
+        dtype=row.dtype,
+    )

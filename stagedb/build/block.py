@@ -1,0 +1,180 @@
+"""A block laid out on the mesh: its forward, its derived backward, its gradients' way to the optimizer."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from stagedb.build.recomputation import Part, cached, recompute
+from stagedb.build.ring_turns import spell_out, with_both_ends
+from stagedb.ir.autodiff import differentiate
+from stagedb.ir.collective_matcher import Matching, Rules, match, redistribution, wanted
+from stagedb.ir.layouts import MESH_AXES, Layout, Partial
+from stagedb.ir.redistribution_order import next_move
+from stagedb.ir.tensors import Operation, Tensor, Tracer
+
+PORT_REGION = "between"
+"""The region whose rules lay out what blocks hand to each other."""
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """How one block is traced. `trace` writes the forward and returns the block's result.
+
+    It gets the block's input: for a block without `input` (the first) a tensor that nothing makes. `loss`: its result
+    is the loss, whose gradient starts the backward; else it hands the result on and waits for its gradient.
+    `recomputed`: the part of the forward that the backward runs once more. `cut_gradients`: a gradient that is
+    made whole of a weight that is not is cut at once; else the step does it.
+    """
+
+    name: str
+    repeat: str
+    trace: Callable[[Tracer, Tensor], Tensor]
+    input: bool
+    loss: bool
+    recomputed: Part | None = None
+    cut_gradients: bool = True
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """A block's operations in issue order with all redistributions; names of what it takes and hands on."""
+
+    plan: BlockPlan
+    operations: tuple[Operation, ...]
+    layouts: Mapping[str, Layout]
+    weights: tuple[Tensor, ...]
+    rows: Mapping[str, int]  # by weight: how many of its first axes sharding takes as one dimension
+    gradients: Mapping[str, Tensor]  # by weight
+    repeats: Mapping[str, str]  # by tensor that the backward computes again: that which it repeats
+    given: tuple[Tensor, ...]  # tensors that no operation of the block makes, weights apart
+    input: Tensor | None
+    output: Tensor | None
+    output_gradient: Tensor | None
+    input_gradient: Tensor | None
+    kept: frozenset[str] = frozenset()  # tensors that live until the backward whatever reads them there
+
+
+def lay_out(
+    plan: BlockPlan,
+    rules: Rules,
+    choices: Matching,
+    hidden: tuple[str, ...],
+    weight_gradient_first: Callable[[bool], bool],
+    stored: Rules | None = None,
+) -> LaidOut:
+    """Trace a block's forward, derive its backward, and match the layouts of both.
+
+    stored: by region how its weights are kept, where that is not as its operators want them.
+    """
+    tracer = Tracer(plan.name, weight_gradient_first=weight_gradient_first)
+    port_tensor = tracer.tensor("input", hidden, "act", "activation")
+    result = plan.trace(tracer, port_tensor)
+    x = port_tensor if plan.input else None
+    arriving = tracer.gradient(result, f"{result.name}.gradient")
+    grads = differentiate(tracer, {result.name: arriving})
+
+    made = {tensor.name for op in tracer.operations for tensor in op.outputs}
+    given = {
+        tensor.name: tensor
+        for op in tracer.operations
+        for tensor in op.inputs
+        if tensor.name not in made and tensor.role != "weight"
+    }
+    port = wanted(hidden, rules[PORT_REGION])
+    regions = {tensor.name: op.region for op in reversed(tracer.operations) for tensor in op.inputs}
+    held = {**rules, **(stored or {})}
+    layouts = {tensor.name: wanted(tensor.axes, held[regions[tensor.name]]) for tensor in tracer.weights}
+    layouts |= {name: wanted(tensor.axes, rules[regions[name]]) for name, tensor in given.items()}
+    leave: dict[str, Layout] = {}
+    if x is not None:
+        layouts[x.name] = port
+        leave[grads[x.name].name] = port
+    if not plan.loss:
+        layouts[arriving.name] = port
+        leave[result.name] = port
+    matched, handed = match(tracer.operations, rules, choices, layouts, leave)
+    repeats = dict[str, str]()
+    gradients, layouts = {weight.name: grads[weight.name] for weight in tracer.weights}, dict(matched.layouts)
+    operations = spell_out(matched.operations, layouts)
+    operations = _led_to_parts(operations, tracer.weights, gradients, layouts, plan.cut_gradients)
+    kept = frozenset() if plan.recomputed is None else cached(operations, plan.recomputed)
+    if plan.recomputed is not None:
+        operations, repeats = recompute(operations, plan.recomputed)
+    return LaidOut(
+        plan=plan,
+        operations=with_both_ends(operations),
+        layouts={**layouts, **{name: layouts[of] for name, of in repeats.items()}},
+        weights=tuple(tracer.weights),
+        rows=tracer.rows,
+        gradients=gradients,
+        repeats=repeats,
+        given=tuple(given.values()),
+        input=x,
+        output=None if plan.loss else handed[result.name],
+        output_gradient=None if plan.loss else arriving,
+        input_gradient=handed[grads[x.name].name] if x is not None else None,
+        kept=kept,
+    )
+
+
+def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Operation) -> Operation | None:
+    """What leads a gradient towards the parts that its weight is kept in, on one mesh axis; None where it is in them.
+
+    A sum for a weight that is whole stays partial: it is reduced as one of many. The new tensor's layout is added; the
+    operation is issued as `like`.
+    """
+    have, want = layouts[gradient.name], layouts[weight.name]
+    for mesh_axis in have.partials():
+        if want.on(mesh_axis) is None:
+            want = want.with_(mesh_axis, have.on(mesh_axis))
+    differ = [mesh_axis for mesh_axis in reversed(MESH_AXES) if have.on(mesh_axis) != want.on(mesh_axis)]
+    if not differ:
+        return None
+    # What is to be summed goes first: slices may wait for the step, sums that have been started may not.
+    mesh_axis, goal = next_move(have, want, sorted(differ, key=lambda m: not isinstance(have.on(m), Partial)))
+    move = redistribution(mesh_axis, have.on(mesh_axis), goal)
+    part = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
+    layouts[part.name] = have.with_(mesh_axis, goal)
+    return dataclasses.replace(like, name=part.name, operator=move, inputs=(gradient,), outputs=(part,))
+
+
+def summed(block: LaidOut, weight: str, over: Iterable[str]) -> LaidOut:
+    """The block with the gradient of a weight summed over mesh axes where it is made, and not with others."""
+    operations, gradients, layouts = list(block.operations), dict(block.gradients), dict(block.layouts)
+    for mesh_axis in over:
+        gradient = gradients[weight]
+        at = next(i for i, op in enumerate(operations) if gradient in op.outputs)
+        move = redistribution(mesh_axis, layouts[gradient.name].on(mesh_axis), None)
+        whole = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
+        layouts[whole.name] = layouts[gradient.name].with_(mesh_axis, None)
+        like = dataclasses.replace(operations[at], name=whole.name, operator=move, inputs=(gradient,), outputs=(whole,))
+        operations.insert(at + 1, like)
+        gradients[weight] = whole
+    return dataclasses.replace(block, operations=tuple(operations), gradients=gradients, layouts=layouts)
+
+
+def _only_cut(have: Layout, want: Layout) -> bool:
+    """Whether nothing is left but slices."""
+    return all(have.on(m) in (None, p) for m, p in want.placements) and all(
+        isinstance(p, Partial) or want.on(m) == p for m, p in have.placements
+    )
+
+
+def _led_to_parts(
+    operations: tuple[Operation, ...],
+    weights: Iterable[Tensor],
+    gradients: dict[str, Tensor],
+    layouts: dict[str, Layout],
+    slices: bool,
+) -> tuple[Operation, ...]:
+    """Send at once what does not lie as its weight is kept; cut what is whole, unless the step does that."""
+    rows = list(operations)
+    for weight in weights:
+        at = next(i for i, op in enumerate(rows) if gradients[weight.name] in op.outputs)
+        while (part := cut(gradients[weight.name], layouts, weight, rows[at])) is not None:
+            if not slices and _only_cut(layouts[gradients[weight.name].name], layouts[weight.name]):
+                break
+            at += 1
+            rows.insert(at, part)
+            gradients[weight.name] = part.outputs[0]
+    return tuple(rows)

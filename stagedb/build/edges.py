@@ -1,0 +1,152 @@
+"""Dataflow between operators of a block, across blocks, and around collectives that groups of one member leave out."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import sympy
+
+from stagedb.expressions import canonical, parse, symbol
+from stagedb.ir.symbolic_graph import BlockSpec, EdgeKind, Hop, OpType, SymEdge, SymOp
+
+
+def data_edges(blocks: tuple[BlockSpec, ...], ops: list[SymOp], tied: tuple[str, str] | None) -> list[SymEdge]:
+    """Every read of a value that another operator writes.
+
+    tied: the operator that makes the second half of a tied weight's gradient, and the one that waits for it where both
+    ends stand on one stage.
+    """
+    writers: dict[str, str] = {}
+    edges: dict[SymEdge, None] = {}
+    turns = {name: op.name for op in ops if op.times is not None for name in op.writes}
+    for op in ops:
+        for name in op.reads:
+            if name in op.previous:
+                edges[SymEdge(turns[name], op.name, EdgeKind.DATA, Hop.TURN)] = None
+            elif name in writers and writers[name] != op.name:
+                edges[SymEdge(writers[name], op.name, EdgeKind.DATA, Hop.SAME)] = None
+        # Weights and optimizer states are updated in place: the step writes what it reads.
+        writers |= {name: op.name for name in op.writes if name not in op.reads or op.times is not None}
+    readers: dict[str, list[str]] = defaultdict(list)
+    for op in ops:
+        for name in op.reads:
+            readers[name].append(op.name)
+    for edge in (*_between(blocks, writers, readers), *_turn(blocks, writers, readers), *_sent(ops, [*edges])):
+        edges.setdefault(edge, None)
+    if tied is not None:
+        together = canonical(2 - symbol("pp"))
+        edges[SymEdge(tied[0], tied[1], EdgeKind.DATA, Hop.BLOCK, together)] = None
+    return list(edges)
+
+
+def _between(
+    blocks: tuple[BlockSpec, ...], writers: dict[str, str], readers: dict[str, list[str]]
+) -> Iterable[SymEdge]:
+    """A block's input is its predecessor's output; which blocks can be neighbours follows from their order."""
+    for i, before in enumerate(blocks):
+        for j, after in enumerate(blocks):
+            if j not in (i, i + 1) and not _skippable(blocks, i, j):
+                continue
+            if i == j and before.repeat == "1":
+                continue
+            yield from _hop(writers, readers, before.output, after.input, Hop.PREVIOUS)
+            yield from _hop(writers, readers, after.input_gradient, before.output_gradient, Hop.NEXT)
+    for block in blocks:
+        yield from _hop(writers, readers, "cut.recv_forward", block.input, Hop.PREVIOUS)
+        yield from _hop(writers, readers, block.output, "cut.send_forward", Hop.PREVIOUS)
+        yield from _hop(writers, readers, "cut.recv_backward", block.output_gradient, Hop.NEXT)
+        yield from _hop(writers, readers, block.input_gradient, "cut.send_backward", Hop.NEXT)
+
+
+def _turn(blocks: tuple[BlockSpec, ...], writers: dict[str, str], readers: dict[str, list[str]]) -> Iterable[SymEdge]:
+    """The backward begins when the loss is there, though its gradient is a constant that reads nothing."""
+    for block in blocks:
+        if block.output is None:
+            loss = f"{block.name}.loss"
+            for reader in readers[f"{loss}.gradient"]:
+                yield SymEdge(writers[loss], reader, EdgeKind.PROGRAM, Hop.SAME)
+
+
+def _sent(ops: list[SymOp], edges: list[SymEdge]) -> Iterable[SymEdge]:
+    """A loop sends no message before all is there that its computing waits for: one call begins both."""
+    loops = {op.name: (op.block, op.loop) for op in ops if op.times is not None}
+    sends = {loops[op.name]: op.name for op in ops if op.type is OpType.SEND and op.times is not None}
+    known = {(edge.source, edge.target) for edge in edges}
+    for edge in edges:
+        send = sends.get(loops.get(edge.target, ("", None)))
+        if send is not None and edge.source not in loops and (edge.source, send) not in known:
+            yield SymEdge(edge.source, send, EdgeKind.PROGRAM, edge.hop)
+
+
+def _skippable(blocks: tuple[BlockSpec, ...], i: int, j: int) -> bool:
+    """Whether only repeated blocks (which a stage may have none of) stand between."""
+    return i < j and all(block.repeat != "1" for block in blocks[i + 1 : j])
+
+
+def _hop(
+    writers: dict[str, str], readers: dict[str, list[str]], source: str | None, target: str | None, hop: Hop
+) -> Iterable[SymEdge]:
+    if source is None or target is None or source not in writers:
+        return
+    for reader in readers[target]:
+        yield SymEdge(writers[source], reader, EdgeKind.DATA, hop)
+
+
+def absent(present: str) -> sympy.Expr:
+    """Above 0 exactly where `present` (a degree minus one) is not."""
+    return 1 - parse(present)
+
+
+def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]:
+    """The edges, and for every path through operators that may be left out one edge for where they are."""
+    # What a loop's turn leaves out, its last turn's exchange, nothing of that turn reads.
+    optional = {
+        op.name: op.present
+        for op in ops
+        if op.present is not None and op.block not in ("bucket", "cut") and op.times is None
+    }
+    leaving: dict[str, list[SymEdge]] = defaultdict(list)
+    for edge in edges:
+        leaving[edge.source].append(edge)
+    found: dict[SymEdge, None] = dict.fromkeys(edges)
+
+    def walk(start: SymEdge, hop: Hop, missing: tuple[str, ...]) -> None:
+        """`start` leads to an optional operator: connect its source to what follows."""
+        name = missing[-1]
+        if optional[name] == optional.get(start.source):
+            return  # the two are left out together
+        for edge in leaving[name]:
+            if hop is not Hop.SAME and edge.hop is not Hop.SAME:
+                raise ValueError(f"a path over {name} leaves its block twice")
+            onward = edge.hop if hop is Hop.SAME else hop
+            conditions = sorted({optional[m] or "" for m in missing})
+            gone = sympy.Min(*(absent(c) for c in conditions)) if len(conditions) > 1 else absent(conditions[0])
+            found[SymEdge(start.source, edge.target, EdgeKind.DATA, onward, canonical(gone))] = None
+            if edge.target in optional:
+                walk(start, onward, (*missing, edge.target))
+
+    for edge in edges:
+        # Where both ends are optional on one condition, they are missing together.
+        if edge.target in optional and optional.get(edge.source) != optional[edge.target]:
+            walk(edge, edge.hop, (edge.target,))
+    return tuple(found)
+
+
+def either(edges: Iterable[SymEdge], others: Iterable[SymEdge], condition: sympy.Expr) -> tuple[SymEdge, ...]:
+    """The edges where a condition is 1, and the others where it is 0; those of both always."""
+    first, second = dict.fromkeys(edges), dict.fromkeys(others)
+    return (
+        *(edge if edge in second else _where(edge, condition) for edge in first),
+        *(_where(edge, 1 - condition) for edge in second if edge not in first),
+    )
+
+
+def _where(edge: SymEdge, condition: sympy.Expr) -> SymEdge:
+    both = condition if edge.present is None else sympy.Min(parse(edge.present), condition)
+    return dataclasses.replace(edge, present=canonical(both))
+
+
+def without_repeats(ops: list[SymOp], repeats: Mapping[str, str]) -> list[SymOp]:
+    """The operators of a graph that recomputes nothing: its backward reads what the forward has made."""
+    kept = [op for op in ops if not any(name in repeats for name in op.writes)]
+    return [dataclasses.replace(op, reads=tuple(repeats.get(name, name) for name in op.reads)) for op in kept]

@@ -1,0 +1,233 @@
+"""A model under one strategy and one framework as a symbolic graph."""
+
+import difflib
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+
+import sympy
+
+from stagedb.build.assembly import assemble
+from stagedb.build.block import BlockPlan, LaidOut, lay_out
+from stagedb.build.costs import Sizes
+from stagedb.build.graph_identity import graph_key, model_sizes
+from stagedb.build.optimizer_step import Tie
+from stagedb.build.recomputation import Part
+from stagedb.build.strategy_support import check_named, tied_alike
+from stagedb.build.zero_buckets import habits
+from stagedb.errors import UsageError
+from stagedb.expressions import symbol
+from stagedb.frameworks import Framework
+from stagedb.ir.collective_matcher import Matching, wanted
+from stagedb.ir.operators import Operator, PartAttention, Passing, Redistribution, RingAttention
+from stagedb.ir.symbolic_graph import SymGraph, Template
+from stagedb.ir.tensors import Operation
+from stagedb.models import blocks
+from stagedb.models.card import Card
+from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.strategies import kept, rules, slot_axes
+from stagedb.plans.strategy_checks import check_routed
+from stagedb.plans.strategy_files import parse_strategy
+
+_RINGS: Mapping[str, Passing] = {
+    "ring-allgather": "gathered",
+    "ring-alltoall": "rotated",
+    "ring-p2p": "sent",
+    "ulysses-ring": "sent",
+}
+
+
+def _style(card: Card, options: GraphOptions, framework: Framework) -> blocks.Style:
+    always = framework.fused_projections == "always"
+    return blocks.Style(
+        pack_qkv=always or card.positions == "learned",
+        pack_gate=always,
+        row_bias=framework.row_bias,
+        fp8=options.matmul_dtype == "fp8",
+        embedding_dropout=framework.embedding_dropout,
+        attention=options.attention,
+        eager=options.kernels == "eager",
+        dropout=options.dropout,
+        loss_parallel=options.loss_parallel,
+        apart=options.cp_kind != "none",
+        explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and framework.explicit_mask,
+        core=_core_of(options),
+        routing_tables=framework.routing_tables,
+    )
+
+
+def _core_of(options: GraphOptions) -> Operator | None:
+    """The attention of ranks that share a sequence, where it is not that of one rank."""
+    balanced = options.cp_chunks == "balanced"
+    if options.cp_kind in _RINGS:
+        return RingAttention(_RINGS[options.cp_kind], "cpr" if options.cp_kind == "ulysses-ring" else "cp", balanced)
+    return PartAttention(balanced=balanced) if options.calls_by_part else None
+
+
+def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
+    vocabulary = symbol("V")
+    if framework.vocabulary_multiple is not None:
+        multiple = framework.vocabulary_multiple * symbol("tp")
+        vocabulary = multiple * sympy.ceiling(vocabulary / multiple)
+    parts = sympy.Mul(*map(symbol, slot_axes(options)))
+    routed = symbol("B") * symbol("S") * symbol("K") * symbol("capacity")
+    most = symbol("load_most") / symbol("load_all")
+    return Sizes(
+        {
+            "batch": symbol("B"),
+            "seq": symbol("S"),
+            "kseq": symbol("S"),
+            "hidden": symbol("H"),
+            "heads": symbol("A"),
+            "kv_heads": symbol("KV"),
+            "packed": symbol("A") / symbol("KV") + 2,
+            "head_dim": symbol("D"),
+            "ffn": symbol("F"),
+            "two": sympy.Integer(2),
+            "state": sympy.Integer(3),
+            "vocab": vocabulary,
+            "positions": symbol("P"),
+            "experts": symbol("E"),
+            "choices": symbol("K"),
+            "expert_ffn": symbol("FE"),
+            "shared_ffn": symbol("FS"),
+            # Each rank deals its own tokens, so that what it rounds up is its own share of an expert's slots. Every
+            # expert has as many as the one that is chosen most; `Sizes` knows how many of them are filled.
+            "slots": parts * sympy.ceiling(routed * most / (symbol("per") * parts)),
+            "own_tokens": symbol("B") * symbol("S") / (symbol("dp") * symbol("cp")),
+        },
+        frozenset({"kv_heads"}),
+    )
+
+
+def _core(op: Operation) -> bool:
+    part, _, name = _in_layer(op.name).partition(".")
+    return part == "attn" and name.split(".")[0] in ("wide_k", "wide_v", "scores", "weights", "context")
+
+
+def _pointwise(op: Operation) -> bool:
+    return op.operator.kind not in ("matmul", "attention", "exchange")
+
+
+def _in_layer(name: str) -> str:
+    """An operation's name without that of its block."""
+    return name.partition(".")[2]
+
+
+def _named(name: str, operators: tuple[str, ...]) -> bool:
+    """Whether an operation of the layer is, or stands under, one of these."""
+    return any(f"{_in_layer(name)}.".startswith(f"{operator}.") for operator in operators)
+
+
+def _recomputed(options: GraphOptions, framework: Framework) -> Part | None:
+    """The forward operations of a layer that its backward runs again."""
+    early_stop = framework.early_stop if options.early_stop is None else options.early_stop
+    parts = {
+        "none": None,
+        "full": Part(lambda op: True, True, early_stop),
+        "core": Part(_core, True, early_stop),
+        "pointwise": Part(_pointwise, False, early_stop, caches=True),
+        "operators": Part(lambda op: _named(op.name, options.recompute_operators), False, early_stop),
+    }
+    return parts[options.recompute]
+
+
+def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> tuple[LaidOut, ...]:
+    style = _style(card, options, framework)
+    dense: tuple[BlockPlan, ...] = ()
+    if card.dense_layers:
+        dense = (
+            BlockPlan(
+                name="dense",
+                repeat="LD",
+                trace=lambda t, x: blocks.layer(t, card, style, x, dense=True),
+                input=True,
+                loss=False,
+                recomputed=_recomputed(options, framework),
+            ),
+        )
+    plans = (
+        BlockPlan(
+            name="embedding",
+            repeat="1",
+            trace=lambda t, _: blocks.embedding(t, card, style),
+            input=False,
+            loss=False,
+            cut_gradients=card.tied or options.zero >= 2,
+        ),
+        *dense,
+        BlockPlan(
+            name="layer",
+            repeat="L - LD" if dense else "L",
+            trace=lambda t, x: blocks.layer(t, card, style, x),
+            input=True,
+            loss=False,
+            recomputed=_recomputed(options, framework),
+        ),
+        BlockPlan("head", "1", lambda t, x: blocks.head(t, card, style, x), input=True, loss=True),
+    )
+    matching = Matching(options.shared_input, framework.regather, framework.whole_backward)
+
+    def weight_first(has_bias: bool) -> bool:
+        return framework.weight_gradient_first and not has_bias
+
+    table, stored = rules(options, card.experts > 0), kept(options)
+    laid_out = tuple(lay_out(plan, table, matching, blocks.HIDDEN, weight_first, stored) for plan in plans)
+    if options.recompute == "operators":
+        _check_operators(options.recompute_operators, laid_out[-2].operations)
+    return laid_out
+
+
+def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], tie: Tie | None) -> tuple[LaidOut, ...]:
+    """The blocks of a model that can follow the user's strategy. UsageError where it cannot."""
+    strategy = parse_strategy(options.strategy)
+    check_named(strategy, laid_out, card.name)
+    if card.experts:
+        check_routed(options)
+    return laid_out if tie is None else tied_alike(tie, laid_out)
+
+
+def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...]) -> None:
+    """Raise UsageError for names that no operation of a layer's forward has, or if nothing comes of them."""
+    forward = [op for op in operations if op.template is Template.FORWARD]
+    names = [_in_layer(op.name) for op in forward if not isinstance(op.operator, Redistribution)]
+    above = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 1)}
+    for operator in chosen:
+        if not any(_named(op.name, (operator,)) for op in forward):
+            near = difflib.get_close_matches(operator, [*names, *sorted(above)], n=3, cutoff=0.5)
+            meant = f": did you mean {' or '.join(near)}?" if near else ":"
+            raise UsageError(
+                f"a layer has no operator {operator!r}{meant} "
+                f"--recompute-operators takes {', '.join(names)}, and the beginning of a name for all under it"
+            )
+    if not any(op.recomputed for op in operations):
+        raise UsageError(
+            f"the backward reads nothing that {', '.join(chosen)} makes, so that nothing would be recomputed: "
+            "name others with --recompute-operators, or take --recompute none"
+        )
+
+
+@lru_cache(maxsize=8)
+def build_graph(card: Card, options: GraphOptions) -> SymGraph:
+    """The symbolic graph: the forward as its author wrote it, its backward, and collectives where layouts differ."""
+    framework = options.framework
+    laid_out = _lay_out_blocks(card, options, framework)
+    tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
+    if options.strategy:
+        laid_out = _followed(card, options, laid_out, tie)
+    table = rules(options, card.experts > 0)
+    held = blocks.buffers(card, _style(card, options, framework))
+    buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
+    shared = habits(options, framework, card.experts > 0)
+    rows = assemble(laid_out, _sizes(framework, options), shared, tie, buffers, options.scatter_gather)
+    return SymGraph(
+        key=graph_key(card, options),
+        name=card.name,
+        recipe=options.recipe,
+        options=json.dumps(options.to_dict(), sort_keys=True),
+        sizes=model_sizes(card, framework),
+        blocks=rows.blocks,
+        tensors=rows.tensors,
+        ops=rows.ops,
+        edges=rows.edges,
+    )

@@ -1,0 +1,140 @@
+"""One laid-out operator as a row of the graph: what it computes, or what it sends."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+
+from stagedb.build.block import LaidOut
+from stagedb.build.costs import WIDTHS, Sizes, cost
+from stagedb.build.optimizer_step import OfShards, Tie, absent_bytes
+from stagedb.build.sharing import PHASES, Habits, group_of, present_if_shared
+from stagedb.build.temporaries import temporary
+from stagedb.expressions import canonical
+from stagedb.ir.layouts import Layout
+from stagedb.ir.operators import AdamW, Cast, Exchange, Operator, Redistribution, Rotate, Send, dump
+from stagedb.ir.symbolic_graph import OpType, SymOp, Template, When
+from stagedb.ir.tensors import Operation, Tensor
+
+
+def sym_op(
+    block: LaidOut,
+    op: Operation,
+    order: int,
+    sizes: Sizes,
+    layouts: Mapping[str, Layout],
+    habits: Habits,
+    tie: Tie | None,
+) -> SymOp:
+    """The row of an operator that stands at this place of its block's template."""
+    move = op.operator
+    common: dict[str, Any] = {
+        "name": op.name,
+        "block": block.plan.name,
+        "template": op.template,
+        "phase": "recompute" if op.recomputed else PHASES[op.template],
+        "when": When.EVERY,
+        "order": order,
+        "reads": tuple(t.name for t in op.inputs),
+        "writes": tuple(t.name for t in op.outputs),
+        "semantics": dump(move),
+        **_loop(block, op),
+    }
+    if habits.optimizer and (habits.sharded or isinstance(move, AdamW)) and op.template is Template.STEP:
+        rows = {**block.rows, **{block.gradients[name].name: rows for name, rows in block.rows.items()}}
+        sizes = OfShards(sizes.axes, sizes.replicable, rows)
+    if isinstance(move, Exchange):
+        return _exchange(op, move, sizes, layouts, common)
+    if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move != "slice"):
+        return _collective(op, move, sizes, layouts, common)
+    return _compute(op, sizes, layouts, habits, tie, common)
+
+
+def _loop(block: LaidOut, op: Operation) -> dict[str, Any]:
+    """How often an operator of a loop runs, and where the loop begins."""
+    loop = op.loop
+    if loop is None:
+        return {}
+    first = next(i for i, each in enumerate(block.operations) if each.loop is not None and each.loop.name == loop.name)
+    return {"times": canonical(loop.times), "loop": first, "previous": loop.previous}
+
+
+def _exchange(
+    op: Operation, move: Exchange, sizes: Sizes, layouts: Mapping[str, Layout], common: Mapping[str, Any]
+) -> SymOp:
+    ends = op.inputs if isinstance(move, Send) else op.outputs
+    message = canonical(move.message([sizes.bytes(tensor, layouts[tensor.name]) for tensor in ends]))
+    return SymOp(
+        type=OpType(move.kind),
+        kind=move.kind,
+        axis="cp",
+        comm_bytes=message,
+        comm_out_bytes=message,
+        dtype=ends[0].dtype,
+        peer=canonical(move.peer()),
+        present=_said(move.present()),
+        **common,
+    )
+
+
+def _collective(
+    op: Operation, move: Rotate | Redistribution, sizes: Sizes, layouts: Mapping[str, Layout], common: Mapping[str, Any]
+) -> SymOp:
+    tensor, result = op.inputs[0], op.outputs[0]
+    redistributes = isinstance(move, Redistribution)
+    axis = group_of(move.mesh_axis) if redistributes else move.mesh_axis
+    return SymOp(
+        type=OpType.COLLECTIVE,
+        kind=move.move if isinstance(move, Redistribution) else move.kind,
+        axis=axis,
+        comm_bytes=canonical(_operand(sizes, move, tensor, layouts[tensor.name])),
+        comm_out_bytes=canonical(sizes.bytes(result, layouts[result.name])),
+        dtype=tensor.dtype,
+        present=_said(present_if_shared(axis) if redistributes else move.present()),
+        **common,
+    )
+
+
+def _compute(
+    op: Operation,
+    sizes: Sizes,
+    layouts: Mapping[str, Layout],
+    habits: Habits,
+    tie: Tie | None,
+    common: Mapping[str, Any],
+) -> SymOp:
+    """What a rank does alone; a redistribution that only slices is among it."""
+    move = op.operator
+    costs = cost(op, sizes, layouts)
+    absent = absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (sympy.Integer(0),) * 2
+    sliced = isinstance(move, Redistribution)
+    present = present_if_shared(group_of(move.mesh_axis)) if isinstance(move, Redistribution) else move.present()
+    if isinstance(move, Cast):
+        present = _present_if_wider(op.inputs[0].dtype, op.outputs[0].dtype)
+    return SymOp(
+        type=OpType.COMPUTE,
+        kind="slice" if sliced else move.kind,
+        dtype=None if costs.flops == 0 else op.inputs[0].dtype,
+        flops=canonical(costs.flops),
+        bytes_read=canonical(costs.bytes_read - absent[0]),
+        bytes_written=canonical(costs.bytes_written - absent[1]),
+        temporary=canonical(temporary(op, sizes, layouts)) if habits.temporaries else "0",
+        dims=tuple(map(canonical, costs.dims)),
+        present=_said(present),
+        **common,
+    )
+
+
+def _said(condition: sympy.Expr | None) -> str | None:
+    return None if condition is None else canonical(condition)
+
+
+def _operand(sizes: Sizes, move: Operator, tensor: Tensor, layout: Layout) -> sympy.Expr:
+    """Bytes of a collective's operand. All ranks of ep call with one size: the largest."""
+    uneven = isinstance(move, Redistribution) and move.mesh_axis == "ep"
+    return sizes.message(tensor, layout) if uneven else sizes.bytes(tensor, layout)
+
+
+def _present_if_wider(source: str, target: str) -> sympy.Expr:
+    """Above 0 where two dtype classes differ in width: a cast to the format that a tensor has already is left out."""
+    return sympy.Max(WIDTHS[source] - WIDTHS[target], WIDTHS[target] - WIDTHS[source])

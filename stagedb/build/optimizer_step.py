@@ -1,0 +1,145 @@
+"""What runs once a step in a block: reductions of gradients one by one, then the optimizer; and what that touches."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import sympy
+
+from stagedb.build.block import LaidOut, cut
+from stagedb.build.costs import Sizes
+from stagedb.build.sharing import REPLICATED_HEADS, Habits, reducing, shard_elements, shards
+from stagedb.expressions import symbol
+from stagedb.ir.layouts import Layout
+from stagedb.ir.operators import AdamW, Redistribution
+from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tensors import Operation, Tensor
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Two weights of one value: `second` (in another block) is a copy of `first` where stages part them."""
+
+    first: str
+    second: str
+
+
+MASTER = symbol("copies") - 1
+"""1 where the optimizer keeps an fp32 copy of the parameters beside them, else 0."""
+
+
+def step(
+    block: LaidOut, habits: Habits, tie: Tie | None
+) -> tuple[list[Operation], list[Tensor], dict[str, Layout], dict[str, list[str]]]:
+    """The once-a-step operations of a block: reductions of gradients one by one, then the optimizer.
+
+    Returns also the new tensors, all layouts, and for each weight the buckets that its gradient passes.
+    """
+    layouts = dict(block.layouts)
+    step: list[Operation] = []
+    states: list[Tensor] = []
+    buckets: dict[str, list[str]] = {}
+    ready: list[Tensor] = []
+    for weight in block.weights:
+        grad = block.gradients[weight.name]
+        partial = layouts[grad.name].partials()
+        names = buckets.setdefault(weight.name, [])
+        early = habits.partial is not None and habits.partial.template is not Template.STEP
+        if "tp" in partial and habits.partial is not None and early:
+            names.append(habits.partial.name)
+        names += [bucket.name for bucket in reducing(habits, layouts[weight.name], partial)]
+        if "kv_heads" in weight.axes and "packed" not in weight.axes:
+            names.append(REPLICATED_HEADS)
+        if "tp" in partial and not early:
+            if habits.partial is not None:
+                names.append(habits.partial.name)
+            else:
+                grad = _reduce(step, layouts, block, grad, "tp")
+        if tie is not None and weight.name in (tie.first, tie.second):
+            grad = _reduce(step, layouts, block, grad, "embedding")
+        while (part := cut(grad, layouts, weight, _in_step(grad))) is not None:
+            step.append(part)
+            (grad,) = part.outputs
+        ready.append(grad)
+        for word, dtype in (("exp_avg", "opt"), ("exp_avg_sq", "opt"), ("master", "fp32")):
+            state = Tensor(f"{weight.name}.{word}", weight.axes, dtype, "optimizer_state")
+            layouts[state.name] = layouts[weight.name]
+            states.append(state)
+    if block.weights:
+        step.append(
+            Operation(
+                f"{block.plan.name}.optimizer",
+                AdamW(),
+                (*block.weights, *ready, *states),
+                (*block.weights, *states),
+                "step",
+                Template.STEP,
+                f"{block.plan.name}.optimizer",
+            )
+        )
+    return step, states, layouts, buckets
+
+
+def _in_step(grad: Tensor) -> Operation:
+    return Operation(grad.name, Redistribution("slice", "tp"), (grad,), (), "step", Template.STEP, grad.name)
+
+
+def _reduce(step: list[Operation], layouts: dict[str, Layout], block: LaidOut, grad: Tensor, axis: str) -> Tensor:
+    name = f"{grad.name}.all_reduce.{axis}"
+    reduced = Tensor(name, grad.axes, grad.dtype, grad.role)
+    layouts[name] = layouts[grad.name].with_(axis, None)
+    step.append(Operation(name, Redistribution("all_reduce", axis), (grad,), (reduced,), "step", Template.STEP, name))
+    return reduced
+
+
+@dataclass(frozen=True)
+class OfShards(Sizes):
+    """Sizes of the parts of weights, and what has their shape, that a rank holds where dp shards them.
+
+    `rows` is by weight and by gradient; moments and reduced gradients have names that begin with theirs.
+    """
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+    def elements(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
+        origin = next(name for name in self.rows if tensor.name == name or tensor.name.startswith(f"{name}."))
+        return shard_elements(self.local_shape(tensor, layout), self.rows[origin], shards(layout))
+
+
+def absent_bytes(
+    op: Operation, sizes: Sizes, layouts: Mapping[str, Layout], tie: Tie | None
+) -> tuple[sympy.Expr, sympy.Expr]:
+    """What the optimizer does not touch of all that it names.
+
+    A tied copy where one stage holds both ends: everything of it. Else, without master copies those; with them it does
+    not read the parameters, which it makes from them.
+    """
+    together = 0 if tie is None else 1 - sympy.Min(symbol("pp") - 1, 1)
+    owners = dict(zip((t.name for t in _gradients(op)), (w.name for w in _weights_of(op)), strict=True))
+
+    def share(tensor: Tensor, unused: sympy.Expr) -> sympy.Expr:
+        copy = tie is not None and owners.get(tensor.name, tensor.name).startswith(tie.second)
+        left_out = 1 - (1 - together) * (1 - unused) if copy else unused
+        return left_out * sizes.bytes(tensor, layouts[tensor.name])
+
+    def read_in_vain(tensor: Tensor) -> sympy.Expr:
+        return MASTER if tensor.role == "weight" else written_in_vain(tensor)
+
+    def written_in_vain(tensor: Tensor) -> sympy.Expr:
+        return 1 - MASTER if is_master(tensor) else sympy.Integer(0)
+
+    return (
+        sympy.Add(*(share(t, read_in_vain(t)) for t in op.inputs)),
+        sympy.Add(*(share(t, written_in_vain(t)) for t in op.outputs)),
+    )
+
+
+def is_master(tensor: Tensor) -> bool:
+    return tensor.role == "optimizer_state" and tensor.name.endswith(".master")
+
+
+def _weights_of(op: Operation) -> list[Tensor]:
+    return [t for t in op.inputs if t.role == "weight"]
+
+
+def _gradients(op: Operation) -> list[Tensor]:
+    return [t for t in op.inputs if t.role == "gradient"]

@@ -1,0 +1,117 @@
+"""Activation recomputation: parts of a block's forward run again in its backward instead of being kept.
+
+It works on matched operations, so that collectives are recomputed with what needs them. Only what the backward reads is
+run again where the framework stops early (PyTorch's non-reentrant checkpoint); else the whole part (Megatron-LM).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stagedb.ir.operators import Redistribution
+from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tensors import Operation, Tensor
+
+SUFFIX = ".recompute"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is run again. `again` chooses among the forward operations.
+
+    whole: they are one checkpointed function, whose results are kept for what reads them outside; else each is
+    recomputed on its own, results that others read included. early_stop: only as far as the backward reads.
+    caches: every result of what is not run again is kept until the block's backward, read there or not.
+    """
+
+    again: Callable[[Operation], bool]
+    whole: bool
+    early_stop: bool
+    caches: bool = False
+
+
+def recompute(operations: tuple[Operation, ...], part: Part) -> tuple[tuple[Operation, ...], dict[str, str]]:
+    """Run a part of the forward once more, before the first backward operation that needs it.
+
+    The backward of an operator takes all that it has saved when it begins, so both its gradients count as one.
+    Returns the operations with the copies among them, and for each new tensor the one that it repeats.
+    """
+    forward = [op for op in operations if op.template is Template.FORWARD]
+    chosen = [op for op in forward if part.again(op)]
+    outside = {tensor.name for op in forward if not part.again(op) for tensor in op.inputs}
+    kept = outside if part.whole else set()
+    makers = {tensor.name: op for op in chosen for tensor in op.outputs if tensor.name not in kept}
+    first = next((i for i, op in enumerate(operations) if _reads(op, makers)), None)
+    if first is None:
+        return operations, {}
+    origin = operations[first].origin
+    begins = (i for i, op in enumerate(operations[:first]) if op.origin == origin and _computes_backward(op))
+    first = next(begins, first)
+    needed = _needed(operations, makers) if part.early_stop else {op.name for op in chosen}
+    copies = [_copy(op, makers, needed) for op in chosen if op.name in needed]
+    repeats = {
+        tensor.name: copy
+        for op, made in zip((op for op in chosen if op.name in needed), copies, strict=True)
+        for tensor, copy in zip(op.outputs, made.outputs, strict=True)
+    }
+    rest = [_reading(op, {name: copy for name, copy in repeats.items() if name in makers}) for op in operations]
+    rest[first:first] = copies
+    return tuple(rest), {copy.name: name for name, copy in repeats.items()}
+
+
+def cached(operations: tuple[Operation, ...], part: Part) -> frozenset[str]:
+    """The tensors that are kept for the backward whatever reads them there."""
+    forward = [op for op in operations if op.template is Template.FORWARD]
+    kept = [op for op in forward if not part.again(op) and not isinstance(op.operator, Redistribution)]
+    return frozenset(tensor.name for op in kept for tensor in op.outputs) if part.caches else frozenset()
+
+
+def _computes_backward(op: Operation) -> bool:
+    return op.template is not Template.FORWARD and not isinstance(op.operator, Redistribution)
+
+
+def _reads(op: Operation, makers: dict[str, Operation]) -> bool:
+    return op.template is not Template.FORWARD and any(tensor.name in makers for tensor in op.inputs)
+
+
+def _needed(operations: tuple[Operation, ...], makers: dict[str, Operation]) -> set[str]:
+    """The chosen operations that the backward's reads go back to."""
+    wanted = [tensor.name for op in operations if _reads(op, makers) for tensor in op.inputs]
+    needed: set[str] = set()
+    while wanted:
+        maker = makers.get(wanted.pop())
+        if maker is not None and maker.name not in needed:
+            needed.add(maker.name)
+            wanted += [tensor.name for tensor in maker.inputs]
+    return needed
+
+
+def _again(tensor: Tensor) -> Tensor:
+    return dataclasses.replace(tensor, name=tensor.name + SUFFIX)
+
+
+def _copy(op: Operation, makers: dict[str, Operation], needed: set[str]) -> Operation:
+    def source(tensor: Tensor) -> Tensor:
+        maker = makers.get(tensor.name)
+        return _again(tensor) if maker is not None and maker.name in needed else tensor
+
+    loop = op.loop
+    if loop is not None:
+        previous = tuple(name + SUFFIX for name in loop.previous)
+        loop = dataclasses.replace(loop, name=loop.name + SUFFIX, previous=previous)
+    return dataclasses.replace(
+        op,
+        name=op.name + SUFFIX,
+        inputs=tuple(map(source, op.inputs)),
+        outputs=tuple(map(_again, op.outputs)),
+        template=Template.INPUT_GRADIENT,
+        recomputed=True,
+        loop=loop,
+    )
+
+
+def _reading(op: Operation, renamed: dict[str, Tensor]) -> Operation:
+    """A backward operation reads the copies; the forward stays as it is."""
+    if op.template is Template.FORWARD:
+        return op
+    return dataclasses.replace(op, inputs=tuple(renamed.get(tensor.name, tensor) for tensor in op.inputs))

@@ -1,0 +1,181 @@
+"""What ranks share: buckets of gradients and parameters, who reduces them with whom, and the parts that are kept."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import sympy
+
+from stagedb.build.costs import WIDTHS
+from stagedb.expressions import canonical, symbol
+from stagedb.ir.layouts import Layout, Partitioned
+from stagedb.ir.symbolic_graph import OpType, SymOp, Template, When
+
+PHASES = {
+    Template.FORWARD: "forward",
+    Template.INPUT_GRADIENT: "backward",
+    Template.WEIGHT_GRADIENT: "backward",
+    Template.STEP: "optimizer",
+}
+
+SHARDS = symbol("dp") * symbol("cp") / symbol("hsdp")
+"""Members of a group over which something is sharded: those of dp and cp, but for replicas (hybrid sharding)."""
+
+
+CONTEXT = ("cp", "cpr", "cpa")
+"""The mesh axes that the ranks of cp are on."""
+
+
+def group_of(mesh_axis: str) -> str:
+    """The groups in which ranks communicate that differ on a mesh axis of layouts.
+
+    The groups `dp` are those over which gradients are reduced: with the ranks of cp, and without replicas. A layout's
+    dp has neither, so that its groups are others.
+    """
+    return "data" if mesh_axis == "dp" else mesh_axis
+
+
+def held_apart(weight: Layout) -> bool:
+    """Whether ranks of dp or cp keep parts of a weight as its layout says, so that nothing shards it once more."""
+    return any(isinstance(weight.on(mesh_axis), Partitioned) for mesh_axis in ("dp", *CONTEXT))
+
+
+def of_experts(weight: Layout) -> bool:
+    return weight.on("ep") is not None
+
+
+def shards(weight: Layout) -> sympy.Expr:
+    """Members of a group that shares a weight: of experts, those that hold the same ones."""
+    if held_apart(weight):
+        return sympy.Integer(1)
+    return symbol("edp") / symbol("hsdp") if of_experts(weight) else SHARDS
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A collective over many weights, or their gradients: its rule, mesh axis, and when it runs.
+
+    `only` is a condition beside that its group has more than one member, of which there are `members` (None: as the
+    mesh axis says). `dtype` is the class on the wire. `parts`: an
+    all-reduce is over one rank's parts of the gradients, not whole ones; gathers and scatters always are of parts.
+    of: whether it takes all weights, only those of `experts` that ranks of ep divide among them, or only `dense` ones.
+    """
+
+    name: str
+    kind: str
+    rule: str
+    axis: str
+    template: Template
+    when: When = When.EVERY
+    dtype: str = "reduce"
+    only: sympy.Expr | None = None
+    parts: bool = False
+    members: sympy.Expr | None = None
+    of: Literal["all", "dense", "experts"] = "all"
+
+    def takes(self, weight: Layout) -> bool:
+        """Whether a weight of this layout, or its gradient, passes it."""
+        return not held_apart(weight) and (self.of == "all" or (self.of == "experts") == of_experts(weight))
+
+    def bytes(self) -> tuple[sympy.Expr, sympy.Expr]:
+        """What one weight adds to the operand and to the result: it has `elements`, or `shard` of them on a rank."""
+        if self.kind == "all_reduce":
+            whole = (symbol("shard") if self.parts else symbol("elements")) * WIDTHS[self.dtype]
+            return whole, whole
+        part, shards = symbol("shard") * WIDTHS[self.dtype], symbol("edp") if self.axis == "edp" else SHARDS
+        return (part, part * shards) if self.kind == "all_gather" else (part * shards, part)
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How gradients are reduced before the optimizer reads them, and parameters gathered before they are read.
+
+    gradients: the buckets that gradients pass over dp and cp, in that order. alone: by axis those of gradients that are
+    partial on only one of the two, as a user's strategy leaves them. context: whether there is a cp at all. parameters:
+    those that put sharded parameters together. partial: the bucket for gradients that are partial over tp, or None
+    where each is reduced on its own once a step. sharded: whether each rank keeps a part of the parameters
+    alone. optimizer: whether it updates a part alone. temporaries: whether gradients are computed by several kernels,
+    with values between them (`graph.temporaries`).
+    """
+
+    gradients: tuple[Bucket, ...]
+    parameters: tuple[Bucket, ...] = ()
+    partial: Bucket | None = None
+    sharded: bool = False
+    optimizer: bool = False
+    alone: Mapping[str, Bucket] = field(default_factory=dict)
+    context: bool = True
+    temporaries: bool = True
+
+
+REPLICATED_HEADS = "bucket.gradients.kv"
+
+
+def present_if_shared(axis: str) -> sympy.Expr:
+    """Above 0 where the group of an axis has more than one member."""
+    if axis == "kv":
+        return sympy.Max(symbol("tp") - symbol("KV"), 0)
+    if axis == "embedding":
+        return symbol("pp") - 1
+    if axis == "dp":
+        return SHARDS - 1
+    if axis == "data":
+        return symbol("dp") - 1
+    if axis == "edp":
+        return symbol("edp") - 1
+    if axis == "dp_replicate":
+        return symbol("hsdp") - 1
+    return symbol(axis) - 1
+
+
+def reducing(habits: Habits, weight: Layout, partial: tuple[str, ...]) -> list[Bucket]:
+    """The buckets that sum a weight's gradient, partial on these mesh axes, over ranks of dp and cp."""
+    data, context = "dp" in partial, any(mesh_axis in partial for mesh_axis in CONTEXT)
+    if not habits.context and not held_apart(weight):
+        # Nothing is cut over cp, whether a strategy says so or not.
+        context = data
+    if "edp" in partial or (data and context):
+        return [bucket for bucket in habits.gradients if bucket.takes(weight)]
+    alone = habits.alone.get("data" if data else "cp") if data or context else None
+    return [] if alone is None else [alone]
+
+
+def all_buckets(habits: Habits) -> tuple[Bucket, ...]:
+    """All buckets, in the order in which they are issued where they are due at the same time."""
+    partial = () if habits.partial is None else (habits.partial,)
+    heads = Bucket(REPLICATED_HEADS, "all_reduce", "one", "kv", Template.STEP, parts=habits.sharded)
+    return (*habits.parameters, *partial, *habits.gradients, *habits.alone.values(), heads)
+
+
+def shard_elements(shape: tuple[sympy.Expr, ...], rows: int, shards: sympy.Expr = SHARDS) -> sympy.Expr:
+    """Elements of one rank's part of a parameter that is cut into equal parts of whole rows, the last ones padded."""
+    return sympy.ceiling(sympy.Mul(*shape[:rows]) / shards) * sympy.Mul(*shape[rows:])
+
+
+def bucket_ops(buckets: list[Bucket]) -> list[SymOp]:
+    return [
+        SymOp(
+            name=bucket.name,
+            block="bucket",
+            template=bucket.template,
+            type=OpType.COLLECTIVE,
+            kind=bucket.kind,
+            phase=PHASES[bucket.template],
+            when=bucket.when,
+            order=order,
+            reads=(),
+            writes=(),
+            axis=bucket.axis,
+            comm_bytes=canonical(bucket.bytes()[0]),
+            comm_out_bytes=canonical(bucket.bytes()[1]),
+            dtype=bucket.dtype,
+            present=canonical(_present(bucket)),
+            bucket=bucket.rule,
+        )
+        for order, bucket in enumerate(buckets)
+    ]
+
+
+def _present(bucket: Bucket) -> sympy.Expr:
+    shared = present_if_shared(bucket.axis) if bucket.members is None else bucket.members - 1
+    return shared if bucket.only is None else sympy.Min(shared, bucket.only)

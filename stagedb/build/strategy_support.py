@@ -1,0 +1,54 @@
+"""Whether a model can follow a user's strategy: what it names is there, and what belongs together is treated alike."""
+
+from stagedb.build.block import LaidOut, summed
+from stagedb.build.optimizer_step import Tie
+from stagedb.errors import UsageError
+from stagedb.plans.strategy_files import REGIONS, Strategy
+
+SAME = {"shared_ffn": "ffn"}
+"""Tensor axes that a strategy calls by another name."""
+
+
+def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> None:
+    """Raise UsageError where a strategy names what a model does not have, so that nothing would come of it."""
+    found: dict[str, set[str]] = {}
+    for op in (op for block in blocks for op in block.operations):
+        axes = {SAME.get(axis, axis) for t in op.inputs if t.role == "weight" for axis in t.axes}
+        found.setdefault(op.region, set()).update(axes)
+    here = [region for region in REGIONS if region in found]
+    for table, rules in (("regions", strategy.regions), ("weights", strategy.weights)):
+        for region in rules:
+            if region not in found:
+                raise UsageError(
+                    f"the strategy's {table} name {region!r}, of which {model} has no operator: it has "
+                    f"{', '.join(here)}{' (experts follow --ep and --expert-tp)' if 'experts' in found else ''}"
+                )
+    for region, rule in strategy.weights.items():
+        missing = [axis for axis in rule if axis not in found[region]]
+        if missing:
+            raise UsageError(
+                f"the strategy keeps weights of {region} in parts of {' and '.join(missing)}, and in {model} none of "
+                f"them has that axis: "
+                + (f"they have {', '.join(sorted(found[region]))}" if found[region] else "there are none")
+            )
+
+
+def tied_alike(tie: Tie, blocks: tuple[LaidOut, ...]) -> tuple[LaidOut, ...]:
+    """The blocks with both ends of a tied weight partial on the same mesh axes, so that their gradients can be added.
+
+    Raises UsageError where a strategy keeps the two ends in different ways.
+    """
+    ends = {name: block for name in (tie.first, tie.second) for block in blocks if name in block.gradients}
+    first, second = (block.layouts[name] for name, block in ends.items())
+    if first != second:
+        raise UsageError(
+            "the embedding and the head of this model are one weight, and the strategy keeps it in two ways: say the "
+            "same of vocab and hidden for both, under weights: embedding and weights: head"
+        )
+    partial = {name: block.layouts[block.gradients[name].name].partials() for name, block in ends.items()}
+    common = set.intersection(*map(set, partial.values()))
+    alike = {
+        block.plan.name: summed(block, name, [axis for axis in partial[name] if axis not in common])
+        for name, block in ends.items()
+    }
+    return tuple(alike.get(block.plan.name, block) for block in blocks)

@@ -1,0 +1,147 @@
+"""What data-parallel ranks share among them, by ZeRO stage and framework, as buckets of gradients and parameters.
+
+Stages: Rajbhandari et al. 2020. 1 shards the optimizer, 2 gradients too and keeps parameters gathered between forward
+and backward, 3 does not. `stagedb.frameworks` names what each framework has for them.
+"""
+
+from dataclasses import replace
+
+import sympy
+
+from stagedb.build.sharing import Bucket, Habits
+from stagedb.expressions import symbol
+from stagedb.frameworks import Framework
+from stagedb.frameworks.bucket_policies import EACH, ONE
+from stagedb.ir.symbolic_graph import Template, When
+from stagedb.plans.graph_options import GraphOptions
+
+ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
+"""Above 0 with one stage, and with several."""
+
+
+def habits(options: GraphOptions, framework: Framework, experts: bool = False) -> Habits:
+    """The buckets of a graph, and whether its kernels are composite. experts: of a model that has some."""
+    found = replace(
+        _shared(options, framework),
+        alone=_alone(options, framework),
+        context=options.cp_kind != "none",
+        temporaries=framework.composite_kernels,
+    )
+    if not experts:
+        return found
+    if not options.ep_sync:
+        return replace(found, gradients=tuple(replace(bucket, axis="edp") for bucket in found.gradients))
+    # Those who hold the same experts are others than those who hold the same of the rest as soon as this exceeds 1.
+    divided = symbol("ep") * (symbol("tp") if options.experts_over_tp else 1)
+    gradients, parameters = (
+        tuple(part for bucket in buckets for part in _apart(bucket, divided))
+        for buckets in (found.gradients, found.parameters)
+    )
+    return replace(found, gradients=gradients, parameters=parameters)
+
+
+def _alone(options: GraphOptions, framework: Framework) -> dict[str, Bucket]:
+    """Where ranks of one of dp and cp hold a gradient alike, or have parts of it, it is summed over the other only."""
+    rule = (framework.buckets.gradients if options.zero < 2 else framework.buckets.units).name
+    axes = ("data", "cp") if options.cp_grad_sync else ("data",)
+    return {
+        axis: Bucket(f"bucket.gradients.{axis}", "all_reduce", rule, axis, Template.WEIGHT_GRADIENT, _when(options))
+        for axis in axes
+    }
+
+
+def _apart(bucket: Bucket, divided: sympy.Expr) -> tuple[Bucket, ...]:
+    """Where experts are divided among ranks, theirs are buckets of their own, among the ranks that hold the same.
+
+    Those are members whatever cp does with the gradients of the rest.
+    """
+    if bucket.axis != "dp":
+        return (bucket,)
+
+    def where(condition: sympy.Expr) -> sympy.Expr:
+        return condition if bucket.only is None else sympy.Min(bucket.only, condition)
+
+    together, apart = where(2 - divided), where(divided - 1)
+    return (
+        replace(bucket, only=together),
+        replace(bucket, name=f"{bucket.name}.dense", only=apart, of="dense"),
+        replace(bucket, name=f"{bucket.name}.experts", axis="edp", only=apart, of="experts", members=None),
+    )
+
+
+def _shared(options: GraphOptions, framework: Framework) -> Habits:
+    partial = None
+    if framework.sequence_parallel_gradients == "one":
+        partial = Bucket("bucket.gradients.tp", "all_reduce", ONE.name, "tp", Template.STEP, parts=options.zero == 3)
+    if options.zero == 0:
+        return Habits((_reduced(options, framework),), partial=partial)
+    if options.zero == 1:
+        rule = framework.buckets.optimizer.name
+        update = Bucket("bucket.parameters.update", "all_gather", rule, "dp", Template.STEP, dtype="param")
+        return Habits(_sharded_optimizer(options, framework), (update,), partial, optimizer=True)
+    if framework.partial_in_backward:
+        partial = Bucket("bucket.gradients.tp", "all_reduce", EACH.name, "tp", Template.WEIGHT_GRADIENT)
+    return Habits(
+        _sharded_gradients(options, framework), _gathered(options, framework), partial, sharded=True, optimizer=True
+    )
+
+
+def _when(options: GraphOptions) -> When:
+    return When.EVERY if options.grad_sync else When.LAST
+
+
+def _reduced(options: GraphOptions, framework: Framework) -> Bucket:
+    rule = framework.buckets.gradients.name
+    members = None if options.cp_grad_sync else symbol("dp")
+    return Bucket(
+        "bucket.gradients.dp", "all_reduce", rule, "dp", Template.WEIGHT_GRADIENT, _when(options), members=members
+    )
+
+
+def _sharded_optimizer(options: GraphOptions, framework: Framework) -> tuple[Bucket, ...]:
+    if framework.optimizer_sharding == "all_reduce":
+        return (_reduced(options, framework),)
+    backward, rule = Template.WEIGHT_GRADIENT, framework.buckets.optimizer.name
+    return (
+        Bucket("bucket.gradients.scatter", "reduce_scatter", rule, "dp", backward, When.LAST),
+        Bucket("bucket.gradients.replicas", "all_reduce", rule, "dp_replicate", backward, When.LAST, parts=True),
+    )
+
+
+def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[Bucket, ...]:
+    """Units are reduced where their backward ends; over replicas, the parts that are left."""
+    backward, rule = Template.WEIGHT_GRADIENT, framework.buckets.units.name
+
+    def pair(suffix: str, when: When, only: object) -> tuple[Bucket, ...]:
+        return (
+            Bucket(f"bucket.gradients.scatter{suffix}", "reduce_scatter", rule, "dp", backward, when, only=only),
+            Bucket(
+                f"bucket.gradients.replicas{suffix}",
+                "all_reduce",
+                rule,
+                "dp_replicate",
+                backward,
+                when,
+                only=only,
+                parts=True,
+            ),
+        )
+
+    if options.grad_sync is not None or framework.pipelined_sync == "every":
+        return pair("", When.LAST if options.grad_sync is False else When.EVERY, None)
+    return (*pair("", When.EVERY, ALONE), *pair(".last", When.LAST, PIPELINED))
+
+
+def _gathered(options: GraphOptions, framework: Framework) -> tuple[Bucket, ...]:
+    """Units are gathered before their forward. Those of layers, where they were given back, before their backward."""
+
+    def forward(suffix: str, when: When, only: object = None) -> Bucket:
+        name = f"bucket.parameters.gather{suffix}"
+        return Bucket(name, "all_gather", framework.buckets.units.name, "dp", Template.FORWARD, when, "act", only)
+
+    if options.resharded:
+        rule = framework.buckets.regathered.name
+        again = Bucket("bucket.parameters.regather", "all_gather", rule, "dp", Template.INPUT_GRADIENT, dtype="act")
+        return (forward("", When.EVERY), again)
+    # A pipeline gives parameters back after the last backward only, so that the first forward gathers them for all.
+    return (forward("", When.EVERY, ALONE), forward(".first", When.FIRST, PIPELINED))

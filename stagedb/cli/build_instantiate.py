@@ -1,0 +1,92 @@
+"""`build` and `instantiate`: from a model to a graph, from a graph to an instance."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stagedb.cli.plan_options import GraphWords, PlanWords
+from stagedb.cli.shared_options import Common, option_groups
+
+if TYPE_CHECKING:
+    from stagedb.api import InstanceInfo
+
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A model's name, a card's path, or a Hugging Face config.json.")
+]
+
+
+@option_groups
+def build(model: ModelArgument, *, words: GraphWords, common: Common) -> None:
+    """Write a model's symbolic graph into the store.
+
+    The graph holds every degree and size as a symbol, so one graph serves all plans with the same options here.
+    """
+    from stagedb.api import connect
+
+    said = words.words()
+    began = time.perf_counter()
+    with connect(common.store) as db:
+        graph = db.build(model, **said)
+    what = "built" if graph.new else "already in the store:"
+    common.say(f"{what} graph {graph.id[:12]} of {graph.name} ({graph.recipe}) in {time.perf_counter() - began:.1f} s")
+
+
+@option_groups
+def instantiate(
+    target: Annotated[
+        str, typer.Argument(metavar="MODEL|GRAPH", help="A model as in `build`, or the id of a graph in the store.")
+    ],
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call it.  [the model's name]")] = None,
+    *,
+    words: PlanWords,
+    common: Common,
+) -> None:
+    """Copy a graph out under a plan, as an instance.
+
+    An instance has rank classes with their operators and tasks, ranks and communicator groups. Builds the model's
+    graph if the store lacks it.
+    """
+    from stagedb.api import connect
+
+    said = words.words()
+    began = time.perf_counter()
+    with connect(common.store) as db:
+        instance = db.instantiate(target, name=name, **said)
+    seconds = time.perf_counter() - began
+    tell_bubble(common, instance)
+    what = "made" if instance.new else "already in the store:"
+    common.say(
+        f"{what} instance {instance.id[:12]} {instance.name}: {count(instance.ranks, 'rank')} in "
+        f"{count(instance.classes, 'class', 'classes')}, in {seconds:.1f} s"
+    )
+
+
+def tell_bubble(common: Common, instance: "InstanceInfo") -> None:
+    """Say what a pipeline with few micro-batches leaves idle, where nobody chose their number."""
+    plan = instance.plan
+    stages = plan["pp"]
+    if stages == 1 or plan["global_batch_size"] is not None:
+        return
+    enough = 4 * stages
+    batch = enough * plan["dp"] * plan["micro_batch_size"]
+    common.note(
+        f"one micro-batch a data-parallel rank: each of the {stages} stages idles {bubble(stages, 1):.0%} of the step; "
+        f"with --global-batch-size {batch} it would be {bubble(stages, enough):.0%}"
+    )
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """`1 rank`, `8 ranks`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def bubble(stages: int, microbatches: int) -> float:
+    """The share of a step that a stage idles while the pipeline fills and drains, forward and backward alike."""
+    return (stages - 1) / (microbatches + stages - 1)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command()(build)
+    app.command()(instantiate)

@@ -1,0 +1,73 @@
+"""The options that describe a graph and a plan, as `stagedb.plans.aspects` declares their words."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, Word
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from stagedb.api.plan_keywords import GraphWords as GraphKeywords
+    from stagedb.api.plan_keywords import PlanWords as PlanKeywords
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Words of a plan, each an option; None where the command line does not give one."""
+
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Read these words from a YAML, JSON or TOML file; options given here win."),
+    ] = None
+
+    def words(self) -> dict[str, Any]:
+        """The words of the file, then those of the command line on top."""
+        given = {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if field.name != "plan" and (value := getattr(self, field.name)) is not None
+        }
+        if self.plan is None:
+            return given
+        from stagedb.plans import read_plan_file
+
+        return {**read_plan_file(self.plan), **given}
+
+
+def _options(name: str, words: Mapping[str, Word]) -> type[_Given]:
+    """A dataclass with a field for each word that is an option, as `option_groups` takes it."""
+    fields = [_FIELDS[name] for name in words if name in _FIELDS]
+    return dataclasses.make_dataclass(name, fields, bases=(_Given,), frozen=True, namespace={"__module__": __name__})
+
+
+def _field(word: Word) -> tuple[str, Any, None]:
+    # Lists, and words that may be the name of a file, are text here; `typed_words` reads them.
+    type_: Any = word.kind if word.kind in (int, float, bool) else str
+    option = typer.Option(*word.flags, metavar=word.metavar, help=word.help)
+    return word.name, Annotated[type_ | None, option], None
+
+
+_FIELDS = {name: _field(word) for name, word in PLAN_WORDS.items() if word.about.command_line}
+
+
+if TYPE_CHECKING:
+
+    class GraphWords(_Given):
+        """What changes a graph's structure."""
+
+        def __init__(self, *, plan: Path | None = None, **words: Unpack[GraphKeywords]) -> None: ...
+
+    class PlanWords(_Given):
+        """How a training step is laid out over ranks."""
+
+        def __init__(self, *, plan: Path | None = None, **words: Unpack[PlanKeywords]) -> None: ...
+
+else:
+    GraphWords = _options("GraphWords", GRAPH_WORDS)
+    PlanWords = _options("PlanWords", PLAN_WORDS)

@@ -1,0 +1,139 @@
+"""Rows on their way out: one code path for every command that prints some."""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stagedb.atomic_files import write_whole
+from stagedb.errors import UsageError
+
+
+class Format(StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    NDJSON = "ndjson"
+    PARQUET = "parquet"
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where rows go, and how they look."""
+
+    format: Annotated[Format, typer.Option("--format", "-f", help="How rows are printed.")] = Format.TABLE
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the rows to a file instead of the terminal."),
+    ] = None
+
+    def write(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Print or save the rows. Raises UsageError where the format needs a file, StagedbError where it fails."""
+        if self.format is Format.PARQUET:
+            if self.output is None:
+                raise UsageError("parquet is not text: say where it goes with --output FILE")
+            write_whole(self.output, _parquet(columns, rows), "--output")
+        elif self.output is not None:
+            write_whole(self.output, render(self.format, columns, rows, sys.stdout.isatty()).encode(), "--output")
+        else:
+            sys.stdout.write(render(self.format, columns, rows, sys.stdout.isatty()))
+            sys.stdout.flush()
+
+    def write_records(self, records: Sequence[dict[str, Any]]) -> None:
+        """The same for dicts that all have the first one's keys."""
+        columns = list(records[0]) if records else []
+        self.write(columns, [[record[column] for column in columns] for record in records])
+
+
+def render(format_: Format, columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool) -> str:
+    """The rows as text: what is printed, or saved."""
+    if format_ is Format.CSV:
+        return _csv(columns, rows)
+    if format_ is Format.TABLE:
+        return _table(columns, rows, terminal)
+    lines = [json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str) for row in rows]
+    if format_ is Format.NDJSON:
+        return "".join(f"{line}\n" for line in lines)
+    return "[" + ",\n ".join(lines) + "]\n"
+
+
+def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = []
+    for cells in (columns, *([_cell(value) for value in row] for row in rows)):
+        text = io.StringIO()
+        # The writer quotes what is in its line terminator: with both characters, a lone one is safe in a cell.
+        csv.writer(text, lineterminator="\r\n").writerow(cells)
+        lines.append(text.getvalue().removesuffix("\r\n") + "\n")
+    return "".join(lines)
+
+
+def _cell(value: Any) -> str:
+    """A value as text: nothing for null, JSON for what has parts."""
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool) -> str:
+    """Aligned columns. Wrapped to the terminal's width; never cut where another program reads them."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not columns:
+        return "no rows\n"
+    numeric = [all(_is_number(row[at]) or row[at] is None for row in rows) and bool(rows) for at in range(len(columns))]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for at, column in enumerate(columns):
+        table.add_column(Text(column), justify="right" if numeric[at] else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_readable(value)) for value in row))
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=None if terminal else 100_000)
+    with console.capture() as capture:
+        console.print(table)
+    text = "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    return text if rows else f"{text}no rows\n"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, list | tuple) and all(isinstance(item, int | str) for item in value):
+        return ",".join(map(str, value))
+    return _cell(value)
+
+
+def _parquet(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrays = []
+    for at in range(len(columns)):
+        values = [row[at] for row in rows]
+        try:
+            arrays.append(pa.array(values))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+            # A column of mixed types, or of maps with different keys: as text, like in csv.
+            arrays.append(pa.array([None if value is None else _cell(value) for value in values]))
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays(arrays, names=list(columns)), sink)
+    return sink.getvalue()

@@ -1,0 +1,156 @@
+"""`timeline`, `report`: what a step of an instance looks like on a system."""
+
+import shutil
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stagedb.cli.build_instantiate import count, tell_bubble
+from stagedb.cli.export import size
+from stagedb.cli.plan_options import PlanWords
+from stagedb.cli.shared_options import Common, Model, Target, Timing, option_groups
+from stagedb.errors import UsageError
+
+if TYPE_CHECKING:
+    from stagedb.api import Viewed
+
+OfProfile = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="PROFILE", help="Show this profile, by id or name, as it was made."),
+]
+Only = Annotated[str | None, typer.Option(metavar="STAGES", help="Show these pipeline stages only, such as 0,4-7.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file of the same kind under the name.")]
+
+
+class TimelineFormat(StrEnum):
+    """What a timeline is written as."""
+
+    PERFETTO = "perfetto"
+    TEXT = "text"
+
+
+class Granularity(StrEnum):
+    """What a slice of a timeline is."""
+
+    OP = "op"
+    TASK = "task"
+
+
+@option_groups
+def timeline(
+    target: Target = None,
+    model: Model = None,
+    profile: OfProfile = None,
+    format: Annotated[
+        TimelineFormat, typer.Option(help="A trace for Perfetto's viewer, or a Gantt chart in the terminal.")
+    ] = TimelineFormat.PERFETTO,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where the trace goes.  [./NAME-RANKS.pftrace]")
+    ] = None,
+    granularity: Annotated[
+        Granularity | None,
+        typer.Option(help="Slices of operators inside those of tasks, or of tasks alone.  [op, up to 500,000 slices]"),
+    ] = None,
+    only: Only = None,
+    width: Annotated[
+        int | None, typer.Option(metavar="COLUMNS", help="Columns of the text chart.  [the terminal's, else 120]")
+    ] = None,
+    force: Force = False,
+    *,
+    timing: Timing,
+    words: PlanWords,
+    common: Common,
+) -> None:
+    """Show when everything of a step runs on a system.
+
+    The trace opens in https://ui.perfetto.dev: a group of tracks a pipeline stage, a track a stream, operators inside
+    their tasks, an arrow a message from stage to stage, the critical path on top.
+    """
+    from stagedb.api import connect
+
+    said = words.words()
+    if format is TimelineFormat.TEXT:
+        for option, given in (("--out", out is not None), ("--granularity", granularity is not None)):
+            if given:
+                raise UsageError(f"{option} is for --format perfetto: the text chart is printed as it is")
+        terminal = sys.stdout.isatty()
+        columns = width or (shutil.get_terminal_size().columns if terminal else 120)
+        with connect(common.store) as db:
+            text = db.chart(
+                target,
+                model=model,
+                profile=profile,
+                **timing.words(),
+                width=columns,
+                only=only,
+                color=terminal,
+                **said,
+            )
+        typer.echo(text, nl=False, color=terminal)
+        return
+    if width is not None:
+        raise UsageError("--width is for --format text")
+    with connect(common.store) as db:
+        done = db.timeline(
+            target,
+            model=model,
+            profile=profile,
+            **timing.words(),
+            out=out,
+            granularity=None if granularity is None else granularity.value,
+            only=only,
+            force=force,
+            **said,
+        )
+    tell_bubble(common, done.instance)
+    for part in done.left_out:
+        common.note(f"left out: {part}")
+    common.say(
+        f"{done.path}: {_said(done)}, {count(done.slices, 'slice')}, {count(done.flows, 'message')}, "
+        f"{size(done.bytes)}; open it in https://ui.perfetto.dev"
+    )
+
+
+@option_groups
+def report(
+    target: Target = None,
+    model: Model = None,
+    profile: OfProfile = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.  [./NAME-RANKS.html]")
+    ] = None,
+    force: Force = False,
+    *,
+    timing: Timing,
+    words: PlanWords,
+    common: Common,
+) -> None:
+    """Write a report of a step on a system: one HTML file, which needs no network.
+
+    It has the plan and the system, step time, MFU and tokens a second, the pipeline with its critical path, where each
+    stage's time goes, memory at the peak and over the step, the communication that is exposed, and a roofline.
+    """
+    from stagedb.api import connect
+
+    said = words.words()
+    with connect(common.store) as db:
+        done = db.report(target, model=model, profile=profile, out=out, force=force, **timing.words(), **said)
+    tell_bubble(common, done.instance)
+    common.say(f"{done.path}: {_said(done)}, {size(done.bytes)}; open it in a browser")
+
+
+def _said(done: "Viewed") -> str:
+    """What a view is of."""
+    from stagedb.reports.terminal_chart import span
+
+    instance = done.instance
+    return f"a step of {instance.name} ({count(instance.ranks, 'rank')}) takes {span(done.step, 6)}"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command()(timeline)
+    app.command()(report)

@@ -1,0 +1,132 @@
+"""The exact value of an expression, without sympy: integers, and fractions where a division leaves one."""
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+from stagedb.expressions.parsing import Call, DimensionError, Node, Power, Product, Sum, read, shorten, symbols
+
+MAX_BITS = 1 << 16
+"""Bound of a power's size: text that comes from a store must not be able to fill the memory."""
+
+
+def evaluate(text: str, env: Mapping[str, int], *, what: str = "") -> int:
+    """The whole value of an expression, `env` giving each symbol a positive integer.
+
+    DimensionError, naming `what`, the expression and the symbols' values, if the text is no expression, a symbol has
+    no value, something is divided by zero, or the value is not whole.
+    """
+    value = _checked(text, env, what)
+    if isinstance(value, int):
+        return value
+    raise DimensionError(f"{_named(what)}{shorten(text)} is {value}, not whole: {_reason(text, env)}")
+
+
+def evaluate_all(texts: Iterable[str], env: Mapping[str, int], *, what: str = "") -> dict[str, int]:
+    """Each distinct expression's value; see `evaluate`."""
+    return {text: evaluate(text, env, what=what) for text in dict.fromkeys(texts)}
+
+
+def _checked(text: str, env: Mapping[str, int], what: str) -> int | Fraction:
+    try:
+        tree = read(text)
+    except DimensionError as error:
+        raise DimensionError(f"{_named(what)}{error}") from None
+    for name in symbols(text):
+        value = env.get(name)
+        if value is None:
+            known = ", ".join(sorted(env)) or "none"
+            raise DimensionError(f"{_named(what)}{shorten(text)}: {name} has no value here (those with one: {known})")
+        if type(value) is not int or value < 1:
+            raise DimensionError(f"{_named(what)}{shorten(text)}: {name} must be a positive integer, not {value!r}")
+    try:
+        return _value(tree, env)
+    except ZeroDivisionError:
+        raise DimensionError(
+            f"{_named(what)}{shorten(text)} divides by zero with {_bindings(symbols(text), env)}"
+        ) from None
+    except OverflowError as error:
+        raise DimensionError(f"{_named(what)}{shorten(text)}: {error}") from None
+
+
+def _named(what: str) -> str:
+    return f"{what}: " if what else ""
+
+
+def _bindings(names: Iterable[str], env: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={env[name]}" for name in sorted(names)) or "no symbols"
+
+
+def _value(node: Node, env: Mapping[str, int]) -> int | Fraction:
+    match node:
+        case int():
+            return node
+        case str():
+            return env[node]
+        case Sum(terms):
+            return _whole(sum(sign * _value(term, env) for sign, term in terms))
+        case Product(first, rest):
+            value = _value(first, env)
+            for operator, factor in rest:
+                value = _apply(operator, value, _value(factor, env))
+            return value
+        case Power(base, exponent):
+            value = _value(base, env)
+            if exponent * max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+                raise OverflowError(f"a power of more than {MAX_BITS} bits")
+            return _whole(value**exponent)
+        case Call("ceil", (argument,)):
+            return -(-_value(argument, env) // 1)
+        case Call("floor", (argument,)):
+            return _value(argument, env) // 1
+        case Call("min", arguments):
+            return min(_value(argument, env) for argument in arguments)
+        case Call("max", arguments):
+            return max(_value(argument, env) for argument in arguments)
+    raise AssertionError(f"no such node: {node!r}")
+
+
+def _apply(operator: str, left: int | Fraction, right: int | Fraction) -> int | Fraction:
+    if operator == "*":
+        return _whole(left * right)
+    if operator == "/":
+        return _whole(Fraction(left) / right)
+    if operator == "//":
+        return left // right
+    return _whole(left % right)
+
+
+def _whole(value: int | Fraction) -> int | Fraction:
+    """Integers stay integers: they are faster, and tell that a value is whole."""
+    return value if isinstance(value, int) or value.denominator != 1 else value.numerator
+
+
+def _reason(text: str, env: Mapping[str, int]) -> str:
+    """The divisor at fault where one can be named, else what every symbol stands for."""
+    above, slash, below = _quotient(text)
+    if slash:
+        dividend, divisor = _value(read(above), env), _value(read(below), env)
+        if isinstance(dividend, int) and isinstance(divisor, int):
+            faults = [name for name in sorted(symbols(below)) if dividend % env[name] != 0]
+            culprit = f"{faults[0]}={env[faults[0]]}" if faults else below if below.isdigit() else f"{below}={divisor}"
+            others = symbols(text) - ({above} | set(faults[:1]))
+            rest = f" (with {_bindings(others, env)})" if others else ""
+            return f"{culprit} does not divide {shorten(above)}={dividend}{rest}"
+    return f"with {_bindings(symbols(text), env)}"
+
+
+def _quotient(text: str) -> tuple[str, str, str]:
+    """`above`, `/`, `below` of a text that is one division at its top; empty `/` of any other."""
+    depth = 0
+    slashes = []
+    for place, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and character in "+-%/":
+            if character != "/":
+                return text, "", ""
+            slashes.append(place)
+    if len(slashes) != 1:
+        return text, "", ""
+    above, below = text[: slashes[0]].strip(), text[slashes[0] + 1 :].strip()
+    if below.startswith("(") and below.find(")") == len(below) - 1:
+        below = below[1:-1]
+    return above, "/", below

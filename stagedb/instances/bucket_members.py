@@ -1,0 +1,258 @@
+"""Buckets: the parameters of a stage, or their gradients, dealt to collectives by the graph's bucket policies."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from stagedb.frameworks import BucketPolicy
+from stagedb.instances.stage_blocks import IssueOrder, Stage
+
+
+@dataclass(frozen=True)
+class OpPlace:
+    """An op of a block: where in its template it is issued."""
+
+    op: str
+    block: str
+    order: int
+    template: str
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight under a plan: this rank's elements, and those of one rank's part of it where dp shards something.
+
+    `gradients` are the ops that make its gradient, `buckets` those that this passes; `gathers` put its parts together
+    for its `readers`.
+    """
+
+    name: str
+    block: str
+    order: int
+    elements: int
+    shard: int
+    gradients: tuple[OpPlace, ...]
+    buckets: tuple[str, ...]
+    gathers: tuple[str, ...] = ()
+    readers: tuple[OpPlace, ...] = ()
+
+
+@dataclass(frozen=True)
+class BucketOp:
+    """The symbolic op that is multiplied to one collective a bucket.
+
+    `bytes` gives operand and result for (elements, elements of a part); `parts` is over how many ranks it shards.
+    """
+
+    name: str
+    policy: BucketPolicy
+    order: int
+    template: str
+    gathers: bool
+    parts: int
+    bytes: Callable[[int, int], tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A weight at a position, with the position and name of each op that its bucket waits for.
+
+    `turn` counts the buckets that the gradient has passed before. `readers` wait for the bucket.
+    """
+
+    position: int
+    weight: str
+    turn: int
+    gradients: tuple[tuple[int, str], ...]
+    readers: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One collective of a stage. `base` is the issue number of the op after which it comes, `slot` its place there.
+
+    `gathers`: it puts parameters together, instead of reducing gradients. `after`: ops that it waits for without
+    reading what they make.
+    """
+
+    op: str
+    gathers: bool
+    index: int
+    bytes_in: int
+    bytes_out: int
+    position: int
+    base: int
+    members: tuple[Member, ...]
+    after: tuple[tuple[int, str], ...] = ()
+    slot: int = 0
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A weight where it stands on a stage. `unit` is its layer's position, None outside layers."""
+
+    position: int
+    unit: int | None
+    weight: Weight
+
+
+def fill(
+    stage: Stage,
+    weights: Mapping[str, Sequence[Weight]],
+    ops: Sequence[BucketOp],
+    orders: int,
+    last: Mapping[tuple[str, str], str] | None = None,
+    room: int = 2,
+) -> tuple[tuple[Bucket, ...], IssueOrder]:
+    """The buckets of a stage, and the issue order that has room for them.
+
+    weights: by block, in order of registration. orders: one more than the largest `SymOp.order`. last: by block and
+    task (`forward` or `backward`) the op that computes last. room: numbers that an op needs at least, for its loop.
+    A bucket of gradients is issued right after the last op that makes one of them, never before the bucket that was
+    closed before it; those of a unit where its backward ends; a bucket of a step comes before everything else. A unit's
+    parameters are gathered before its forward, and again before the backward of the unit that is due before it (FSDP2
+    prefetches one unit); what a step has updated, at its end.
+    """
+    layers = {place.position for place in stage.places if place.layer is not None}
+    registered = [
+        Registered(place.position, place.position if place.position in layers else None, weight)
+        for place in stage.places
+        for weight in weights.get(place.block, ())
+    ]
+    order = IssueOrder(len(stage.places), orders, 1)
+    filling = _Filling(stage, order, last or {})
+    buckets = [bucket for op in ops for bucket in filling.fill(registered, op)]
+    depths = {op: depth for each in registered for depth, op in enumerate(each.weight.buckets)}
+    # Where a unit's backward ends and the next one's begins, gradients go before parameters come.
+    rank = {op.name: (op.gathers, depths.get(op.name, 0), op.order, op.name) for op in ops}
+    # A forward, a backward and a step each have numbers of their own.
+    task = {op.name: {"forward": 0, "step": 2}.get(op.template, 1) for op in ops}
+    buckets.sort(key=lambda bucket: (task[bucket.op], bucket.base, rank[bucket.op], bucket.index))
+    ties = [list(tied) for _, tied in groupby(buckets, key=lambda bucket: (task[bucket.op], bucket.base))]
+    slots = max([2, room, *(1 + len(tied) for tied in ties)])
+    placed = tuple(
+        Bucket(
+            op=each.op,
+            gathers=each.gathers,
+            index=each.index,
+            bytes_in=each.bytes_in,
+            bytes_out=each.bytes_out,
+            position=each.position,
+            base=each.base * slots,
+            members=each.members,
+            after=each.after,
+            slot=slot,
+        )
+        for tied in ties
+        for slot, each in enumerate(tied, start=1)
+    )
+    return placed, IssueOrder(len(stage.places), orders, slots)
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """What deciding the buckets of a stage looks things up in."""
+
+    stage: Stage
+    order: IssueOrder
+    last: Mapping[tuple[str, str], str]
+
+    def fill(self, registered: Sequence[Registered], op: BucketOp) -> list[Bucket]:
+        passed = [
+            each for each in registered if op.name in (each.weight.gathers if op.gathers else each.weight.buckets)
+        ]
+        sizes = [op.bytes(each.weight.elements, each.weight.shard)[0] for each in passed]
+        buckets: list[Bucket] = []
+        due = (0, 0)
+        for index, chosen in enumerate(op.policy.deal(sizes, [each.unit for each in passed])):
+            own = [passed[at] for at in chosen]
+            after: tuple[tuple[int, str], ...] = ()
+            if op.gathers:
+                due = self.gathered(op, own, registered)
+                after = self.limits(op, own[0].unit)
+            elif op.template == "step":
+                due = (op.order, 0)
+            elif op.policy.by_unit:
+                unit = -1 if own[0].unit is None else own[0].unit
+                due = (self.order.downward(unit) + self.order.orders - 1, max(unit, 0))
+            else:
+                due = max([due, *self.issued(own)], key=lambda each: each[0])
+            members = tuple(self.member(op, each) for each in own)
+            bytes_in, bytes_out = _bytes(op, [each.weight for each in own])
+            buckets.append(Bucket(op.name, op.gathers, index, bytes_in, bytes_out, due[1], due[0], members, after))
+        return buckets
+
+    def opened(self, unit: int, registered: Sequence[Registered]) -> int:
+        """Where the backward comes to the model: the loss, which stands behind it, reads no weight."""
+        behind = [each for each in registered if each.unit is None and each.position > unit]
+        if len(behind) < len([each for each in registered if each.position > unit]):
+            return 0
+        backward = ("input_gradient", "weight_gradient")
+        numbers = [
+            self.order.downward(each.position) + reader.order
+            for each in behind
+            for reader in (*each.weight.gradients, *each.weight.readers)
+            if reader.template in backward and reader.block == each.weight.block
+        ]
+        return min(numbers, default=0)
+
+    def gathered(self, op: BucketOp, own: Sequence[Registered], registered: Sequence[Registered]) -> tuple[int, int]:
+        """After which number parameters are gathered, and at which position."""
+        if op.template == "step":
+            return self.order.upward(self.order.positions) + self.order.orders - 1, self.order.positions - 1
+        unit = own[0].unit
+        if op.template == "forward":
+            return self.order.upward(-1 if unit is None else unit) - 1, unit or 0
+        following = 0 if unit is None else unit
+        return max(self.order.downward(following + 1), self.opened(following, registered)) - 1, following
+
+    def limits(self, op: BucketOp, unit: int | None) -> tuple[tuple[int, str], ...]:
+        """A gather waits until the unit two before it has computed: two units at most are whole at a time."""
+        if unit is None or op.template == "step":
+            return ()
+        forward = op.template == "forward"
+        position = unit - 2 if forward else unit + 2
+        name = next((place.block for place in self.stage.places if place.position == position), None)
+        found = self.last.get((name or "", "forward" if forward else "backward"))
+        return () if found is None else ((position, found),)
+
+    def issued(self, own: Sequence[Registered]) -> list[tuple[int, int]]:
+        """Number and position of every op that makes one of their gradients."""
+        return [
+            (self.order.downward(place) + gradient.order, place)
+            for each in own
+            for gradient in each.weight.gradients
+            for place in self.places(gradient, each)
+        ]
+
+    def member(self, op: BucketOp, each: Registered) -> Member:
+        weight = each.weight
+        if not op.gathers:
+            return Member(
+                each.position, weight.name, weight.buckets.index(op.name), self.all_places(weight.gradients, each)
+            )
+        backward = ("input_gradient", "weight_gradient")
+        mine = (op.template,) if op.template != "input_gradient" else backward
+        readers = self.all_places([reader for reader in weight.readers if reader.template in mine], each)
+        if op.template == "step":
+            # It hands out what the optimizer, which reads the weight too, has made.
+            return Member(each.position, weight.name, 0, readers)
+        return Member(each.position, weight.name, 0, (), readers)
+
+    def all_places(self, ops: Sequence[OpPlace], each: Registered) -> tuple[tuple[int, str], ...]:
+        return tuple((place, op.op) for op in ops for place in self.places(op, each))
+
+    def places(self, op: OpPlace, each: Registered) -> tuple[int, ...]:
+        """Where an op stands: beside its weight, or in a block of its own (a tied weight's head)."""
+        if op.block == each.weight.block:
+            return (each.position,)
+        standing = self.stage.standing()
+        return (standing[op.block],) if op.block in standing else ()
+
+
+def _bytes(op: BucketOp, weights: Sequence[Weight]) -> tuple[int, int]:
+    if op.policy.extent is not None:
+        whole = op.policy.extent([weight.elements for weight in weights], op.parts)
+        return op.bytes(whole, whole // op.parts)
+    sizes = [op.bytes(weight.elements, weight.shard) for weight in weights]
+    return sum(size for size, _ in sizes), sum(size for _, size in sizes)

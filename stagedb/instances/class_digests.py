@@ -1,0 +1,142 @@
+"""Rank classes: stages whose ranks do the same, found by the digest of what they do."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stagedb.instances.bucket_members import Bucket
+from stagedb.instances.stage_blocks import IssueOrder, Stage
+from stagedb.schedules import LOOP, ChunkPlacement, Task, receiver
+
+Member = tuple[int, int]
+"""A rank's coordinates on cp and ep."""
+
+
+@dataclass(frozen=True)
+class ChunkWork:
+    """What one chunk (virtual stage) holds: its blocks, and its buckets, which are its own.
+
+    `hops`: how many stages away the number before it and the one after it (along the pipeline) are.
+    """
+
+    stage: Stage
+    order: IssueOrder
+    buckets: tuple[Bucket, ...]
+    hops: tuple[int, int] = (-1, 1)
+
+    @property
+    def wraps(self) -> tuple[bool, bool]:
+        """Whether the number before it and the one after it are on other stages than the neighbours."""
+        return self.stage.has_previous and self.hops[0] != -1, self.stage.has_next and self.hops[1] != 1
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """What one stage does: its chunks, its task order; on one rank of cp and ep, where these differ."""
+
+    index: int
+    chunks: tuple[ChunkWork, ...]
+    tasks: tuple[Task, ...]
+    member: Member = (0, 0)
+
+    @property
+    def layers(self) -> int:
+        """Layers of all chunks."""
+        return sum(chunk.stage.layers for chunk in self.chunks)
+
+
+@dataclass(frozen=True)
+class RankClass:
+    """Stages with equal work, `stages`, and (stage, member) of each: (0, 0) stands for all where none differ.
+
+    `work` is that of the first of them; peers and groups are relative, so it serves all.
+    first_layers: of each stage, chunk after chunk, what makes a layer's number on the stage that in the model.
+    """
+
+    number: int
+    digest: str
+    stages: tuple[int, ...]
+    first_layers: tuple[int, ...]
+    work: StageWork
+    places: tuple[tuple[int, Member], ...] = ()
+
+
+@dataclass(frozen=True, order=True)
+class Feed:
+    """A task of one class waits for a message of a task (by index) of the class `hop` stages away.
+
+    Between chunks a message may go around the ends: from the last stage to the first the hop is 1 less their number.
+    """
+
+    source_class: int
+    source: int
+    target_class: int
+    target: int
+    hop: int
+
+
+def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
+    """sha256 of all that a rank of this stage does; its layers' global numbers, peers and groups are left out.
+
+    `common` is what all stages share: the graph, and its expressions' values by variant.
+    """
+    content = {
+        **common,
+        "tasks": [[task.kind, task.microbatch, task.chunk] for task in work.tasks],
+        "chunks": [_content(chunk) for chunk in work.chunks],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _content(work: ChunkWork) -> Mapping[str, object]:
+    return {
+        "blocks": [place.block for place in work.stage.with_cuts()],
+        "variants": [[place.variant, *place.steps] for place in work.stage.with_cuts()],
+        "ends": [work.stage.has_previous, work.stage.has_next, *work.wraps],
+        "buckets": [
+            [
+                bucket.op,
+                bucket.bytes_in,
+                bucket.bytes_out,
+                bucket.base + bucket.slot,
+                [[m.position, m.weight] for m in bucket.members],
+            ]
+            for bucket in work.buckets
+        ],
+    }
+
+
+def classify(works: Sequence[StageWork], common: Mapping[str, object]) -> tuple[RankClass, ...]:
+    """Classes in the order of their first stages."""
+    found: dict[str, list[StageWork]] = {}
+    for work in works:
+        found.setdefault(work_digest(work, common), []).append(work)
+    return tuple(_class(number, digest, members) for number, (digest, members) in enumerate(found.items()))
+
+
+def _class(number: int, digest: str, members: Sequence[StageWork]) -> RankClass:
+    firsts = {work.index: [chunk.stage.first_layer - chunk.stage.counted for chunk in work.chunks] for work in members}
+    return RankClass(
+        number,
+        digest,
+        tuple(firsts),
+        tuple(first for layers in firsts.values() for first in layers),
+        members[0],
+        tuple((work.index, work.member) for work in members),
+    )
+
+
+def feeds(classes: Sequence[RankClass], placement: ChunkPlacement = LOOP) -> list[Feed]:
+    """Which task's message which task waits for, between classes; a class may feed itself."""
+    class_of = {place: each for each in classes for place in each.places}
+    stages = 1 + max(stage for stage, _ in class_of)
+    indexes = {each.number: {task: index for index, task in enumerate(each.work.tasks)} for each in classes}
+    found: set[Feed] = set()
+    for (stage, member), each in class_of.items():
+        for index, task in enumerate(each.work.tasks):
+            to = receiver(task, stage, stages, len(each.work.chunks), placement)
+            if to is not None:
+                target = class_of[to[0], member].number
+                found.add(Feed(each.number, index, target, indexes[target][to[1]], to[0] - stage))
+    return sorted(found)

@@ -1,0 +1,212 @@
+"""Which ops a rank class has, and what each copy is called, numbered and counted: the rows that copying unwinds.
+
+A class is a row of *places* for each of its chunks, in forward order. A place is a block of the graph at a position:
+
+    position    -1         0           1         2         n-1      n
+    block       cut    embedding     layer     layer  …    head    cut
+                 ▲                     │                            ▲
+        messages of the                │ a copy of every op of the block that is
+        stage before                   │ present here, and of its edges
+                                       ▼
+    order    forward, step: positions go up      base(position) + op's order · slots
+             backward:      positions go down    base(n - position - 1) + op's order · slots
+
+A place that has loops has one more row a turn. The cut before the first block receives forwards and sends backwards,
+the one behind the last block does the opposite. Between the numbers of two ops there are free ones (`slots`) for
+buckets, which are issued after the last op that they wait for.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from stagedb.instances.class_digests import ChunkWork, RankClass
+from stagedb.instances.graph_reading import Evaluated, StoredGraph
+from stagedb.instances.stage_blocks import BUCKET
+from stagedb.ir.symbolic_graph import OpType, Template, When
+from stagedb.schedules import TaskKind, first_and_last
+
+Row = dict[str, Any]
+
+TEMPLATES: Mapping[TaskKind, tuple[Template, ...]] = {
+    TaskKind.FORWARD: (Template.FORWARD,),
+    TaskKind.BACKWARD: (Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT),
+    TaskKind.INPUT_GRADIENT: (Template.INPUT_GRADIENT,),
+    TaskKind.WEIGHT_GRADIENT: (Template.WEIGHT_GRADIENT,),
+    TaskKind.STEP: (Template.STEP,),
+}
+"""The templates that a task of each kind runs."""
+
+UPWARD = (Template.FORWARD, Template.STEP)
+"""Templates that walk the positions up; the others walk them down."""
+
+
+def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> list[Row]:
+    """One row a block at a position of a class, cuts included; where it has loops, one more for each of their turns.
+
+    Each has what copying ops and edges there needs: `here`, `before`, `after` are how the ids of ops begin here and at
+    the neighbouring positions, `standing` the same for each block that the stage has once. `mark` ends the ids of a
+    turn's ops. width: the issue numbers that a turn takes.
+    """
+    rows = []
+    for each, number, work in chunks_of(classes):
+        stage = work.stage
+        standing = {block: op_prefix(instance, each, number, at) for block, at in stage.standing().items()}
+        for place in stage.with_cuts():
+            rows += [
+                {
+                    "class": each.number,
+                    "chunk": number,
+                    "variant": variant,
+                    "step": step,
+                    "mark": "" if step is None else f".{step}",
+                    "before_mark": "" if step is None else f".{step - 1}",
+                    "turns": [{"step": turn, "variant": of} for turn, of in enumerate(place.steps)],
+                    "block": place.block,
+                    "position": place.position,
+                    "layer": place.layer,
+                    "end": place.end,
+                    "peer": _peer(work, place.end),
+                    "here": op_prefix(instance, each, number, place.position),
+                    "before": op_prefix(instance, each, number, place.position - 1),
+                    "after": op_prefix(instance, each, number, place.position + 1),
+                    "standing": standing,
+                }
+                for step, variant in ((None, place.variant), *enumerate(place.steps))
+            ]
+    return rows
+
+
+def bucket_rows(instance: str, graph: str, classes: Sequence[RankClass]) -> list[Row]:
+    """One row a bucket's collective, with the weights that it carries."""
+    return [
+        {
+            "id": bucket_id(instance, each, number, bucket.position, bucket.op, bucket.index),
+            "class": each.number,
+            "chunk": number,
+            "op": bucket.op,
+            "name": f"{bucket.op}.{bucket.index}",
+            "position": bucket.position,
+            "order": bucket.base + bucket.slot,
+            "bytes_in": bucket.bytes_in,
+            "bytes_out": bucket.bytes_out,
+            "members": [
+                {
+                    "weight": f"{graph}/{member.weight}",
+                    "number": at,
+                    "position": member.position,
+                    "layer": work.stage.places[member.position].layer,
+                }
+                for at, member in enumerate(bucket.members)
+            ],
+        }
+        for each, number, work in chunks_of(classes)
+        for bucket in work.buckets
+    ]
+
+
+def with_copies(
+    graph: StoredGraph, evaluated: Evaluated, classes: Sequence[RankClass], places: list[Row], buckets: list[Row]
+) -> tuple[list[Row], list[Row]]:
+    """The places with the ops that are copied there, and the buckets, all numbered.
+
+    A place gets `copies`: by name of the symbolic op `order` (its issue number), `index` (its place among all ops of
+    the class, by chunk, template and issue number) and `runs` (how often a rank runs it in a step). A bucket gets
+    `index` and `runs` of its own.
+    """
+    by_block: dict[str, list[Mapping[str, Any]]] = {}
+    for op in graph.ops:
+        by_block.setdefault(op["block"], []).append(op)
+    by_name = {op["name"]: op for op in by_block.get(BUCKET, ())}
+    runs = {each.number: _runs(each) for each in classes}
+    works = {(each.number, number): work for each, number, work in chunks_of(classes)}
+    numbered: dict[int, list[tuple[tuple[int, int, int], Row]]] = {each.number: [] for each in classes}
+
+    def number(row: Row, op: Mapping[str, Any], order: int) -> Row:
+        copy = {"order": order, "runs": runs[row["class"]].get((op["template"], op["when"], row["chunk"]), 0)}
+        key = (row["chunk"], _CODES[op["template"]], order)
+        numbered[row["class"]].append((key, copy))
+        return copy
+
+    placed = []
+    for row in places:
+        work, values = works[row["class"], row["chunk"]], evaluated.values[row["variant"]]
+        present = [op for op in by_block.get(row["block"], ()) if _is_copied(op, row, values)]
+        copies = {op["name"]: number(row, op, _order(op, row, work, evaluated.width)) for op in present}
+        placed.append({**row, "copies": copies})
+    dealt = [{**row, "copy": number(row, by_name[row["op"]], row["order"])} for row in buckets]
+    for entries in numbered.values():
+        for index, (_, copy) in enumerate(sorted(entries, key=lambda entry: entry[0])):
+            copy["index"] = index
+    return placed, dealt
+
+
+def count_ops(placed: Sequence[Row], dealt: Sequence[Row]) -> dict[int, int]:
+    """The ops of each class."""
+    counts: dict[int, int] = {}
+    for row in placed:
+        counts[row["class"]] = counts.get(row["class"], 0) + len(row["copies"])
+    for row in dealt:
+        counts[row["class"]] = counts.get(row["class"], 0) + 1
+    return counts
+
+
+def chunks_of(classes: Sequence[RankClass]) -> Iterator[tuple[RankClass, int, ChunkWork]]:
+    """Every chunk of every class, with its number on the stage."""
+    return ((each, number, work) for each in classes for number, work in enumerate(each.work.chunks))
+
+
+def op_prefix(instance: str, each: RankClass, chunk: int, position: int) -> str:
+    """How the ids of the ops at a position of a chunk of a class begin."""
+    return f"{instance}/{each.number}/{chunk}/{position}/"
+
+
+def bucket_id(instance: str, each: RankClass, chunk: int, position: int, op: str, index: int) -> str:
+    return f"{op_prefix(instance, each, chunk, position)}{op}.{index}"
+
+
+_CODES = {str(template): code for code, template in enumerate(Template)}
+
+
+def _is_copied(op: Mapping[str, Any], row: Row, values: Mapping[str, int]) -> bool:
+    """Whether an op of a block is at a place: it is present, of this turn, and at this end of the stage."""
+    if op["present"] is not None and values[op["present"]] <= 0:
+        return False
+    if (op["times"] is None) != (row["step"] is None):
+        return False
+    return stands_at(row["end"], OpType(op["type"]), Template(op["template"]))
+
+
+def stands_at(end: str | None, type_: OpType, template: Template) -> bool:
+    """Whether a message is sent, or received and gathered, at this end of a stage; inside a block all ops are."""
+    return end is None or (end == "previous") == ((type_ is not OpType.SEND) == (template is Template.FORWARD))
+
+
+def _order(op: Mapping[str, Any], row: Row, work: ChunkWork, width: int) -> int:
+    """The issue number of an op at a place."""
+    order, loop = work.order, op["order"] if op["loop"] is None else op["loop"]
+    begin = order.upward if op["template"] in UPWARD else order.downward
+    turn = 0 if row["step"] is None else row["step"] * width
+    return int(begin(row["position"]) + loop * order.slots + turn + op["order"] - loop)
+
+
+def _runs(each: RankClass) -> dict[tuple[str, str, int], int]:
+    """How often ops run in a step: by template, `when` and chunk. A step's ops run once, whatever their chunk."""
+    tasks = each.work.tasks
+    found: dict[tuple[str, str, int], int] = {}
+    for task, (first, last) in zip(tasks, first_and_last(tasks), strict=True):
+        fits = {When.EVERY: True, When.FIRST: first, When.LAST: last}
+        chunks = range(len(each.work.chunks)) if task.kind is TaskKind.STEP else (task.chunk,)
+        for template in TEMPLATES[task.kind]:
+            for when in (when for when, fit in fits.items() if fit):
+                for chunk in chunks:
+                    key = (str(template), str(when), chunk)
+                    found[key] = found.get(key, 0) + 1
+    return found
+
+
+def _peer(work: ChunkWork, end: str | None) -> int | None:
+    """Stages from here to the other end of a cut's messages; from the last stage to the first between two chunks."""
+    if end is None:
+        return None
+    before, after = work.hops
+    return before if end == "previous" else after

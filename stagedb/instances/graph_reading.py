@@ -1,0 +1,248 @@
+"""What instantiation reads of a stored graph, and its expressions evaluated for a plan."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.expressions import evaluate, symbols
+from stagedb.frameworks import bucket_policy
+from stagedb.instances.bucket_members import BucketOp, OpPlace, Weight
+from stagedb.instances.class_digests import Member
+from stagedb.instances.stage_blocks import BUCKET, Block
+from stagedb.plans import GROUP_AXES, Plan, members
+from stagedb.schedules import splits
+from stagedb.store import Store
+
+COSTS = ("flops", "bytes_read", "bytes_written", "comm_bytes", "comm_out_bytes", "peer")
+"""Columns of a symbolic op that hold one expression each; `dims` holds several."""
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """The rows of a graph that decide the shape of its instances: a few hundred, whatever the model's depth."""
+
+    id: str
+    name: str
+    options: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    blocks: tuple[tuple[str, str], ...]  # name and how often it repeats
+    ops: tuple[Mapping[str, Any], ...]
+    weights: tuple[Mapping[str, Any], ...]
+    edge_conditions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A graph under a plan: the value of every expression that a present op, edge or weight holds.
+
+    `values` has the maps that are not alike (`Place.variant`), the first for what stands outside layers. They differ
+    between layers that recompute and that do not, between ranks of cp and of ep, and between the turns of a loop:
+    `variants` has for each of these (whether it recomputes, member, turn) the place of its map; a member's coordinate
+    is 0 where ranks along the axis do not differ. temporaries: of each map, what ops allocate while they run; apart,
+    because two ranks that differ in nothing else are of one class. ragged: matmuls of experts with uneven loads, which
+    have no dims. loops: blocks that have loops; turns: of each loop; width: the most ops that one has.
+    """
+
+    values: tuple[Mapping[str, int], ...]
+    temporaries: tuple[Mapping[str, int], ...]
+    variants: Mapping[tuple[bool, Member, int], int]
+    ragged: tuple[str, ...]
+    loops: frozenset[str]
+    turns: int
+    width: int
+    blocks: tuple[Block, ...]
+    weights: Mapping[str, tuple[Weight, ...]]
+    buckets: tuple[BucketOp, ...]
+    axes: Mapping[str, str]  # on which present collectives run, and one of them
+    orders: int
+    last: Mapping[tuple[str, str], str]  # by block and task (forward or backward) the op that computes last
+
+
+def read_graph(store: Store, graph: str) -> StoredGraph:
+    """Raises UsageError when the store has no whole graph of this id."""
+    rows = store.read("instantiate/graph", graph=graph)
+    if not rows:
+        raise UsageError(f"the store has no graph {graph!r}: `stagedb ls` lists them, `stagedb build` makes one")
+    (row,) = rows
+    return StoredGraph(
+        id=graph,
+        name=row["name"],
+        options=json.loads(row["options"]),
+        sizes=json.loads(row["sizes"]),
+        blocks=tuple((block["name"], block["repeat"]) for block in json.loads(row["blocks"])),
+        ops=tuple(store.read("instantiate/ops", graph=graph)),
+        weights=tuple(store.read("instantiate/weights", graph=graph)),
+        edge_conditions=tuple(row["present"] for row in store.read("instantiate/edge_conditions", graph=graph)),
+    )
+
+
+def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
+    """Evaluate each distinct expression once, but none of what is absent under the plan: it need not come out whole."""
+    values = _Values(plan.env(graph.sizes))
+    # What is not in the first turn of the first rank may be in another.
+    ops = [op for op in graph.ops if values.present(op, op["name"]) or op["times"] is not None]
+    for op in ops:
+        if op["times"] is not None:
+            values.of(op["times"], f"turns of {op['name']}")
+        if op["block"] == BUCKET:
+            continue  # its costs are sums over its members
+        for column in COSTS:
+            if op[column] is not None:
+                values.of(op[column], f"{column} of {op['name']}")
+        for dim in op["dims"] or ():
+            values.of(dim, f"dims of {op['name']}")
+    for condition in graph.edge_conditions:
+        values.of(condition, "the condition of an edge")
+    by_name = {op["name"]: op for op in ops}
+    blocks = tuple(
+        Block(name, None if repeat == "1" else values.of(repeat, f"repeat of block {name}"))
+        for name, repeat in graph.blocks
+    )
+    looped = [op for op in ops if op["times"] is not None]
+    turns = _turns(looped, values, graph)
+    maps, envs, variants = _variants(values.known, plan, graph, turns)
+    held = {op["temporary"] for op in ops if op["block"] != BUCKET and op["temporary"] is not None}
+    return Evaluated(
+        values=maps,
+        temporaries=tuple({text: evaluate(text, env) for text in held} for env in envs),
+        variants=variants,
+        ragged=_ragged(ops, plan),
+        loops=frozenset(op["block"] for op in looped),
+        turns=turns,
+        width=max((1 + op["order"] - op["loop"] for op in looped), default=0),
+        blocks=blocks,
+        weights=_weights(graph, by_name, values),
+        buckets=tuple(_bucket(op, plan, plan.env(graph.sizes)) for op in ops if op["block"] == BUCKET),
+        axes=_axes(ops),
+        orders=1 + max((op["order"] for op in graph.ops), default=0),
+        last=_last(ops, any(map(splits, plan.orders()))),
+    )
+
+
+def _ragged(ops: Iterable[Mapping[str, Any]], plan: Plan) -> tuple[str, ...]:
+    if not plan.canonical.expert_load:
+        return ()
+    return tuple(op["name"] for op in ops if op["dims"] and "load_here" in symbols(op["flops"]))
+
+
+def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: StoredGraph) -> int:
+    found = {values.known[op["times"]] for op in looped}
+    if len(found) > 1:
+        raise StagedbError(f"graph {graph.id} has loops of {sorted(found)} turns, which this version cannot unroll")
+    return found.pop() if found else 0
+
+
+def _variants(
+    known: Mapping[str, int], plan: Plan, graph: StoredGraph, turns: int
+) -> tuple[tuple[Mapping[str, int], ...], tuple[Mapping[str, int], ...], dict[tuple[bool, Member, int], int]]:
+    """The distinct maps, what the symbols are in each, and which map holds where.
+
+    The last is by whether a layer recomputes, member and turn, from 0.
+    """
+    used = {text: symbols(text) for text in known}
+    changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "load_here", "step"}]
+    of_cp, of_ep = (any(name in names for names in used.values()) for name in ("cp_rank", "load_here"))
+    of_ep = of_ep and len({plan.rank_symbols(graph.sizes, 0, rank)["load_here"] for rank in range(plan.ep)}) > 1
+    apart = sorted({(cp if of_cp else 0, ep if of_ep else 0) for cp, ep in members(plan)})
+    env = plan.env(graph.sizes)
+    found: dict[tuple[int, ...], int] = {}
+    maps: list[Mapping[str, int]] = []
+    envs: list[Mapping[str, int]] = []
+    variants = {}
+    for again in (False, True) if plan.recompute_every > 1 else (True,):
+        for member in apart:
+            ranked = {**env, **plan.rank_symbols(graph.sizes, *member)}
+            for step in range(max(turns, 1)):
+                own = {**ranked, "runs": 1 + again, "step": step + 1}
+                changed = tuple(evaluate(text, own) for text in changing)
+                if changed not in found:
+                    found[changed] = len(maps)
+                    maps.append({**known, **dict(zip(changing, changed, strict=True))})
+                    envs.append(own)
+                variants[again, member, step] = found[changed]
+    return tuple(maps), tuple(envs), variants
+
+
+def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> BucketOp:
+    @cache
+    def sizes(elements: int, shard: int) -> tuple[int, int]:
+        known = {**env, "elements": elements, "shard": shard}
+        return (
+            evaluate(op["comm_bytes"], known, what=f"comm_bytes of {op['name']}"),
+            evaluate(op["comm_out_bytes"], known, what=f"comm_out_bytes of {op['name']}"),
+        )
+
+    gathers = op["kind"] == "all_gather"
+    parts = plan.edp if op["axis"] == "edp" else plan.shards
+    return BucketOp(op["name"], bucket_policy(op["bucket"]), op["order"], op["template"], gathers, parts, sizes)
+
+
+def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str], str]:
+    """What computes last in a block's forward and backward; where that is split, in the half that parameters serve."""
+    found: dict[tuple[str, str], str] = {}
+    for op in sorted(ops, key=lambda op: int(op["order"])):
+        left_out = ("step", "weight_gradient") if split else ("step",)
+        if op["type"] == "compute" and op["template"] not in left_out:
+            found[op["block"], "forward" if op["template"] == "forward" else "backward"] = op["name"]
+    return found
+
+
+class _Values:
+    """Expressions evaluated so far; each text once."""
+
+    def __init__(self, env: Mapping[str, int]) -> None:
+        self._env = env
+        self.known: dict[str, int] = {}
+
+    def of(self, text: str, what: str) -> int:
+        if text not in self.known:
+            self.known[text] = evaluate(text, self._env, what=what)
+        return self.known[text]
+
+    def present(self, row: Mapping[str, Any], what: str) -> bool:
+        return row["present"] is None or self.of(row["present"], f"the condition of {what}") > 0
+
+
+def _weights(
+    graph: StoredGraph, ops: Mapping[str, Mapping[str, Any]], values: _Values
+) -> dict[str, tuple[Weight, ...]]:
+    weights: dict[str, list[Weight]] = {}
+    for row in sorted(graph.weights, key=lambda row: (row["block"], row["order"])):
+        buckets, gathers = (
+            tuple(name for name in row[column] or () if name in ops) for column in ("buckets", "gathers")
+        )
+        if not (buckets or gathers) or not values.present(row, row["name"]):
+            continue
+        gradients, readers = (
+            tuple(
+                OpPlace(name, ops[name]["block"], ops[name]["order"], ops[name]["template"])
+                for name in row[column] or ()
+                if name in ops
+            )
+            for column in ("grads", "readers")
+        )
+        weights.setdefault(row["block"], []).append(
+            Weight(
+                name=row["name"],
+                block=row["block"],
+                order=row["order"],
+                elements=values.of(row["elements"], f"elements of {row['name']}"),
+                shard=0 if row["shard"] is None else values.of(row["shard"], f"a part of {row['name']}"),
+                gradients=gradients,
+                buckets=buckets,
+                gathers=gathers,
+                readers=readers,
+            )
+        )
+    return {block: tuple(rows) for block, rows in weights.items()}
+
+
+def _axes(ops: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    axes = {op["axis"]: op["name"] for op in ops if op["type"] == "collective"}
+    unknown = sorted(set(axes) - set(GROUP_AXES))
+    if unknown:
+        raise StagedbError(f"the graph has collectives on axis {unknown[0]!r}; known are {', '.join(GROUP_AXES)}")
+    return axes

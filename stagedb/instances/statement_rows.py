@@ -1,0 +1,169 @@
+"""The rows that statements unwind beside those of copies: classes, links of buckets, tasks, axes and groups."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from stagedb.instances.class_digests import Member, RankClass, feeds
+from stagedb.instances.copies import Row, bucket_id, chunks_of, op_prefix
+from stagedb.plans import AxisGroups, Mesh, Plan, expert_axis, members
+from stagedb.schedules import ChunkPlacement, first_and_last
+
+
+def class_rows(classes: Sequence[RankClass], plan: Plan, ops: Mapping[int, int]) -> list[Row]:
+    """One row a rank class. ops: how many each has."""
+    ranks: Counter[int] = Counter()
+    of_members = members(plan)
+    for (_, member), number in member_classes(classes, plan).items():
+        ranks[number] += of_members[member]
+    return [
+        {
+            "class": each.number,
+            "digest": each.digest,
+            "stages": list(each.stages),
+            "first_layers": list(each.first_layers),
+            "layers": each.work.layers,
+            "cp": each.work.member[0],
+            "ep": each.work.member[1],
+            "ranks": ranks[each.number],
+            "ops": ops[each.number],
+            "tasks": len(each.work.tasks),
+        }
+        for each in classes
+    ]
+
+
+def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row], list[Row]]:
+    """What the first bucket of each weight waits for, and what waits for its last one.
+
+    The first list has edges (source, target, kind): gradient to bucket, bucket to the next bucket of the same weight;
+    gathered parameters to what reads them, and what must be done before they are gathered.
+    The second has (bucket, gradient): whatever of the step reads that gradient waits for that bucket.
+    """
+    edges: dict[tuple[str, str, str], None] = {}
+    readers: dict[tuple[str, str], None] = {}
+    for each, number, work in chunks_of(classes):
+        passed: dict[tuple[int, str], dict[int, str]] = {}
+        gradients: dict[tuple[int, str], list[str]] = {}
+        for bucket in work.buckets:
+            own = bucket_id(instance, each, number, bucket.position, bucket.op, bucket.index)
+            limits = [op_prefix(instance, each, number, position) + op for position, op in bucket.after]
+            edges |= dict.fromkeys((source, own, "limit") for source in limits)
+            for member in bucket.members:
+                key = (member.position, member.weight)
+                sources = [op_prefix(instance, each, number, position) + op for position, op in member.gradients]
+                if bucket.gathers:
+                    reading = [op_prefix(instance, each, number, position) + op for position, op in member.readers]
+                    edges |= dict.fromkeys((source, own, "data") for source in sources)
+                    edges |= dict.fromkeys((own, reader, "data") for reader in reading)
+                else:
+                    passed.setdefault(key, {})[member.turn] = own
+                    gradients[key] = sources
+        for key, turns in passed.items():
+            buckets = [turns[turn] for turn in sorted(turns)]
+            edges |= dict.fromkeys((gradient, buckets[0], "data") for gradient in gradients[key])
+            edges |= dict.fromkeys((source, target, "data") for source, target in pairwise(buckets))
+            readers |= dict.fromkeys((buckets[-1], gradient) for gradient in gradients[key])
+    return (
+        [{"source": source, "target": target, "kind": kind} for source, target, kind in edges],
+        [{"bucket": bucket, "gradient": gradient} for bucket, gradient in readers],
+    )
+
+
+def task_rows(instance: str, classes: Sequence[RankClass]) -> Iterator[Row]:
+    """One row a task of each class, in the order in which it runs them."""
+    for each in classes:
+        marks = first_and_last(each.work.tasks)
+        for index, (task, (first, last)) in enumerate(zip(each.work.tasks, marks, strict=True)):
+            yield {
+                "id": _task(instance, each.number, index),
+                "class": each.number,
+                "index": index,
+                "kind": str(task.kind),
+                "microbatch": task.microbatch,
+                "chunk": task.chunk,
+                "first": first,
+                "last": last,
+            }
+
+
+def task_order_rows(instance: str, classes: Sequence[RankClass]) -> list[Row]:
+    """One row a task and the one after it."""
+    return [
+        {"source": _task(instance, each.number, index), "target": _task(instance, each.number, index + 1)}
+        for each in classes
+        for index in range(len(each.work.tasks) - 1)
+    ]
+
+
+def task_feed_rows(instance: str, classes: Sequence[RankClass], placement: ChunkPlacement) -> list[Row]:
+    """One row a task and the task of a neighbouring stage that receives its message."""
+    return [
+        {
+            "source": _task(instance, feed.source_class, feed.source),
+            "target": _task(instance, feed.target_class, feed.target),
+            "hop": feed.hop,
+        }
+        for feed in feeds(classes, placement)
+    ]
+
+
+def coordinate_classes(classes: Sequence[RankClass], plan: Plan) -> list[int]:
+    """The class of each stage and coordinates on cp and ep, that of ep counted first; -1 where there is no rank."""
+    found = member_classes(classes, plan)
+    return [
+        found.get((stage, (cp, ep)), -1) for stage in range(plan.pp) for cp in range(plan.cp) for ep in range(plan.ep)
+    ]
+
+
+def member_classes(classes: Sequence[RankClass], plan: Plan) -> dict[tuple[int, Member], int]:
+    """The class of each stage and member."""
+    number = {place: each.number for each in classes for place in each.places}
+    of_cp, of_ep = (any(member[axis] for _, member in number) for axis in (0, 1))
+    return {
+        (stage, (cp, ep)): number[stage, (cp if of_cp else 0, ep if of_ep else 0)]
+        for stage in range(plan.pp)
+        for cp, ep in members(plan)
+    }
+
+
+def mesh_axes(plan: Plan) -> Row:
+    """Degree and stride of every mesh axis. `ep` numbers neighbours along those that experts see."""
+    mesh = Mesh.of(plan)
+    axes = {axis: {"size": size, "stride": mesh.stride(axis)} for axis, size in mesh.axes}
+    return {**axes, "ep": {"size": plan.ep, "stride": mesh.stride(expert_axis(plan))}}
+
+
+def group_axes(groups: Sequence[AxisGroups]) -> Mapping[str, Row]:
+    """The numbers from which a rank finds its group on each axis that has some."""
+    return {made.axis: {"first": made.first, "stride": made.stride, "span": made.stride * made.size} for made in groups}
+
+
+def group_rows(groups: Sequence[AxisGroups], most: int) -> list[Row]:
+    """Ranges of groups, each with at most `most` ranks listed in it (or one group)."""
+    rows = []
+    for made in groups:
+        step = max(1, most // made.members)
+        for first in range(0, made.count, step):
+            rows.append(
+                {
+                    "axis": made.axis,
+                    "first": made.first,
+                    "first_index": first,
+                    "last_index": min(first + step, made.count) - 1,
+                    "stride": made.stride,
+                    "span": made.stride * made.size,
+                    "members": made.members,
+                    "step": made.step,
+                }
+            )
+    return rows
+
+
+def rank_rows(world: int, most: int) -> list[Row]:
+    """Ranges of at most `most` ranks."""
+    return [{"first": first, "last": min(first + most, world) - 1} for first in range(0, world, most)]
+
+
+def _task(instance: str, number: int, index: int) -> str:
+    return f"{instance}/{number}/task/{index}"

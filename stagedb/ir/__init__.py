@@ -1,0 +1,39 @@
+"""Symbolic tensor graphs: tensors with named axes and layouts, operators, derived backward, matched collectives.
+
+A model's author writes the forward of a block with a `Tracer`; `lay_out` derives the backward and puts a collective
+wherever a producer's layout is not its consumer's; `assemble` makes the rows that are stored (`SymGraph`), and
+`interpreter.run_block` runs one block of them in numpy.
+"""
+
+from stagedb.ir.layouts import Layout, Partial, Partitioned, parse_layout
+from stagedb.ir.symbolic_graph import (
+    FORMAT,
+    BlockSpec,
+    EdgeKind,
+    Hop,
+    OpType,
+    SymEdge,
+    SymGraph,
+    SymOp,
+    SymTensor,
+    Template,
+    When,
+)
+
+__all__ = [
+    "FORMAT",
+    "BlockSpec",
+    "EdgeKind",
+    "Hop",
+    "Layout",
+    "OpType",
+    "Partial",
+    "Partitioned",
+    "SymEdge",
+    "SymGraph",
+    "SymOp",
+    "SymTensor",
+    "Template",
+    "When",
+    "parse_layout",
+]

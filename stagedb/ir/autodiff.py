@@ -1,0 +1,43 @@
+"""The backward of a block, derived from its forward: gradient rules in reverse order, sums where paths meet."""
+
+from collections.abc import Mapping
+
+from stagedb.ir.operators.elementwise import Add
+from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tensors import Operation, Tensor, Tracer
+
+
+def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Append the backward of all that `tracer` has recorded.
+
+    seeds: the gradient that arrives for a tensor, by the tensor's name. Returns the gradient of every tensor that has
+    one, weights and the block's inputs included. Gradients that meet are added as soon as both are there, as autograd
+    engines do; the sum takes part in the region of the tensor that it is the gradient of.
+    """
+    forward = list(tracer.operations)
+    regions = {tensor.name: op.operator.sum_region or op.region for op in forward for tensor in op.outputs}
+    consumers = {tensor.name: op.region for op in reversed(forward) for tensor in op.inputs}
+    grads: dict[str, Tensor] = dict(seeds)
+    for op in reversed(forward):
+        arriving = tuple(grads.get(tensor.name) for tensor in op.outputs)
+        if all(grad is None for grad in arriving):
+            continue
+        for index, grad in _contributions(tracer, op, arriving):
+            tensor = op.inputs[index]
+            known = grads.get(tensor.name)
+            if known is None:
+                grads[tensor.name] = grad
+                continue
+            tracer.region = regions.get(tensor.name, consumers[tensor.name])
+            tracer.origin = op.name
+            count = sum(1 for made in tracer.operations if made.name.startswith(f"{tensor.name}.gradient_sum."))
+            total = tracer.gradient(tensor, f"{tensor.name}.gradient_sum.{count}")
+            tracer.emit(total.name, Add(), (known, grad), total, template=Template.INPUT_GRADIENT)
+            grads[tensor.name] = total
+    return grads
+
+
+def _contributions(tracer: Tracer, op: Operation, arriving: tuple[Tensor | None, ...]) -> list[tuple[int, Tensor]]:
+    """Run one gradient rule in the region of its forward operation, or in one of its own."""
+    tracer.region, tracer.origin = op.operator.gradient_region or op.region, op.name
+    return list(op.operator.gradient(tracer, op, arriving))

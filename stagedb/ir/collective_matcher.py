@@ -1,0 +1,259 @@
+"""The collective matcher: compares the layout that a producer leaves with the one its consumer wants.
+
+Mesh axis by mesh axis: partial → replicated is an all-reduce, partial → partitioned a reduce-scatter, partitioned →
+replicated an all-gather, partitioned → partitioned elsewhere an all-to-all, replicated → partitioned a local slice.
+A reduction is issued right after its producer, everything else right before its first consumer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stagedb.ir.layouts import MESH_AXES, Layout, Partial, Partitioned, Placement
+from stagedb.ir.operators import Quantize, Redistribution
+from stagedb.ir.redistribution_order import next_move
+from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tensors import Operation, Tensor
+
+Rules = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""A sharding strategy: region of the model → logical axis → the mesh axes that partition it."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Choices of redistribution, as a recipe makes them.
+
+    share: one redistribution of a tensor serves all its consumers, and partial gradients are added before they are
+        reduced; False: each forward operation has its own (and so has each of its gradients).
+    regather: the backward does not keep what the forward gathered; it gathers again.
+    whole_backward: a partial input gradient is reduced when its operator's weight gradient has been issued, too; False:
+        at once.
+    """
+
+    share: bool = True
+    regather: bool = False
+    whole_backward: bool = False
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Operations with their redistributions in issue order, and the layout of every tensor."""
+
+    operations: tuple[Operation, ...]
+    layouts: Mapping[str, Layout]
+
+
+def wanted(axes: tuple[str, ...], rules: Mapping[str, tuple[str, ...]], labels: tuple[str, ...] = ()) -> Layout:
+    """The layout that a region's rules give a tensor with these axes, which the operator may call by other names."""
+    named = zip(axes, labels or axes, strict=True)
+    return Layout.of({m: Partitioned(axis) for axis, label in named for m in rules.get(label, ())})
+
+
+def left(op: Operation, inputs: list[Layout]) -> Layout:
+    """What partitioned inputs leave where the output does not keep the axis: a partial result."""
+    if op.operator.deals:
+        return Layout()
+    cut = {m for layout in inputs for m, p in layout.placements if isinstance(p, Partitioned)}
+    return Layout.of({m: Partial(op.operator.reduction) for m in cut})
+
+
+@dataclass
+class _Matcher:
+    rules: Rules
+    choices: Matching
+    layouts: dict[str, Layout]
+    issued: list[Operation] = field(default_factory=list)
+    copies: dict[tuple[str, Layout, str], Tensor] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    gathered: dict[str, Operation] = field(default_factory=dict)
+
+    def scope(self, op: Operation) -> str:
+        """Operations of one scope share redistributions. What experts have been sent serves all of their operations."""
+        if op.region == "experts":
+            return ""
+        backward = self.choices.regather and op.template is not Template.FORWARD
+        return ("backward " if backward else "") + ("" if self.choices.share else op.origin)
+
+    def passes(self, op: Operation) -> tuple[str, ...]:
+        """Mesh axes on which a linear operation takes partial sums and leaves one."""
+        if not op.operator.linear:
+            return ()
+        # What is not shared is what a tensor-parallel plan redistributes; sums over data wait in any case.
+        axes = MESH_AXES if self.choices.share or op.region == "experts" else tuple(m for m in MESH_AXES if m != "tp")
+        return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
+
+    def issue(self, op: Operation) -> None:
+        rules, passed = self.rules[op.region], self.passes(op)
+        inputs = []
+        read, made = op.operator.labels(op.inputs, op.outputs)
+        for tensor, labels in zip(op.inputs, read, strict=True):
+            want = wanted(tensor.axes, rules, labels)
+            for mesh_axis in passed:
+                want = want.with_(mesh_axis, Partial())
+            inputs.append(self.redistributed(self.narrowed(tensor, op), want, op))
+        moved = inputs[0] is not op.inputs[0] if inputs else False
+        again = self.choices.regather and op.region != "experts"
+        if moved and again and op.template is Template.FORWARD and isinstance(op.operator, Quantize):
+            self.gathered[op.outputs[0].name] = op
+        self.issued.append(Operation(op.name, op.operator, tuple(inputs), *_rest(op)))
+        consumed = [self.layouts[t.name] for t in inputs]
+        for output, labels in zip(op.outputs, made, strict=True):
+            layout = wanted(output.axes, rules, labels)
+            partial = left(op, consumed)
+            for mesh_axis, placement in partial.placements:
+                if layout.on(mesh_axis) is None:
+                    layout = layout.with_(mesh_axis, placement)
+            for mesh_axis in passed:
+                layout = layout.with_(mesh_axis, Partial())
+            self.layouts[output.name] = layout
+
+    def narrowed(self, tensor: Tensor, consumer: Operation) -> Tensor:
+        """The tensor, or where it is a narrow copy of what the backward gathers again: such a copy of that."""
+        cast = self.gathered.get(tensor.name)
+        if cast is None or consumer.template is Template.FORWARD:
+            return tensor
+        key = (tensor.name, self.layouts[tensor.name], self.scope(consumer))
+        if key not in self.copies:
+            again = Tensor(f"{tensor.name}.again", tensor.axes, tensor.dtype, tensor.role)
+            self.copies[key] = again
+            self.issue(
+                Operation(
+                    again.name, cast.operator, cast.inputs, (again,), cast.region, consumer.template, consumer.origin
+                )
+            )
+        return self.copies[key]
+
+    def redistributed(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:
+        """The tensor in the wanted layout, moved there if no earlier consumer of the scope did."""
+        if self.layouts[tensor.name] == want:
+            return tensor
+        scope = self.scope(consumer)
+        kept = (tensor.name, want, scope.removeprefix("backward "))
+        if self.exchanged(tensor, want) and kept in self.copies:
+            return self.copies[kept]
+        if tensor.role == "weight" and consumer.template is not Template.FORWARD:
+            scope = f"backward {scope}"  # what a weight's parts make is not kept from the forward
+        key = (tensor.name, want, scope)
+        if key not in self.copies:
+            self.copies[key] = self.move(tensor, want, consumer)
+        return self.copies[key]
+
+    def exchanged(self, tensor: Tensor, want: Layout) -> bool:
+        """Whether it is to be partitioned elsewhere: the result is no larger, so that nobody makes it again."""
+        have = self.layouts[tensor.name]
+        return any(
+            isinstance(p, Partitioned) and isinstance(want.on(m), Partitioned)
+            for m, p in have.placements
+            if p != want.on(m)
+        )
+
+    def move(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:
+        current = tensor
+        while turns := _turns(self.layouts[current.name], want):
+            mesh_axis, goal = next_move(self.layouts[current.name], want, turns)
+            have = self.layouts[current.name].on(mesh_axis)
+            operator = redistribution(mesh_axis, have, goal)
+            name = self.unique(f"{current.name}.{operator.move}.{mesh_axis}")
+            moved = Tensor(name, current.axes, current.dtype, "activation" if tensor.role == "weight" else current.role)
+            reduces = isinstance(have, Partial)
+            at = self.after(current.name) if reduces else len(self.issued)
+            made_by = self.issued[at - 1] if reduces else consumer
+            op = Operation(name, operator, (current,), (moved,), consumer.region, made_by.template, consumer.origin)
+            self.issued.insert(at, op)
+            self.layouts[name] = self.layouts[current.name].with_(mesh_axis, goal)
+            current = moved
+        return current
+
+    def after(self, name: str) -> int:
+        """The place behind the operation that makes a tensor (the end, where it comes from outside the block)."""
+        for place in range(len(self.issued) - 1, -1, -1):
+            if any(output.name == name for output in self.issued[place].outputs):
+                return place + 1 + (self.twins(place) if self.choices.whole_backward else 0)
+        raise ValueError(f"{name} is partial and no operation of the block makes it")
+
+    def twins(self, place: int) -> int:
+        """How many operations right behind an operation are weight gradients of the same origin."""
+        origin, count = self.issued[place].origin, 0
+        for op in self.issued[place + 1 :]:
+            if op.origin != origin or op.template is not Template.WEIGHT_GRADIENT:
+                break
+            count += 1
+        return count
+
+    def unique(self, name: str) -> str:
+        candidate, count = name, 2
+        while candidate in self.names:
+            candidate, count = f"{name}.{count}", count + 1
+        self.names.add(candidate)
+        return candidate
+
+
+def _turns(have: Layout, want: Layout) -> list[str]:
+    """The mesh axes to move on, as preferred: innermost first. Tokens go to their experts before they are gathered over
+    tp, and come back when they have been partitioned over it again."""
+    axes = [m for m in reversed(MESH_AXES) if have.on(m) != want.on(m)]
+    if want.on("ep") == Partitioned("experts"):
+        return sorted(axes, key=lambda m: (not isinstance(have.on(m), Partial), m != "ep"))
+    return sorted(axes, key=lambda m: m == "ep") if have.on("ep") == Partitioned("experts") else axes
+
+
+def _rest(op: Operation) -> tuple[tuple[Tensor, ...], str, Template, str]:
+    return op.outputs, op.region, op.template, op.origin
+
+
+def redistribution(mesh_axis: str, have: Placement | None, goal: Placement | None) -> Redistribution:
+    """The collective, or local slice, that makes one placement on a mesh axis of another."""
+    match have, goal:
+        case Partial(reduction), None:
+            return Redistribution("all_reduce", mesh_axis, reduces=reduction)
+        case Partial(reduction), Partitioned(axis):
+            return Redistribution("reduce_scatter", mesh_axis, target=axis, reduces=reduction)
+        case Partitioned(axis), None:
+            return Redistribution("all_gather", mesh_axis, source=axis)
+        case Partitioned(source), Partitioned(target):
+            return Redistribution("all_to_all", mesh_axis, source=source, target=target)
+        case None, Partitioned(axis):
+            return Redistribution("slice", mesh_axis, target=axis)
+    raise ValueError(f"no redistribution on {mesh_axis} from {have} to {goal}")
+
+
+def _gradient_templates(operations: list[Operation]) -> list[Operation]:
+    """A backward redistribution is an input gradient's if one of them needs it, else a weight gradient's."""
+    needed: dict[str, Template] = {}
+    settled = []
+    for op in reversed(operations):
+        template = op.template
+        if isinstance(op.operator, Redistribution) and template is not Template.FORWARD:
+            template = needed.get(op.outputs[0].name, template)
+        for tensor in op.inputs:
+            if needed.get(tensor.name) is not Template.INPUT_GRADIENT:
+                needed[tensor.name] = template
+        settled.append(Operation(op.name, op.operator, op.inputs, op.outputs, op.region, template, op.origin))
+    return settled[::-1]
+
+
+def match(
+    operations: list[Operation],
+    rules: Rules,
+    choices: Matching,
+    given: Mapping[str, Layout],
+    leave: Mapping[str, Layout],
+) -> tuple[Matched, dict[str, Tensor]]:
+    """Lay out a block's operations and put the redistributions where layouts differ.
+
+    given: layouts of tensors that come from outside (weights, inputs, gradients that arrive). leave: tensors that the
+    block hands on, with the layout they must have. Returns the matched operations and, for each name in `leave`, the
+    tensor that holds it.
+    """
+    matcher = _Matcher(rules, choices, dict(given), names={op.name for op in operations})
+    pending = dict(leave)
+    handed: dict[str, Tensor] = {}
+    last_forward = max(
+        (i for i, op in enumerate(operations) if op.template is Template.FORWARD), default=len(operations) - 1
+    )
+    for place, op in enumerate(operations):
+        matcher.issue(op)
+        if place in (last_forward, len(operations) - 1):
+            # What the forward hands on is laid out before the backward begins.
+            for tensor in [t for o in operations[: place + 1] for t in o.outputs if t.name in pending]:
+                handed[tensor.name] = matcher.redistributed(tensor, pending.pop(tensor.name), op)
+    return Matched(tuple(_gradient_templates(matcher.issued)), matcher.layouts), handed

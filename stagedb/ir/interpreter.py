@@ -1,0 +1,247 @@
+"""What a block of a stored graph computes, in numpy: `run_block` runs one block, whole, on one rank.
+
+It reads nothing but the stored form, so what it shows holds for what the database holds. Sizes must be tiny; all
+arithmetic is in double precision. `Interpreter` is what it shares with those who run a graph on many ranks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stagedb.errors import UsageError
+from stagedb.expressions import evaluate
+from stagedb.ir.layouts import MESH_AXES
+from stagedb.ir.operators import Array, Operator, Place, Redistribution, load
+from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor, Template
+
+NO_SEMANTICS = "{}"
+DEGREES = (*MESH_AXES, "hsdp", "pp")
+BACKWARD = (Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT)
+
+
+def run_block(
+    graph: SymGraph,
+    env: Mapping[str, int],
+    block: str,
+    weights: Mapping[str, Array],
+    inputs: Mapping[str, Array],
+    output_gradient: Array | None = None,
+) -> dict[str, Array]:
+    """Run one block for one micro-batch; return all its tensors by name: those given, and those that its ops make.
+
+    env: values of symbols, B and S at least; the model's sizes are known, and all degrees are 1.
+    weights, inputs: whole arrays by the names of their tensors. output_gradient: the gradient of what the block hands
+    on (or of its loss), from which the backward starts; None: run the forward alone. `gradient_names` tells which
+    tensors are the gradients of weights and of the block's input. Experts are chosen in turn, each as often.
+    Raises UsageError for an unknown block, a degree above 1, a symbol without a value, ops that share a sequence, and
+    an array that is missing, that no op reads, or that has another shape; ValueError, naming the op, where the graph
+    cannot be run.
+    """
+    _spec(graph, block)
+    rank = _OneRank(graph, _bound(graph, env))
+    ops = rank.ops(block, (Template.FORWARD,))
+    ops += [] if output_gradient is None else rank.ops(block, BACKWARD)
+    needed = _needed(rank, ops)
+    values = _given(rank, "weight", needed, weights) | _given(rank, "input", needed, inputs)
+    if output_gradient is not None:
+        names = [name for name in needed if rank.word(name) == "gradient"]
+        if len(names) != 1:
+            starts = ", ".join(names) or "nothing"
+            raise ValueError(f"the backward of {block} starts from {starts}, and must start from one gradient")
+        values |= _given(rank, "gradient", needed, {names[0]: output_gradient})
+    for op in ops:
+        values.update(zip(op.writes, rank.execute(op, [values[name] for name in op.reads]), strict=True))
+    return values
+
+
+def gradient_names(graph: SymGraph, block: str) -> dict[str, str]:
+    """The names of the gradients that a block's backward makes, by the names of its weights and of its input."""
+    spec = _spec(graph, block)
+    names = {name: path.gradient for name, path in Interpreter(graph, {}).paths(block).items()}
+    if spec.input is not None and spec.input_gradient is not None:
+        names[spec.input] = spec.input_gradient
+    return names
+
+
+@dataclass(frozen=True)
+class GradientPath:
+    """A weight's gradient on its way from the backward to the optimizer.
+
+    `gradient` is the tensor that the backward makes, `reductions` are the ops of the step that reduce it on its own.
+    """
+
+    gradient: str
+    reductions: tuple[SymOp, ...]
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The ops of a graph, and what each computes on the arrays of one rank. `env` binds every symbol of the graph."""
+
+    graph: SymGraph
+    env: Mapping[str, int]
+
+    @cached_property
+    def tensors(self) -> Mapping[str, SymTensor]:
+        """The graph's tensors by name."""
+        return {t.name: t for t in self.graph.tensors}
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The whole size of each tensor axis."""
+        return {
+            axis: evaluate(expr, self.env, what=t.name)
+            for t in self.graph.tensors
+            for axis, expr in zip(t.axes, t.shape, strict=True)
+        }
+
+    @cached_property
+    def operators(self) -> Mapping[str, Operator]:
+        """What each op computes, or does to a message; there is none of buckets and of messages that go as they are."""
+        return {op.name: _operator(op) for op in self.graph.ops if op.semantics != NO_SEMANTICS}
+
+    def ops(self, block: str, templates: Sequence[Template]) -> list[SymOp]:
+        """The ops of a block that a task runs, in the order in which it issues them."""
+        chosen = [op for op in self.graph.ops if op.block == block and op.template in templates]
+        return sorted(chosen, key=lambda op: op.order)
+
+    def paths(self, block: str) -> dict[str, GradientPath]:
+        """How the gradient of each weight of a block reaches the optimizer, by the weight's name."""
+        step = self.ops(block, (Template.STEP,))
+        writers = {name: op for op in step for name in op.writes if op.kind != "optimizer"}
+        found = {}
+        for op in step:
+            if op.kind != "optimizer":
+                continue
+            rows = [self.tensors[name] for name in op.reads]
+            weights, finals = ([row.name for row in rows if row.role == role] for role in ("weight", "gradient"))
+            for weight, name in zip(weights, finals, strict=True):
+                reductions: list[SymOp] = []
+                while name in writers:
+                    reductions.insert(0, writers[name])
+                    name = writers[name].reads[0]
+                found[weight] = GradientPath(name, tuple(reductions))
+        return found
+
+    def apply(self, op: SymOp, place: Place, inputs: list[Array]) -> list[Array]:
+        """Run an op's operator on the arrays of one rank. ValueError, naming the op, where it fails."""
+        operator = self.operators.get(op.name)
+        if operator is None:
+            raise ValueError(f"{op.name} ({op.kind}) has no semantics: nothing says what it computes")
+        try:
+            made = operator.run(place, inputs)
+        except (LookupError, TypeError, ValueError) as error:
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(op.reads, inputs, strict=False))
+            raise ValueError(f"{op.name} fails on {shapes}: {type(error).__name__}: {error}") from error
+        if len(made) != len(op.writes):
+            raise ValueError(f"{op.name} makes {len(made)} arrays for {', '.join(op.writes) or 'no tensors'}")
+        return made
+
+
+@dataclass(frozen=True)
+class _OneRank(Interpreter):
+    """A rank that is alone on every mesh axis: what collectives move stays as it is."""
+
+    def execute(self, op: SymOp, inputs: list[Array]) -> list[Array]:
+        """Run one op. ValueError where what it makes is not of the stored shape."""
+        if isinstance(self.operators.get(op.name), Redistribution):
+            made = inputs
+        else:
+            axes = dict.fromkeys(axis for name in (*op.reads, *op.writes) for axis in self.tensors[name].axes)
+            lengths = {axis: self.sizes[axis] for axis in axes}
+            place = Place(
+                self.sizes, dict.fromkeys(axes, 0), lengths, member=dict.fromkeys(MESH_AXES, 0), degrees=self.env
+            )
+            made = self.apply(op, place, inputs)
+        for name, array in zip(op.writes, made, strict=True):
+            if array.shape != self.shape(name):
+                raise ValueError(f"{op.name} makes {self.told(name, array)}")
+        return made
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The whole shape of a tensor."""
+        return tuple(evaluate(expr, self.env, what=name) for expr in self.tensors[name].shape)
+
+    def told(self, name: str, array: Array) -> str:
+        """A tensor, the shape of its array, and the shape that the graph gives it."""
+        axes = ", ".join(self.tensors[name].axes)
+        return f"{name} of shape {array.shape}: the graph says ({axes}) = {self.shape(name)}"
+
+    def word(self, name: str) -> str:
+        """As what `run_block` takes a tensor that no op makes: a weight, a gradient or an input."""
+        role = self.tensors[name].role
+        return role if role in ("weight", "gradient") else "input"
+
+
+def _spec(graph: SymGraph, block: str) -> BlockSpec:
+    """The block of a name; UsageError where there is none."""
+    for spec in graph.blocks:
+        if spec.name == block:
+            return spec
+    raise UsageError(f"no block {block!r} in the graph: it has {', '.join(spec.name for spec in graph.blocks)}")
+
+
+def _operator(op: SymOp) -> Operator:
+    """The operator of an op's semantics; ValueError, naming the op, where they are of none."""
+    try:
+        return load(op.semantics)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{op.name}: {error}") from error
+
+
+def _bound(graph: SymGraph, env: Mapping[str, int]) -> dict[str, int]:
+    """What the symbols of a graph stand for on a rank that is alone; UsageError where env has more ranks."""
+    for name in DEGREES:
+        if env.get(name, 1) != 1:
+            raise UsageError(f"a block is run whole, on one rank: {name} is {env[name]} and must be 1")
+    ones = dict.fromkeys((*DEGREES, "capacity", "per", "load_most"), 1)
+    return {**ones, "load_all": graph.sizes.get("E", 1), **graph.sizes, **env}
+
+
+def _needed(rank: _OneRank, ops: Sequence[SymOp]) -> dict[str, SymOp]:
+    """The tensors that ops read and none makes, each with the first op that reads it.
+
+    UsageError for an op that runs in turns. ValueError for one that reads or makes a tensor that the graph does not
+    have, or reads one that is made later.
+    """
+    makers = {name for op in ops for name in op.writes}
+    made: set[str] = set()
+    needed: dict[str, SymOp] = {}
+    for op in ops:
+        if op.times is not None:
+            raise UsageError(
+                f"{op.name} runs in turns, for ranks that share a sequence, and a block is run on one rank: "
+                "build the graph with cp_kind none"
+            )
+        for name in (*op.reads, *op.writes):
+            if name not in rank.tensors:
+                raise ValueError(f"{op.name} names the tensor {name}, which the graph does not have")
+        for name in op.reads:
+            if name not in makers:
+                needed.setdefault(name, op)
+            elif name not in made:
+                raise ValueError(f"{op.name} reads {name} before an op makes it")
+        made.update(op.writes)
+    return needed
+
+
+def _given(rank: _OneRank, word: str, needed: Mapping[str, SymOp], arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays for what is needed of one kind, floats in double precision.
+
+    UsageError for an array that is missing, that no op reads, or that has another shape.
+    """
+    wanted = {name: reader for name, reader in needed.items() if rank.word(name) == word}
+    for name in arrays:
+        if name not in wanted:
+            raise UsageError(f"no op reads {name!r} as a given {word}: those read are {', '.join(wanted) or 'none'}")
+    found = {}
+    for name, reader in wanted.items():
+        if name not in arrays:
+            raise UsageError(f"the {word} {name} is missing: {reader.name} reads it")
+        array = np.asarray(arrays[name])
+        if array.shape != rank.shape(name):
+            raise UsageError(f"the {word} {rank.told(name, array)}")
+        found[name] = array.astype(np.float64) if array.dtype.kind == "f" else array
+    return found

@@ -1,0 +1,100 @@
+"""What every operator tells: costs, gradient rule, and its meaning in numpy."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import sympy
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Operation, Tensor, Tracer
+
+Array = npt.NDArray[Any]
+Labels = tuple[str, ...]
+Size = Callable[[str], sympy.Expr]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stands while an operation runs: for each axis the global size and the first local index.
+
+    `member`: the rank's coordinates, of `degrees`; `step`: the turn of a loop, from 0. `order`: where ranks do not
+    share the sequence in one row, the tokens in the order in which they have them. `expert_load`: how many of so many
+    choices in a row go to each expert; empty: one to each. `leader` is true on the one rank of those that hold shares
+    of a partial result which adds what must be added once.
+    """
+
+    sizes: dict[str, int]
+    starts: dict[str, int]
+    lengths: dict[str, int]
+    leader: bool = True
+    member: Mapping[str, int] = field(default_factory=dict)
+    step: int = 0
+    order: Array | None = None
+    expert_load: tuple[int, ...] = ()
+    degrees: Mapping[str, int] = field(default_factory=dict)
+
+    def indices(self, axis: str) -> Array:
+        """The global indices of this rank's part of an axis."""
+        start = self.starts.get(axis, 0)
+        here = np.arange(start, start + self.lengths[axis])
+        return here if self.order is None or axis != "seq" else self.order[here]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A small frozen class an operator; fields are its parameters, all plain values.
+
+    `linear`: passes partial sums on (the sum of shares is the share of the sum).
+    `reduction`: what a reduced axis leaves where it is partitioned.
+    `gradient_region`: the region whose rules its backward follows, where that is not the forward's.
+    `sum_region`: the region in which gradients of its results are added, where that is not its own.
+    `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
+    `deals`: each rank puts what it has under other axes (tokens, slots of experts); nothing is summed over ranks.
+    """
+
+    kind: ClassVar[str] = "elementwise"
+    linear: ClassVar[bool] = False
+    reduction: ClassVar[Literal["sum", "max"]] = "sum"
+    gradient_region: ClassVar[str | None] = None
+    sum_region: ClassVar[str | None] = None
+    in_place: ClassVar[bool] = False
+    deals: ClassVar[bool] = False
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        """What it calls the axes of its operands and results: an axis may play two parts (`kseq`: the keys' `seq`)."""
+        return tuple(t.axes for t in inputs), tuple(t.axes for t in outputs)
+
+    def flops(self, size: Size) -> sympy.Expr:
+        """FLOPs on one rank; matmul, attention, convolution and scan count, the rest counts 0."""
+        return sympy.Integer(0)
+
+    def present(self) -> sympy.Expr | None:
+        """It exists where this is above 0; None: always."""
+        return None
+
+    def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
+        """Dimensions of a matmul (`[batch,] m, n, k`) or an attention; empty for the rest."""
+        return ()
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        """Emit the backward of `op` in issue order; yield (index of the input, its gradient) contributions."""
+        raise TypeError(f"{type(self).__name__} has no gradient")
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        """The operator's meaning on one rank's arrays."""
+        raise TypeError(f"{type(self).__name__} has no numpy meaning")
+
+
+def arriving(grads: tuple["Tensor | None", ...]) -> "Tensor":
+    """The gradient of an operator's first output, which its rule starts from."""
+    grad = grads[0]
+    if grad is None:
+        raise TypeError("an operator's backward was asked for without the gradient of its first output")
+    return grad

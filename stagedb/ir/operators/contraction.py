@@ -1,0 +1,120 @@
+"""Contractions over named axes, and the sums that their gradients need."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from operator import mul
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import sympy
+
+from stagedb.ir.operators._base import Array, Labels, Operator, Place, Size, arriving
+from stagedb.ir.operators.quantize import E4M3, E5M2, Quantize
+from stagedb.ir.symbolic_graph import Template
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Operation, Tensor, Tracer
+
+I_GRADIENT = Template.INPUT_GRADIENT
+
+
+def _product(labels: list[str], size: Size) -> sympy.Expr:
+    return reduce(mul, (size(label) for label in labels), sympy.Integer(1))
+
+
+@dataclass(frozen=True)
+class Einsum(Operator):
+    """`out = a · b (+ bias)`, summed over the labels that `out` does not have.
+
+    Labels are the operands' axes, renamed where one axis plays two parts (`kseq` for the keys' sequence).
+    With a weight as second operand this is a linear layer: the recipe says which gradient is issued first.
+
+    In fp8 (Micikevicius et al. 2022; Transformer Engine, torchao) it reads e4m3 copies of both operands. The backward
+    keeps that of the input, casts the output's gradient to e5m2 (a bias's gradient comes from the wide one), and casts
+    the weight again: copies of weights are kept by none.
+    """
+
+    a: Labels
+    b: Labels
+    out: Labels
+    bias: bool = False
+
+    kind: ClassVar[str] = "matmul"
+
+    def _split(self) -> tuple[list[str], list[str], list[str], list[str]]:
+        batch = [x for x in self.a if x in self.b and x in self.out]
+        m = [x for x in self.a if x in self.out and x not in self.b]
+        n = [x for x in self.b if x in self.out and x not in self.a]
+        k = [x for x in self.a if x in self.b and x not in self.out]
+        return batch, m, n, k
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        return (self.a, self.b, *(t.axes for t in inputs[2:])), (self.out,)
+
+    def flops(self, size: Size) -> sympy.Expr:
+        """2·m·n·k: a multiply and an add each."""
+        return 2 * reduce(mul, self.dims(size), sympy.Integer(1))
+
+    def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
+        """`[batch,] m, n, k`."""
+        batch, m, n, k = self._split()
+        rest = (_product(m, size), _product(n, size), _product(k, size))
+        return (_product(batch, size), *rest) if batch else rest
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        dy = arriving(grads)
+        a, b = op.inputs[:2]
+        weight = tracer.whole(b)
+        linear, fp8 = weight.role == "weight", weight is not b
+        narrow = tracer.narrow(f"{op.name}.cast_gradient", dy, Quantize(), E5M2, I_GRADIENT) if fp8 else dy
+        of_a, of_b = Einsum(self.out, self.b, self.a), Einsum(self.out, self.a, self.b)
+
+        def input_gradient() -> "Tensor":
+            da = tracer.gradient(a, f"{op.name}.input_gradient")
+            again = tracer.narrow(f"{op.name}.cast_weight.again", weight, Quantize(), E4M3, I_GRADIENT) if fp8 else b
+            tracer.emit(da.name, of_a, (narrow, again), da, template=I_GRADIENT)
+            return da
+
+        def other_gradient() -> "Tensor":
+            db = tracer.gradient(b, f"{op.name}.{'weight' if linear else 'other'}_gradient")
+            template = Template.WEIGHT_GRADIENT if linear else I_GRADIENT
+            tracer.emit(db.name, of_b, (narrow, a), db, template=template)
+            return db
+
+        if not linear or tracer.weight_gradient_first(self.bias):
+            yield 1, other_gradient()
+            yield 0, input_gradient()
+        else:
+            yield 0, input_gradient()
+            yield 1, other_gradient()
+        if self.bias:
+            dbias = tracer.gradient(op.inputs[2], f"{op.name}.bias_gradient")
+            tracer.emit(dbias.name, ReduceSum(dbias.axes), (dy,), dbias, template=Template.WEIGHT_GRADIENT)
+            yield 2, dbias
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        letters = {label: chr(ord("a") + i) for i, label in enumerate(dict.fromkeys(self.a + self.b + self.out))}
+        spec = ["".join(letters[x] for x in labels) for labels in (self.a, self.b, self.out)]
+        out = np.einsum(f"{spec[0]},{spec[1]}->{spec[2]}", inputs[0], inputs[1], optimize=True)
+        if self.bias and place.leader:
+            out = out + inputs[2]
+        return [out]
+
+
+@dataclass(frozen=True)
+class ReduceSum(Operator):
+    """The sum over every axis that `axes` does not name: the gradient of a broadcast."""
+
+    axes: Labels
+
+    kind: ClassVar[str] = "reduce"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dy = inputs[0]
+        # A broadcast operand has the trailing axes of the value (bias) or lacks leading ones (positions).
+        return [dy.sum(axis=tuple(range(dy.ndim - len(self.axes))))]

@@ -1,0 +1,279 @@
+"""Element-wise operators: residual additions, activations, gates, dropout, casts, and the primitives of eager norms."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from stagedb.ir.operators._base import Array, Operator, Place, arriving
+from stagedb.ir.operators.contraction import ReduceSum
+from stagedb.ir.symbolic_graph import Template
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Operation, Tensor, Tracer
+
+Gradients = Iterator[tuple[int, "Tensor"]]
+
+
+def _one(tracer: "Tracer", op: "Operation", operator: Operator, inputs: tuple["Tensor", ...], index: int) -> "Tensor":
+    """Emit the operator that makes the gradient of one input."""
+    suffix = "input_gradient" if index == 0 else f"input_gradient.{index}"
+    grad = tracer.gradient(op.inputs[index], f"{op.name}.{suffix}")
+    tracer.emit(grad.name, operator, inputs, grad, template=Template.INPUT_GRADIENT)
+    return grad
+
+
+@dataclass(frozen=True)
+class Add(Operator):
+    """The sum of tensors; one with fewer axes is broadcast over the leading ones."""
+
+    linear: ClassVar[bool] = True
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        dy = arriving(grads)
+        for index, tensor in enumerate(op.inputs):
+            if tensor.axes == op.outputs[0].axes:
+                yield index, dy
+                continue
+            template = Template.WEIGHT_GRADIENT if tensor.role == "weight" else Template.INPUT_GRADIENT
+            grad = tracer.gradient(tensor, f"{op.name}.broadcast_gradient.{index}")
+            tracer.emit(grad.name, ReduceSum(tensor.axes), (dy,), grad, template=template)
+            yield index, grad
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [sum(inputs[1:], inputs[0])]
+
+
+@dataclass(frozen=True)
+class Cast(Operator):
+    """A change of dtype."""
+
+    kind: ClassVar[str] = "cast"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, Cast(), (arriving(grads),), 0)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [inputs[0]]
+
+
+_ACTIVATIONS = ("gelu", "silu", "relu")
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _normal_cdf(x: Array) -> Array:
+    return np.asarray(0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))))
+
+
+def _activate(name: str, x: Array) -> Array:
+    if name == "gelu":
+        return x * _normal_cdf(x)
+    return np.asarray(x * _sigmoid(x) if name == "silu" else np.maximum(x, 0))
+
+
+def _slope(name: str, x: Array) -> Array:
+    if name == "gelu":
+        return np.asarray(_normal_cdf(x) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
+    if name == "silu":
+        s = _sigmoid(x)
+        return np.asarray(s * (1 + x * (1 - s)))
+    return (x > 0).astype(x.dtype)
+
+
+@dataclass(frozen=True)
+class Activation(Operator):
+    """A pointwise non-linearity: `gelu` (exact), `silu` or `relu`."""
+
+    function: str
+
+    kind: ClassVar[str] = "activation"
+
+    def __post_init__(self) -> None:
+        if self.function not in _ACTIVATIONS:
+            raise ValueError(f"unknown activation {self.function!r}: known are {', '.join(_ACTIVATIONS)}")
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, ActivationGradient(self.function), (arriving(grads), op.inputs[0]), 0)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [_activate(self.function, inputs[0])]
+
+
+@dataclass(frozen=True)
+class ActivationGradient(Operator):
+    """`dx = dy · f'(x)`."""
+
+    function: str
+
+    kind: ClassVar[str] = "activation"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dy, x = inputs
+        return [dy * _slope(self.function, x)]
+
+
+@dataclass(frozen=True)
+class Gate(Operator):
+    """`f(gate) · up` (SwiGLU with silu); one packed input has gate and up along its last axis, of size 2."""
+
+    function: str
+
+    kind: ClassVar[str] = "activation"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        dy = arriving(grads)
+        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
+        name = f"{op.name}.input_gradient"
+        tracer.emit(name, GateGradient(self.function), (dy, *op.inputs), *made, template=Template.INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        gate, up = inputs if len(inputs) == 2 else (inputs[0][..., 0], inputs[0][..., 1])
+        return [_activate(self.function, gate) * up]
+
+
+@dataclass(frozen=True)
+class GateGradient(Operator):
+    """The gradients of gate and up (packed where the forward was)."""
+
+    function: str
+
+    kind: ClassVar[str] = "activation"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dy = inputs[0]
+        packed = len(inputs) == 2
+        gate, up = (inputs[1][..., 0], inputs[1][..., 1]) if packed else inputs[1:]
+        dgate, dup = dy * up * _slope(self.function, gate), dy * _activate(self.function, gate)
+        return [np.stack([dgate, dup], axis=-1)] if packed else [dgate, dup]
+
+
+@dataclass(frozen=True)
+class Dropout(Operator):
+    """Zeroes elements with probability `p` and scales the rest; the second output is the mask.
+
+    Run in numpy the mask is a fixed function of the element's global place, so that a partitioned run drops the same.
+    """
+
+    p: float
+
+    kind: ClassVar[str] = "dropout"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, DropoutGradient(self.p), (arriving(grads), op.outputs[1]), 0)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        x = inputs[0]
+        axes = [place.indices(axis) for axis in place.lengths][: x.ndim]
+        place_of = sum(
+            i.reshape([-1 if d == n else 1 for d in range(x.ndim)]) * prime
+            for n, (i, prime) in enumerate(zip(axes, (7919, 104729, 1299709, 15485863), strict=False))
+        )
+        mask = (place_of * 2654435761 % 1000003) >= self.p * 1000003
+        return [x * mask / (1 - self.p), np.asarray(mask)]
+
+
+@dataclass(frozen=True)
+class DropoutGradient(Operator):
+    """`dx = dy · mask / (1 - p)`."""
+
+    p: float
+
+    kind: ClassVar[str] = "dropout"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dy, mask = inputs
+        return [dy * mask / (1 - self.p)]
+
+
+@dataclass(frozen=True)
+class Multiply(Operator):
+    """The product of two tensors, of which one may lack axes of the other (a scale a token, a weight a channel)."""
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        dy = arriving(grads)
+        whole = op.outputs[0].axes
+        for index in (0, 1):
+            tensor, other = op.inputs[index], op.inputs[1 - index]
+            if tensor.axes == whole:
+                yield index, _one(tracer, op, Multiply(), (dy, other), index)
+                continue
+            template = Template.WEIGHT_GRADIENT if tensor.role == "weight" else Template.INPUT_GRADIENT
+            grad = tracer.gradient(tensor, f"{op.name}.broadcast_gradient.{index}")
+            operator = SumProduct(whole, tensor.axes)
+            tracer.emit(grad.name, operator, (dy, other), grad, template=template)
+            yield index, grad
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        a, b = sorted(inputs, key=lambda x: -x.ndim)
+        # A per-token scale has the leading axes, a per-channel weight the trailing ones.
+        return [a * (b[..., None] if b.ndim == a.ndim - 1 and b.shape == a.shape[:-1] else b)]
+
+
+@dataclass(frozen=True)
+class SumProduct(Operator):
+    """The product of two tensors of axes `whole`, summed to `axes`: the gradient of a broadcast factor."""
+
+    whole: tuple[str, ...]
+    axes: tuple[str, ...]
+
+    kind: ClassVar[str] = "reduce"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        product = inputs[0] * inputs[1]
+        return [product.sum(axis=tuple(i for i, axis in enumerate(self.whole) if axis not in self.axes))]
+
+
+@dataclass(frozen=True)
+class MeanSquare(Operator):
+    """The mean of squares over the last axis."""
+
+    kind: ClassVar[str] = "norm"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, MeanSquareGradient(), (arriving(grads), op.inputs[0]), 0)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [(inputs[0] ** 2).mean(axis=-1)]
+
+
+@dataclass(frozen=True)
+class MeanSquareGradient(Operator):
+    """`dx = dy · 2x / n`."""
+
+    kind: ClassVar[str] = "norm"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dy, x = inputs
+        return [dy[..., None] * 2 * x / x.shape[-1]]
+
+
+@dataclass(frozen=True)
+class Rsqrt(Operator):
+    """`1 / sqrt(x + eps)`."""
+
+    eps: float = 1e-5
+
+    kind: ClassVar[str] = "norm"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, RsqrtGradient(), (arriving(grads), op.outputs[0]), 0)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [1 / np.sqrt(inputs[0] + self.eps)]
+
+
+@dataclass(frozen=True)
+class RsqrtGradient(Operator):
+    """`dx = -dy · y³ / 2`."""
+
+    kind: ClassVar[str] = "norm"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dy, y = inputs
+        return [-dy * y**3 / 2]

@@ -1,0 +1,83 @@
+"""Look-ups in the vocabulary's table (possibly this rank's rows of it) and in the table of positions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from stagedb.ir.operators._base import Array, Operator, Place, arriving
+from stagedb.ir.symbolic_graph import Template
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Operation, Tensor, Tracer
+
+
+@dataclass(frozen=True)
+class Embedding(Operator):
+    """Rows of the table; a token whose row another rank holds gives zeros, so the result is a partial sum."""
+
+    kind: ClassVar[str] = "embedding"
+    gradient_region: ClassVar[str | None] = "embedding_gradient"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        tokens, table = op.inputs
+        grad = tracer.gradient(table, f"{op.name}.weight_gradient")
+        reads = (tokens, arriving(grads))
+        tracer.emit(grad.name, EmbeddingGradient(), reads, grad, template=Template.WEIGHT_GRADIENT)
+        yield 1, grad
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        tokens, table = inputs
+        local = tokens - place.starts.get("vocab", 0)
+        here = (local >= 0) & (local < len(table))
+        return [np.where(here[..., None], table[np.where(here, local, 0)], 0)]
+
+
+@dataclass(frozen=True)
+class EmbeddingGradient(Operator):
+    """Adds each token's gradient to its row, where this rank holds the row."""
+
+    kind: ClassVar[str] = "embedding"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        tokens, dy = inputs
+        rows = place.lengths["vocab"]
+        local = tokens - place.starts.get("vocab", 0)
+        here = (local >= 0) & (local < rows)
+        grad = np.zeros((rows, dy.shape[-1]), dy.dtype)
+        np.add.at(grad, local[here], dy[here])
+        return [grad]
+
+
+@dataclass(frozen=True)
+class PositionEmbedding(Operator):
+    """The rows of the learned positions of this rank's part of the sequence: axes (seq, hidden)."""
+
+    kind: ClassVar[str] = "embedding"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.weight_gradient")
+        tracer.emit(grad.name, PositionEmbeddingGradient(), (arriving(grads),), grad, template=Template.WEIGHT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [inputs[0][place.indices("seq")]]
+
+
+@dataclass(frozen=True)
+class PositionEmbeddingGradient(Operator):
+    """The gradient of the table of positions: this part's rows, zeros elsewhere."""
+
+    kind: ClassVar[str] = "embedding"
+    linear: ClassVar[bool] = True
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dy = inputs[0]
+        grad = np.zeros((place.lengths["positions"], dy.shape[-1]), dy.dtype)
+        grad[place.indices("seq")] = dy
+        return [grad]

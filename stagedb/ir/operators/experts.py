@@ -1,0 +1,205 @@
+"""Routing to experts: top-k of the router's logits, tokens dealt to experts' slots and brought back, weighted sums.
+
+The load is as the plan says, whatever the logits say: of E choices in a row (choice j of token t is the t·k + j-th) one
+goes to each expert, or of so many as a histogram counts, to each as many as it says. What the logits say are the
+weights with which a token's results are added. Every rank deals its own tokens, in their order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from stagedb.ir.operators._base import Array, Operator, Place, arriving
+from stagedb.ir.symbolic_graph import Template
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Operation, Tensor, Tracer
+
+Gradients = Iterator[tuple[int, "Tensor"]]
+
+
+def _one(tracer: "Tracer", op: "Operation", operator: Operator, inputs: tuple["Tensor", ...]) -> "Tensor":
+    """Emit the operator that makes the gradient of the first input."""
+    grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+    tracer.emit(grad.name, operator, inputs, grad, template=Template.INPUT_GRADIENT)
+    return grad
+
+
+@dataclass(frozen=True)
+class TopK(Operator):
+    """The largest logits of each token and where they are: (batch, seq, experts) to two of (batch, seq, choices)."""
+
+    kind: ClassVar[str] = "topk"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, TopKGradient(), (arriving(grads), op.outputs[1]))
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        (logits,) = inputs
+        best = np.argsort(-logits, axis=-1, kind="stable")[..., : place.sizes["choices"]]
+        return [np.take_along_axis(logits, best, axis=-1), best]
+
+
+@dataclass(frozen=True)
+class TopKGradient(Operator):
+    """The gradient of the chosen logits, zeros for the others."""
+
+    kind: ClassVar[str] = "topk"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dy, best = inputs
+        grad = np.zeros((*dy.shape[:-1], place.sizes["experts"]), dy.dtype)
+        np.put_along_axis(grad, best, dy, axis=-1)
+        return [grad]
+
+
+@dataclass(frozen=True)
+class ChoiceSoftmax(Operator):
+    """Softmax over the choices of a token."""
+
+    kind: ClassVar[str] = "softmax"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, ChoiceSoftmaxGradient(), (arriving(grads), op.outputs[0]))
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        weights = np.exp(inputs[0] - inputs[0].max(axis=-1, keepdims=True))
+        return [weights / weights.sum(axis=-1, keepdims=True)]
+
+
+@dataclass(frozen=True)
+class ChoiceSoftmaxGradient(Operator):
+    """`dx = p · (dy - Σ dy·p)`."""
+
+    kind: ClassVar[str] = "softmax"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dy, p = inputs
+        return [p * (dy - (dy * p).sum(axis=-1, keepdims=True))]
+
+
+@dataclass(frozen=True)
+class Route(Operator):
+    """Where each choice of this rank's tokens goes, as `place among the expert's tokens · experts + expert`."""
+
+    kind: ClassVar[str] = "route"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        choices, experts = place.sizes["choices"], place.sizes["experts"]
+        token = place.indices("batch")[:, None] * place.sizes["seq"] + place.indices("seq")
+        turn = np.repeat(np.arange(experts), place.expert_load or 1)
+        expert = turn[(token[..., None] * choices + np.arange(choices)) % len(turn)]
+        taken = np.zeros(experts, np.int64)
+        order = np.empty(expert.size, np.int64)
+        for at, chosen in enumerate(expert.reshape(-1)):
+            order[at] = taken[chosen] * experts + chosen
+            taken[chosen] += 1
+        return [order.reshape(expert.shape)]
+
+
+def _slots(place: Place, order: Array) -> tuple[Array, Array, Array]:
+    """Expert, slot, and whether there is such a slot: what finds none is dropped."""
+    experts = place.sizes["experts"]
+    expert, slot = order % experts, order // experts
+    return expert, np.minimum(slot, place.lengths["slots"] - 1), slot < place.lengths["slots"]
+
+
+def _dealt(place: Place, values: Array, order: Array) -> Array:
+    """Values (batch, seq, choices, hidden) in the slots of their experts; empty slots have zeros."""
+    expert, slot, kept = _slots(place, order)
+    out = np.zeros((place.sizes["experts"], place.lengths["slots"], values.shape[-1]), values.dtype)
+    out[expert[kept], slot[kept]] = values[kept]
+    return out
+
+
+def _returned(place: Place, values: Array, order: Array) -> Array:
+    """The value of each choice out of its expert's slot; zeros for one that was dropped."""
+    expert, slot, kept = _slots(place, order)
+    return np.asarray(values[expert, slot] * kept[..., None])
+
+
+@dataclass(frozen=True)
+class Dispatch(Operator):
+    """A token's hidden state copied to a slot of each of its experts: (batch, seq, hidden) to (experts, slots, hidden).
+
+    The second input says where. Its result's gradients are added where the experts are, before they travel.
+    """
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+    sum_region: ClassVar[str | None] = "experts"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, DispatchGradient(), (arriving(grads), op.inputs[1]))
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        x, order = inputs
+        return [_dealt(place, np.broadcast_to(x[..., None, :], (*order.shape, x.shape[-1])), order)]
+
+
+@dataclass(frozen=True)
+class DispatchGradient(Operator):
+    """The sum of what the slots of a token's choices hold."""
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dy, order = inputs
+        return [_returned(place, dy, order).sum(axis=-2)]
+
+
+@dataclass(frozen=True)
+class Combine(Operator):
+    """The experts' results brought back to the tokens: (experts, slots, hidden) to (batch, seq, choices, hidden)."""
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, CombineGradient(), (arriving(grads), op.inputs[1]))
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [_returned(place, inputs[0], inputs[1])]
+
+
+@dataclass(frozen=True)
+class CombineGradient(Operator):
+    """The gradient of each choice in its expert's slot."""
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [_dealt(place, inputs[0], inputs[1])]
+
+
+@dataclass(frozen=True)
+class WeightedSum(Operator):
+    """The results of a token's choices (batch, seq, choices, hidden) added with their weights (batch, seq, choices)."""
+
+    kind: ClassVar[str] = "elementwise"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
+        reads = (arriving(grads), *op.inputs)
+        name = f"{op.name}.input_gradient"
+        tracer.emit(name, WeightedSumGradient(), reads, *made, template=Template.INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        values, weights = inputs
+        return [(values * weights[..., None]).sum(axis=-2)]
+
+
+@dataclass(frozen=True)
+class WeightedSumGradient(Operator):
+    """The gradients of results and weights."""
+
+    kind: ClassVar[str] = "elementwise"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dy, values, weights = inputs
+        return [dy[..., None, :] * weights[..., None], (dy[..., None, :] * values).sum(axis=-1)]

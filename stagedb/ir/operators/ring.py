@@ -1,0 +1,253 @@
+"""Ring attention over context-parallel ranks, as PyTorch and Transformer Engine run it.
+
+Balanced causal work: rank r of c has the r-th and the (2c-1-r)-th of 2c chunks of the sequence. In turn i it has the
+keys and values of rank r - i: its own with the causal mask; of an earlier rank's, which it sees with all its queries,
+the first half alone; of a later rank's, which its second half of queries alone sees, all. Contiguous: rank r has the
+r-th of c parts, sees all of an earlier rank's keys, and computes nothing in the turns that have a later one's.
+
+`RingAttention` stands for all turns until layouts are known; then `stagedb.build.ring_turns` spells them out. A turn's
+symbol is `step`, a rank's `cp_rank`, both counted from 1, as symbols are above 0.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import sympy
+
+from stagedb.expressions import symbol
+from stagedb.ir.operators._base import Array, Operator, Place, Size, arriving
+from stagedb.ir.operators.attention import _fold, _repeat
+from stagedb.ir.symbolic_graph import Template
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Operation, Tensor, Tracer
+
+STEP, RANK, RANKS = symbol("step") - 1, symbol("cp_rank") - 1, symbol("cp")
+
+Passing = Literal["gathered", "rotated", "sent"]
+"""How a rank comes by the keys of others: all at once, or each turn by a collective, or by a send and a receive."""
+
+
+@dataclass(frozen=True)
+class RingAttention(Operator):
+    """Context and log-sum-exp of each row from q, k, v.
+
+    axis: the mesh axis of the ring. balanced: how the sequence is dealt.
+    """
+
+    passing: Passing
+    axis: str = "cp"
+    balanced: bool = True
+
+    kind: ClassVar[str] = "attention"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
+        reads = (arriving(grads), *op.inputs, *op.outputs)
+        name = f"{op.name}.input_gradient"
+        operator = RingAttentionGradient(self.passing, self.axis, self.balanced)
+        tracer.emit(name, operator, reads, *made, template=Template.INPUT_GRADIENT)
+        yield from enumerate(made)
+
+
+@dataclass(frozen=True)
+class RingAttentionGradient(Operator):
+    """dq, dk, dv from what the forward has saved."""
+
+    passing: Passing
+    axis: str = "cp"
+    balanced: bool = True
+
+    kind: ClassVar[str] = "attention"
+
+
+@dataclass(frozen=True)
+class PackKeys(Operator):
+    """Keys and values in one message: axes (batch, seq, kv_heads, two, head_dim)."""
+
+    kind: ClassVar[str] = "copy"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return [np.stack(inputs, axis=3)]
+
+
+@dataclass(frozen=True)
+class UnpackGradients(Operator):
+    """dq, dk, dv in the activations' format from the sums of all turns."""
+
+    kind: ClassVar[str] = "cast"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dq, dkv = inputs
+        return [dq, dkv[:, :, :, 0], dkv[:, :, :, 1]]
+
+
+@dataclass(frozen=True)
+class UnpackKeys(Operator):
+    """dk and dv as views of one tensor: no kernel runs."""
+
+    kind: ClassVar[str] = "copy"
+
+    def present(self) -> sympy.Expr | None:
+        return sympy.Integer(0)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        (dkv,) = inputs
+        return [dkv[:, :, :, 0], dkv[:, :, :, 1]]
+
+
+@dataclass(frozen=True)
+class AddCome(Operator):
+    """The gradient of the keys that a rank has, its own turn's added to what came with them.
+
+    Nothing has come in the first turn, and a turn that computes nothing adds nothing.
+    """
+
+    kind: ClassVar[str] = "elementwise"
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        there = [x for x in inputs if x.size]
+        return [np.sum(there, axis=0) if there else inputs[0]]
+
+
+@dataclass(frozen=True)
+class RingStep(Operator):
+    """One turn: attention of this rank's queries to one rank's keys, merged into the result of the turns before.
+
+    Operands: q, the packed keys of all ranks (gathered) or of the first turn, then (unless gathered) those that came,
+    context and log-sum-exp so far. back: the turns go from the last one's keys to the rank's own.
+    """
+
+    gathered: bool
+    axis: str = "cp"
+    balanced: bool = True
+    back: bool = False
+
+    kind: ClassVar[str] = "attention"
+    matmuls: ClassVar[int] = 2
+
+    def turn(self) -> sympy.Expr:
+        """How many ranks back the keys of this turn come from."""
+        return symbol(self.axis) - 1 - STEP if self.back else STEP
+
+    def rank(self) -> sympy.Expr:
+        """This rank's place on the ring; where it is not all of cp, neighbours share a place."""
+        return RANK if self.axis == "cp" else sympy.floor(RANK / symbol("cpa"))
+
+    def present(self) -> sympy.Expr | None:
+        return None if self.balanced else sympy.Max(self.rank() - self.turn() + 1, 0)
+
+    def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
+        # Gathered keys run over the whole sequence; a turn reads one rank's, as many as there are queries.
+        queries = keys = size("seq")
+        if self.balanced:
+            earlier = sympy.Min(sympy.Max(self.rank() - self.turn() + 1, 0), 1)  # or its own
+            own = 1 - sympy.Min(self.turn(), 1)
+            queries, keys = size("seq") / 2 * (1 + earlier), size("seq") / 2 * (1 + sympy.Max(1 - earlier, own))
+        return size("batch"), size("heads"), size("kv_heads"), queries, keys, size("head_dim")
+
+    def flops(self, size: Size) -> sympy.Expr:
+        batch, heads, _, queries, keys, head_dim = self.dims(size)
+        return 2 * self.matmuls * batch * heads * queries * keys * head_dim
+
+    def apart(self, place: Place) -> int:
+        """How many ranks back the keys of this turn come from."""
+        return place.degrees[self.axis] - 1 - place.step if self.back else place.step
+
+    def parts(self, place: Place, length: int) -> tuple[slice, slice]:
+        """The queries and the keys of one rank's `length` that this turn computes."""
+        if self.apart(place) == 0 or not self.balanced:
+            return slice(None), slice(None)
+        half = length // 2
+        earlier = self.apart(place) <= place.member[self.axis]
+        return (slice(None), slice(half)) if earlier else (slice(half, None), slice(None))
+
+    def keys(self, place: Place, first: Array, came: Array | None, length: int) -> tuple[Array, Array]:
+        """k and v of this turn."""
+        held = first if came is None else came
+        if self.gathered:
+            ranks = first.shape[1] // length
+            at = (place.member[self.axis] - self.apart(place)) % ranks * length
+            held = first[:, at : at + length]
+        return held[:, :, :, 0], held[:, :, :, 1]
+
+    def scores(self, place: Place, q: Array, k: Array) -> Array:
+        """Scaled scores; causal inside the rank's own part."""
+        scores = np.einsum("bqhd,bkhd->bhqk", q, _repeat(k, q.shape[2])) / np.sqrt(q.shape[-1])
+        if self.apart(place) == 0:
+            rows = np.arange(q.shape[1])
+            scores = np.where(rows[None, :] <= rows[:, None], scores, -np.inf)
+        return np.asarray(scores)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        q, first, *came, out, lse = inputs
+        k, v = self.keys(place, first, came[0] if came and place.step else None, q.shape[1])
+        rows, columns = self.parts(place, q.shape[1])
+        q, k, v = q[:, rows], k[:, columns], v[:, columns]
+        scores = self.scores(place, q, k)
+        own = np.log(np.exp(scores - scores.max()).sum(axis=-1)) + scores.max()
+        block = np.einsum("bhqk,bkhd->bqhd", np.exp(scores - own[..., None]), _repeat(v, q.shape[2]))
+        if place.step == 0:
+            return [block, own, np.zeros(3)]
+        both = np.logaddexp(lse[:, :, rows], own)
+        merged, total = out.copy(), lse.copy()
+        old, new = (np.exp(x - both).transpose(0, 2, 1)[..., None] for x in (lse[:, :, rows], own))
+        merged[:, rows], total[:, :, rows] = out[:, rows] * old + block * new, both
+        return [merged, total, np.zeros(3)]
+
+
+@dataclass(frozen=True)
+class RingStepGradient(RingStep):
+    """One turn of the backward: adds to dq, and makes the gradient of the keys that it has.
+
+    Operands: the output's gradient, q, the packed keys, (unless gathered) those that came, context, log-sum-exp, random
+    state, dq so far. adds: and the gradient that came with the keys, to which it adds.
+    """
+
+    adds: bool = True
+
+    matmuls: ClassVar[int] = 5
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        dkv_came = inputs[-1] if self.adds else np.empty(0)
+        do, q, first, *came, o, lse, _, dq_sum = inputs[:-1] if self.adds else inputs
+        length, kv_heads, whole = q.shape[1], first.shape[2], q
+        k, v = self.keys(place, first, came[0] if came and place.step else None, length)
+        rows, columns = self.parts(place, length)
+        q, k, v, do, o, lse = q[:, rows], k[:, columns], v[:, columns], do[:, rows], o[:, rows], lse[:, :, rows]
+        heads = q.shape[2]
+        p = np.exp(self.scores(place, q, k) - lse[..., None])
+        dp = np.einsum("bqhd,bkhd->bhqk", do, _repeat(v, heads))
+        ds = p * (dp - np.einsum("bqhd,bqhd->bhq", do, o)[..., None]) / np.sqrt(q.shape[-1])
+        dq = dq_sum.copy() if dq_sum.size else np.zeros_like(whole)
+        dkv = dkv_came.copy() if dkv_came.size else np.zeros_like(np.stack([whole[:, :, :kv_heads]] * 2, axis=3))
+        dq[:, rows] += np.einsum("bhqk,bkhd->bqhd", ds, _repeat(k, heads))
+        dkv[:, columns, :, 0] += _fold(np.einsum("bhqk,bqhd->bkhd", ds, q), kv_heads)
+        dkv[:, columns, :, 1] += _fold(np.einsum("bhqk,bqhd->bkhd", p, do), kv_heads)
+        return [dq, dkv]
+
+
+@dataclass(frozen=True)
+class Contiguous(Operator):
+    """A copy of the result in the order that the next matmul reads; its gradient is a view.
+
+    A rank that merged a part of its queries alone has it in another order: all but the last.
+    """
+
+    kind: ClassVar[str] = "copy"
+    linear: ClassVar[bool] = True
+
+    def present(self) -> sympy.Expr | None:
+        return RANKS - 1 - RANK
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        yield 0, arriving(grads)
+
+    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+        return inputs

@@ -1,0 +1,59 @@
+"""In which order the placements of a tensor change, mesh axis by mesh axis.
+
+Where several mesh axes cut one axis of a tensor, the parts of the outer one are cut by the inner one. So only the
+innermost cut can be taken back, and a new one is made inside all that are there: an outer axis that leaves, or comes,
+goes before an inner one comes, and what lies inside it is gathered first.
+"""
+
+from collections.abc import Sequence
+
+from stagedb.ir.layouts import INNERMOST_FIRST, MESH_AXES, Layout, Partitioned, Placement
+
+UNORDERED = ("slots",)
+"""Tensor axes whose parts may be in any order: what reads the slots of experts looks up where its own are."""
+
+
+def next_move(have: Layout, want: Layout, order: Sequence[str]) -> tuple[str, Placement | None]:
+    """The mesh axis to move on next, and where to. order: the axes on which the layouts differ, as preferred."""
+    for mesh_axis in order:
+        if not _covered(have, want, mesh_axis) and not _ahead(have, want, mesh_axis):
+            return mesh_axis, want.on(mesh_axis)
+    # What is cut inside of where another axis must go, or comes into its own only after that, is gathered meanwhile.
+    for mesh_axis in reversed(MESH_AXES):
+        placement = have.on(mesh_axis)
+        if isinstance(placement, Partitioned) and not _inside(have, mesh_axis, placement.axis):
+            outer = (m for m in order if _outside(m, mesh_axis, placement.axis))
+            if mesh_axis in order or any(placement.axis in _axes(have, want, m) for m in outer):
+                return mesh_axis, None
+    raise ValueError(f"no way leads from {have.texts()} to {want.texts()}")
+
+
+def _covered(have: Layout, want: Layout, mesh_axis: str) -> bool:
+    """Whether something is cut inside of where a mesh axis is, or is to be."""
+    return any(_inside(have, mesh_axis, axis) for axis in _axes(have, want, mesh_axis))
+
+
+def _ahead(have: Layout, want: Layout, mesh_axis: str) -> bool:
+    """Whether an axis that lies outside of where this one is to be has still to come or to leave."""
+    goal = want.on(mesh_axis)
+    return isinstance(goal, Partitioned) and any(
+        goal.axis in _axes(have, want, m)
+        for m in MESH_AXES
+        if have.on(m) != want.on(m) and _outside(m, mesh_axis, goal.axis)
+    )
+
+
+def _axes(have: Layout, want: Layout, mesh_axis: str) -> set[str]:
+    """The tensor axes that a mesh axis cuts before its move, or after it."""
+    placements = (have.on(mesh_axis), want.on(mesh_axis))
+    return {p.axis for p in placements if isinstance(p, Partitioned)} - set(UNORDERED)
+
+
+def _inside(layout: Layout, mesh_axis: str, tensor_axis: str) -> bool:
+    return any(_outside(mesh_axis, m, tensor_axis) for m in layout.cuts(tensor_axis))
+
+
+def _outside(outer: str, inner: str, tensor_axis: str) -> bool:
+    """Whether one mesh axis cuts a tensor axis before another does."""
+    first, second = MESH_AXES.index(outer), MESH_AXES.index(inner)
+    return first > second if tensor_axis in INNERMOST_FIRST else first < second

@@ -1,0 +1,195 @@
+"""The symbolic tensor graph as it is stored: plain rows of names, canonical expressions and edges.
+
+Everything that depends on a degree, a batch or a dtype is an expression (text in the canonical form of
+`stagedb.expressions`); everything that depends on the strategy or the recipe is in the structure. The dataclasses are
+the labels and properties of the store's symbolic half, field by field.
+
+Positions. A stage runs a sequence of *blocks* (`embedding`, `layer` × n, `head`), numbered 0..n-1 in forward order.
+The pseudo-block `cut` stands at position -1 (where the stage has a predecessor) and at n (where it has a successor)
+and holds the messages between stages, and what gathers those that come in parts. The pseudo-block `bucket` holds
+collectives that instantiation multiplies: one op a bucket of parameters.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+FORMAT = 5
+"""Version of the stored form; part of every digest."""
+
+
+class Template(StrEnum):
+    """Which kind of task runs an operator. A 1F1B backward runs both gradients, in the order of `SymOp.order`."""
+
+    FORWARD = "forward"
+    INPUT_GRADIENT = "input_gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+    STEP = "step"
+
+
+class OpType(StrEnum):
+    """What a simulator runs: a kernel, a collective, or one end of a message."""
+
+    COMPUTE = "compute"
+    COLLECTIVE = "collective"
+    SEND = "send"
+    RECV = "recv"
+
+
+class When(StrEnum):
+    """For which microbatches of a task's template an operator runs."""
+
+    EVERY = "every"
+    FIRST = "first"
+    LAST = "last"
+
+
+class EdgeKind(StrEnum):
+    """Why one operator waits for another: it reads a value, it is issued later, or it must not run ahead."""
+
+    DATA = "data"
+    PROGRAM = "program"
+    LIMIT = "limit"
+
+
+class Hop(StrEnum):
+    """Where an edge's source stands, seen from its target at position p of the same stage."""
+
+    SAME = "same"  # position p
+    TURN = "turn"  # position p, in the turn before of the same loop
+    PREVIOUS = "previous"  # position p - 1: forward dataflow between blocks
+    NEXT = "next"  # position p + 1: backward dataflow between blocks
+    BLOCK = "block"  # wherever the source's (unrepeated) block stands on the stage
+
+
+@dataclass(frozen=True)
+class SymTensor:
+    """A tensor of one block: logical axes, global and local shape, layout.
+
+    `layout` is one text a mesh axis: `"tp:partitioned(hidden)"`, `"dp:partial(sum)"`; replicated axes are left out.
+    `bytes` is this rank's size; `dtype` is a dtype class of the plan (see `dtypes.py`).
+    `repeats` names the tensor that this one is computed again of: where it is absent, its readers read that.
+    Weights only: `order` is the order of registration in the block, `elements` this rank's number of elements,
+    `buckets` the names of the bucket ops that its gradient passes, in that order, and
+    `grads` the ops whose result is (a share of) its gradient. `tied` names the weight that it shares values with.
+    Where parameters or what belongs to them are sharded over dp: the first `rows` axes are, as one, the dimension that
+    is dealt in equal parts, the last ones padded; `shard` is the number of elements of one rank's part, `gathers` are
+    the bucket ops that put the parts together, and `readers` the ops that read the weight.
+    """
+
+    name: str
+    block: str
+    role: str  # input, weight, activation, gradient, optimizer_state
+    dtype: str
+    axes: tuple[str, ...]
+    shape: tuple[str, ...]
+    local: tuple[str, ...]
+    layout: tuple[str, ...]
+    bytes: str
+    order: int | None = None
+    elements: str | None = None
+    buckets: tuple[str, ...] = ()
+    grads: tuple[str, ...] = ()
+    tied: str | None = None
+    storage: str | None = None  # the tensor whose bytes it takes over; None: it has its own
+    kept: bool = False  # held for the block's backward, whatever reads it there
+    rows: int | None = None
+    shard: str | None = None
+    gathers: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
+    present: str | None = None  # exists where this evaluates above 0; None: always
+    repeats: str | None = None
+
+
+@dataclass(frozen=True)
+class SymOp:
+    """An operator of one block, with its costs on one rank as expressions.
+
+    `order` is the issue order inside (block, template), input and weight gradients counted together.
+    Compute: `flops`, and where there are some `dtype` (class of the operands); `bytes_read`, `bytes_written` (bytes of
+    this rank); `temporary`: bytes that it holds beside its
+    operands and results while it runs; `dims` = `[batch,] m, n, k` of a matmul or
+    `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention.
+    Collective: `axis`, `comm_bytes` (all-gather: this rank's input shard; others: this rank's whole input; send and
+    recv: the message), `comm_out_bytes`, `dtype` (class of the elements on the wire). A send or receive inside a block
+    has `peer`: how many ranks of cp lie from here to its other end, around the ring; the cuts' lead to a stage.
+    `present`: the op exists where the expression evaluates above 0 (`tp - 1`).
+    `times`: how often it is unrolled: in turns, with the others of its loop, whose first has the order `loop`; it reads
+    `previous` as the turn before left them. Expressions may have the turn (`step`) and the rank on cp
+    (`cp_rank`), both counted from 1.
+    `bucket`: the bucketing rule (only in block `bucket`): see `stagedb.frameworks.bucket_policies`; such an op's
+    comm_bytes and comm_out_bytes say what one weight adds to them, of its `elements` or of its `shard`.
+    `semantics` is JSON that the numpy interpreter runs; nothing else reads it.
+    """
+
+    name: str
+    block: str
+    template: Template
+    type: OpType
+    kind: str  # matmul, attention, norm, embedding, elementwise, softmax, loss, optimizer, cast, slice, all_gather, …
+    phase: str  # forward, backward, recompute, optimizer
+    when: When
+    order: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    flops: str = "0"
+    bytes_read: str = "0"
+    bytes_written: str = "0"
+    temporary: str = "0"
+    dims: tuple[str, ...] = ()
+    axis: str | None = None
+    comm_bytes: str | None = None
+    comm_out_bytes: str | None = None
+    dtype: str | None = None
+    peer: str | None = None
+    present: str | None = None
+    times: str | None = None
+    loop: int | None = None
+    previous: tuple[str, ...] = ()
+    bucket: str | None = None
+    semantics: str = "{}"
+
+
+@dataclass(frozen=True)
+class SymEdge:
+    """`source` before `target`. `present` as in SymOp: a bypass around a collective of one member has `2 - tp`."""
+
+    source: str
+    target: str
+    kind: EdgeKind
+    hop: Hop
+    present: str | None = None
+
+
+@dataclass(frozen=True)
+class BlockSpec:
+    """A block of the model and how often it repeats (an expression: `1` or `L`).
+
+    `input` and `output` name the tensors that come from the block before and go to the block after;
+    `output_gradient` arrives from the block after and `input_gradient` goes to the block before. None at the ends.
+    """
+
+    name: str
+    repeat: str
+    input: str | None = None
+    output: str | None = None
+    output_gradient: str | None = None
+    input_gradient: str | None = None
+
+
+@dataclass(frozen=True)
+class SymGraph:
+    """A model under one strategy and one recipe; every degree, size and batch is still a symbol.
+
+    `key` is the digest of what it was made from (card, options, recipe, format): known before building.
+    `sizes` binds the model's symbols (`H`, `L`, `V` …) to integers. `options` are the graph options as JSON.
+    """
+
+    key: str
+    name: str  # the model's name
+    recipe: str
+    options: str
+    sizes: dict[str, int]
+    blocks: tuple[BlockSpec, ...]
+    tensors: tuple[SymTensor, ...]
+    ops: tuple[SymOp, ...]
+    edges: tuple[SymEdge, ...]

@@ -1,0 +1,113 @@
+"""Logical tensors and operations: what a model's author writes, before any layout is known."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import sympy
+
+from stagedb.ir.operators._base import Operator
+from stagedb.ir.symbolic_graph import Template
+
+Size = Callable[[str], sympy.Expr]
+"""The size of a named axis as an expression."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value with named axes. `dtype` is a dtype class (`act`, `param`, `grad`, `logits`, `fp32`, `int64`, …)."""
+
+    name: str
+    axes: tuple[str, ...]
+    dtype: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Operations of one loop run in turn, `times` times. One reads those of `previous` as the turn before left them."""
+
+    name: str
+    times: sympy.Expr
+    previous: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operator applied to tensors, in one region of the model (what the strategy's rules are looked up by).
+
+    `origin` is the forward operation that a gradient belongs to (itself for a forward one). `recomputed`: it runs a
+    forward operation again, during the backward.
+    """
+
+    name: str
+    operator: Operator
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    region: str
+    template: Template
+    origin: str
+    recomputed: bool = False
+    loop: Loop | None = None
+
+
+@dataclass
+class Tracer:
+    """Records the operations of one block in issue order."""
+
+    block: str
+    region: str = ""
+    template: Template = Template.FORWARD
+    origin: str | None = None
+    weight_gradient_first: Callable[[bool], bool] = lambda has_bias: not has_bias
+    operations: list[Operation] = field(default_factory=list)
+    weights: list[Tensor] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    narrowed: dict[str, Tensor] = field(default_factory=dict)
+
+    def tensor(self, name: str, axes: tuple[str, ...], dtype: str, role: str) -> Tensor:
+        """A tensor of this block that no operation makes: an input, a weight, a block's port."""
+        return Tensor(f"{self.block}.{name}", axes, dtype, role)
+
+    def weight(self, name: str, axes: tuple[str, ...], rows: int = 1) -> Tensor:
+        """A parameter; the order of calls is the order of registration.
+
+        Its first `rows` axes are one dimension of the framework's parameter: that which sharding cuts.
+        """
+        weight = self.tensor(name, axes, "param", "weight")
+        self.weights.append(weight)
+        self.rows[weight.name] = rows
+        return weight
+
+    def emit(
+        self,
+        name: str,
+        operator: Operator,
+        inputs: tuple[Tensor, ...],
+        *outputs: Tensor,
+        template: Template | None = None,
+    ) -> None:
+        """Append an operation; `name` is relative to the block unless it starts with the block's own name."""
+        full = name if name.startswith(f"{self.block}.") else f"{self.block}.{name}"
+        self.operations.append(
+            Operation(full, operator, inputs, outputs, self.region, template or self.template, self.origin or full)
+        )
+
+    def activation(self, name: str, axes: tuple[str, ...], dtype: str = "act") -> Tensor:
+        """A value that the forward makes."""
+        return self.tensor(name, axes, dtype, "activation")
+
+    def gradient(self, of: Tensor, name: str) -> Tensor:
+        """A gradient tensor of the shape of `of`; gradients of weights have the dtype class `grad`."""
+        of = self.whole(of)
+        return Tensor(name, of.axes, "grad" if of.role == "weight" else of.dtype, "gradient")
+
+    def narrow(self, name: str, of: Tensor, operator: Operator, dtype: str, template: Template | None = None) -> Tensor:
+        """Cast a tensor to a narrower format; the copy's gradient is the tensor's own."""
+        copy = self.tensor(name.removeprefix(f"{self.block}."), of.axes, dtype, "activation")
+        self.narrowed[copy.name] = of
+        self.emit(copy.name, operator, (of,), copy, template=template)
+        return copy
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """What a narrow copy is of; any other tensor itself."""
+        return self.narrowed.get(tensor.name, tensor)

@@ -1,0 +1,196 @@
+"""Where a chunk's tensors are made, read, gathered and scattered: what telling their lives looks things up in."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from stagedb.frameworks import FrameworkMemory, bucket_policy
+from stagedb.ir.symbolic_graph import OpType, SymOp
+from stagedb.memory.class_program import Bucket, Item, Key, Program
+from stagedb.memory.lifetimes import Moment, Which
+from stagedb.plans import WIDTHS, Plan
+from stagedb.schedules import SCHEDULES, TaskKind
+
+FORWARD, STEP = TaskKind.FORWARD, TaskKind.STEP
+
+
+def loss_of(program: Program) -> tuple[str, int] | None:
+    """Name and forward item of the loss, where the stage has it: the one value without axes."""
+    for index, item in enumerate(program.items[FORWARD]):
+        if item.op.kind == "loss" and item.op.writes and not program.tensors[item.op.writes[0]].axes:
+            return item.op.writes[0], index
+    return None
+
+
+def _fills_shared_buffer(op: SymOp) -> bool:
+    """Whether a bucket's collective scatters gradients out of one padded buffer."""
+    return op.kind == "reduce_scatter" and bucket_policy(op.bucket).extent is not None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What a chunk's program says of its tensors. What a stage holds once is told with its first chunk."""
+
+    program: Program
+    plan: Plan
+    held: FrameworkMemory
+
+    @property
+    def first(self) -> bool:
+        """Whether it tells what a stage holds once."""
+        return self.program.chunk == 0
+
+    @property
+    def inputs_task(self) -> TaskKind:
+        """The task that makes gradients of inputs: a backward, or its first half."""
+        return self.program.backwards[0]
+
+    @property
+    def weights_task(self) -> TaskKind:
+        """The task that makes gradients of weights: a backward, or its second half."""
+        return self.program.backwards[-1]
+
+    @property
+    def kinds(self) -> tuple[TaskKind, ...]:
+        """The tasks of a micro-batch, in the order in which it comes to them."""
+        return (FORWARD, *self.program.backwards)
+
+    @property
+    def running(self) -> Iterator[tuple[TaskKind, int, Item]]:
+        """What runs for a micro-batch, in order."""
+        return ((kind, index, item) for kind in self.kinds for index, item in enumerate(self.program.items[kind]))
+
+    def layer(self, key: Key) -> int | None:
+        return self.program.layers.get(key[1])
+
+    def unit(self, bucket: Bucket) -> int | None:
+        """The position of the layer that a bucket's weights are in; None outside layers."""
+        position = bucket.members[0].position
+        return None if self.program.layers[position] is None else position
+
+    def layer_of(self, unit: int | None) -> int | None:
+        return None if unit is None else self.program.layers[unit]
+
+    def width(self, dtype: str) -> int:
+        return WIDTHS[self.plan.dtypes.names()[dtype]]
+
+    @cached_property
+    def shared_buffer(self) -> int | None:
+        """Elements of this rank's part of the buffer whose gradients are scattered for the optimizer, where one is."""
+        scatters = [
+            item.bucket.bytes_out // self.width("reduce")
+            for item in self.program.items[self.weights_task]
+            if item.bucket is not None and _fills_shared_buffer(item.op)
+        ]
+        return sum(scatters) if scatters else None
+
+    @cached_property
+    def buffered(self) -> frozenset[Key]:
+        """The weights whose gradients pass that buffer; others have states of their own."""
+        return frozenset(
+            (member.weight, member.position)
+            for item in self.program.items[self.weights_task]
+            if item.bucket is not None and _fills_shared_buffer(item.op)
+            for member in item.bucket.members
+        )
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether each micro-batch's backward follows its forward at once."""
+        named = SCHEDULES.get(self.plan.schedule)
+        return self.plan.pp == 1 and (self.plan.microbatches == 1 or (named is not None and named.alternates))
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each rank keeps a part of the parameters and gradients alone."""
+        return self.plan.options.zero >= 2
+
+    def owned(self, name: str, sharded: bool) -> int:
+        """Bytes of a weight, or of what the optimizer keeps of it, that a rank keeps."""
+        return self.program.parts[name] if sharded else self.program.sizes[name]
+
+    @cached_property
+    def begins(self) -> Mapping[Key, tuple[TaskKind, int, Item]]:
+        """The item that makes each storage."""
+        found: dict[Key, tuple[TaskKind, int, Item]] = {}
+        for kind, index, item in self.running:
+            for key in item.writes:
+                found.setdefault(key, (kind, index, item))
+        return found
+
+    @cached_property
+    def reads(self) -> Mapping[Key, tuple[TaskKind, int]]:
+        """The last item that uses each storage."""
+        return {key: (kind, index) for kind, index, item in self.running for key in (*item.reads, *item.writes)}
+
+    @cached_property
+    def last_loss(self) -> tuple[str, int] | None:
+        return loss_of(self.program)
+
+    @cached_property
+    def sent(self) -> Mapping[Key, tuple[Moment, ...]]:
+        """What a pipeline keeps beyond its last reader: results until their backward, gradients until the next one."""
+        if not self.held.keeps_sent or self.plan.pp == 1:
+            return {}
+        over = self.backward_over()
+        found: dict[Key, tuple[Moment, ...]] = {}
+        for _, _, item in self.running:
+            if item.op.axis != "pp":
+                continue
+            if item.op.type is OpType.SEND and item.op.phase == "forward":
+                found[item.reads[0]] = (over,)
+            elif item.op.type is OpType.SEND:
+                found[item.reads[0]] = (self.backward_over(Which.LATER), self.backward_over(Which.LAST))
+        if self.last_loss is not None:
+            # The last stage's result is what the loss function is given: the logits before they are cast.
+            items = self.program.items[FORWARD]
+            head = max(index for index, item in enumerate(items) if item.op.kind == "matmul")
+            given = next(item for item in items[head + 1 :] if item.op.kind in ("cast", "loss"))
+            found[given.reads[0]] = (over,)
+        return found
+
+    @cached_property
+    def scatters(self) -> Mapping[Key, tuple[int, Item]]:
+        """By weight the collective that scatters its gradient to parts."""
+        return {
+            self.program.resolve((member.weight, member.position)): (index, item)
+            for index, item in enumerate(self.program.items[self.weights_task])
+            if item.bucket is not None and item.op.kind == "reduce_scatter" and self.sharded
+            for member in item.bucket.members
+        }
+
+    @cached_property
+    def first_gradients(self) -> frozenset[Key]:
+        """Of the gradients that a backward makes of one weight, those of a tie's both ends, the first."""
+        found: dict[Key, Key] = {}
+        for key in self.begins:
+            if key in self.program.gradients:
+                found.setdefault(self.program.gradients[key], key)
+        return frozenset(found.values())
+
+    @cached_property
+    def regathered(self) -> frozenset[int | None]:
+        """Units that their backward gathers once more."""
+        items = self.program.items[self.inputs_task]
+        return frozenset(self.unit(item.bucket) for item in items if item.bucket is not None and item.bucket.gathers)
+
+    def backward_over(self, which: Which = Which.EVERY) -> Moment:
+        """The end of the task that makes gradients of inputs."""
+        return Moment(self.inputs_task, len(self.program.items[self.inputs_task]), which)
+
+    def over(self, kind: TaskKind, position: int | None) -> int:
+        """Where the items of a position end in a kind of task; of what stands outside layers, where all end."""
+        items = self.program.items[kind]
+        if position is None:
+            return len(items)
+        return 1 + max(i for i, item in enumerate(items) if item.position == position and item.bucket is None)
+
+    def given_back(self, unit: int | None) -> int:
+        """Where gathered parameters are given back: before the unit's gradients are scattered, in its backward."""
+        items = self.program.items[self.inputs_task]
+        found = [
+            i
+            for i, item in enumerate(items)
+            if item.bucket is not None and item.op.kind == "reduce_scatter" and self.unit(item.bucket) == unit
+        ]
+        return found[0] if found else self.over(self.inputs_task, unit)

@@ -1,0 +1,160 @@
+"""What every rank class of an instance holds in memory over a step, computed from the store and written into it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from stagedb.memory.class_program import Carried, Item, Member, Program, programs, tasks_of
+from stagedb.memory.tensor_lifetimes import lives, saved
+from stagedb.memory.usage import Alive, Point, Usage
+from stagedb.plans import Plan
+from stagedb.schedules import Task, TaskKind
+from stagedb.store import Store, read_graph
+from stagedb.workload.instance_columns import ClassColumns
+from stagedb.workload.store_reading import READERS, find, read_class
+
+PHASES: Mapping[str, tuple[TaskKind, ...]] = {
+    "forward": (TaskKind.FORWARD,),
+    "backward": (TaskKind.BACKWARD, TaskKind.INPUT_GRADIENT, TaskKind.WEIGHT_GRADIENT),
+    "optimizer": (TaskKind.STEP,),
+}
+
+
+@dataclass(frozen=True)
+class ClassMemory:
+    """The memory of one rank of a class. `usage` has live bytes at every point of the step; a program a chunk."""
+
+    rank_class: ClassColumns
+    programs: tuple[Program, ...]
+    usage: Usage
+
+    @property
+    def program(self) -> Program:
+        """The program of the first chunk: of the stage, where it has one."""
+        return self.programs[0]
+
+    @cached_property
+    def peak(self) -> Point:
+        """Where the most is held."""
+        return self.usage.peak()
+
+    def ends(self) -> Iterator[tuple[str, dict[str, int]]]:
+        """Bytes by category before the step, and when the last task of each phase is over."""
+        yield "start", {str(category): size for category, size in self.usage.before().items()}
+        for phase in ("forward", "backward"):
+            last = max(i for i, task in enumerate(self.usage.tasks) if task.kind in PHASES[phase])
+            yield f"{phase}_end", {str(category): size for category, size in self.usage.after(last).items()}
+        yield "step_end", {str(c): size for c, size in self.usage.after(len(self.usage.tasks) - 1).items()}
+
+    def peaks(self) -> Iterator[tuple[str, dict[str, int]]]:
+        """Bytes by category at the peak of each phase, and at that of all."""
+        for phase, kinds in PHASES.items():
+            found = self.usage.at(self.usage.peak(kinds))
+            yield f"{phase}_peak", {str(category): size for category, size in found.items()}
+        yield "peak", {str(category): size for category, size in self.usage.at(self.peak).items()}
+
+    def saved(self, chunk: int = 0) -> dict[int, dict[str, int]]:
+        """What one micro-batch's forward of a chunk saves for its backward: bytes by position of who reads it there.
+
+        Received inputs count, wherever they lie; what a pipeline keeps besides does not.
+        """
+        return saved(self.programs[chunk])
+
+    def alive(self) -> list[Alive]:
+        """The tensors that live at the peak, the biggest first."""
+        found = self.usage.alive(self.peak)
+        return sorted(found, key=lambda each: (-each.bytes, each.name, -1 if each.layer is None else each.layer))
+
+    def at(self, point: Point) -> tuple[Task, int | None, str]:
+        """The task of a point, and the place in the class and the name of the op that runs then.
+
+        There is no op at a task's end.
+        """
+        task = self.usage.tasks[point.task]
+        items = self.items(task)
+        if point.index == len(items):
+            return task, None, "the end"
+        row = items[point.index][1].row
+        return task, row, self.rank_class.ops.name[row]
+
+    def items(self, task: Task) -> list[tuple[int, Item]]:
+        """What a task runs, with the chunk that each item is of: a step runs all chunks'."""
+        chosen = self.programs if task.kind is TaskKind.STEP else self.programs[task.chunk : task.chunk + 1]
+        return [(each.chunk, item) for each in chosen for item in each.items[task.kind]]
+
+
+def analyse(store: Store, instance: str) -> tuple[ClassMemory, ...]:
+    """The memory of every rank class of a stored instance. Reads the store alone, and writes nothing.
+
+    Raises UsageError where the store has no such instance.
+    """
+    row = find(store, instance)
+    plan = Plan.from_mapping(json.loads(row["plan"]))
+
+    def read(each: Mapping[str, Any]) -> tuple[ClassColumns, Carried]:
+        buckets = store.read("workload/buckets", **{"class": each["id"]})
+        return read_class(store, each, edges=False), {
+            int(bucket["op"]): tuple(map(Member, bucket["position"], bucket["weight"])) for bucket in buckets
+        }
+
+    with ThreadPoolExecutor(READERS) as pool:
+        asked = pool.submit(read_graph, store, row["graph"])
+        classes = tuple(pool.map(read, store.read("workload/classes", instance=instance)))
+    graph, found = asked.result(), []
+    for columns, carried in classes:
+        made = programs(graph, plan, columns, carried)
+        lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
+        lengths[TaskKind.STEP, 0] = sum(len(one.items[TaskKind.STEP]) for one in made)
+        found.append(ClassMemory(columns, made, Usage(lives(made, plan), tasks_of(columns), lengths)))
+    return tuple(found)
+
+
+def record(store: Store, instance: str, found: tuple[ClassMemory, ...]) -> None:
+    """Write what was found into the store, beside the instance. The same twice is once.
+
+    Everything of a class is written in one transaction, so that whoever finds some of it finds all.
+    """
+    graph = find(store, instance)["graph"]
+    known = frozenset(name for each in found for program in each.programs for name in program.tensors)
+    for each in found:
+        store.write_rows("memory/record", [_row(graph, instance, known, each)], instance=instance)
+
+
+def _row(graph: str, instance: str, known: frozenset[str], each: ClassMemory) -> dict[str, Any]:
+    number, point = each.rank_class.number, each.peak
+    task, op, name = each.at(point)
+    origins = each.rank_class.origins
+    return {
+        "class": number,
+        "task": origins.tasks[point.task],
+        "op": None if op is None else origins.id[op],
+        "values": {
+            "instance": instance,
+            "class": number,
+            "peak": sum(each.usage.at(point).values()),
+            "phase": next(phase for phase, kinds in PHASES.items() if task.kind in kinds),
+            "task": point.task,
+            "microbatch": None if task.kind is TaskKind.STEP else task.microbatch,
+            "name": name,
+        },
+        "levels": [
+            {"moment": moment, "category": category, "bytes": size}
+            for moment, sizes in (*each.ends(), *each.peaks())
+            for category, size in sizes.items()
+        ],
+        "tensors": [
+            {
+                "place": place,
+                "sym": f"{graph}/{alive.name}" if alive.name in known else None,
+                "name": alive.name,
+                "layer": alive.layer,
+                "category": str(alive.category),
+                "count": alive.count,
+                "bytes": alive.bytes,
+            }
+            for place, alive in enumerate(each.alive())
+        ],
+    }

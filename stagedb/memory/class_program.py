@@ -1,0 +1,289 @@
+"""What a stored rank class runs in a step: ops of each kind of task in issue order, and the storages that they use.
+
+The class's ops are read from its instance; what they read and write, and the sizes of tensors, from the graph that the
+instance is of.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stagedb.expressions import evaluate
+from stagedb.instances import TEMPLATES, stands_at
+from stagedb.instances.stage_blocks import BUCKET, CUT
+from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor, Template
+from stagedb.plans import WIDTHS, Plan
+from stagedb.schedules import Task, TaskKind, splits
+from stagedb.workload.instance_columns import TASK_KINDS, ClassColumns
+from stagedb.workload.instance_columns import TEMPLATES as TEMPLATE_CODES
+
+Key = tuple[str, int]
+"""A tensor of the block at a position of the stage."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A block at a position of a chunk. layer: counted over the chunks of the stage, None outside layers."""
+
+    position: int
+    block: str
+    layer: int | None
+
+
+@dataclass(frozen=True)
+class Member:
+    """A weight at a position of the stage."""
+
+    position: int
+    weight: str
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket's collective: the weights whose gradients, or whose parameters, it carries.
+
+    gathers: it puts parameters together, instead of reducing gradients. bytes_in, bytes_out: on one rank.
+    """
+
+    gathers: bool
+    bytes_in: int
+    bytes_out: int
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One operator, or one bucket's collective, where it is issued. `reads` and `writes` are storages, each once.
+
+    row: its place among the ops of the class. temporary: bytes that it allocates only while it runs. message: bytes of
+    its operand, where it communicates.
+    """
+
+    op: SymOp
+    row: int
+    position: int
+    reads: tuple[Key, ...] = ()
+    writes: tuple[Key, ...] = ()
+    temporary: int = 0
+    message: int = 0
+    bucket: Bucket | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A chunk's items by kind of task in issue order, and its tensors. Of a step, the items are the chunk's own.
+
+    backwards: the kinds of task that make gradients, in the order in which a micro-batch comes to them: one, or the
+    two halves of a split backward. chunk: its number on the stage. sizes: bytes on one rank of the tensors that
+    exist there. parts: those of one rank's part of weights and what the optimizer keeps of them, where dp shares
+    them. places: position and block. layers: by position, counted from the stage's first; None outside layers.
+    recomputing: positions of layers that recompute something. storage: to a tensor the one whose bytes it is.
+    gradients: weights by the gradients that a backward makes of them.
+    """
+
+    chunk: int
+    backwards: tuple[TaskKind, ...]
+    items: Mapping[TaskKind, tuple[Item, ...]]
+    tensors: Mapping[str, SymTensor]
+    sizes: Mapping[str, int]
+    parts: Mapping[str, int]
+    places: Sequence[tuple[int, str]]
+    layers: Mapping[int, int | None]
+    recomputing: frozenset[int]
+    storage: Mapping[Key, Key]
+    gradients: Mapping[Key, Key]
+
+    def resolve(self, key: Key) -> Key:
+        """The storage of a tensor."""
+        return storage_of(self.storage, key)
+
+
+def storage_of(storage: Mapping[Key, Key], key: Key) -> Key:
+    """The tensor whose bytes a tensor has, itself or another one's."""
+    while key in storage:
+        key = storage[key]
+    return key
+
+
+Carried = Mapping[int, tuple[Member, ...]]
+"""By place among the ops of a class: the weights that a bucket carries."""
+
+
+def tasks_of(columns: ClassColumns) -> tuple[Task, ...]:
+    """The tasks of a class in the order in which it runs them."""
+    tasks = columns.tasks
+    rows = zip(tasks.kind.tolist(), tasks.microbatch.tolist(), tasks.chunk.tolist(), strict=True)
+    return tuple(Task(TaskKind(TASK_KINDS[kind]), microbatch, chunk) for kind, microbatch, chunk in rows)
+
+
+def programs(graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried) -> tuple[Program, ...]:
+    """The programs of the chunks of a rank class, of an instance of a graph under a plan."""
+    chunks = 1 + int(columns.ops.chunk.max(initial=0))
+    return tuple(_Making(graph, plan, columns, carried, chunk).make() for chunk in range(chunks))
+
+
+class _Making:
+    """What making a program looks things up in."""
+
+    def __init__(self, graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, chunk: int) -> None:
+        self.graph, self.plan, self.columns, self.carried, self.chunk = graph, plan, columns, carried, chunk
+        self.split = splits(tasks_of(columns))
+        self.env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
+        self.widths = {name: WIDTHS[format_] for name, format_ in plan.dtypes.names().items()}
+        self.values: dict[str, int] = {}
+        self.tensors = {tensor.name: tensor for tensor in graph.tensors}
+        self.ops = {op.name: op for op in graph.ops}
+        self.by_block: dict[str, list[SymOp]] = {}
+        for op in graph.ops:
+            self.by_block.setdefault(op.block, []).append(op)
+        self.rows = np.flatnonzero(columns.ops.chunk == chunk).tolist()
+        self.places, self.ends = self._places()
+        self.storage: dict[Key, Key] = {
+            **dict(_ports(graph.blocks, self.places, "previous" in self.ends.values(), "next" in self.ends.values())),
+            **dict(_ties(self.tensors, {place.block: place.position for place in self.places if place.layer is None})),
+        }
+        present = self._present()
+        for position, block, again in self._standing():
+            for op in self.by_block[block]:
+                here = stands_at(self.ends.get(position), op.type, op.template)
+                if here and (op.name, position) not in present and op.reads:
+                    self.storage |= {(made, position): (op.reads[0], position) for made in op.writes}
+            for tensor in graph.tensors:
+                if tensor.block == block and tensor.storage is not None:
+                    self.storage[tensor.name, position] = (tensor.storage, position)
+                if tensor.block == block and tensor.repeats is not None and not again:
+                    self.storage[tensor.name, position] = (tensor.repeats, position)
+
+    def _places(self) -> tuple[list[Place], dict[int, str]]:
+        """The blocks of the chunk in forward order, and at which positions messages lead to other stages."""
+        origins = self.columns.origins
+        found: dict[int, Place] = {}
+        cuts = set()
+        for row in self.rows:
+            position, block, layer = int(origins.position[row]), origins.block[row], int(origins.layer[row])
+            if block == CUT:
+                cuts.add(position)
+            elif block != BUCKET:
+                found[position] = Place(position, block, None if layer < 0 else layer)
+        return [found[position] for position in sorted(found)], {
+            position: "previous" if position < 0 else "next" for position in cuts
+        }
+
+    def _standing(self) -> Iterator[tuple[int, str, bool]]:
+        """Position and block of every place, cuts included, and whether it recomputes."""
+        for place in self.places:
+            yield place.position, place.block, self.recomputes(place)
+        for position in self.ends:
+            yield position, CUT, True
+
+    def _present(self) -> set[Key]:
+        """Symbolic ops that are copied, by position; of a loop, those of its first turn."""
+        origins = self.columns.origins
+        found = set()
+        for row in self.rows:
+            sym = origins.sym[row]
+            if self.ops[sym].times is None or self.columns.ops.name[row].endswith(".0"):
+                found.add((sym, int(origins.position[row])))
+        return found
+
+    def make(self) -> Program:
+        sizes = {tensor.name: self.value(tensor.bytes) for tensor in self.graph.tensors if self.present(tensor)}
+        again = [place.position for place in self.places if place.layer is not None and self.recomputes(place)]
+        halves = (TaskKind.INPUT_GRADIENT, TaskKind.WEIGHT_GRADIENT)
+        backwards = halves if self.split else (TaskKind.BACKWARD,)
+        return Program(
+            chunk=self.chunk,
+            backwards=backwards,
+            items={kind: self.items(kind) for kind in (TaskKind.FORWARD, *backwards, TaskKind.STEP)},
+            tensors=self.tensors,
+            sizes=sizes,
+            parts=dict(self.parts()),
+            places=[(place.position, place.block) for place in self.places],
+            layers={place.position: place.layer for place in self.places},
+            recomputing=frozenset(again),
+            storage=self.storage,
+            gradients=dict(self.gradients()),
+        )
+
+    def recomputes(self, place: Place) -> bool:
+        return place.layer is None or self.plan.recomputes(place.layer)
+
+    def value(self, text: str) -> int:
+        if text not in self.values:
+            self.values[text] = evaluate(text, self.env)
+        return self.values[text]
+
+    def present(self, tensor: SymTensor) -> bool:
+        return tensor.present is None or self.value(tensor.present) > 0
+
+    def resolve(self, key: Key) -> Key:
+        return storage_of(self.storage, key)
+
+    def items(self, kind: TaskKind) -> tuple[Item, ...]:
+        codes = {TEMPLATE_CODES.index(template) for template in TEMPLATES[kind]}
+        ops = self.columns.ops
+        rows = [row for row in self.rows if int(ops.template[row]) in codes]
+        return tuple(self.item(row) for row in sorted(rows, key=lambda row: int(ops.order[row])))
+
+    def item(self, row: int) -> Item:
+        ops, origins = self.columns.ops, self.columns.origins
+        op, position, size = self.ops[origins.sym[row]], int(origins.position[row]), int(ops.size[row])
+        if op.block == BUCKET:
+            members = self.carried.get(row, ())
+            return Item(op, row, position, bucket=Bucket(op.kind == "all_gather", size, int(ops.result[row]), members))
+        reads, writes = (
+            tuple(dict.fromkeys(self.resolve((name, position)) for name in names)) for names in (op.reads, op.writes)
+        )
+        return Item(op, row, position, reads, writes, int(origins.temporary[row]), size)
+
+    def parts(self) -> Iterator[tuple[str, int]]:
+        for name, tensor in self.tensors.items():
+            owner = self.tensors[name.rpartition(".")[0]] if tensor.role == "optimizer_state" else tensor
+            if owner.shard is not None and self.present(owner):
+                yield name, self.value(owner.shard) * self.widths[tensor.dtype]
+
+    def gradients(self) -> Iterator[tuple[Key, Key]]:
+        for place in self.places:
+            step = [op for op in self.by_block[place.block] if op.template is Template.STEP]
+            makers = {name: op for op in step for name in op.writes}
+            for op in step:
+                if op.kind != "optimizer":
+                    continue
+                weights = [name for name in op.reads if self.tensors[name].role == "weight"]
+                finals = [name for name in op.reads if self.tensors[name].role == "gradient"]
+                for weight, gradient in zip(weights, finals, strict=True):
+                    while gradient in makers:
+                        gradient = makers[gradient].reads[0]
+                    yield self.resolve((gradient, place.position)), self.resolve((weight, place.position))
+
+
+def _ports(
+    blocks: Sequence[BlockSpec], places: Sequence[Place], has_previous: bool, has_next: bool
+) -> Iterator[tuple[Key, Key]]:
+    """What blocks hand to each other, and to and from the messages at the stage's ends."""
+    specs = {block.name: block for block in blocks}
+    for place in places:
+        spec, at = specs[place.block], place.position
+        before, after = at > 0 or has_previous, at < len(places) - 1 or has_next
+        if before and spec.input is not None and spec.input_gradient is not None:
+            source = specs[places[at - 1].block].output if at > 0 else "cut.recv_forward"
+            if source is not None:
+                yield (spec.input, at), (source, at - 1)
+            if at == 0:
+                yield ("cut.send_backward", -1), (spec.input_gradient, at)
+        if after and spec.output is not None and spec.output_gradient is not None:
+            inside = at < len(places) - 1
+            source = specs[places[at + 1].block].input_gradient if inside else "cut.recv_backward"
+            if source is not None:
+                yield (spec.output_gradient, at), (source, at + 1)
+            if not inside:
+                yield ("cut.send_forward", at + 1), (spec.output, at)
+
+
+def _ties(tensors: Mapping[str, SymTensor], standing: Mapping[str, int]) -> Iterator[tuple[Key, Key]]:
+    """A tied weight is the other one where a stage holds both."""
+    for tensor in tensors.values():
+        first = tensors.get(tensor.tied or "")
+        if first is not None and tensor.block in standing and first.block in standing:
+            yield (tensor.name, standing[tensor.block]), (first.name, standing[first.block])

@@ -1,0 +1,83 @@
+"""What bucketed collectives bring, from when to when: gathered parameters, parts of gradients, the buffers of both."""
+
+from collections.abc import Iterator
+
+from stagedb.ir.symbolic_graph import SymOp
+from stagedb.memory.chunk_tensors import FORWARD, STEP, Chunk
+from stagedb.memory.class_program import Bucket
+from stagedb.memory.lifetimes import Category, Life, Moment, Which, brief
+
+
+def collected(chunk: Chunk) -> Iterator[Life]:
+    """What bucketed collectives bring: gathered parameters, scattered gradients, and the buffers of both."""
+    for index, item in enumerate(chunk.program.items[FORWARD]):
+        if item.bucket is not None and item.bucket.gathers:
+            yield from _gathered(chunk, index, item.op, item.bucket)
+    for kind, index, item in chunk.running:
+        if item.bucket is None or kind is FORWARD:
+            continue
+        if item.bucket.gathers:
+            yield from _gathered_again(chunk, index, item.op, item.bucket)
+        elif item.op.kind == "reduce_scatter" and chunk.sharded:
+            yield from _scattered(chunk, index, item.op, item.bucket)
+    if chunk.first and chunk.sharded and chunk.scatters and chunk.held.sharded_bookkeeping:
+        end = Moment(STEP, len(chunk.program.items[STEP]))
+        size = chunk.held.sharded_bookkeeping
+        yield Life("sharding", None, size, Category.COMMUNICATION, Moment(FORWARD, 0, Which.FIRST), (end,))
+
+
+def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: Bucket) -> Iterator[Life]:
+    """A unit gathered before its forward: given back after it, where its backward gathers it once more."""
+    unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
+    layer, name = chunk.layer_of(unit), op.name
+    yield brief(f"{name}.buffer", layer, size, Category.COMMUNICATION, FORWARD, index, which)
+    if unit in chunk.regathered:
+        end = Moment(FORWARD, chunk.over(FORWARD, unit))
+    elif which is Which.EVERY and chunk.one_at_a_time:
+        end = Moment(chunk.inputs_task, chunk.given_back(unit))
+    else:
+        # It is gathered again for each micro-batch; those in flight share one copy.
+        which = Which.FIRST
+        end = chunk.backward_over(Which.LAST)
+    yield Life(name, layer, size, Category.GATHERED, Moment(FORWARD, index, which), (end,))
+
+
+def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: Bucket) -> Iterator[Life]:
+    """A unit gathered ahead of its backward: in the collective's buffer until that begins."""
+    unit, size = chunk.unit(bucket), bucket.bytes_out
+    layer, name = chunk.layer_of(unit), op.name
+    items = chunk.program.items[chunk.inputs_task]
+    begun = next(i for i, each in enumerate(items) if each.position == unit and each.bucket is None)
+    before = items[begun - 1].bucket
+    # It is copied out of the buffer before the next unit's gather, which is issued first, takes one of its own.
+    copied = begun - 1 if before is not None and before.gathers and begun - 1 > index else begun
+    end = Moment(chunk.inputs_task, chunk.given_back(unit))
+    buffer = Moment(chunk.inputs_task, index + 1), (Moment(chunk.inputs_task, begun),)
+    yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, *buffer)
+    yield Life(name, layer, size, Category.GATHERED, Moment(chunk.inputs_task, copied), (end,))
+
+
+def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: Bucket) -> Iterator[Life]:
+    """The buffer that a unit's gradients are scattered from, there until the next one is; and the parts left."""
+    layer, name, which = chunk.layer_of(chunk.unit(bucket)), op.name, Which(op.when)
+    task, items = chunk.weights_task, chunk.program.items[chunk.weights_task]
+    later = (i for i, each in enumerate(items) if i > index and each.op.name == op.name)
+    last = Moment(task, next(later, len(items)), which)
+    yield Life(f"{name}.buffer", layer, bucket.bytes_in, Category.COMMUNICATION, Moment(task, index, which), (last,))
+    if chunk.held.gradient_buffer:
+        return  # added to the part that is always there
+
+    def made(when: Which) -> tuple[Moment, tuple[Moment, ...]]:
+        """From the collective's end until its result has been added, or read, by what comes next."""
+        return Moment(task, index + 1, when), (Moment(task, min(index + 2, len(items)), when),)
+
+    if chunk.width("reduce") != chunk.width("param"):
+        yield Life(f"{name}.reduced", layer, bucket.bytes_out, Category.TEMPORARIES, *made(which))
+    over = Moment(STEP, len(chunk.program.items[STEP]))
+    first = Which.FIRST if which is Which.EVERY else which
+    for member in bucket.members:
+        part, place = chunk.program.parts[member.weight], chunk.program.layers[member.position]
+        label = f"{member.weight}.gradient"
+        yield Life(label, place, part, Category.GRADIENTS, Moment(task, index + 1, first), (over,))
+        if which is Which.EVERY:
+            yield Life(label, place, part, Category.TEMPORARIES, *made(Which.LATER))

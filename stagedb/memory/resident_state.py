@@ -1,0 +1,84 @@
+"""What a rank holds before a step and after it: parameters, what the optimizer keeps, inputs, standing buffers."""
+
+from collections.abc import Iterator
+
+from stagedb.frameworks import bucket_policy
+from stagedb.ir.symbolic_graph import OpType
+from stagedb.memory.chunk_tensors import Chunk
+from stagedb.memory.class_program import Key
+from stagedb.memory.lifetimes import Category, State
+
+
+def states(chunk: Chunk) -> Iterator[State]:
+    for position, block in chunk.program.places:
+        for tensor in chunk.program.tensors.values():
+            key = (tensor.name, position)
+            there = tensor.name in chunk.program.sizes and chunk.program.resolve(key) == key
+            if tensor.block == block and there:
+                yield from _state_of(chunk, key)
+    yield from _shared_states(chunk)
+    yield from _inputs(chunk)
+    yield from _buffers(chunk)
+
+
+def _shared_states(chunk: Chunk) -> Iterator[State]:
+    """What a distributed optimizer keeps of this rank's part of one buffer, whichever weights are in that."""
+    if chunk.shared_buffer is None:
+        return
+    tensors = chunk.program.tensors.values()
+    kept = [t for t in tensors if t.name in chunk.program.sizes and t.role == "optimizer_state"]
+    words = {tensor.name.rpartition(".")[2]: tensor.dtype for tensor in kept}
+    for word, dtype in words.items():
+        category = Category.MASTER if word == "master" else Category.OPTIMIZER
+        yield State(f"buffer.{word}", None, chunk.shared_buffer * chunk.width(dtype), category)
+
+
+def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
+    name, layer = key[0], chunk.layer(key)
+    role = chunk.program.tensors[name].role
+    if role == "weight":
+        yield State(name, layer, chunk.owned(name, chunk.sharded), Category.PARAMETERS)
+        if chunk.held.gradient_buffer:
+            elements = chunk.owned(name, chunk.sharded) // chunk.width("param")
+            yield State(f"{name}.main_gradient", layer, elements * chunk.width("grad"), Category.GRADIENTS)
+        if chunk.held.optimizer_scalar:
+            yield State(f"{name}.step", layer, chunk.held.optimizer_scalar, Category.OPTIMIZER)
+    elif role == "optimizer_state":
+        weight, _, word = name.rpartition(".")
+        if (weight, key[1]) in chunk.buffered:
+            return
+        if chunk.program.resolve((weight, key[1])) == (weight, key[1]):
+            category = Category.MASTER if word == "master" else Category.OPTIMIZER
+            yield State(name, layer, chunk.owned(name, chunk.plan.options.zero >= 1), category)
+
+
+def _inputs(chunk: Chunk) -> Iterator[State]:
+    here = {block for _, block in chunk.program.places}
+    for tensor in chunk.program.tensors.values():
+        if tensor.role == "buffer" and chunk.first:
+            yield State(tensor.name, None, chunk.program.sizes[tensor.name], Category.INPUTS)
+        if tensor.role == "input" and (chunk.first if chunk.held.whole_batch else tensor.block in here):
+            times = chunk.plan.microbatches if chunk.held.whole_batch else 1
+            yield State(tensor.name, None, times * chunk.program.sizes[tensor.name], Category.INPUTS)
+
+
+def _buffers(chunk: Chunk) -> Iterator[State]:
+    plan, held = chunk.plan, chunk.held
+    for _, _, item in chunk.running:
+        if held.receive_buffers and item.op.type is OpType.RECV and item.op.axis == "pp":
+            size = plan.microbatches * item.message
+            yield State(f"{item.op.name}.buffers", None, size, Category.COMMUNICATION)
+    copies = [
+        item
+        for item in chunk.program.items[chunk.weights_task]
+        if item.bucket is not None and bucket_policy(item.op.bucket).copied
+    ]
+    for name in dict.fromkeys(item.op.name for item in copies):
+        size = sum(item.bucket.bytes_in for item in copies if item.bucket is not None and item.op.name == name)
+        yield State(name, None, size, Category.COMMUNICATION)
+    times = int(chunk.first) + int(plan.pp > 1 and chunk.last_loss is not None)
+    if held.bookkeeping and times:
+        yield State("bookkeeping", None, times * held.bookkeeping, Category.COMMUNICATION)
+    degrees = (plan.tp, plan.pp, plan.cp, plan.dp // plan.hsdp, plan.hsdp)
+    if chunk.first and held.mesh_rank and sum(degree > 1 for degree in degrees) > 1:
+        yield State("mesh", None, held.mesh_rank * plan.world, Category.COMMUNICATION)

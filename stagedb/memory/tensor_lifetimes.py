@@ -1,0 +1,148 @@
+"""From when to when each tensor of a rank class lives, tied to the tasks of its schedule."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from stagedb.ir.symbolic_graph import OpType
+from stagedb.memory.chunk_tensors import FORWARD, STEP, Chunk, loss_of
+from stagedb.memory.class_program import Item, Key, Program
+from stagedb.memory.collective_buffers import collected
+from stagedb.memory.lifetimes import Category, Life, Lives, Moment, State, Which, brief
+from stagedb.memory.resident_state import states
+from stagedb.plans import Plan
+from stagedb.schedules import TaskKind
+
+SCALAR = 4
+"""Bytes of a loss, of its gradient, and of the number of tokens that it is the mean over."""
+
+
+def saved(program: Program) -> dict[int, dict[str, int]]:
+    """By position the tensors of a forward that the backward of the block there is the last to read: their bytes."""
+    made = {key for item in program.items[FORWARD] for key in item.writes}
+    backward = [item for kind in program.backwards for item in program.items[kind]]
+    readers = {key: item for item in backward for key in item.reads if key in made}
+    found: dict[int, dict[str, int]] = {position: {} for position, _ in program.places}
+    for (name, position), item in readers.items():
+        tensors = found[item.position]
+        label = name if position == item.position else f"{name} of {position}"
+        tensors[label] = program.sizes[name]
+    loss = loss_of(program)
+    if loss is not None:
+        name, index = loss
+        found[program.items[FORWARD][index].position][f"{name}.tokens"] = SCALAR
+    return found
+
+
+def lives(programs: Sequence[Program], plan: Plan) -> Lives:
+    """The states and lives of a rank class under a plan, whose chunks have these programs."""
+    held = plan.options.framework.memory
+    standing: list[State] = []
+    found: list[Life] = []
+    total, before = sum(len(program.items[STEP]) for program in programs), 0
+    for program in programs:
+        chunk = Chunk(program, plan, held)
+        standing += states(chunk)
+        own = len(program.items[STEP])
+
+        def on_stage(moment: Moment, number: int = program.chunk, own: int = own, before: int = before) -> Moment:
+            if moment.kind is not STEP:
+                return dataclasses.replace(moment, chunk=number)
+            # The end of a step is that of all chunks' steps, which follow each other.
+            return dataclasses.replace(moment, index=total if moment.index == own else before + moment.index)
+
+        for life in _lives_of(chunk):
+            ends = tuple(map(on_stage, life.ends))
+            found.append(dataclasses.replace(life, begin=on_stage(life.begin), ends=ends))
+        before += own
+    return Lives(tuple(standing), tuple(found))
+
+
+def _lives_of(chunk: Chunk) -> Iterator[Life]:
+    for kind, index, item in chunk.running:
+        if item.temporary:
+            name = f"{item.op.name}.temporary"
+            layer = chunk.program.layers.get(item.position)
+            yield brief(name, layer, item.temporary, Category.TEMPORARIES, kind, index)
+    for key, (kind, index, item) in chunk.begins.items():
+        role = chunk.program.tensors[key[0]].role
+        buffered = item.op.type is OpType.RECV and item.op.axis == "pp" and chunk.held.receive_buffers
+        if role not in ("activation", "gradient") or buffered:
+            continue
+        if key in chunk.program.gradients:
+            yield from _gradient(chunk, key, kind, index)
+        else:
+            yield _value(chunk, key, kind, index, item)
+    yield from _reduced(chunk)
+    yield from _loss(chunk)
+    yield from collected(chunk)
+
+
+def _value(chunk: Chunk, key: Key, kind: TaskKind, index: int, item: Item) -> Life:
+    """A tensor from the operator that makes it to the last one that reads it."""
+    name, position = key
+    end_kind, end = chunk.reads[key]
+    ends: tuple[Moment, ...] = (Moment(end_kind, end + 1),)
+    kept = chunk.program.tensors[name].kept and position in chunk.program.recomputing
+    if kept and end_kind is FORWARD:
+        ends = (Moment(chunk.inputs_task, chunk.over(chunk.inputs_task, position)),)
+    if key in chunk.sent:
+        ends = chunk.sent[key]
+    category = Category.TEMPORARIES
+    if item.op.phase == "recompute":
+        category = Category.RECOMPUTED
+    elif kind is not ends[0].kind:
+        # Of a forward for its backward, or what a split backward's first half leaves for the second.
+        category = Category.ACTIVATIONS
+    return Life(name, chunk.layer(key), chunk.program.sizes[name], category, Moment(kind, index), ends)
+
+
+def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Life]:
+    """A weight's gradient: each backward makes one, which is added to the first or scattered to parts."""
+    name, layer, size = key[0], chunk.layer(key), chunk.program.sizes[key[0]]
+    scatter = chunk.scatters.get(chunk.program.gradients[key])
+    if key not in chunk.first_gradients and not chunk.held.gradient_buffer:
+        yield brief(name, layer, size, Category.TEMPORARIES, kind, index)  # added to the other end's of a tie
+        return
+    if scatter is None:
+        if chunk.held.gradient_buffer:
+            return  # added to the buffer by the kernel that makes it
+        ends = (Moment(STEP, len(chunk.program.items[STEP])),)
+        yield Life(name, layer, size, Category.GRADIENTS, Moment(kind, index, Which.FIRST), ends)
+        yield brief(name, layer, size, Category.TEMPORARIES, kind, index, Which.LATER)
+        return
+    at, item = scatter
+    if item.op.when == "every":
+        yield Life(name, layer, size, Category.TEMPORARIES, Moment(kind, index), (Moment(chunk.weights_task, at + 1),))
+    else:
+        begin, end = Moment(kind, index, Which.FIRST), Moment(chunk.weights_task, at + 1, Which.LAST)
+        yield Life(name, layer, size, Category.GRADIENTS, begin, (end,))
+        yield brief(name, layer, size, Category.TEMPORARIES, kind, index, Which.LATER)
+
+
+def _reduced(chunk: Chunk) -> Iterator[Life]:
+    """What the step makes of gradients before the optimizer, which reads all of it."""
+    items = chunk.program.items[STEP]
+    for index, item in enumerate(items):
+        for key in item.writes:
+            if chunk.program.tensors[key[0]].role == "gradient":
+                size, end = chunk.program.sizes[key[0]], Moment(STEP, len(items))
+                yield Life(key[0], chunk.layer(key), size, Category.TEMPORARIES, Moment(STEP, index), (end,))
+
+
+def _loss(chunk: Chunk) -> Iterator[Life]:
+    """The loss, the number of tokens that it is the mean over, and the gradient that a backward starts from."""
+    if chunk.last_loss is None:
+        return
+    name, index = chunk.last_loss
+    begin, end = Moment(FORWARD, index), Moment(chunk.inputs_task, 1)
+    yield Life(f"{name}.tokens", None, SCALAR, Category.ACTIVATIONS, begin, (end,))
+    yield brief(f"{name}.gradient", None, SCALAR, Category.TEMPORARIES, chunk.inputs_task, 0)
+    begin, later = Moment(FORWARD, index + 1), Moment(FORWARD, index + 1, Which.LATER)
+    if chunk.plan.pp == 1:
+        yield Life(name, None, SCALAR, Category.ACTIVATIONS, begin, (later,))
+        return
+    # A pipeline collects the losses of a step and hands on their mean.
+    over = Moment(STEP, len(chunk.program.items[STEP]))
+    yield Life(name, None, SCALAR, Category.ACTIVATIONS, begin, (over,) * chunk.plan.microbatches)
+    turn = chunk.backward_over(Which.LAST)
+    yield Life(f"{name}.mean", None, SCALAR, Category.ACTIVATIONS, turn, ())

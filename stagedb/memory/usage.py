@@ -1,0 +1,153 @@
+"""Live bytes over a step: what lives add up to, task by task, by category; where the most is held, and by what."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.memory.lifetimes import Category, Lives, Moment, Which
+from stagedb.schedules import Task, TaskKind, first_and_last
+
+CATEGORIES = tuple(Category)
+Levels = npt.NDArray[np.int64]
+"""Bytes by category (rows, in the order of `CATEGORIES`) and by item (columns)."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """While the item of this index of a task runs; the number of items is the task's end."""
+
+    task: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Tensors of one name that live at a point: `count` of them, of one micro-batch each, `bytes` together."""
+
+    name: str
+    layer: int | None
+    category: Category
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The memory of a rank class. `lengths` is the number of items of each kind of task and chunk."""
+
+    held: Lives
+    tasks: Sequence[Task]
+    lengths: Mapping[tuple[TaskKind, int], int]
+
+    @cached_property
+    def states(self) -> Levels:
+        """Bytes by category that are there before the step."""
+        total = np.zeros(len(CATEGORIES), np.int64)
+        for state in self.held.states:
+            total[CATEGORIES.index(state.category)] += state.bytes
+        return total
+
+    @cached_property
+    def marks(self) -> list[tuple[bool, bool]]:
+        """Of each task whether it is the first and the last of its kind."""
+        return list(first_and_last(self.tasks))
+
+    @cached_property
+    def _curves(self) -> dict[tuple[TaskKind, int, bool, bool], Levels]:
+        """By kind of task, chunk, first and last: bytes beyond those before it, while each item runs and at its end."""
+        curves = {
+            (task.kind, task.chunk, *mark): np.zeros(
+                (len(CATEGORIES), self.lengths[task.kind, task.chunk] + 1), np.int64
+            )
+            for task, mark in zip(self.tasks, self.marks, strict=True)
+        }
+        for life in self.held.lives:
+            row = CATEGORIES.index(life.category)
+            for sign, moments in ((1, (life.begin,)), (-1, life.ends)):
+                for moment in moments:
+                    for (kind, chunk, first, last), curve in curves.items():
+                        if (kind, chunk) == (moment.kind, moment.chunk) and moment.which.fits(first, last):
+                            curve[row, moment.index] += sign * life.bytes
+        return {key: curve.cumsum(axis=1) for key, curve in curves.items()}
+
+    @cached_property
+    def _before(self) -> Levels:
+        """Bytes by category before each task, and after the last."""
+        levels = [self.states]
+        for task, mark in zip(self.tasks, self.marks, strict=True):
+            levels.append(levels[-1] + self._curves[task.kind, task.chunk, *mark][:, -1])
+        return np.stack(levels)
+
+    def levels(self, task: int) -> Levels:
+        """Bytes by category while each item of a task runs, and at its end."""
+        curve = self._curves[self.tasks[task].kind, self.tasks[task].chunk, *self.marks[task]]
+        levels: Levels = self._before[task][:, None] + curve
+        return levels
+
+    def before(self) -> dict[Category, int]:
+        """Bytes by category before the step."""
+        return _by_category(self.states)
+
+    def after(self, task: int) -> dict[Category, int]:
+        """Bytes by category when a task is over."""
+        return _by_category(self._before[task + 1])
+
+    def at(self, point: Point) -> dict[Category, int]:
+        """Bytes by category at a point."""
+        return _by_category(self.levels(point.task)[:, point.index])
+
+    def peak(self, kinds: Sequence[TaskKind] | None = None) -> Point:
+        """Where the most bytes are held, in tasks of these kinds (None: in the step): the first such point."""
+        tops = {
+            key: (int(total.max()), int(total.argmax()))
+            for key, curve in self._curves.items()
+            for total in [curve.sum(axis=0)]
+        }
+        best: tuple[int, Point] | None = None
+        for index, (task, mark) in enumerate(zip(self.tasks, self.marks, strict=True)):
+            if kinds is not None and task.kind not in kinds:
+                continue
+            top, at = tops[task.kind, task.chunk, *mark]
+            level = int(self._before[index].sum()) + top
+            if best is None or level > best[0]:
+                best = (level, Point(index, at))
+        if best is None:
+            raise ValueError(f"no task of these kinds: {kinds}")
+        return best[1]
+
+    def alive(self, point: Point) -> Iterator[Alive]:
+        """The tensors that live at a point."""
+        for state in self.held.states:
+            yield Alive(state.name, state.layer, state.category, 1, state.bytes)
+        for life in self.held.lives:
+            count = self._passed(life.begin, point) - sum(self._passed(end, point) for end in life.ends)
+            if count:
+                yield Alive(life.name, life.layer, life.category, count, count * life.bytes)
+
+    def _passed(self, moment: Moment, point: Point) -> int:
+        """How often a moment has come by a point."""
+        count = self._came[moment.kind, moment.chunk, moment.which][point.task]
+        task = self.tasks[point.task]
+        here = (task.kind, task.chunk) == (moment.kind, moment.chunk) and moment.which.fits(*self.marks[point.task])
+        return count + (here and moment.index <= point.index)
+
+    @cached_property
+    def _came(self) -> dict[tuple[TaskKind, int, Which], list[int]]:
+        """By kind, chunk and which: how many such tasks there are before each one."""
+        pairs = list(zip(self.tasks, self.marks, strict=True))
+        return {
+            (kind, chunk, which): [
+                0,
+                *accumulate((task.kind, task.chunk) == (kind, chunk) and which.fits(*mark) for task, mark in pairs),
+            ]
+            for kind, chunk in self.lengths
+            for which in Which
+        }
+
+
+def _by_category(levels: Levels) -> dict[Category, int]:
+    return {category: int(level) for category, level in zip(CATEGORIES, levels, strict=True) if level}

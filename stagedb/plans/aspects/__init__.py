@@ -1,0 +1,89 @@
+"""The words of a plan, one file an aspect. A field declares a word; everything else takes it from here.
+
+A class named `…Options` holds words that change the structure of a graph. The others hold words that a graph keeps as
+symbols. A new word is a field here and the code that uses it; `scripts/plan_words` writes the keywords of the Python
+API, and the command line, plan files, refusals of unknown values, the store's properties and the documentation follow.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from stagedb.plans.aspects.batch import Batch
+from stagedb.plans.aspects.context import Context, ContextOptions
+from stagedb.plans.aspects.degrees import Degrees, World
+from stagedb.plans.aspects.experts import ExpertOptions, Experts
+from stagedb.plans.aspects.operators import OperatorOptions
+from stagedb.plans.aspects.pipeline import Pipeline, PipelineOptions
+from stagedb.plans.aspects.precision import Formats, PrecisionOptions
+from stagedb.plans.aspects.recompute import Recompute, RecomputeOptions
+from stagedb.plans.aspects.sharding import Sharding, ShardingOptions, TensorOptions
+from stagedb.plans.aspects.word import Word, aspect, option, words_of
+
+__all__ = [
+    "FORMAT_WORDS",
+    "GRAPH_WORDS",
+    "LATER",
+    "LAYOUT_WORDS",
+    "PLAN_WORDS",
+    "Formats",
+    "GraphAspects",
+    "LayoutAspects",
+    "Word",
+    "option",
+    "plain_words",
+]
+
+
+@aspect
+class GraphAspects(
+    OperatorOptions,
+    TensorOptions,
+    ShardingOptions,
+    RecomputeOptions,
+    ContextOptions,
+    ExpertOptions,
+    PipelineOptions,
+    PrecisionOptions,
+):
+    """Every word that changes the structure of a graph."""
+
+
+@aspect
+class LayoutAspects(Degrees, Batch, Pipeline, Context, Experts, Sharding, Recompute):
+    """Every word that lays a graph out over ranks, but for the formats."""
+
+
+def _declared(class_: type) -> Mapping[str, Word]:
+    return {word.name: word for word in words_of(class_)}
+
+
+GRAPH_WORDS = _declared(GraphAspects)
+"""The words that change the structure of a graph, by name."""
+
+LAYOUT_WORDS = _declared(LayoutAspects)
+"""The words that lay a graph out over ranks, but for the formats."""
+
+FORMAT_WORDS = _declared(Formats)
+"""The words of number formats; `Word.field` is the class of tensors."""
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _by_aspect(words: Mapping[str, Word]) -> Mapping[str, Word]:
+    aspects = list(dict.fromkeys(word.aspect for word in words.values()))
+    return dict(sorted(words.items(), key=lambda item: aspects.index(item[1].aspect)))
+
+
+PLAN_WORDS = _by_aspect({**_declared(World), **LAYOUT_WORDS, **FORMAT_WORDS, **GRAPH_WORDS})
+"""Every word of a plan, those of one aspect side by side."""
+
+LATER: Mapping[str, Any] = {name: _plain(word.default) for name, word in PLAN_WORDS.items() if word.about.later}
+"""What the stored form leaves out, as it is older than these words: graphs and plans keep their ids."""
+
+
+def plain_words(words: Mapping[str, Word], values: object) -> dict[str, Any]:
+    """The values of words as JSON has them, without those that `LATER` gives."""
+    held = {name: _plain(getattr(values, word.field)) for name, word in words.items()}
+    return {name: value for name, value in held.items() if name not in LATER or value != LATER[name]}

@@ -1,0 +1,41 @@
+"""How many sequences a step has, how long they are, and how many a rank runs at once."""
+
+from typing import Annotated
+
+from stagedb.plans.aspects.word import About, aspect
+
+
+@aspect
+class Batch:
+    """The sequences of a step."""
+
+    micro_batch_size: Annotated[
+        int,
+        About(
+            "Sequences of one micro-batch on a data-parallel rank.",
+            property="sequences of one micro-batch on one rank of dp",
+            unit="sequences",
+            least=1,
+        ),
+    ] = 1
+    global_batch_size: Annotated[
+        int | None,
+        About(
+            "Sequences of one step.",
+            property="sequences of a step",
+            unit="sequences",
+            unset="one micro-batch a data-parallel rank",
+            filled=True,
+        ),
+    ] = None
+    seq_len: Annotated[
+        int,
+        About(
+            "Tokens of a sequence.",
+            property="length of a sequence",
+            unit="tokens",
+            unset="what the model was trained with",
+            least=1,
+            symbol="S",
+        ),
+    ] = 2048

@@ -1,0 +1,69 @@
+"""How ranks share a sequence, and how they compute its attention together."""
+
+from typing import Annotated, Literal
+
+from stagedb.plans.aspects.word import About, aspect
+
+CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
+CpChunks = Literal["none", "balanced", "contiguous"]
+
+
+@aspect
+class Context:
+    """How the ranks of cp are grouped."""
+
+    ulysses: Annotated[
+        int,
+        About(
+            "With --cp-kind ulysses-ring: neighbours that exchange heads, in a ring over cp / N.",
+            property="neighbours on cp that exchange heads, in a ring over the others",
+            least=1,
+        ),
+    ] = 1
+
+
+@aspect
+class ContextOptions:
+    """How the ranks of cp, each with a part of the sequence, compute."""
+
+    cp_kind: Annotated[
+        CpKind,
+        About(
+            "How the ranks of --cp compute attention: allgather-kv, ring-allgather, ring-alltoall, ring-p2p, ulysses "
+            "or ulysses-ring.",
+            property="how ranks of cp compute attention",
+            unset="torch: ring-allgather; megatron: ring-p2p",
+            metavar="KIND",
+            noun="kind of context parallelism",
+        ),
+    ] = "none"
+    """`none`: cp is 1. `allgather-kv`: keys and values are gathered. `ring-allgather`: in turns with the keys and
+    values of each rank, which are gathered once. `ring-alltoall`: these go from rank to rank (both are torch's rings).
+    `ring-p2p`: they go by sends and receives (Transformer Engine). `ulysses`: each rank has the whole sequence of some
+    heads. `ulysses-ring`: neighbours have the sequence of some heads, in a ring over the rest (Transformer Engine's
+    `a2a+p2p`; Fang and Zhao 2024)."""
+    cp_chunks: Annotated[
+        CpChunks,
+        About(
+            "Which part of a sequence a rank of --cp has: balanced (a chunk from the front and one from the back) or "
+            "contiguous.",
+            property="which part of the sequence a rank of cp has",
+            unset="balanced where the kind can",
+            metavar="KIND",
+            noun="chunks",
+            listed="balanced or contiguous",
+        ),
+    ] = "none"
+    """`balanced`: a chunk from the front and its counterpart from the back, so that causal work is alike.
+    `contiguous`: one part (torch's `enable_load_balance=False`), under which late ranks compute more. `none`: as the
+    kind has it. Most are balanced. Contiguous are ulysses, torch's gathered keys, which an explicit mask reads, and
+    `attention` in matmuls."""
+    cp_grad_sync: Annotated[
+        bool,
+        About(
+            "Reduce gradients over cp, too, or over dp alone.",
+            property="gradients are reduced over cp too",
+        ),
+    ] = True
+    """Gradients are reduced over dp and cp together. False leaves cp out, as a step does that computes gradients
+    alone."""

@@ -1,0 +1,59 @@
+"""How many ranks each kind of parallelism has, and how they lie next to each other."""
+
+from typing import Annotated
+
+from stagedb.plans.aspects.word import About, aspect
+
+RANK_ORDER = ("tp", "cp", "dp", "pp")
+"""Mesh axes, innermost first: neighbouring ranks differ in the first one."""
+
+
+@aspect
+class World:
+    """What a plan may be asked for by, and does not keep: dp follows from it."""
+
+    ranks: Annotated[
+        int | None,
+        About("World size; gives dp = N / (tp x pp x cp) where --dp is not given.", property="", unset=""),
+    ] = None
+
+
+@aspect
+class Degrees:
+    """The degrees of parallelism; the world has `dp * tp * pp * cp` ranks."""
+
+    tp: Annotated[int, About("Tensor parallelism.", property="degree of tensor parallelism", least=1, symbol="tp")] = 1
+    pp: Annotated[int, About("Pipeline stages.", property="pipeline stages", least=1, symbol="pp")] = 1
+    dp: Annotated[
+        int,
+        About(
+            "Data parallelism.",
+            property="degree of data parallelism",
+            unset="from --ranks, else 1",
+            least=1,
+            symbol="dp",
+        ),
+    ] = 1
+    cp: Annotated[
+        int,
+        About(
+            "Context parallelism: ranks that share a sequence.",
+            property="degree of context parallelism",
+            least=1,
+            symbol="cp",
+        ),
+    ] = 1
+    ep: Annotated[
+        int,
+        About(
+            "Expert parallelism, among the ranks of dp x cp (with --no-expert-tp also of tp): N divides them and the "
+            "experts.",
+            property="degree of expert parallelism",
+            least=1,
+            symbol="ep",
+        ),
+    ] = 1
+    rank_order: Annotated[
+        tuple[str, ...],
+        About("Mesh axes, innermost first.", property="mesh axes, innermost first", metavar="AXIS,…"),
+    ] = RANK_ORDER

@@ -1,0 +1,65 @@
+"""How a pipeline deals layers to its stages, orders their tasks, and sends between them."""
+
+from typing import Annotated
+
+from stagedb.plans.aspects.word import About, aspect
+from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES
+
+_SCHEDULES = "; ".join(f"{name}, {schedule.help}" for name, schedule in SCHEDULES.items())
+
+
+@aspect
+class Pipeline:
+    """The stages of a pipeline and the order of their tasks."""
+
+    schedule: Annotated[
+        str,
+        About(
+            f"Order of micro-batches on the stages: {_SCHEDULES}; or a YAML or JSON file with each stage's.",
+            property=f"pipeline schedule: {', '.join(SCHEDULES)} or {EXPLICIT}",
+            metavar="|".join((*SCHEDULES, "FILE")),
+        ),
+    ] = DEFAULT.name
+    virtual_stages: Annotated[
+        int,
+        About(
+            "Chunks of layers on each stage; 1f1b is then interleaved.",
+            property="chunks of layers that a stage holds",
+            least=1,
+        ),
+    ] = 1
+    """With more than one chunk, 1f1b is interleaved 1F1B."""
+    task_order: Annotated[
+        tuple[str, ...],
+        About(
+            "With schedule explicit: the tasks of each stage in order, as text (F0 F1 B0 B1).",
+            property="schedule explicit: the tasks of each stage in order",
+            # The command line takes the name of a file instead, as --schedule.
+            command_line=False,
+        ),
+    ] = ()
+    layers_per_stage: Annotated[
+        tuple[int, ...] | None,
+        About(
+            "Layers of each stage.",
+            property="layers of each pipeline stage",
+            unset="evenly, the remainder to the early stages",
+            filled=True,
+        ),
+    ] = None
+
+
+@aspect
+class PipelineOptions:
+    """What the messages between stages carry."""
+
+    scatter_gather: Annotated[
+        bool,
+        About(
+            "Of what ranks of tp hold alike each sends its part to the next stage, which gathers it; or each sends "
+            "the whole.",
+            property="ranks of tp each send their part to the next stage",
+            later=True,
+        ),
+    ] = False
+    """The next stage gathers the parts over tp (Narayanan et al. 2021, section 4.1)."""

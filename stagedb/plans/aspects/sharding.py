@@ -1,0 +1,92 @@
+"""What data-parallel ranks share instead of copies, and what tensor-parallel ranks partition."""
+
+from typing import Annotated
+
+from stagedb.plans.aspects.word import About, aspect
+
+
+@aspect
+class Sharding:
+    """How many copies there are of what is sharded."""
+
+    hsdp: Annotated[
+        int,
+        About(
+            "Copies of what is sharded, each on dp / N neighbouring ranks.",
+            property="copies of what dp shards (hybrid sharding)",
+            least=1,
+            symbol="hsdp",
+        ),
+    ] = 1
+
+
+@aspect
+class TensorOptions:
+    """What the ranks of tp partition, or what a strategy partitions."""
+
+    sp: Annotated[
+        bool,
+        About(
+            "Sequence parallelism between tensor-parallel regions.",
+            property="sequence parallelism",
+        ),
+    ] = False
+    """Korthikanti et al. 2022, section 4.2.2."""
+    shared_input: Annotated[
+        bool,
+        About(
+            "Gather a tensor-parallel region's input once, or for each matmul on its own.",
+            property="one gather feeds all matmuls that read the same input",
+        ),
+    ] = True
+    """One gather feeds q, k, v (and gate, up). False is a tensor-parallel plan without a shared input module."""
+    loss_parallel: Annotated[
+        bool,
+        About(
+            "Cross-entropy on vocabulary-parallel logits, or on gathered ones.",
+            property="the loss works on logits that are partitioned over tp",
+            off="--gather-logits",
+        ),
+    ] = True
+    strategy: Annotated[
+        str,
+        About(
+            "Sharding rules of your own, by region of the model (YAML).",
+            property="a sharding strategy of the user's, as JSON; empty: none",
+            metavar="FILE",
+        ),
+    ] = ""
+    """The text of `stagedb.plans.strategy_files`."""
+
+
+@aspect
+class ShardingOptions:
+    """What the ranks of dp share, and when they exchange it."""
+
+    zero: Annotated[
+        int,
+        About(
+            "Sharded over dp: nothing, the optimizer's state, gradients, parameters.",
+            property="what ranks of dp share: nothing (0), optimizer state (1), gradients (2), parameters (3)",
+            noun="ZeRO stage",
+            choices=(0, 1, 2, 3),
+        ),
+    ] = 0
+    """Each stage shares what the one before shares, too (Rajbhandari et al. 2020). In torch 2 and 3 are FSDP2."""
+    reshard: Annotated[
+        bool | None,
+        About(
+            "With --zero 3, give parameters back after the forward.",
+            property="whether gathered parameters are freed after the forward; absent: yes",
+            unset="reshard",
+        ),
+    ] = None
+    """The backward gathers them again. Without it they stay together until the backward is through, as with zero 2."""
+    grad_sync: Annotated[
+        bool | None,
+        About(
+            "Reduce gradients over dp after each micro-batch, or after the last.",
+            property="whether each micro-batch reduces gradients; absent: as the recipe does",
+            unset="as the framework does",
+        ),
+    ] = None

@@ -1,0 +1,128 @@
+"""What a plan says about context parallelism: its habit, and checks with the nearest plan that would do."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import cast
+
+from stagedb.plans.graph_options import CpKind, GraphOptions
+from stagedb.plans.nearest_plans import Misfit, Numbers, Way, multiples, nearest
+from stagedb.plans.plan_fields import PlanFields
+from stagedb.plans.written_words import RANK_ORDER
+
+RING = Way({"cp_kind": "ring-p2p", "ulysses": 1}, "--cp-kind ring-p2p without --ulysses")
+
+
+def with_habit(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
+    """The options with the framework's kind of context parallelism, where there is some and none is named."""
+    if cp == 1 or options.cp_kind != "none":
+        return options
+    usual = cast(CpKind, options.framework.cp_kinds[0])
+    return dataclasses.replace(options, cp_kind="ulysses-ring" if ulysses > 1 else usual)
+
+
+def check_context(plan: PlanFields) -> None:
+    """Raise UsageError where cp, or what goes with it, fits no model."""
+    kind = plan.options.cp_kind
+    if plan.cp == 1:
+        if kind != "none":
+            alone = {"cp_kind": "none"}
+            chunks = {**alone, "cp_chunks": "none"}
+            raise Misfit(
+                f"{kind} with cp 1 has nobody to share a sequence with",
+                [Numbers("cp", range(2, 65))],
+                [
+                    (
+                        Way(alone, "leave --cp-kind out"),
+                        Way(chunks, "leave --cp-kind and --cp-chunks out"),
+                        Way({**chunks, "ulysses": 1}, "leave --cp-kind, --cp-chunks and --ulysses out"),
+                    )
+                ],
+                lead="take",
+            )
+        if plan.options.cp_chunks != "none":
+            raise Misfit(
+                "with cp 1 there is one part of a sequence",
+                [Numbers("cp", range(2, 65))],
+                [Way({"cp_chunks": "none"}, "leave --cp-chunks out")],
+                lead="take",
+            )
+    _check_ulysses(plan)
+    if plan.cp == 1:
+        return
+    if not plan.options.cp_grad_sync and plan.ep == 1:
+        return
+    places = sorted(plan.rank_order.index(axis) for axis in ("cp", "dp") if axis in plan.rank_order)
+    apart = len(places) == 2 and places[1] - places[0] > 1
+    outer = plan.hsdp > 1 and len(places) == 2 and plan.rank_order.index("cp") > plan.rank_order.index("dp")
+    if plan.dp > 1 and (apart or outer):
+        raise Misfit(
+            f"rank order {','.join(plan.rank_order)} {'parts cp from dp' if apart else 'puts cp outside of dp'}, "
+            "over which gradients are reduced together",
+            ways=[Way({"rank_order": RANK_ORDER})],
+        )
+
+
+def _check_ulysses(plan: PlanFields) -> None:
+    ring, near = plan.options.cp_kind == "ulysses-ring", plan.ulysses
+    if not ring and near > 1:
+        raise Misfit(
+            f"--ulysses {near} says how many ranks exchange heads inside a ring, which --cp-kind ulysses-ring has with "
+            "some multiple of so many ranks",
+            ([Way({"cp_kind": "ulysses-ring", "cp": cp})] for cp in (2 * near,)),
+            [Way({"ulysses": 1}, "leave --ulysses out")],
+            lead="take",
+        )
+    if ring and (near == 1 or near == plan.cp):
+        raise Misfit(
+            f"ulysses-ring with --ulysses {near} of cp {plan.cp} is {'a ring alone' if near == 1 else 'no ring'}",
+            nearest("ulysses", near, plan.cp // 2, lambda n: plan.cp % n == 0, least=2),
+            [RING if near == 1 else Way({"cp_kind": "ulysses", "ulysses": 1}, "--cp-kind ulysses without --ulysses")],
+            lead="take",
+        )
+    if ring and plan.cp % near:
+        raise Misfit(
+            f"--ulysses {near} does not divide cp {plan.cp}",
+            nearest("ulysses", near, plan.cp // 2, lambda n: plan.cp % n == 0, least=2),
+            [RING],
+        )
+
+
+def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError where a model's heads cannot be dealt to the ranks that exchange them."""
+    kind = plan.options.cp_kind
+    if kind not in ("ulysses", "ulysses-ring"):
+        return
+    heads, kv_heads = sizes["A"] // plan.tp, sizes["KV"] // plan.tp
+    inner = kind == "ulysses-ring"
+    word, degree = ("ulysses", plan.ulysses) if inner else ("cp", plan.cp)
+
+    def fits(over: int) -> bool:
+        divides = not inner or (plan.cp % over == 0 and over < plan.cp)
+        return heads % over == 0 and kv_heads % over == 0 and kv_heads > 0 and divides
+
+    if not fits(degree):
+        raise Misfit(
+            f"{kind} deals the {sizes['A']} attention heads and {sizes['KV']} key/value heads over tp {plan.tp} x "
+            f"{word} {degree} = {plan.tp * degree}, which does not divide both",
+            nearest(word, degree, heads, fits, least=2),
+            [RING if inner else Way({"cp_kind": "allgather-kv"})],
+        )
+
+
+def check_sequence(plan: PlanFields) -> None:
+    """Raise UsageError where the sequence cannot be dealt to ranks of cp, and of tp under sp."""
+    split = plan.options.sp and plan.tp > 1
+    # Causal work is balanced by giving each rank two chunks.
+    chunks = 2 if plan.options.cp_chunks == "balanced" else 1
+    unit = chunks * plan.cp * (plan.tp if split else 1)
+    if plan.seq_len % unit == 0:
+        return
+    over = [f"cp {plan.cp}{' x 2 chunks' if chunks > 1 else ''}"] * (plan.cp > 1) + [
+        f"tp {plan.tp}, over which sp splits it"
+    ] * split
+    raise Misfit(
+        f"a sequence of {plan.seq_len} tokens is not divisible by {' x '.join(over)}",
+        multiples("seq_len", plan.seq_len, unit),
+        [Way({"sp": False})] if split else [],
+        lead="take",
+    )

@@ -1,0 +1,155 @@
+"""Which number format each class of tensors has, and how many bytes an element of it takes."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stagedb.errors import UsageError
+from stagedb.frameworks import find_framework, recipes_with
+from stagedb.plans.aspects import FORMAT_WORDS, Formats
+from stagedb.plans.aspects.precision import FORMATS
+
+WIDTHS: Mapping[str, int] = {
+    "bf16": 2,
+    "fp16": 2,
+    "fp32": 4,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "int64": 8,
+    "bool": 1,
+}
+"""Bytes of one element, by name."""
+
+CHOICES: Mapping[str, tuple[str, ...]] = {word.field: tuple(map(str, word.choices)) for word in FORMAT_WORDS.values()}
+"""The formats that each field of `Dtypes` may have."""
+
+FIXED: Mapping[str, str] = {name: name for name in ("fp32", "fp8_e4m3", "fp8_e5m2", "int64", "bool")}
+"""Classes whose format no plan changes: statistics and the loss, matmul operands in fp8, token ids, masks."""
+
+HALVES = frozenset({"bf16", "fp16"})
+
+
+@dataclass(frozen=True)
+class Dtypes(Formats):
+    """The format of each dtype class of a graph.
+
+    Raises UsageError, with the nearest valid plan, for formats that do not exist together.
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check_choice(field.name, getattr(self, field.name))
+        self._check_halves()
+        if self.act == "fp32" and self.param != "fp32":
+            raise UsageError(
+                f"a matmul takes operands of one format, and fp32 activations do not meet {self.param} parameters: "
+                f"take --param-dtype fp32, or --dtype {self.param}"
+            )
+        if self.act == "fp32" and self.logits != "fp32":
+            raise UsageError(
+                f"a loss in {self.logits} would narrow the fp32 logits that it is given: take --logits-dtype fp32"
+            )
+        if self.master == "fp32" and self.param == "fp32":
+            raise UsageError(
+                "a master copy is wider than the parameters that it is of, and these are fp32: "
+                "take --master-dtype none, or --param-dtype bf16"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        recipe: str,
+        dtype: str = "bf16",
+        *,
+        param: str | None = None,
+        grad: str | None = None,
+        reduce: str | None = None,
+        opt: str | None = None,
+        master: str | None = None,
+        logits: str | None = None,
+    ) -> "Dtypes":
+        """The framework's formats around one compute format; a format that is given by name wins.
+
+        Gradients are reduced in their own format.
+        """
+        defaults = find_framework(recipe).formats
+        param = param or defaults.parameters.get(dtype, dtype)
+        grad = grad or defaults.gradients.get(param, param)
+        opt = opt or defaults.optimizer.get(param, param)
+        master = master or defaults.master.get(param, "none")
+        return cls(dtype, param, grad, reduce or grad, opt, master, logits or "fp32")
+
+    def check(self, recipe: str, fp8: bool) -> None:
+        """Raise UsageError where the framework, or fp8 matmuls, do not have these formats."""
+        if fp8 and self.act != "bf16":
+            raise UsageError(
+                f"fp8 matmuls leave bf16 results, and what is not a matmul is computed in bf16 beside them, not in "
+                f"{self.act}: take --dtype bf16, or --matmul-dtype same"
+            )
+        formats = find_framework(recipe).formats
+        if self.param in formats.refused_parameters:
+            raise UsageError(formats.refused_parameters[self.param])
+        if not formats.wide_gradients and WIDTHS[self.grad] > WIDTHS[self.param]:
+            raise UsageError(
+                f"{recipe} keeps a gradient in its parameter's format at most, and {self.grad} gradients are wider "
+                f"than {self.param} parameters: take --grad-dtype {self.param}, --param-dtype {self.grad}, "
+                f"or {recipes_with(lambda other: other.formats.wide_gradients)}"
+            )
+
+    def names(self) -> dict[str, str]:
+        """Format of every dtype class, the fixed ones included."""
+        return {**FIXED, **self._classes()}
+
+    def widths(self) -> dict[str, int]:
+        """The symbols `e_<class>` of expressions: bytes of an element."""
+        return {f"e_{name}": WIDTHS[format_] for name, format_ in self._classes().items()}
+
+    def _classes(self) -> dict[str, str]:
+        # A master copy has one format or is not there: no class of its own.
+        return {name: format_ for name, format_ in dataclasses.asdict(self).items() if name != "master"}
+
+    def _check_halves(self) -> None:
+        for name in ("param", "grad", "logits"):
+            other = getattr(self, name)
+            if {self.act, other} == HALVES:
+                raise UsageError(
+                    f"{other} {_CLASSES[name]} beside {self.act} activations: bf16 and fp16 differ in range, and no "
+                    f"framework mixes them: take {_OPTIONS[name]} {self.act} or fp32, or --dtype {other}"
+                )
+
+
+_CLASSES = {
+    "act": "activations",
+    "param": "parameters",
+    "grad": "gradients",
+    "reduce": "gradients on the wire",
+    "opt": "optimizer moments",
+    "master": "the master copy",
+    "logits": "logits",
+}
+
+
+_OPTIONS = {word.field: word.option for word in FORMAT_WORDS.values()}
+
+
+def _check_choice(name: str, format_: str) -> None:
+    valid = ", ".join(CHOICES[name])
+    if format_ in CHOICES[name]:
+        return
+    if format_.startswith("fp8"):
+        verb = "has" if name == "master" else "have"
+        raise UsageError(
+            f"fp8 is a format of matmul operands alone, {_CLASSES[name]} {verb} too little room in it: "
+            f"{_OPTIONS[name]} is one of {valid}; --matmul-dtype fp8 takes the matmuls of linear layers"
+        )
+    if name == "opt" and format_ == "fp16":
+        raise UsageError(
+            "AdamW adds 1e-8 to the root of the second moment, a square of gradients; both are zero in fp16: "
+            "take --opt-dtype fp32 or --opt-dtype bf16"
+        )
+    if name == "master" and format_ in FORMATS:
+        raise UsageError(
+            f"a master copy keeps the bits that updates lose in 16-bit parameters; in {format_} it would keep none: "
+            "take --master-dtype fp32, or --master-dtype none"
+        )
+    raise UsageError(f"unknown number format {format_!r}: {_OPTIONS[name]} is one of {valid}")

@@ -1,0 +1,216 @@
+"""What a plan says about experts: checks with the nearest plan that would do, and what their symbols stand for."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from math import gcd
+from pathlib import Path
+
+import yaml
+
+from stagedb.errors import UsageError
+from stagedb.plans.aspects import PLAN_WORDS
+from stagedb.plans.aspects.degrees import RANK_ORDER
+from stagedb.plans.nearest_plans import Misfit, Way, multiples, nearest
+from stagedb.plans.plan_fields import PlanFields
+from stagedb.plans.word_files import read_text
+
+
+def check_expert_parallelism(plan: PlanFields) -> None:
+    """Raise UsageError where ep, or what goes with it, fits no model."""
+    if plan.capacity_factor is not None and not 0 < plan.capacity_factor < float("inf"):
+        raise UsageError(f"capacity_factor is {plan.capacity_factor}: --capacity-factor takes a number above 0")
+    if plan.expert_load:
+        _check_load(plan)
+    over_tp = plan.tp > 1 and plan.options.experts_over_tp
+    if over_tp:
+        _check_over_tp(plan)
+    if not plan.options.ep_sync:
+        _check_apart(plan)
+    ranks = plan.expert_ranks
+    if ranks % plan.ep:
+        raise Misfit(
+            f"ep {plan.ep} does not divide dp x cp {'x tp ' if over_tp else ''}= {ranks}, whose ranks it divides",
+            nearest("ep", plan.ep, ranks, lambda ep: ranks % ep == 0),
+            [Way({"sp": True})] if plan.tp > 1 and not plan.options.expert_tp and not over_tp else [],
+        )
+    if plan.hsdp > 1 and (plan.ep > 1 or over_tp):
+        together = [] if plan.ep == 1 else [Way({"ep": 1}, "take --ep 1")]
+        raise Misfit(
+            f"hsdp {plan.hsdp} with {'--no-expert-tp' if over_tp else f'ep {plan.ep}'} is not supported, as experts "
+            "would be copied in another way than the rest",
+            ways=[Way({"hsdp": 1}, "leave --hsdp out"), *together, *([WITH_TP] if over_tp else [])],
+        )
+
+
+WITH_TP = Way({"expert_tp": True}, "leave --no-expert-tp out")
+
+
+def _check_over_tp(plan: PlanFields) -> None:
+    """Raise UsageError where the ranks that experts see do not stand next to each other."""
+    places = [plan.rank_order.index(axis) for axis in ("tp", "cp", "dp") if getattr(plan, axis) > 1]
+    if plan.pp > 1 and min(places) < plan.rank_order.index("pp") < max(places):
+        raise Misfit(
+            f"rank order {','.join(plan.rank_order)} puts pp among tp, cp and dp, whose ranks hold experts together "
+            "with --no-expert-tp",
+            ways=[Way({"rank_order": RANK_ORDER}), WITH_TP],
+        )
+
+
+def _check_apart(plan: PlanFields) -> None:
+    """Raise UsageError where it cannot be said which reductions go over ep."""
+    synced = Way({"ep_sync": True}, "leave --no-ep-sync out")
+    if plan.ep == 1:
+        near = nearest("ep", 1, plan.expert_ranks, lambda ep: True)
+        raise Misfit("nothing is reduced over ep 1", near, [synced], lead="take")
+    if plan.cp > 1 and not plan.options.cp_grad_sync:
+        raise Misfit(
+            "ranks of ep are among those of cp, so that --no-ep-sync and --no-cp-grad-sync leave out the same",
+            ways=[synced, Way({"cp_grad_sync": True}, "leave --no-cp-grad-sync out")],
+        )
+    if plan.tp > 1 and plan.options.experts_over_tp:
+        raise Misfit(
+            "with --no-expert-tp ranks of ep are among those of tp, which reduce in other ways",
+            ways=[synced, WITH_TP],
+        )
+
+
+def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError where a model of these sizes cannot run its experts under a plan."""
+    if "E" not in sizes:
+        _check_no_experts(plan)
+        return
+    if plan.tp > 1 and not plan.options.expert_tp and not plan.options.sp:
+        raise Misfit(
+            f"--no-expert-tp leaves whole experts to each of tp {plan.tp} ranks, which without sp have the same tokens",
+            ways=[Way({"sp": True}), WITH_TP],
+        )
+    experts, ranks = sizes["E"], plan.expert_ranks
+    if experts % plan.ep:
+        raise Misfit(
+            f"ep {plan.ep} does not divide the {experts} experts",
+            nearest("ep", plan.ep, experts, lambda ep: experts % ep == 0 and ranks % ep == 0),
+        )
+    split = plan.cp * (plan.tp if plan.options.sp else 1)
+    routed = plan.micro_batch_size * plan.seq_len * sizes["K"]
+    if plan.expert_load:
+        _check_load_of(plan, sizes, Fraction(routed, split))
+    elif plan.capacity_factor is None and routed % (experts * split):
+        unit = experts * split
+        raise Misfit(
+            f"a rank's {routed // split} routed tokens are not divisible among {experts} experts, which a balanced "
+            "load without dropping needs",
+            multiples("seq_len", plan.seq_len, unit // gcd(unit, plan.micro_batch_size * sizes["K"])),
+            [Way({"capacity_factor": 1.0}, "--capacity-factor 1")],
+            lead="take",
+        )
+
+
+def _check_no_experts(plan: PlanFields) -> None:
+    """Raise UsageError where a plan for a model without experts has words that are about experts."""
+    held = {**vars(plan), **vars(plan.options)}
+    of_experts = [word for word in PLAN_WORDS.values() if word.name == "ep" or word.aspect == "experts"]
+    given = [word for word in of_experts if held[word.field] != word.default]
+    if given:
+        words = " and ".join(word.flag(held[word.field]) for word in given)
+        raise Misfit(
+            f"{words} {'is' if len(given) == 1 else 'are'} for a model with experts, and this one has none",
+            ways=[Way({word.name: word.default for word in given}, f"leave {words} out")],
+        )
+
+
+def _check_load(plan: PlanFields) -> None:
+    """Raise UsageError for a load that is none."""
+    if plan.capacity_factor is not None:
+        raise Misfit(
+            "with a capacity factor every expert has equally many slots, whatever its load",
+            ways=[
+                Way({"capacity_factor": None}, "leave --capacity-factor out"),
+                Way({"expert_load": ()}, "leave --expert-load out"),
+            ],
+        )
+    if min(plan.expert_load) < 0 or not any(plan.expert_load):
+        raise UsageError(
+            f"the load of experts is {_some(plan.expert_load)}: --expert-load takes a number of choices for each, "
+            "none below 0, not all 0"
+        )
+
+
+def _check_load_of(plan: PlanFields, sizes: Mapping[str, int], own: Fraction) -> None:
+    """Raise UsageError where a load does not suit a model's experts, or the `own` routed tokens of a rank."""
+    load, experts, choices, total = plan.expert_load, sizes["E"], sizes["K"], sum(plan.expert_load)
+    if len(load) != experts:
+        raise UsageError(
+            f"--expert-load names the load of {len(load)} experts, the model has {experts}: "
+            f"give it {experts} whole numbers, one an expert (0 for one that gets nothing), or leave it out"
+        )
+    if own.denominator > 1 or own.numerator % total:
+        raise UsageError(
+            f"--expert-load sums to {total}, which does not divide the {own} routed tokens of a rank (micro-batch "
+            f"{plan.micro_batch_size} x {plan.seq_len} tokens x {choices} choices, shared by the ranks of a sequence): "
+            f"let it sum to {own}, or to a divisor of it"
+        )
+    if max(load) * choices > total:
+        raise UsageError(
+            f"--expert-load sends {max(load)} of {total} choices to expert {load.index(max(load))}: a token chooses "
+            f"{choices} different experts, so that one gets at most {total // choices}"
+        )
+
+
+def read_load(path: Path) -> tuple[int, ...]:
+    """The load of a YAML or JSON file: a list of whole numbers, one an expert. UsageError where it is none."""
+    try:
+        content = yaml.safe_load(read_text(path, "load of experts", "--expert-load"))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"the load of experts {path} is neither YAML nor JSON: {error} (--expert-load)") from None
+    if not isinstance(content, list) or not content:
+        raise UsageError(f"the load of experts {path} is no list: --expert-load takes one of whole numbers, as [3, 1]")
+    for index, value in enumerate(content):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise UsageError(f"{path}: the load of expert {index} is {value!r}, which is no whole number")
+    return tuple(content)
+
+
+def loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """What falls to each expert of a model, in the smallest whole numbers."""
+    return plan.expert_load or (1,) * sizes["E"]
+
+
+def smallest(load: tuple[int, ...]) -> tuple[int, ...]:
+    """The same load in the smallest whole numbers."""
+    common = gcd(*load) or 1
+    return tuple(each // common for each in load)
+
+
+def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_rank: int) -> dict[str, int]:
+    """What the load's symbols stand for: all of it, the most of one expert and of one rank's, and this rank's and 1.
+
+    `load_here` is counted from 1, as symbols are above 0.
+    """
+    given = loads(plan, sizes)
+    each = sizes["E"] // plan.ep
+    of_ranks = [sum(given[start : start + each]) for start in range(0, each * plan.ep, each)] if each else [0]
+    return {
+        "load_all": sum(given),
+        "load_most": max(given),
+        "load_top": max(of_ranks),
+        "load_here": of_ranks[ep_rank % len(of_ranks)] + 1,
+    }
+
+
+def _some(load: tuple[int, ...]) -> str:
+    return ", ".join(map(str, load[:8])) + (", ..." if len(load) > 8 else "")
+
+
+def widths(plan: PlanFields, sizes: Mapping[str, int]) -> list[int]:
+    """The widths of feed-forwards that tp partitions."""
+    if "E" not in sizes:
+        return [sizes["F"]]
+    found = [sizes["FE"]] if plan.options.expert_tp else []
+    found += [sizes["FS"]] if "FS" in sizes else []
+    return found + ([sizes["F"]] if "LD" in sizes else [])
+
+
+def capacity(plan: PlanFields) -> dict[str, int]:
+    """The capacity factor as a fraction, `capacity` / `per`; 1 where nothing is dropped."""
+    factor = Fraction(1 if plan.capacity_factor is None else str(plan.capacity_factor))
+    return {"capacity": factor.numerator, "per": factor.denominator}

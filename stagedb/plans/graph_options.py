@@ -1,0 +1,164 @@
+"""The choices that change a graph's structure. Degrees, sizes, batches and dtypes do not: they stay symbols."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from stagedb.errors import UsageError
+from stagedb.frameworks import Framework, either, find_framework, recipes_with, titles_with
+from stagedb.plans.aspects import GRAPH_WORDS, LATER, GraphAspects, plain_words
+from stagedb.plans.aspects.context import CpChunks, CpKind
+from stagedb.plans.strategy_files import canonical_strategy, parse_strategy
+
+__all__ = ["CP_CHUNKS", "CP_KINDS", "RINGS", "UNSAID", "CpChunks", "CpKind", "GraphOptions"]
+
+UNSAID = LATER
+CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
+RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
+CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)
+SHARDED: Mapping[int, str] = {1: "the optimizer", 2: "gradients too", 3: "everything"}
+"""What each ZeRO stage shards, as errors name it."""
+
+
+@dataclass(frozen=True)
+class GraphOptions(GraphAspects):
+    """What, beside the model, makes a symbolic graph. `stagedb.plans.aspects` says what each word means.
+
+    Raises UsageError for values that no graph could have together.
+    """
+
+    def __post_init__(self) -> None:
+        # The same rules said in other words are the same graph.
+        object.__setattr__(self, "strategy", canonical_strategy(self.strategy))
+        find_framework(self.recipe)
+        for word in GRAPH_WORDS.values():
+            word.check(getattr(self, word.field))
+        self._check_recompute()
+        self._check_sharding()
+        self._check_messages()
+        self._check_context()
+        if not self.cp_grad_sync and self.zero:
+            raise UsageError(
+                f"zero {self.zero} shares over dp and cp what belongs to gradients: --no-cp-grad-sync needs --zero 0"
+            )
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout {self.dropout} is not a probability: --dropout takes a number from 0 to below 1")
+        if self.framework.fused_projections == "always" and not self.shared_input:
+            raise UsageError(
+                f"the {self.recipe} recipe has one fused matmul for q, k, v: --no-shared-input needs "
+                f"{recipes_with(lambda other: other.fused_projections != 'always')}"
+            )
+
+    @property
+    def framework(self) -> Framework:
+        """The framework that the recipe names."""
+        return find_framework(self.recipe)
+
+    @property
+    def experts_over_tp(self) -> bool:
+        """Whether experts see the ranks of tp, which sp gives tokens of their own, as they see those of dp and cp."""
+        return self.sp and not self.expert_tp
+
+    @property
+    def resharded(self) -> bool:
+        """Whether parameters are given back after the forward."""
+        return self.zero == 3 and self.reshard is not False
+
+    def _check_context(self) -> None:
+        kind = self.cp_kind
+        if kind in RINGS and self.attention == "math":
+            raise UsageError(f"{kind} is made of fused kernels: --attention math needs --cp-kind allgather-kv")
+        kinds = self.framework.cp_kinds
+        if kind != "none" and kind not in kinds:
+            raise UsageError(
+                f"{kind} is {titles_with(lambda other: kind in other.cp_kinds)}'s: --recipe {self.recipe} takes "
+                f"--cp-kind {either(kinds)}"
+            )
+        if kind == "none":
+            return  # the plan has still to say which
+        free = kind in RINGS or self.calls_by_part
+        if self.cp_chunks == "none":
+            object.__setattr__(self, "cp_chunks", "balanced" if free else "contiguous")
+        elif self.cp_chunks == "balanced" and not free:
+            reason = (
+                "each rank has the whole sequence of its heads"
+                if kind == "ulysses"
+                else "one mask goes over all gathered keys"
+            )
+            # Another framework balances gathered keys only where its fused kernel needs no mask.
+            masked = kind != "ulysses" and self.attention == "fused"
+            near = f", or {recipes_with(lambda other: not other.explicit_mask)}" if masked else ""
+            raise UsageError(
+                f"with {kind} {reason}, so that chunks balance nothing: take --cp-chunks contiguous{near}, "
+                "or leave --cp-chunks out"
+            )
+
+    @property
+    def calls_by_part(self) -> bool:
+        """Whether gathered keys are read by a call for each part of a rank's queries, up to its end."""
+        return self.cp_kind == "allgather-kv" and not self.framework.explicit_mask and self.attention == "fused"
+
+    def _check_recompute(self) -> None:
+        if self.recompute == "core" and self.attention == "fused":
+            raise UsageError(
+                "the fused attention kernel recomputes its core already: --recompute core needs --attention math"
+            )
+        if self.recompute == "none":
+            object.__setattr__(self, "early_stop", None)  # there is nothing to stop
+        # The same operators said in another order are the same graph.
+        object.__setattr__(self, "recompute_operators", tuple(sorted(set(self.recompute_operators))))
+        if self.recompute == "operators" and not self.recompute_operators:
+            raise UsageError(
+                "which operators are to be recomputed is not said: --recompute operators needs --recompute-operators, "
+                "such as attn_norm,ffn.gate"
+            )
+        if self.recompute_operators and self.recompute != "operators":
+            raise UsageError(
+                f"--recompute {self.recompute} says what is recomputed: --recompute-operators needs "
+                "--recompute operators"
+            )
+
+    def _check_sharding(self) -> None:
+        stages = self.framework.zero_stages
+        if self.zero not in stages:
+            shards = [f"{SHARDED[stage]} (--zero {stage})" for stage in stages if stage in SHARDED]
+            raise UsageError(
+                f"{self.framework.title} shards {either(shards or ['nothing'])}: --zero {self.zero} needs "
+                f"{recipes_with(lambda other: self.zero in other.zero_stages)}"
+            )
+        if self.reshard is not None and self.zero != 3:
+            raise UsageError(
+                f"only zero 3 gives parameters back after the forward: --{'' if self.reshard else 'no-'}reshard needs "
+                f"--zero 3, not {self.zero}"
+            )
+        if not self.ep_sync and self.zero:
+            raise UsageError(f"zero {self.zero} shares gradients over all of dp: --no-ep-sync needs --zero 0")
+        if not self.ep_sync and self.strategy:
+            raise UsageError(
+                "a strategy has gradients that are reduced over dp or cp alone, which hold the ranks of ep: leave "
+                "--no-ep-sync out, or --strategy"
+            )
+        if self.grad_sync and self.zero == 1:
+            raise UsageError(
+                "with zero 1 gradients are reduced once a step: --grad-sync needs --zero 0, 2 or 3, or leave it out"
+            )
+
+    def _check_messages(self) -> None:
+        if not self.scatter_gather:
+            return
+        if not self.framework.scatter_gather:
+            raise UsageError(
+                f"scattered messages between stages are {titles_with(lambda other: other.scatter_gather)}'s: "
+                f"--scatter-gather needs {recipes_with(lambda other: other.scatter_gather)}, or leave it out"
+            )
+        between = parse_strategy(self.strategy).regions.get("between", {}) if self.strategy else {}
+        if self.sp or any("tp" in over for over in between.values()):
+            raise UsageError(
+                f"with {'sp' if self.sp else 'this strategy'} each rank of tp has only its part of what goes to the "
+                f"next stage: take {'--no-sp' if self.sp else 'a strategy that leaves tp out between regions'}, "
+                "or leave --scatter-gather out"
+            )
+
+    def to_dict(self) -> dict[str, object]:
+        """The options as plain values, for digests and for the store, without what `UNSAID` has."""
+        return plain_words(GRAPH_WORDS, self)

@@ -1,0 +1,164 @@
+"""The device mesh of a plan: rank to coordinates and back, and the communicator groups of each axis.
+
+Every group is an arithmetic row of ranks, so that a store can make all groups of a mesh from a handful of numbers:
+group `index` of an axis holds `start(index) + k * step` for k in 0..members-1, where
+`start(index) = index // stride * (stride * size) + index % stride`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from stagedb.plans.plan import Plan
+
+MESH_AXES = ("tp", "cp", "dp", "pp")
+"""Axes along which coordinates differ."""
+
+GROUP_AXES = ("tp", "kv", "cp", "cpr", "cpa", "ep", "edp", "data", "dp", "dp_replicate", "pp", "embedding")
+"""Axes that have groups. `dp` are the ranks that gradients are reduced over: those of cp too. With hybrid sharding they
+are the ranks that share one copy of what is sharded, next to each other, and `dp_replicate` those with the same part of
+each copy. `data`: the ranks of dp alone, whatever gradients are reduced over. `cpa`: neighbours on cp that exchange
+heads inside a ring over the rest; `cpr`: those with the same place among their neighbours, which it goes over. `ep`:
+neighbours among the ranks of dp and cp (and of tp, where its ranks have whole experts), which divide the experts among
+them; `edp`: those that hold the same experts. `kv`: the tensor-parallel ranks that hold the same key/value head, where
+tp exceeds their number.
+`embedding`: the first and the last stage, which hold the two copies of a tied embedding."""
+
+
+@dataclass(frozen=True)
+class AxisGroups:
+    """All groups of one axis. `first` is the id of group 0; the others follow.
+
+    `size` ranks, `stride` apart, lie along the axis; `members` of them, `step` apart, are in a group.
+    """
+
+    axis: str
+    first: int
+    count: int
+    size: int
+    stride: int
+    members: int
+    step: int
+
+    def ranks(self, index: int) -> range:
+        """The ranks of group `index`, in ring order."""
+        start = index // self.stride * self.stride * self.size + index % self.stride
+        return range(start, start + self.members * self.step, self.step)
+
+    def index_of(self, rank: int) -> int | None:
+        """The group that a rank is in; None for a rank of an axis that leaves it out (`embedding`'s middle stages)."""
+        along = rank // self.stride % self.size
+        if along % (self.step // self.stride):
+            return None
+        return rank // (self.stride * self.size) * self.stride + rank % self.stride
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Degrees of the mesh axes, innermost first. Ranks count the coordinates like digits."""
+
+    axes: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Mesh":
+        """The mesh of a plan, in its rank order."""
+        degrees = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}
+        return cls(tuple((axis, degrees[axis]) for axis in plan.rank_order))
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        world = 1
+        for _, size in self.axes:
+            world *= size
+        return world
+
+    def size(self, axis: str) -> int:
+        """Degree of a mesh axis."""
+        return dict(self.axes)[axis]
+
+    def stride(self, axis: str) -> int:
+        """How far apart two ranks are that differ by one along a mesh axis."""
+        stride = 1
+        for name, size in self.axes:
+            if name == axis:
+                return stride
+            stride *= size
+        raise KeyError(axis)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Where a rank stands on each mesh axis."""
+        return {axis: rank // self.stride(axis) % size for axis, size in self.axes}
+
+    def rank(self, **coordinates: int) -> int:
+        """The rank at the given coordinates; axes left out are 0."""
+        return sum(at * self.stride(axis) for axis, at in coordinates.items())
+
+
+def groups(plan: Plan, kv_heads: int, axes: Iterable[str]) -> tuple[AxisGroups, ...]:
+    """Groups of those of the `axes` along which more than one rank communicates, with ids of equal length.
+
+    Ids start at the first power of ten from which all have as many digits, so that a rank's file can be patched in
+    place. `kv_heads` is the model's number of key/value heads.
+    """
+    wanted = set(axes)
+    shapes = [shape for shape in _shapes(plan, kv_heads) if shape.axis in wanted]
+    first = first_id(sum(shape.count for shape in shapes))
+    numbered = []
+    for shape in shapes:
+        numbered.append(AxisGroups(shape.axis, first, shape.count, shape.size, shape.stride, shape.members, shape.step))
+        first += shape.count
+    return tuple(numbered)
+
+
+def first_id(count: int) -> int:
+    """The smallest power of ten from which `count` ids in a row have equally many digits."""
+    first = 1
+    while count > 9 * first:
+        first *= 10
+    return first
+
+
+def expert_axis(plan: Plan) -> str:
+    """The innermost of the axes whose ranks are counted together for experts; they stand next to each other."""
+    return min((axis for axis in plan.expert_axes if getattr(plan, axis) > 1), key=plan.rank_order.index, default="dp")
+
+
+def members(plan: Plan) -> Counter[tuple[int, int]]:
+    """By coordinates on cp and ep: how many ranks of a stage have them."""
+    axes = sorted(plan.expert_axes, key=plan.rank_order.index)
+    alike = 1 if "tp" in axes else plan.tp
+    found: Counter[tuple[int, int]] = Counter()
+    for number in range(plan.expert_ranks):
+        at, rest = dict[str, int](), number
+        for axis in axes:
+            rest, at[axis] = divmod(rest, getattr(plan, axis))
+        found[at["cp"], number % plan.ep] += alike
+    return found
+
+
+def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
+    """Groups of every axis before they have ids; an axis along which each rank is alone has none."""
+    mesh = Mesh.of(plan)
+    shared = max(plan.tp // kv_heads, 1)
+    copy = plan.dp // plan.hsdp
+    together = plan.shards // copy
+    along = {"tp": ("tp", 1, plan.tp), "kv": ("tp", 1, shared), "cp": ("cp", 1, plan.cp), "dp": ("dp", 1, copy)}
+    along |= {"cpa": ("cp", 1, plan.ulysses), "cpr": ("cp", plan.ulysses, plan.cp // plan.ulysses)}
+    along |= {"data": ("dp", 1, plan.dp)}
+    inner = expert_axis(plan)
+    along |= {"ep": (inner, 1, plan.ep), "edp": (inner, plan.ep, plan.edp)}
+    along |= {"dp_replicate": ("dp", copy, plan.hsdp), "pp": ("pp", 1, plan.pp), "embedding": ("pp", 1, plan.pp)}
+    for axis in GROUP_AXES:
+        if axis not in along:
+            continue
+        mesh_axis, apart, size = along[axis]
+        stride = mesh.stride(mesh_axis) * apart
+        if axis == "dp" and together > 1:
+            # Those of dp and cp, which stand next to each other in the order of ranks.
+            size, stride = plan.shards, min(stride, mesh.stride("cp"))
+        if size < 2:
+            continue
+        ends = axis == "embedding"
+        members, step = (2, stride * (size - 1)) if ends else (size, stride)
+        yield AxisGroups(axis, 0, mesh.world // size, size, stride, members, step)

@@ -1,0 +1,53 @@
+"""Files that hold the orders of tasks of a schedule."""
+
+from pathlib import Path
+
+import yaml
+
+from stagedb.errors import UsageError
+from stagedb.plans.word_files import read_text
+from stagedb.schedules import order_text, parse_order
+
+ENDINGS = (".yaml", ".yml", ".json")
+"""Endings of their names."""
+
+
+def read_schedule_file(path: Path) -> tuple[str, ...]:
+    """The orders of a YAML or JSON file, a text a stage: under `stages` a list of texts, or of lists of tasks.
+
+    Raises UsageError with the line of what is wrong.
+    """
+    text = read_text(path, "schedule", "--schedule")
+    try:
+        # Nodes, not objects: they know their lines, and nothing is ever constructed from them.
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"the schedule {path} cannot be read: {error}") from error
+    if not isinstance(root, yaml.MappingNode):
+        raise UsageError(f"{path}, line {_line(root)}: a schedule is `stages:` and a list of orders, one a stage")
+    orders: list[str] | None = None
+    for key, value in root.value:
+        if not isinstance(key, yaml.ScalarNode) or key.value != "stages" or orders is not None:
+            name = repr(key.value) if isinstance(key, yaml.ScalarNode) else "this key"
+            raise UsageError(f"{path}, line {_line(key)}: {name} is unknown or there twice; the one key is 'stages'")
+        if not isinstance(value, yaml.SequenceNode) or not value.value:
+            raise UsageError(f"{path}, line {_line(value)}: stages is a list of orders, one a stage")
+        orders = [_stage_text(path, index, node) for index, node in enumerate(value.value)]
+    if orders is None:
+        raise UsageError(f"{path}, line {_line(root)}: the key 'stages' is missing")
+    return tuple(orders)
+
+
+def _stage_text(path: Path, index: int, node: yaml.Node) -> str:
+    parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    words = []
+    for part in parts:
+        where = f"{path}, line {_line(part)}, stages[{index}]"
+        if not isinstance(part, yaml.ScalarNode):
+            raise UsageError(f"{where}: an order is a text or a list of tasks")
+        words.append(order_text(parse_order(part.value, where)))
+    return " ".join(words)
+
+
+def _line(node: yaml.Node | None) -> int:
+    return 1 if node is None else node.start_mark.line + 1

@@ -1,0 +1,299 @@
+"""A plan: how one training step of a model is laid out over ranks. Checked against the model before it is used."""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
+from stagedb.plans.aspects.degrees import RANK_ORDER
+from stagedb.plans.context_checks import check_context, check_heads, check_sequence, with_habit
+from stagedb.plans.dtypes import Dtypes
+from stagedb.plans.expert_checks import (
+    capacity,
+    check_expert_parallelism,
+    check_experts,
+    load_symbols,
+    read_load,
+    smallest,
+    widths,
+)
+from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples, nearest, tried_by
+from stagedb.plans.order_files import ENDINGS, read_schedule_file
+from stagedb.plans.plan_fields import PlanFields
+from stagedb.plans.schedule_checks import (
+    check_layers_per_stage,
+    check_messages,
+    check_schedule,
+    chunk_ways,
+    explicit,
+    settled,
+)
+from stagedb.plans.sharding_checks import check_sharding
+from stagedb.plans.strategy_checks import check_strategy
+from stagedb.plans.written_words import typed_words
+from stagedb.schedules import EXPLICIT
+
+
+@dataclass(frozen=True)
+class Plan(PlanFields):
+    """Degrees, batches, schedule and formats of one training step, checked (`stagedb.plans.aspects`).
+
+    Raises UsageError for values that no model could run; `check` tells about one model.
+    """
+
+    def __post_init__(self) -> None:
+        self._settle(options=with_habit(self.options, self.cp, self.ulysses))
+        if self.dtypes is None:
+            self._settle(dtypes=Dtypes.of(self.options.recipe))
+        self._settle(**settled(self.schedule, self.virtual_stages))
+        self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
+        with tried_by(self.changed):
+            self._check()
+
+    def _check(self) -> None:
+        for word in LAYOUT_WORDS.values():
+            word.check(getattr(self, word.field))
+        if self.expert_load:
+            self._settle(expert_load=smallest(self.expert_load))
+        check_context(self)
+        check_expert_parallelism(self)
+        check_sharding(self)
+        if self.recompute_every > 1 and self.options.recompute == "none":
+            raise UsageError(
+                f"--recompute-every {self.recompute_every} has nothing to recompute: say what with --recompute, "
+                "or leave it out"
+            )
+        if sorted(self.rank_order) != sorted(RANK_ORDER):
+            raise UsageError(
+                f"rank order {','.join(self.rank_order)} does not name each of {', '.join(RANK_ORDER)} once "
+                "(--rank-order, innermost first)"
+            )
+        self._check_batch()
+        check_schedule(self)
+        check_messages(self)
+        if self.schedule == EXPLICIT:
+            self._settle(**explicit(self))
+        if self.layers_per_stage is not None:
+            check_layers_per_stage(self, self.layers_per_stage)
+
+    def _settle(self, **fields: object) -> None:
+        """Say what follows from other words, before anybody has seen the plan."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_mapping(cls, words: Mapping[str, object]) -> "Plan":
+        """A plan from flat words, as on the command line (`tp`, `micro-batch-size`, `dtype`, …).
+
+        `ranks` gives dp = ranks / (tp * pp * cp) where dp is not said. Raises UsageError for unknown words (with the
+        near ones), wrong types, and ranks that do not divide (with the nearest that do).
+        """
+        typed = typed_words(words)
+        ranks = typed.pop("ranks", None)
+        if str(typed.get("schedule", "")).lower().endswith(ENDINGS):
+            if "task_order" in typed:
+                raise UsageError("the plan says its order of tasks twice: as task_order, and as a file (--schedule)")
+            typed |= {"task_order": read_schedule_file(Path(typed["schedule"])), "schedule": EXPLICIT}
+        if isinstance(typed.get("expert_load"), str):
+            typed["expert_load"] = read_load(Path(typed["expert_load"]))
+        said = {**typed} if ranks is None else {**typed, "ranks": ranks}
+        options = GraphOptions(**{word: typed.pop(word) for word in GRAPH_WORDS if word in typed})
+        formats = {word.removesuffix("_dtype"): typed.pop(word) for word in FORMAT_WORDS if word in typed}
+        dtypes = Dtypes.of(options.recipe, **formats)
+        with tried_by(lambda change: cls.from_mapping({**said, **change})):
+            if ranks is not None:
+                typed["dp"] = _dp_of(ranks, typed)
+            return cls(options=options, dtypes=dtypes, **typed)
+
+    def with_ranks(self, ranks: int) -> "Plan":
+        """The same plan on another number of ranks: dp changes, nothing else."""
+        same = {word: value for word, value in self.to_dict().items() if word != "dp"}
+        return Plan.from_mapping({**same, "ranks": ranks})
+
+    def changed(self, change: Change) -> "Plan":
+        """The same plan with some words changed."""
+        return Plan.from_mapping({**self.to_dict(), **change})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as flat words: `Plan.from_mapping(plan.to_dict()) == plan`."""
+        formats = plain_words(FORMAT_WORDS, self.dtypes)
+        return plain_words(LAYOUT_WORDS, self) | formats | self.options.to_dict()
+
+    def to_json(self) -> str:
+        """The flat words as JSON text with sorted keys."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the plan's meaning: a default and the same value said aloud are one plan."""
+        return hashlib.sha256(self.canonical.to_json().encode()).hexdigest()
+
+    @property
+    def canonical(self) -> "Plan":
+        """The plan with defaults said aloud, and without a load of experts that is even."""
+        even = len(set(self.expert_load)) < 2
+        return dataclasses.replace(self, global_batch_size=self.batch, expert_load=() if even else self.expert_load)
+
+    def stage_layers(self, layers: int) -> tuple[int, ...]:
+        """Layers of each stage, in order. Raises UsageError when they cannot be dealt."""
+        if self.pp > layers:
+            raise UsageError(f"pp {self.pp} is more than the model's {layers} layers: --pp takes at most {layers}")
+        if self.layers_per_stage is None:
+            share, rest = divmod(layers, self.pp)
+            return tuple(share + (stage < rest) for stage in range(self.pp))
+        if sum(self.layers_per_stage) != layers:
+            raise UsageError(
+                f"--layers-per-stage {','.join(map(str, self.layers_per_stage))} deals {sum(self.layers_per_stage)} "
+                f"layers, the model has {layers}; evenly it would be "
+                f"{','.join(map(str, dataclasses.replace(self, layers_per_stage=None).stage_layers(layers)))}"
+            )
+        return self.layers_per_stage
+
+    def chunk_layers(self, layers: int) -> tuple[int, ...]:
+        """Layers of each chunk, in the order of the pipeline (`placement`).
+
+        Raises UsageError when a stage's layers cannot be dealt to its chunks.
+        """
+        dealt = self.stage_layers(layers)
+        if any(share % self.virtual_stages for share in dealt):
+            most = math.gcd(*dealt)
+            raise Misfit(
+                f"{self.virtual_stages} virtual stages do not divide the layers of each stage "
+                f"({','.join(map(str, sorted(set(dealt), reverse=True)))})",
+                chunk_ways(self.virtual_stages, most),
+                last="" if most > 1 else "; other numbers need another --pp or --layers-per-stage",
+                trial=lambda change: self.changed(change).chunk_layers(layers),
+            )
+        numbers = range(self.pp * self.virtual_stages)
+        return tuple(dealt[self.placement.stage(number, self.pp)] // self.virtual_stages for number in numbers)
+
+    def check(self, sizes: Mapping[str, int]) -> None:
+        """Raise UsageError, with the nearest valid value, when a model of these sizes cannot run under this plan."""
+        with tried_by(lambda change: self.changed(change).check(sizes)):
+            self._check_model(sizes)
+
+    def _check_model(self, sizes: Mapping[str, int]) -> None:
+        self.chunk_layers(sizes["L"])
+        most = max(self.stage_layers(sizes["L"]))
+        if self.recompute_every > most:
+            raise UsageError(
+                f"no stage has more than {most} layers, so that every {self.recompute_every}th is none: "
+                f"--recompute-every takes at most {most}"
+            )
+        rules = self._tp_rules(sizes)
+        broken = next((reason for reason, fits in rules if not fits(self.tp)), None)
+        if broken is not None:
+            near = nearest("tp", self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
+            raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest that this model takes is")
+        check_heads(self, sizes)
+        check_strategy(self, sizes)
+        if self.seq_len > sizes.get("P", self.seq_len):
+            raise UsageError(
+                f"a sequence of {self.seq_len} tokens is longer than the model's {sizes['P']} learned positions: "
+                f"--seq-len takes at most {sizes['P']}"
+            )
+        check_experts(self, sizes)
+        check_sequence(self)
+
+    def rank_symbols(self, sizes: Mapping[str, int], cp_rank: int, ep_rank: int) -> dict[str, int]:
+        """What the symbols stand for that differ between ranks of a stage."""
+        return {"cp_rank": cp_rank + 1, **(load_symbols(self, sizes, ep_rank) if "E" in sizes else {})}
+
+    def env(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """What the symbols of expressions stand for: the model's sizes, degrees, B, S, and bytes of each dtype class.
+
+        B is the global micro-batch: the sequences that all data-parallel ranks together run at once. copies: how many
+        there are of the parameters, a master copy counted. runs: how often what is recomputed runs; 1 where it is not.
+        cp_rank, step and load_here are those of one rank and one turn: the first.
+        """
+        return {
+            **sizes,
+            "B": self.micro_batch_size * self.dp,
+            **{word.about.symbol: getattr(self, word.field) for word in LAYOUT_WORDS.values() if word.about.symbol},
+            "cpr": self.cp // self.ulysses,
+            "cpa": self.ulysses,
+            "edp": self.edp,
+            **capacity(self),
+            **self.rank_symbols(sizes, 0, 0),
+            **self.dtypes.widths(),
+            "runs": 2,
+            "step": 1,
+            "copies": 1 if self.dtypes.master == "none" else 2,
+        }
+
+    def _check_batch(self) -> None:
+        if self.global_batch_size is None:
+            return
+        unit = self.micro_batch_size * self.dp
+        if self.global_batch_size < 1 or self.global_batch_size % unit:
+            raise Misfit(
+                f"a global batch of {self.global_batch_size} is not divisible by micro-batch {self.micro_batch_size} "
+                f"x dp {self.dp} = {unit}",
+                multiples("global_batch_size", self.global_batch_size, unit),
+            )
+
+    def _tp_rules(self, sizes: Mapping[str, int]) -> list[tuple[str, Callable[[int], bool]]]:
+        heads, kv_heads = sizes["A"], sizes["KV"]
+        rules: list[tuple[str, Callable[[int], bool]]] = [
+            (f"does not divide the {heads} attention heads", lambda tp: heads % tp == 0),
+        ]
+        rules += [(f"does not divide the feed-forward size {width}", _divides(width)) for width in widths(self, sizes)]
+        if self.options.framework.fused_projections == "always":
+            # A fused projection cannot repeat a K/V head.
+            rules.append((f"does not divide the {kv_heads} key/value heads", _divides(kv_heads)))
+        else:
+            repeats = f"neither divides the {kv_heads} key/value heads nor is a multiple of them"
+            rules.append((repeats, lambda tp: kv_heads % tp == 0 or tp % kv_heads == 0))
+        if self.options.framework.vocabulary_multiple is None:
+            rules.append((f"does not divide the vocabulary of {sizes['V']}", _divides(sizes["V"])))
+        return rules
+
+
+def plan_for(words: Mapping[str, object], sizes: Mapping[str, int]) -> Plan:
+    """The plan that the words say, checked for a model of these sizes: what an error names suits that, too."""
+
+    def made(change: Change) -> Plan:
+        plan = Plan.from_mapping({**words, **change})
+        plan.check(sizes)
+        return plan
+
+    words = typed_words(words)
+    with tried_by(made):
+        return made({})
+
+
+def plan_for_ranks(ranks: int, words: Mapping[str, object]) -> Plan:
+    """`Plan.from_mapping` with dp such that the world has `ranks` ranks."""
+    return Plan.from_mapping({**words, "ranks": ranks})
+
+
+def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
+    degrees = {name: words.get(name, 1) for name in ("tp", "pp", "cp")}
+    for word, number in {**degrees, "dp": words.get("dp")}.items():
+        if number is not None:
+            LAYOUT_WORDS[word].check(number)
+    unit = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    text = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "1"
+    if ranks < 1 or ranks % unit:
+        raise Misfit(
+            f"{ranks} ranks are not divisible by {text}{f' = {unit}' if text != str(unit) else ''}",
+            multiples("ranks", ranks, unit),
+        )
+    given = words.get("dp")
+    if given is not None and given != ranks // unit:
+        raise Misfit(
+            f"{ranks} ranks with {text} leave dp {ranks // unit}, but the plan says dp {given}",
+            ways=[Way({"ranks": given * unit}), Way({"dp": None}, "leave --dp out")],
+        )
+    return int(ranks // unit)
+
+
+def _divides(size: int) -> Callable[[int], bool]:
+    return lambda degree: size % degree == 0

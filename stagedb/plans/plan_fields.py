@@ -1,0 +1,76 @@
+"""What a plan holds, and what follows from that alone. `stagedb.plans.plan` checks it.
+
+The checks of each aspect (`*_plans.py`) read these fields, and `Plan` calls the checks: neither imports the other.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from stagedb.plans.aspects import LayoutAspects
+from stagedb.plans.dtypes import Dtypes
+from stagedb.plans.graph_options import GraphOptions
+from stagedb.schedules import ChunkPlacement, Task, parse_order, placement_of, stage_orders
+
+
+@dataclass(frozen=True)
+class _Structure:
+    """The graph that the plan is for, and the formats of its tensors."""
+
+    options: GraphOptions = field(default_factory=GraphOptions)
+    # `Plan` replaces None, so that readers always find a Dtypes: only there the options say which framework's.
+    dtypes: Dtypes = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class PlanFields(LayoutAspects, _Structure):
+    """The words of a plan as values. `stagedb.plans.aspects` says what each means."""
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def shards(self) -> int:
+        """Ranks that gradients are reduced over, and share what belongs to them: dp and cp, but for copies."""
+        return self.dp // self.hsdp * (self.cp if self.options.cp_grad_sync else 1)
+
+    @property
+    def expert_axes(self) -> tuple[str, ...]:
+        """The mesh axes of those: dp and cp, and tp where its ranks have whole experts for tokens of their own."""
+        return ("tp", "cp", "dp") if self.options.experts_over_tp else ("cp", "dp")
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that experts are divided among, or copied on."""
+        return math.prod(getattr(self, axis) for axis in self.expert_axes)
+
+    @property
+    def edp(self) -> int:
+        """Ranks that hold the same experts."""
+        return self.expert_ranks // self.ep
+
+    @property
+    def batch(self) -> int:
+        """Sequences a step."""
+        return self.global_batch_size or self.micro_batch_size * self.dp
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches that each data-parallel rank runs in a step."""
+        return self.batch // (self.micro_batch_size * self.dp)
+
+    @property
+    def placement(self) -> ChunkPlacement:
+        """Where the chunks of the stages are in the pipeline."""
+        return placement_of(self.schedule)
+
+    def orders(self) -> tuple[tuple[Task, ...], ...]:
+        """The order of tasks of every stage."""
+        if self.task_order:
+            return tuple(parse_order(text, f"task_order[{stage}]") for stage, text in enumerate(self.task_order))
+        return stage_orders(self.schedule, self.pp, self.microbatches, self.virtual_stages)
+
+    def recomputes(self, layer: int) -> bool:
+        """Whether a layer, counted from 0 on its stage, recomputes what the options name."""
+        return (layer + 1) % self.recompute_every == 0

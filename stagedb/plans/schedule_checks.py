@@ -1,0 +1,136 @@
+"""Checks of a plan's schedule, with the nearest plan that suits, and the words that follow from the schedule."""
+
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples
+from stagedb.plans.order_files import ENDINGS
+from stagedb.plans.plan_fields import PlanFields
+from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES, Schedule, check_orders, order_text
+
+
+def check_schedule(plan: PlanFields) -> None:
+    """Raise UsageError where a schedule does not suit the stages, chunks and micro-batches of a plan."""
+    if plan.schedule not in (*SCHEDULES, EXPLICIT):
+        raise UsageError(
+            f"unknown schedule {plan.schedule!r}: --schedule is one of {', '.join(SCHEDULES)}, "
+            f"or a file of one ({', '.join(ENDINGS)})"
+        )
+    if plan.task_order and plan.schedule != EXPLICIT:
+        raise UsageError(f"task_order goes with --schedule {EXPLICIT}, not with {plan.schedule}: leave one out")
+    if plan.schedule in SCHEDULES:
+        schedule = SCHEDULES[plan.schedule]
+        _check_chunks(plan, schedule)
+        _check_stages(plan, schedule)
+        _check_groups(plan, schedule)
+
+
+def settled(schedule: str, chunks: int) -> dict[str, Any]:
+    """The words of a plan that follow from its schedule and its number of chunks."""
+    named = SCHEDULES.get(schedule)
+    return {"schedule": named.chunked} if named is not None and named.chunked and chunks > 1 else {}
+
+
+def follows_from_chunks(schedule: object) -> bool:
+    """Whether a plan may have a schedule of this name because it asked for chunks, and not for the schedule."""
+    return schedule is not None and any(each.chunked == schedule for each in SCHEDULES.values())
+
+
+def check_messages(plan: PlanFields) -> None:
+    """Raise UsageError where messages between stages are to go in parts, and there are no such messages or parts."""
+    if not plan.options.scatter_gather:
+        return
+    reasons = {"pp": "nothing goes between stages", "tp": "one rank sends a message, and nobody has the rest of it"}
+    for word, reason in reasons.items():
+        if getattr(plan, word) == 1:
+            without = Way({"scatter_gather": False}, said="leave --scatter-gather out")
+            raise Misfit(f"with {word} 1 {reason}", ways=[[Way({word: number}) for number in range(2, 9)], without])
+
+
+def explicit(plan: PlanFields) -> dict[str, Any]:
+    """What a plan's own orders of tasks settle: chunks a stage, and one text for one order.
+
+    Raises UsageError where the plan cannot run them.
+    """
+    if not plan.task_order:
+        raise UsageError(f"schedule {EXPLICIT} needs its order of tasks: name a file of it with --schedule FILE")
+    orders = plan.orders()
+    chunks = check_orders(orders, plan.pp, plan.microbatches)
+    if plan.virtual_stages not in (1, chunks):
+        raise Misfit(
+            f"the schedule has {chunks} chunks a stage, the plan says virtual_stages {plan.virtual_stages}",
+            ways=[Way({"virtual_stages": chunks}), UNCHUNKED],
+        )
+    # One text for one order, so that a plan's digest is of its meaning.
+    return {"virtual_stages": chunks, "task_order": tuple(map(order_text, orders))}
+
+
+def _check_chunks(plan: PlanFields, schedule: Schedule) -> None:
+    if plan.virtual_stages > 1 and not schedule.several_chunks:
+        raise Misfit(
+            f"schedule {schedule.name} has one chunk a stage, the plan says virtual_stages {plan.virtual_stages}",
+            [_whole_groups(plan, _chunked_default(), {"schedule": _chunked_default().name})],
+            [UNCHUNKED],
+            lead="take",
+        )
+    if plan.virtual_stages == 1 and schedule.several_chunks:
+        chunks = [way for n in range(2, 9) for way in _whole_groups(plan, schedule, {"virtual_stages": n})]
+        raise Misfit(f"schedule {schedule.name} needs several chunks a stage", [chunks], [Way(PLAIN)], lead="take")
+
+
+def _check_stages(plan: PlanFields, schedule: Schedule) -> None:
+    if plan.pp > 1 or not schedule.one_stage:
+        return
+    stages = [way for n in range(2, 9) for way in _whole_groups(plan, schedule, {"pp": n})]
+    without: Way | list[Way] = Way(PLAIN)
+    if schedule.several_chunks:
+        both = Way({**UNCHUNKED.change, **PLAIN}, "leave --virtual-stages and --schedule out")
+        without = [UNCHUNKED, both]
+    raise Misfit(
+        schedule.one_stage.format(name=schedule.name, chunks=plan.virtual_stages), [stages], [without], lead="take"
+    )
+
+
+def _check_groups(plan: PlanFields, schedule: Schedule) -> None:
+    if schedule.groups and plan.microbatches % plan.pp:
+        raise Misfit(
+            schedule.groups.format(stages=plan.pp, microbatches=plan.microbatches),
+            multiples("global_batch_size", plan.batch, plan.micro_batch_size * plan.dp * plan.pp),
+        )
+
+
+UNCHUNKED = Way({"virtual_stages": 1}, "leave --virtual-stages out")
+PLAIN: Change = {"schedule": DEFAULT.name}
+"""The change of a plan to the schedule that suits most."""
+
+
+def _chunked_default() -> Schedule:
+    """The default schedule over several chunks."""
+    return SCHEDULES[DEFAULT.chunked or DEFAULT.name]
+
+
+def _whole_groups(plan: PlanFields, schedule: Schedule, change: Change) -> list[Way]:
+    """A change, by itself or with the fewest micro-batches for a schedule that takes them in groups."""
+    if not schedule.groups:
+        return [Way(change)]
+    pp = change.get("pp", plan.pp)
+    least = plan.micro_batch_size * plan.dp * (pp if isinstance(pp, int) else 1)
+    return [Way(change), Way({**change, "global_batch_size": least})]
+
+
+def chunk_ways(chunks: int, most: int) -> tuple[list[Way], list[Way]]:
+    """The numbers of chunks next to one that divide `most` layers; one chunk is another schedule."""
+    numbers = [n for n in range(1, most + 1) if most % n == 0]
+    below = [Way({"virtual_stages": n}) for n in reversed(numbers) if n < chunks]
+    if chunks > 1:
+        below.append(Way({"virtual_stages": 1, **PLAIN}))
+    return below, [Way({"virtual_stages": n}) for n in numbers if n > chunks]
+
+
+def check_layers_per_stage(plan: PlanFields, layers: tuple[int, ...]) -> None:
+    """Raise UsageError where explicit numbers of layers are not one for each stage."""
+    text = ",".join(map(str, layers))
+    if len(layers) != plan.pp:
+        raise UsageError(f"--layers-per-stage {text} names {len(layers)} stages, --pp {plan.pp}: they must agree")
+    if min(layers) < 1:
+        raise UsageError(f"--layers-per-stage {text} leaves a stage without a layer: each takes at least 1")

@@ -1,0 +1,83 @@
+"""What a plan says about a user's strategy: whether its degrees cut what that partitions into whole parts."""
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from stagedb.errors import UsageError
+from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.nearest_plans import Misfit, nearest
+from stagedb.plans.plan_fields import PlanFields
+from stagedb.plans.strategies import rules
+from stagedb.plans.strategy_files import parse_strategy
+
+MOST = 64
+"""Up to which degree, or micro-batch, another one is looked for."""
+
+
+def check_strategy(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError where a strategy cuts an axis into parts that are not whole, or moves heads that ranks copy."""
+    if not plan.options.strategy:
+        return
+    _check_heads_moved(plan, sizes)
+    if "E" in sizes:
+        check_routed(plan.options)
+    lengths = _lengths(plan, sizes)
+    for where, axis, over in _cuts(plan):
+        parts = prod(getattr(plan, mesh_axis) for mesh_axis in over)
+        odd = next((length for length in lengths.get(axis, ()) if length % parts), None)
+        if odd is not None:
+            ranks = " x ".join(f"{mesh_axis} {getattr(plan, mesh_axis)}" for mesh_axis in over)
+            words = [mesh_axis for mesh_axis in over if getattr(plan, mesh_axis) > 1]
+            words += ["micro_batch_size"] if axis == "batch" else []
+            raise Misfit(
+                f"the strategy's {where} cut {axis} into {ranks} parts, and {odd} is not divisible by {parts}",
+                [side for word in words for side in nearest(word, getattr(plan, word), MOST, lambda number: True)],
+                lead="take",
+                last="; or leave it out there",
+            )
+
+
+def check_routed(options: GraphOptions) -> None:
+    """Raise UsageError where a strategy has tokens between operators elsewhere than experts take them from."""
+    strategy, usual = parse_strategy(options.strategy), rules(options, own=False)["between"]
+    rule = strategy.regions.get("between")
+    if rule is None or all(rule.get(axis, ()) == usual.get(axis, ()) for axis in ("batch", "seq")):
+        return
+    raise UsageError(
+        f"the strategy moves tokens between operators, and experts take them from where they usually are: leave "
+        f"regions: between out, or say {{batch: [{', '.join(usual['batch'])}], seq: [{', '.join(usual['seq'])}]}} there"
+    )
+
+
+def _cuts(plan: PlanFields) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Where a strategy partitions which axis over which mesh axes; heads as they usually are left out."""
+    strategy = parse_strategy(plan.options.strategy)
+    for table, by_region in (("regions", strategy.regions), ("weights", strategy.weights)):
+        for region, rule in by_region.items():
+            for axis, over in rule.items():
+                if not (axis == "kv_heads" and over == ("tp",)):
+                    yield f"{table} of {region}", axis, over
+
+
+def _lengths(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """How long axes are that are not padded, all ranks together: the ffn axis is that of shared experts, too."""
+    names = {"heads": ("A",), "kv_heads": ("KV",), "head_dim": ("D",), "hidden": ("H",), "ffn": ("F", "FS")}
+    model = {axis: tuple(sizes[name] for name in each if sizes.get(name)) for axis, each in names.items()}
+    return {"batch": (plan.micro_batch_size * plan.dp,), "seq": (plan.seq_len,), **model}
+
+
+def _check_heads_moved(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError where a strategy would move key/value heads of which ranks hold copies."""
+    strategy, usual = parse_strategy(plan.options.strategy), ("tp",)
+    named = [
+        table["attention"].get("kv_heads", ()) for table in (strategy.regions, strategy.weights) if "attention" in table
+    ]
+    if all(axes == usual for axes in named):
+        return
+    for axes in (usual, *named):
+        if prod(getattr(plan, axis) for axis in axes) > sizes["KV"]:
+            ranks = " x ".join(f"{axis} {getattr(plan, axis)}" for axis in axes)
+            raise UsageError(
+                f"the strategy moves key/value heads, and {ranks} is more than the {sizes['KV']} of them, so that "
+                "ranks hold copies: take fewer ranks there, or leave attention out of the strategy"
+            )

@@ -1,0 +1,164 @@
+"""Sharding strategies of users: rules by region, as data, that change the built-in table.
+
+    regions:
+      ffn: {batch: [dp], seq: [cp, tp]}
+    weights:
+      ffn: {ffn: [tp]}
+
+`regions` says which mesh axes partition which logical axis of what an operator of the region works on; a region that is
+named has these rules and no others. `weights` says how a region's weights are kept, where that is not as its operators
+want them: the matcher then gathers them before each use, and scatters their gradients.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stagedb.errors import UsageError
+from stagedb.plans.word_files import read_text
+
+Rules = Mapping[str, Mapping[str, tuple[str, ...]]]
+
+REGIONS = ("embedding", "between", "attention", "ffn", "head", "loss")
+MESH = ("dp", "cp", "tp")
+AXES: Mapping[str, tuple[str, ...]] = {
+    "embedding": ("batch", "seq", "vocab", "hidden", "positions"),
+    "between": ("batch", "seq", "hidden"),
+    "attention": ("batch", "heads", "kv_heads", "head_dim", "hidden"),
+    "ffn": ("batch", "seq", "ffn", "hidden"),
+    "head": ("batch", "seq", "vocab", "hidden"),
+    "loss": ("batch", "seq", "vocab"),
+}
+"""The logical axes of each region that rules may partition. Attention reads every position of the sequence."""
+
+WHOLE: Mapping[str, Mapping[str, str]] = {
+    "embedding": {"positions": "a rank reads the rows of positions that are its own"},
+    "between": {"hidden": "norms read all of a token's"},
+    "attention": {"head_dim": "attention and rotary positions read all of a head's"},
+}
+"""The logical axes that operators of a region need whole, and why. Weights may be kept in parts of them."""
+
+PLANNED: Mapping[str, str] = {
+    "router": "whose rules follow from --ep and --sp",
+    "experts": "whose rules follow from --ep and --expert-tp",
+    "attention_core": "whose rules follow from --cp-kind",
+    "ep": "which partitions experts alone (--ep)",
+    "pp": "which parts layers (--layers-per-stage)",
+}
+"""Regions and mesh axes that strategies leave to the plan, and which of its words they follow."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Rules that replace those of the regions named, and how weights of regions are kept."""
+
+    regions: Rules
+    weights: Rules
+
+
+def read_strategy(path: Path) -> str:
+    """The text of a strategy's file (YAML or JSON). UsageError, naming file and key, where it holds none."""
+    try:
+        content = yaml.safe_load(read_text(path, "strategy", "--strategy"))
+    except yaml.YAMLError as error:
+        raise UsageError(f"the strategy {path} is not YAML: {error}") from None
+    return _text(_strategy(content, str(path)))
+
+
+def canonical_strategy(text: str) -> str:
+    """The one text of a strategy; a path is read. Empty stays empty."""
+    if not text:
+        return ""
+    if not text.lstrip().startswith("{"):
+        return read_strategy(Path(text))
+    return _text(parse_strategy(text))
+
+
+def parse_strategy(text: str) -> Strategy:
+    """The strategy of a text. UsageError where it is none."""
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"a strategy's text is not JSON: {error}") from None
+    return _strategy(content, "the strategy")
+
+
+def _text(strategy: Strategy) -> str:
+    tables = {"regions": strategy.regions, "weights": strategy.weights}
+    return json.dumps(
+        {
+            name: {region: {axis: list(over) for axis, over in rules.items()} for region, rules in table.items()}
+            for name, table in tables.items()
+            if table
+        },
+        sort_keys=True,
+        separators=(",", ":"),
+    )
+
+
+def _strategy(content: Any, where: str) -> Strategy:
+    if not isinstance(content, dict) or not content:
+        raise UsageError(f"{where} holds no rules: it takes `regions`, `weights`, or both")
+    _known(content, ("regions", "weights"), where, "key")
+    regions, weights = (_table(content.get(name) or {}, f"{where}: {name}") for name in ("regions", "weights"))
+    for region, rules in regions.items():
+        for axis, why in WHOLE.get(region, {}).items():
+            if rules.get(axis):
+                raise UsageError(
+                    f"{where}: regions: {region} partitions {axis}, but {why}: leave it out there (weights may be kept "
+                    f"in parts of it: weights: {{{region}: {{{axis}: [{', '.join(rules[axis])}]}}}})"
+                )
+    return Strategy(regions, weights)
+
+
+def _table(content: Any, where: str) -> dict[str, dict[str, tuple[str, ...]]]:
+    if not isinstance(content, dict):
+        raise UsageError(f"{where} is {_kind(content)}: it takes rules by region ({', '.join(REGIONS)})")
+    _known(content, REGIONS, where, "region")
+    return {region: _rules(rules, region, f"{where}: {region}") for region, rules in sorted(content.items())}
+
+
+def _rules(content: Any, region: str, where: str) -> dict[str, tuple[str, ...]]:
+    if not isinstance(content, dict):
+        raise UsageError(f"{where} is {_kind(content)}: it takes mesh axes by logical axis, such as seq: [cp, tp]")
+    _known(content, AXES[region], where, "logical axis")
+    rules: dict[str, tuple[str, ...]] = {}
+    for axis, over in sorted(content.items()):
+        named = [over] if isinstance(over, str) else over
+        if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
+            raise UsageError(f"{where}: {axis} is {_kind(over)}: it takes a list of mesh axes ({', '.join(MESH)})")
+        _known(named, MESH, f"{where}: {axis}", "mesh axis")
+        if len(set(named)) < len(named):
+            raise UsageError(f"{where}: {axis} names a mesh axis twice")
+        # Of several, the outer one cuts first.
+        rules[axis] = tuple(sorted(named, key=MESH.index))
+    for mesh_axis in MESH:
+        taken = [axis for axis, over in rules.items() if mesh_axis in over]
+        if len(taken) > 1 and taken != ["heads", "kv_heads"]:  # no tensor has both of these
+            raise UsageError(
+                f"{where}: {mesh_axis} cannot partition both {' and '.join(taken)} of one tensor: leave one out"
+            )
+    if region == "attention" and rules.get("heads") != rules.get("kv_heads"):
+        raise UsageError(
+            f"{where}: query heads and their key/value heads go together: heads and kv_heads take one rule"
+        )
+    return rules
+
+
+def _known(given: Iterable[Any], known: tuple[str, ...], where: str, what: str) -> None:
+    for name in given:
+        if name not in known:
+            why = PLANNED.get(name, "") if isinstance(name, str) else ""
+            raise UsageError(
+                f"{where} names "
+                + (f"the {what} {name!r}, {why}" if why else f"an unknown {what} {name!r}")
+                + f": it takes {', '.join(known)}"
+            )
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} {value!r}"

@@ -1,0 +1,115 @@
+"""A plan's words as people write them: on the command line, in a file, in a mapping. Types are checked here."""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stagedb.errors import UsageError
+from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, PLAN_WORDS, option
+from stagedb.plans.aspects.degrees import RANK_ORDER
+from stagedb.plans.word_files import read_text
+
+__all__ = [
+    "DTYPE_WORDS",
+    "OPTION_WORDS",
+    "RANK_ORDER",
+    "WORDS",
+    "option",
+    "read_plan_file",
+    "typed_words",
+]
+
+DTYPE_WORDS = tuple(FORMAT_WORDS)
+OPTION_WORDS: Mapping[str, type] = {name: word.kind for name, word in GRAPH_WORDS.items()}
+WORDS: Mapping[str, type] = {name: word.kind for name, word in PLAN_WORDS.items()}
+"""Every word of a plan with the type of its value: `tuple` is a list of integers, `list` a list of names."""
+
+_NUMBERS = re.compile(r"[-+\d.,\s]+")
+"""What is no file's name, whatever its ending looks like: `1.5,1`."""
+
+_KINDS: Mapping[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a word",
+    tuple: "a list of whole numbers",
+    list: "a list of names",
+}
+
+
+def typed_words(words: Mapping[str, object]) -> dict[str, Any]:
+    """The words with `-` read as `_` and their values' types checked; those without a value (None) are left out."""
+    typed: dict[str, Any] = {}
+    for given, value in words.items():
+        word = str(given).replace("-", "_")
+        if word not in WORDS:
+            raise UsageError(f"unknown word {given!r} in the plan{_near(word)}")
+        if word in typed:
+            raise UsageError(f"the plan says {word!r} twice")
+        if value is not None:
+            typed[word] = _typed(word, WORDS[word], value)
+    return typed
+
+
+def read_plan_file(path: Path) -> dict[str, Any]:
+    """The words of a YAML, JSON or TOML file (by its ending), checked; feed them to `Plan.from_mapping`."""
+    text = read_text(path, "plan", "--plan")
+    try:
+        words = _parse(path.suffix.lower(), text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"the plan {path} cannot be read: {error}") from error
+    if words is None:
+        return {}
+    if not isinstance(words, dict):
+        raise UsageError(f"the plan {path} is not a list of `word: value`")
+    try:
+        return typed_words(words)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _parse(suffix: str, text: str) -> object:
+    if suffix == ".json":
+        return json.loads(text)
+    if suffix == ".toml":
+        return tomllib.loads(text)
+    if suffix in (".yaml", ".yml"):
+        return yaml.safe_load(text)
+    raise ValueError("its name must end in .yaml, .yml, .json or .toml")
+
+
+def _near(word: str) -> str:
+    near = difflib.get_close_matches(word, WORDS, n=3)
+    return f": did you mean {' or '.join(near)}?" if near else f"; the words are {', '.join(WORDS)}"
+
+
+def _typed(word: str, kind: type, value: object) -> object:
+    if PLAN_WORDS[word].about.file and isinstance(value, str) and Path(value).suffix and not _NUMBERS.fullmatch(value):
+        return value
+    if kind in (tuple, list) and isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+        if kind is tuple:
+            value = [int(part) if part.removeprefix("-").isdecimal() else part for part in value]
+    if kind is tuple and isinstance(value, list | tuple) and all(_is_int(item) for item in value):
+        return tuple(value)
+    if kind is list and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if kind is int and _is_int(value):
+        return value
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if kind in (bool, str) and isinstance(value, kind):
+        return value
+    wrong = next((item for item in value if not _is_int(item)), None) if isinstance(value, list | tuple) else None
+    which = f": {wrong!r} is no whole number" if kind is tuple and wrong is not None else ""
+    raise UsageError(f"{word} is {_KINDS[kind]}, not {value!r}{which} ({option(word)})")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,212 @@
+"""The numbers of a report: what a step achieves, where its time goes, what it sends, what it holds."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stagedb.memory import Category, ClassMemory
+from stagedb.reports.step_view import Job
+from stagedb.systems import Accelerator
+from stagedb.timing import Lane, LaneTimes
+from stagedb.workload.instance_columns import COMPUTE, RECV, ClassColumns
+
+GB = 10**9
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Where the step of a rank goes, as shares of the step, mean of all ranks."""
+
+    busy: float
+    exposed: float
+    bubble: float
+    idle: float
+
+
+def shares(job: Job) -> Shares:
+    """Where a step goes."""
+    whole = job.times.step * len(job.workload.ranks) or 1
+    words = ("busy", "exposed", "bubble", "idle")
+    spent = (sum(int(getattr(times, word)) * lane.ranks for lane, _, times in _lanes(job)) for word in words)
+    return Shares(*(each / whole for each in spent))
+
+
+def rate_of(accelerator: Accelerator, dtype: str) -> float:
+    """Peak FLOPs a ns of a format, infinite where the accelerator has none of it."""
+    rate = accelerator.peak.get("fp8" if dtype.startswith("fp8") else dtype, math.inf)
+    return float(rate) * 1000
+
+
+def _lanes(job: Job) -> Iterator[tuple[Lane, ClassColumns, LaneTimes]]:
+    yield from zip(job.lanes, job.times.network.columns, job.times.lanes, strict=True)
+
+
+@dataclass(frozen=True)
+class Hotspot:
+    """Collectives and sends of one place in the model. calls, bytes (operands), wire (bytes that they send into the
+    network): of all ranks in a step.
+
+    time, exposed: ns of one rank in a step, mean of all ranks.
+    """
+
+    axis: str
+    kind: str
+    place: str
+    calls: int
+    bytes: int
+    wire: int
+    time: float
+    exposed: float
+
+
+def hotspots(job: Job) -> list[Hotspot]:
+    """What is communicated, the most exposed first."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for lane, columns, times in _lanes(job):
+        ops, took = columns.ops, job.durations.lanes[lane.number]
+        for op in np.flatnonzero((ops.type != COMPUTE) & (ops.type != RECV) & (times.ops.runs > 0)).tolist():
+            key = (ops.axis[op], ops.kind[op], place_of(ops.name[op], ops.kind[op], ops.axis[op]))
+            runs = int(times.ops.runs[op]) * lane.ranks
+            wire = runs * sum(sent for _, sent in took.wires[op])
+            more = (runs, runs * int(ops.size[op]), wire, int(times.ops.time[op]) * lane.ranks)
+            sums = found.setdefault(key, [0, 0, 0, 0, 0])
+            for at, value in enumerate((*more, int(times.ops.exposed[op]) * lane.ranks)):
+                sums[at] += value
+    ranks = len(job.workload.ranks)
+    rows = [
+        Hotspot(*key, int(calls), int(size), int(wire), time / ranks, exposed / ranks)
+        for key, (calls, size, wire, time, exposed) in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.exposed, -row.time, row.axis, row.kind, row.place))
+
+
+def place_of(name: str, kind: str, axis: str) -> str:
+    """An op's place in the model, the same for all layers: its name without numbers, kind and axis."""
+    parts = [part for part in name.split(".") if not part.isdecimal()]
+    kept = [part for part in parts if part not in (kind, axis)]
+    return ".".join(kept) or name
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operators that do the same, wherever. intensity: FLOPs a byte; rate: FLOPs a ns that they reach; time: ns of one
+    rank in a step, mean of all ranks; share: of all that computes."""
+
+    kind: str
+    place: str
+    dtype: str
+    rule: str
+    flops: int
+    bytes: int
+    ns: int
+    time: float
+    share: float
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs a byte."""
+        return self.flops / max(self.bytes, 1)
+
+    @property
+    def rate(self) -> float:
+        """TFLOP/s that they reach."""
+        return self.flops / max(self.ns, 1) / 1000
+
+
+def works(job: Job) -> list[Work]:
+    """What is computed, the longest first; with `flops` 0 what moves bytes only."""
+    found: dict[tuple[str, str, str, int, int, int], list[float]] = {}
+    names: dict[tuple[str, str, str, int, int, int], str] = {}
+    for lane, columns, times in _lanes(job):
+        ops, took = columns.ops, job.durations.lanes[lane.number]
+        for op in np.flatnonzero((ops.type == COMPUTE) & (times.ops.runs > 0)).tolist():
+            key = (
+                ops.kind[op],
+                ops.dtype[op],
+                took.rule[op],
+                int(ops.flops[op]),
+                int(ops.bytes[op]),
+                int(took.ns[op]),
+            )
+            names.setdefault(key, place_of(ops.name[op], ops.kind[op], ops.axis[op]))
+            found.setdefault(key, [0])[0] += int(times.ops.time[op]) * lane.ranks
+    ranks, whole = len(job.workload.ranks), sum(sums[0] for sums in found.values()) or 1
+    rows = [
+        Work(kind, names[key], dtype, rule, flops, size, ns, sums[0] / ranks, sums[0] / whole)
+        for key, sums in found.items()
+        for kind, dtype, rule, flops, size, ns in (key,)
+    ]
+    return sorted(rows, key=lambda row: (-row.time, row.kind, row.place))
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one rank of a class holds at its peak, in bytes by category, and when that is."""
+
+    rank_class: int
+    stages: tuple[int, ...]
+    sizes: Mapping[str, int]
+    when: str
+
+    @property
+    def total(self) -> int:
+        """Bytes."""
+        return sum(self.sizes.values())
+
+
+def held(job: Job) -> list[Held]:
+    """The peaks of memory, by class."""
+    found = []
+    for each in job.memory:
+        task, _, name = each.at(each.peak)
+        kind = str(task.kind).replace("_", " ")
+        when = f"optimizer step ({name})" if kind == "step" else f"{kind} of micro-batch {task.microbatch} ({name})"
+        sizes = {str(category): size for category, size in each.usage.at(each.peak).items()}
+        found.append(Held(each.rank_class.number, tuple(each.rank_class.stages), sizes, when))
+    return sorted(found, key=lambda each: (each.stages, each.rank_class))
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Memory over time: from each of `times` [ns] on, the most that is held before the next, in bytes by category."""
+
+    lane: Lane
+    times: Sequence[int]
+    sizes: Mapping[str, Sequence[int]]
+
+
+MOMENTS = 600
+"""Moments that a curve of memory has; where there are more tasks, the fullest of some in a row stands for them."""
+
+
+def levels(job: Job) -> Levels | None:
+    """What a rank of the fullest lane holds over the step: within each task the most. None where nobody asked."""
+    if not job.memory:
+        return None
+    fullest = max(job.memory, key=lambda each: sum(each.usage.at(each.peak).values()))
+    lane = next(lane for lane in job.of_stages(None) if lane.rank_class == fullest.rank_class.number)
+    starts = job.times.lanes[lane.number].tasks.start
+    order = np.argsort(starts, kind="stable").tolist()
+    columns = [_fullest(fullest, task) for task in order]
+    times = [int(starts[task]) for task in order]
+    size = -(-len(order) // MOMENTS)
+    picks = [
+        (times[at], max(columns[at : at + size], key=sum))  # of several the fullest, from when the first begins
+        for at in range(0, len(order), size)
+    ]
+    after = fullest.usage.after(len(order) - 1)
+    picks.append((job.times.step, [after.get(category, 0) for category in Category]))
+    sizes = {
+        str(category): [column[row] for _, column in picks]
+        for row, category in enumerate(Category)
+        if any(column[row] for _, column in picks)
+    }
+    return Levels(lane, [time for time, _ in picks], sizes)
+
+
+def _fullest(memory: ClassMemory, task: int) -> list[int]:
+    """Bytes by category when a task holds the most."""
+    found = memory.usage.levels(task)
+    return [int(value) for value in found[:, int(found.sum(axis=0).argmax())]]

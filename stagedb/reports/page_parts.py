@@ -1,0 +1,150 @@
+"""Parts of a page: charts as inline SVG and plain HTML, whose text keeps its size however wide they are."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from stagedb.reports.terminal_chart import span
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a bar: `style` is its CSS class, `value` how much it is, `title` what a reader is told of it."""
+
+    style: str
+    value: float
+    title: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of bars. note: what stands behind it."""
+
+    label: str
+    parts: Sequence[Part]
+    note: str
+
+
+def bars(rows: Sequence[Bar], whole: float, limit: tuple[float, str] | None = None) -> str:
+    """Stacked bars, one below the other; `whole` is what a full one is, `limit` a mark on all of them."""
+    found = []
+    for row in rows:
+        parts = "".join(
+            f'<i class="{part.style}" style="width:{percent(part.value, whole)}" title="{escape(part.title)}"></i>'
+            for part in row.parts
+            if part.value > 0
+        )
+        if limit is not None:
+            parts += f'<i class="limit" style="left:{percent(limit[0], whole)}" title="{escape(limit[1])}"></i>'
+        value = f'<span class="value">{escape(row.note)}</span>'
+        found.append(f'<span>{escape(row.label)}</span><div class="bar">{parts}</div>{value}')
+    thin = " thin" if len(rows) > 20 else ""
+    return f'<div class="rows{thin}">{"".join(found)}</div>'
+
+
+def legend(items: Iterable[tuple[str, str]]) -> str:
+    """CSS classes, and what they mean."""
+    return (
+        '<div class="legend">'
+        + "".join(f'<span><i class="{style}"></i>{escape(text)}</span>' for style, text in items)
+        + "</div>"
+    )
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: numbers stand to the right. key: sort by it first, falling."""
+
+    name: str
+    numeric: bool = False
+    first: bool = False
+
+
+Cell = str | tuple[str, float]
+"""A text, or a text and the number that it is sorted by."""
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], shares: Sequence[float] = ()) -> str:
+    """A table that is sorted by its heads. shares: from 0 to 1, of each row, drawn behind it."""
+    meter = '<th class="meter"></th>' if shares else ""
+    heads = ""
+    for column in columns:
+        style = ' class="n"' if column.numeric else ""
+        order = ' aria-sort="descending"' if column.first else ""
+        heads += f"<th{style}{order}><button>{escape(column.name)}</button></th>"
+    lines = []
+    for at, row in enumerate(rows):
+        cells = []
+        for column, cell in zip(columns, row, strict=True):
+            text, value = cell if isinstance(cell, tuple) else (cell, None)
+            style = ' class="n"' if column.numeric else ""
+            sorted_by = "" if value is None else f' data-value="{value:.12g}"'
+            cells.append(f"<td{style}{sorted_by}>{escape(text)}</td>")
+        if shares:
+            cells.append(f'<td class="meter"><i class="communication" style="width:{percent(shares[at], 1)}"></i></td>')
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return (
+        f'<div class="wide"><table class="sortable"><thead><tr>{heads}{meter}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def facts(rows: Mapping[str, str]) -> str:
+    """Names and what they stand for."""
+    lines = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows.items())
+    return f'<table class="facts"><tbody>{lines}</tbody></table>'
+
+
+def time_ticks(step: int, count: int = 9) -> str:
+    """Marks of a time axis, as children of a box over which it runs."""
+    every = _nice(step / count) if step else 1
+    marks = [at * every for at in range(int(step / every) + 1) if step - at * every > every / 2]
+    spans = "".join(f'<span style="left:{percent(mark, step)}">{escape(_mark(mark))}</span>' for mark in marks)
+    return f'<div class="x">{spans}<span class="end" style="left:100%">{escape(span(step))}</span></div>'
+
+
+def level_ticks(top: float, unit: float, name: str, count: int = 6) -> str:
+    """Marks of a vertical axis from 0 to `top`, told in `unit`s of a name."""
+    every = _nice(top / unit / count) if top else 1.0
+    marks = [at * every for at in range(int(top / unit / every) + 1)]
+    lines = "".join(f'<div class="grid" style="bottom:{percent(mark * unit, top)}"></div>' for mark in marks[1:])
+    texts = "".join(
+        f'<span style="bottom:{percent(mark * unit, top)}">{mark:g}{f" {name}" if mark == marks[-1] else ""}</span>'
+        for mark in marks
+    )
+    return f'{lines}<div class="y">{texts}</div>'
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A logarithmic axis from `low` to `high`."""
+
+    low: float
+    high: float
+
+    def at(self, value: float) -> float:
+        """Where a value stands, from 0 to 1."""
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+    def ticks(self) -> list[float]:
+        """Powers of ten; of a short axis also twos and fives."""
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        steps = (1, 2, 5) if last - first <= 3 else (1,)
+        values = (step * 10.0**power for power in range(first, last + 1) for step in steps)
+        return [value for value in values if self.low <= value <= self.high]
+
+
+def _nice(value: float) -> float:
+    """The next of 1, 2, 5, 10, …"""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999)
+
+
+def _mark(ns: float) -> str:
+    return span(ns) if ns else "0"
+
+
+def percent(value: float, whole: float) -> str:
+    """A length as a share of a whole, for CSS."""
+    return f"{100 * value / whole:.3f}".rstrip("0").rstrip(".") + "%" if whole else "0%"

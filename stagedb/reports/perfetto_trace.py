@@ -1,0 +1,340 @@
+"""A step as a trace for Perfetto's viewer (https://ui.perfetto.dev): a group of tracks a lane, a track a stream.
+
+The format is protobuf; its messages are small and there are many, so whole columns of them are put together at once.
+Field numbers are those of Perfetto's `trace_packet.proto`, `track_event.proto` and `track_descriptor.proto`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stagedb.errors import UsageError
+from stagedb.reports.step_view import Job
+from stagedb.timing import Lane
+from stagedb.timing.lane_network import NO_STREAM, Reason
+from stagedb.traces.protobuf_columns import Rows, bytes_fields, constant, join, number_fields, tag, texts
+from stagedb.workload.instance_columns import RECV, SEND, TASK_KINDS, TYPES, Ints
+
+GRANULARITIES = ("op", "task")
+MOST = 500_000
+"""Slices of operators in a trace, where nobody says how fine it is to be: what a browser takes in some seconds."""
+
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
+_EXPLICIT, _BYTES = 3, 3
+_FIXED64 = 1
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A trace: `content` is the file's. slices, flows: how many it has. left_out: what it lacks, in words."""
+
+    content: bytes
+    slices: int
+    flows: int
+    left_out: tuple[str, ...]
+
+
+def trace(job: Job, granularity: str | None = None, stages: Sequence[int] | None = None) -> Traced:
+    """A step as Perfetto's protobuf, with times in ns from the step's begin.
+
+    granularity: `op`, slices of operators and collectives nested in those of their tasks; `task`, those of the tasks
+    and of what is sent; None: `op` where that makes no more than `MOST`. stages: only these. Raises UsageError for
+    words and stages that there are not.
+    """
+    if granularity not in (None, *GRANULARITIES):
+        raise UsageError(f"a trace's slices are {' or '.join(GRANULARITIES)}, not {granularity!r} (--granularity)")
+    lanes = job.of_stages(stages)
+    net = job.times.network
+    nodes = sum(int(net.firsts[lane.number + 1] - net.firsts[lane.number]) for lane in lanes)
+    fine = granularity == "op" or (granularity is None and nodes <= MOST)
+    left_out = []
+    if granularity is None and not fine:
+        left_out.append(
+            f"operators ({nodes:,} of them; tasks are shown: --granularity op shows all, --only fewer stages)"
+        )
+    if len(lanes) < len(job.lanes):
+        left_out.append(f"{len(job.lanes) - len(lanes)} of {len(job.lanes)} lanes (--only)")
+    writer = _Writer(job, fine)
+    for place, lane in enumerate(lanes):
+        writer.lane(place, lane)
+    writer.path()
+    return writer.done(lanes, tuple(left_out))
+
+
+class _Names:
+    """Texts that are written once and then meant by number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def __getitem__(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers) + 1)
+
+    def of(self, values: Sequence[str]) -> Ints:
+        """Their numbers."""
+        return np.array([self[value] for value in values], np.int64)
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Events in the order of their tracks. name: a number, 0 for an end. more: fields of the event besides."""
+
+    kind: Ints
+    track: Ints
+    time: Ints
+    name: Ints
+    more: Rows
+
+
+class _Writer:
+    def __init__(self, job: Job, fine: bool) -> None:
+        self.job = job
+        self.fine = fine
+        self.net, self.times = job.times.network, job.times.timeline
+        self.critical = np.zeros(len(self.net), bool)
+        self.critical[job.times.path.node] = True
+        self.names, self.keys, self.values = _Names(), _Names(), _Names()
+        self.tracks: list[bytes] = []
+        self.events: list[_Events] = []
+        self.slices = 0
+        messages = self.net.reason == Reason.MESSAGE
+        # A message is known by the node that receives it.
+        self.flow_of = np.zeros(len(self.net), np.int64)
+        self.sent_from: dict[int, int] = {}
+        for source, target in zip(self.net.source[messages].tolist(), self.net.target[messages].tolist(), strict=True):
+            self.flow_of[[source, target]] = target + 1
+            self.sent_from[target] = source
+        self.root = self._track(0, f"{job.workload.name} on {job.system.name}", 0, ordered=True)
+        self.path_track = self._track(self.root, "critical path", 0)
+
+    def _track(self, parent: int, name: str, rank: int, *, ordered: bool = False, counts_bytes: bool = False) -> int:
+        number = len(self.tracks) + 1
+        about = f"Written by stagedb: {name}" if parent == 0 else ""
+        self.tracks.append(
+            _number(1, number)
+            + _text(2, name)
+            + (_number(5, parent) if parent else b"")
+            + (_text(8, _number(3, _BYTES)) if counts_bytes else b"")
+            + (_number(11, _EXPLICIT) if ordered else b"")
+            + _number(12, rank)
+            + (_text(14, about) if about else b"")
+        )
+        return number
+
+    def lane(self, place: int, lane: Lane) -> None:
+        """Write what a lane runs: a track a stream, one for what it receives, one for what it holds."""
+        net = self.net
+        ranks = "1 rank" if lane.ranks == 1 else f"{lane.ranks:,} ranks"
+        group = self._track(
+            self.root, f"{self.job.label(lane)} (class {lane.rank_class}, {ranks})", place + 1, ordered=True
+        )
+        at = np.arange(int(net.firsts[lane.number]), int(net.firsts[lane.number + 1]))
+        args = self._op_args(lane)
+        for stream, name in enumerate(net.streams):
+            nodes = at[net.stream[at] == stream]
+            if len(nodes):
+                called = name if stream == 0 else "communication" if name == "all" else f"communication: {name}"
+                self._stream(lane, self._track(group, called, stream), nodes, args)
+        received = at[(net.type[at] == RECV) & (net.stream[at] == NO_STREAM)]
+        if len(received):
+            self._received(lane, self._track(group, "received", len(net.streams)), received, args)
+        self._memory(lane, group)
+
+    def _stream(self, lane: Lane, track: int, nodes: Ints, args: Rows) -> None:
+        """Slices of a stream's nodes, which run one after the other, inside slices of their tasks."""
+        net, ops = self.net, self.net.columns[lane.number].ops
+        event = net.event[nodes]
+        # In the order in which they run: what takes no time stands before what begins then.
+        order = np.lexsort((nodes, self.times.finish[event], self.times.start[event]))
+        nodes, event = nodes[order], event[order]
+        start, finish = self.times.start[event], self.times.finish[event]
+        task = net.task[nodes]
+        fresh = np.ones(len(nodes), bool)
+        fresh[1:] = task[1:] != task[:-1]
+        firsts = np.flatnonzero(fresh)
+        lasts = np.append(firsts[1:], len(nodes)) - 1
+        names, told = self._tasks(lane)
+        shown = np.arange(len(nodes)) if self.fine else np.flatnonzero(net.type[nodes] == SEND)
+        op = net.op[nodes[shown]]
+        flows = np.where(net.type[nodes[shown]] == SEND, self.flow_of[nodes[shown]], 0)
+        begun = join(args.take(op), self._node_args(nodes[shown]), _flow(47, flows))[0]
+        # Where each stands among the begins and ends of the stream.
+        keys = np.concatenate([4 * firsts, 4 * shown + 1, 4 * shown + 2, 4 * lasts + 3])
+        place = np.argsort(keys, kind="stable")
+        tasks, parts = len(firsts), len(shown)
+        self.slices += tasks + parts
+        self.events.append(
+            _Events(
+                np.repeat([BEGIN, BEGIN, END, END], [tasks, parts, parts, tasks])[place],
+                np.full(len(keys), track),
+                np.concatenate([start[firsts], start[shown], finish[shown], finish[lasts]])[place],
+                np.concatenate([names[task[firsts]], self.names.of(ops.name)[op], np.zeros(parts + tasks, np.int64)])[
+                    place
+                ],
+                stack(told.take(task[firsts]), begun, constant(b"", parts + tasks)).take(place),
+            )
+        )
+
+    def _received(self, lane: Lane, track: int, nodes: Ints, args: Rows) -> None:
+        net = self.net
+        time = self.times.finish[net.event[nodes]]
+        order = np.argsort(time, kind="stable")
+        nodes, time = nodes[order], time[order]
+        waited = self._arg("waited_ns", time - self.job.times.arrival[nodes])
+        more = join(args.take(net.op[nodes]), waited, _flow(48, self.flow_of[nodes]))[0]
+        names = self.names.of(net.columns[lane.number].ops.name)[net.op[nodes]]
+        count = len(nodes)
+        self.events.append(_Events(np.full(count, INSTANT), np.full(count, track), time, names, more))
+
+    def _memory(self, lane: Lane, group: int) -> None:
+        """What the lane's ranks hold: from the begin of each task the most within it, and what is left at the end."""
+        found = next((each for each in self.job.memory if each.rank_class.number == lane.rank_class), None)
+        if found is None:
+            return
+        track = self._track(group, "memory (the most within each task)", len(self.net.streams) + 1, counts_bytes=True)
+        tasks = self.job.times.lanes[lane.number].tasks
+        most = [int(found.usage.levels(task).sum(axis=0).max()) for task in range(len(tasks.start))]
+        last = sum(found.usage.after(len(most) - 1).values())
+        order = np.argsort(tasks.start, kind="stable")
+        values = np.append(np.array(most, np.int64)[order], last)
+        count = len(values)
+        self.events.append(
+            _Events(
+                np.full(count, COUNTER),
+                np.full(count, track),
+                np.append(tasks.start[order], self.job.times.step),
+                np.zeros(count, np.int64),
+                number_fields(30, values),
+            )
+        )
+
+    def path(self) -> None:
+        """Write the critical path: a slice for what of it lies in one task in a row."""
+        legs = self.job.times.path.legs()
+        count = len(legs.lane)
+        said = [
+            f"{self.job.label(self.job.lanes[lane])}: {self._task_name(self.job.lanes[lane], task)}"
+            for lane, task in zip(legs.lane.tolist(), legs.task.tolist(), strict=True)
+        ]
+        names = np.stack([self.names.of(said), np.zeros(count, np.int64)], axis=1).reshape(-1)
+        self.slices += count
+        self.events.append(
+            _Events(
+                np.tile([BEGIN, END], count),
+                np.full(2 * count, self.path_track),
+                np.stack([legs.start, legs.finish], axis=1).reshape(-1),
+                names,
+                constant(b"", 2 * count),
+            )
+        )
+
+    def _tasks(self, lane: Lane) -> tuple[Ints, Rows]:
+        """Of each task of a lane its name's number, and its arguments."""
+        tasks, times = self.net.columns[lane.number].tasks, self.job.times.lanes[lane.number].tasks
+        names = [self._task_name(lane, task) for task in range(len(tasks))]
+        columns = [
+            self._arg("microbatch", tasks.microbatch).where(tasks.kind != TASK_KINDS.index("step")),
+            self._arg("chunk", tasks.chunk),
+            self._arg("critical_ns", times.critical),
+            self._arg("slack_ns", times.slack),
+        ]
+        return self.names.of(names), join(*columns)[0]
+
+    def _task_name(self, lane: Lane, task: int) -> str:
+        tasks = self.net.columns[lane.number].tasks
+        kind = TASK_KINDS[int(tasks.kind[task])].replace("_", " ")
+        if kind == "step":
+            return "optimizer step"
+        chunk = f", chunk {int(tasks.chunk[task])}" if tasks.chunk.max(initial=0) else ""
+        return f"{kind} of micro-batch {int(tasks.microbatch[task])}{chunk}"
+
+    def _op_args(self, lane: Lane) -> Rows:
+        """Of each op of a lane's class what is the same whenever it runs."""
+        ops, took = self.net.columns[lane.number].ops, self.job.durations.lanes[lane.number]
+        computes = ops.type == TYPES.index("compute")
+        category = [TYPES[kind] for kind in ops.type.tolist()]
+        columns = [
+            bytes_fields(22, texts(category)),
+            self._said("kind", ops.kind),
+            self._said("phase", ops.phase),
+            self._said("axis", ops.axis),
+            self._said("dtype", ops.dtype),
+            self._said("rule", took.rule),
+            self._said("dimension", [each or "" for each in took.dimension]),
+            self._arg("flops", ops.flops).where(ops.flops > 0),
+            self._arg("bytes", np.where(computes, ops.bytes, ops.size)),
+        ]
+        return join(*columns)[0]
+
+    def _node_args(self, nodes: Ints) -> Rows:
+        times = self.job.times
+        critical = self.critical[nodes]
+        flag = constant(_text(4, _number(1, self.keys["critical"]) + _number(2, 1)), len(nodes)).where(critical)
+        slack = self._arg("slack_ns", times.slack[nodes])
+        exposed = self._arg("exposed_ns", times.exposed[nodes]).where(times.exposed[nodes] > 0)
+        return join(flag, slack, exposed)[0]
+
+    def _arg(self, key: str, values: Ints) -> Rows:
+        """An argument that is a whole number, one a row."""
+        name = constant(_number(1, self.keys[key]), len(values))
+        return bytes_fields(4, join(name, number_fields(3, values))[0])
+
+    def _said(self, key: str, values: Sequence[str]) -> Rows:
+        """An argument that is a text, one a row, and none where that is empty."""
+        name = constant(_number(1, self.keys[key]), len(values))
+        found = bytes_fields(4, join(name, number_fields(17, self.values.of(values)))[0])
+        return found.where(np.array([bool(value) for value in values], bool))
+
+    def done(self, lanes: Sequence[Lane], left_out: tuple[str, ...]) -> Traced:
+        """The whole trace."""
+        kind, track, time, name = (
+            np.concatenate([getattr(each, field) for each in self.events])
+            for field in ("kind", "track", "time", "name")
+        )
+        more = stack(*(each.more for each in self.events))
+        event = join(number_fields(9, kind), number_fields(11, track), number_fields(10, name).where(name > 0), more)[0]
+        count = len(kind)
+        packets = join(
+            number_fields(8, time), constant(_number(10, 1) + _number(13, 2), count), bytes_fields(11, event)
+        )[0]
+        first = b"".join(_text(1, _number(10, 1) + _text(60, each)) for each in self.tracks)
+        interned = [
+            (2, self.names),
+            (3, self.keys),
+            (29, self.values),
+        ]
+        words = b"".join(
+            _text(field, _number(1, number) + _text(2, text))
+            for field, names in interned
+            for text, number in names.numbers.items()
+        )
+        first += _text(1, _number(10, 1) + _number(13, 1) + _text(12, words))
+        numbers = {lane.number for lane in lanes}
+        flows = sum(
+            int(self.net.lane[source]) in numbers and int(self.net.lane[target]) in numbers
+            for target, source in self.sent_from.items()
+        )
+        return Traced(first + bytes_fields(1, packets).data.tobytes(), self.slices, flows, left_out)
+
+
+def stack(*parts: Rows) -> Rows:
+    """The rows of all parts, one part after the other."""
+    return Rows(np.concatenate([each.data for each in parts]), np.concatenate([each.lengths for each in parts]))
+
+
+def _flow(field: int, numbers: Ints) -> Rows:
+    """A flow's number as a field of eight bytes, none where it is 0."""
+    value = numbers.astype("<i8").view(np.uint8).reshape(len(numbers), 8)
+    head = np.tile(np.frombuffer(tag(field, _FIXED64), np.uint8), (len(numbers), 1))
+    rows = np.concatenate([head, value], axis=1)
+    return Rows(rows.reshape(-1), np.full(len(numbers), rows.shape[1], np.int64)).where(numbers > 0)
+
+
+def _number(field: int, value: int) -> bytes:
+    return number_fields(field, np.array([value], np.int64)).data.tobytes()
+
+
+def _text(field: int, value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return bytes_fields(field, Rows(np.frombuffer(data, np.uint8), np.array([len(data)], np.int64))).data.tobytes()

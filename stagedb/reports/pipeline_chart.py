@@ -1,0 +1,159 @@
+"""The Gantt chart of a page: a row a lane, with the critical path on it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from stagedb.reports.page_parts import percent, time_ticks
+from stagedb.reports.spans import Doing, Spans, in_columns, spans
+from stagedb.reports.step_view import Job
+from stagedb.reports.terminal_chart import span
+from stagedb.timing import Lane
+
+STYLES = ("forward", "backward", "weight", "recompute", "step", "communication", "waiting")
+"""CSS classes, by `Doing`."""
+
+MOST_LANES = 64
+MOST_SPANS = 24_000
+"""Spans of a chart. Of more, recomputing is part of the backward; what is still more is drawn in columns of time."""
+
+MOST_LEGS = 10_000
+"""Legs of a critical path that are all drawn."""
+
+MOST_NUMBERS = 700
+WIDE = 1.7
+"""Of a span that has its micro-batch's number in it: at least so many percent of the step."""
+
+_ACROSS = 100_000
+_ROW, _TOP, _HEIGHT, _PATH = 20, 2, 15, 17
+_SEEN = 0.5
+"""Of a row's height, what is seen."""
+
+
+@dataclass(frozen=True)
+class Gantt:
+    """`html` is the chart; `data` what a pointer is told over it; `left_out` what is not shown, in words."""
+
+    html: str
+    data: list[dict[str, Any]]
+    left_out: tuple[str, ...]
+
+
+def lanes_shown(job: Job) -> tuple[Lane, ...]:
+    """The lanes that a page has: all, or of many the critical path's first and then one a stage."""
+    lanes = job.of_stages(None)
+    if len(lanes) <= MOST_LANES:
+        return lanes
+    critical = set(job.times.path.lane.tolist())
+    firsts = {lane.stage: lane.number for lane in reversed(lanes)}
+    order = sorted(lanes, key=lambda lane: (lane.number not in critical, firsts[lane.stage] != lane.number))
+    kept = {lane.number for lane in order[:MOST_LANES]}
+    return tuple(lane for lane in lanes if lane.number in kept)
+
+
+def gantt(job: Job, lanes: Sequence[Lane]) -> Gantt:
+    """The chart of some lanes."""
+    left_out = []
+    if len(lanes) < len(job.lanes):
+        left_out.append(f"{len(job.lanes) - len(lanes)} of {len(job.lanes)} lanes of ranks are not shown")
+    found = [spans(job, lane) for lane in lanes]
+    if sum(map(len, found)) > MOST_SPANS:
+        found = [spans(job, lane, whole_tasks=True) for lane in lanes]
+        if any(phase == "recompute" for each in job.times.network.columns for phase in each.ops.phase):
+            left_out.append("recomputing is part of the backward here")
+    if sum(map(len, found)) > MOST_SPANS:
+        # Fewer pieces than spans, however many lanes there are.
+        columns = max(MOST_SPANS // len(lanes) // 2, 1)
+        found = [in_columns(each, job.times.step, columns) for each in found]
+        left_out.append(f"every {span(job.times.step / columns)} show what takes most of them")
+    row = 26 if len(lanes) <= 8 else 20 if len(lanes) <= 16 else 14 if len(lanes) <= 32 else 10
+    names = "".join(f"<span>{escape(job.label(lane))}</span>" for lane in lanes)
+    height = _ROW * len(lanes)
+    chart = (
+        f'<svg viewBox="0 0 {_ACROSS} {height}" preserveAspectRatio="none" role="img" '
+        f'aria-label="What every stage does over the step">{_paths(job, lanes, found)}{_critical(job, lanes)}</svg>'
+    )
+    numbers = _numbers(job, lanes, found) if row >= 20 else ""
+    html = (
+        f'<div class="gantt" style="--row:{row}px;--rows:{len(lanes)}"><div class="names">{names}</div>'
+        f'<div class="scroll"><div class="canvas">{chart}<div class="bars">{numbers}</div>'
+        f"{time_ticks(job.times.step, 12)}</div></div></div>"
+    )
+    data = [_told(job, lane, each) for lane, each in zip(lanes, found, strict=True)]
+    return Gantt(html, data, tuple(left_out))
+
+
+def _paths(job: Job, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
+    """All spans of one kind as one path; every other micro-batch in a lighter colour, so that neighbours differ.
+
+    A span is filled as high as the share of it that computes, and pale above.
+    """
+    step = job.times.step or 1
+    drawn: dict[str, list[str]] = {}
+    for place, (lane, each) in enumerate(zip(lanes, found, strict=True)):
+        top = _ROW * place + _TOP
+        drawn.setdefault("lane", []).append(f"M0 {top}h{_ACROSS}v{_HEIGHT}h-{_ACROSS}z")
+        batch = job.times.network.columns[lane.number].tasks.microbatch
+        begin = np.round(each.start / step * _ACROSS).astype(np.int64).tolist()
+        end = np.round(each.finish / step * _ACROSS).astype(np.int64).tolist()
+        empty = np.round(_HEIGHT * (1 - each.busy / (each.finish - each.start)), 1).tolist()
+        rows = zip(begin, end, each.doing.tolist(), each.task.tolist(), empty, strict=True)
+        for left, right, doing, task, pale in rows:
+            wide = max(right - left, 1)
+            style = STYLES[doing] + ("2" if task >= 0 and batch[task] % 2 else "")
+            if doing == Doing.COMMUNICATION or pale < _SEEN:
+                drawn.setdefault(style, []).append(f"M{left} {top}h{wide}v{_HEIGHT}h-{wide}z")
+                continue
+            drawn.setdefault(f"{style} pale", []).append(f"M{left} {top}h{wide}v{pale:g}h-{wide}z")
+            drawn.setdefault(style, []).append(f"M{left} {top + pale:g}h{wide}v{_HEIGHT - pale:g}h-{wide}z")
+    return "".join(f'<path class="{style}" d="{"".join(parts)}"/>' for style, parts in drawn.items())
+
+
+def _critical(job: Job, lanes: Sequence[Lane]) -> str:
+    """The critical path as one line from the begin to the end, through the lanes that are shown."""
+    place = {lane.number: at for at, lane in enumerate(lanes)}
+    legs, step = job.times.path.legs(), job.times.step or 1
+    points: list[str] = []
+    # Of very many legs those that can be seen.
+    least = step / 2000 if len(legs.lane) > MOST_LEGS else 0
+    for lane, begin, end in zip(legs.lane.tolist(), legs.start.tolist(), legs.finish.tolist(), strict=True):
+        if lane in place and end - begin > least:
+            y = _ROW * place[lane] + _PATH
+            points += [f"{round(time / step * _ACROSS)},{y}" for time in (begin, end)]
+    return f'<polyline class="path" points="{" ".join(points)}"/>'
+
+
+def _numbers(job: Job, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
+    """The micro-batches' numbers, in spans that are wide enough; none where few are."""
+    step = job.times.step or 1
+    texts, narrow = [], 0
+    for place, (lane, each) in enumerate(zip(lanes, found, strict=True)):
+        tasks = job.times.network.columns[lane.number].tasks
+        for start, finish, doing, task in zip(
+            each.start.tolist(), each.finish.tolist(), each.doing.tolist(), each.task.tolist(), strict=True
+        ):
+            if doing not in (Doing.FORWARD, Doing.BACKWARD, Doing.WEIGHT):
+                continue
+            if 100 * (finish - start) < WIDE * step:
+                narrow += 1
+                continue
+            texts.append(
+                f'<span style="left:{percent(start, step)};width:{percent(finish - start, step)};'
+                f'top:calc(var(--row)*{place} - 1px)">{int(tasks.microbatch[task])}</span>'
+            )
+    return "".join(texts) if len(texts) <= MOST_NUMBERS and narrow < len(texts) else ""
+
+
+def _told(job: Job, lane: Lane, each: Spans) -> dict[str, Any]:
+    tasks = job.times.network.columns[lane.number].tasks
+    rows: list[list[int]] = []
+    shares = np.round(100 * each.busy / (each.finish - each.start)).astype(np.int64)
+    columns = (each.start, each.finish, each.doing, each.task, shares)
+    for start, finish, doing, task, busy in zip(*(column.tolist() for column in columns), strict=True):
+        batch = int(tasks.microbatch[task]) if task >= 0 and doing != Doing.STEP else -1
+        chunk = int(tasks.chunk[task]) if task >= 0 else 0
+        rows.append([start, finish - start, doing, batch, busy, *([chunk] if chunk else [])])
+    return {"name": job.label(lane), "spans": rows}

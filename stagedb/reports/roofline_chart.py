@@ -1,0 +1,135 @@
+"""The roofline of a report: how fast operators are, below what the accelerator could."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from stagedb.reports.figures import Work, rate_of, works
+from stagedb.reports.page_parts import Cell, Column, Scale, legend, percent, table
+from stagedb.reports.step_view import Job
+from stagedb.reports.terminal_chart import span
+
+NUMBERED = 8
+"""Operators of the roofline that are named beside it."""
+
+
+def roofline(job: Job) -> str:
+    """The section of a report."""
+    every = works(job)
+    points = [row for row in every if row.flops and row.bytes and row.ns]
+    moved = [row for row in every if not row.flops]
+    moves = ""
+    if moved:
+        time = sum(row.time for row in moved)
+        sent = sum(row.bytes / max(row.ns, 1) * row.time for row in moved) / (time or 1)
+        moves = (
+            f'<p class="small">What has no FLOPs to count (norms, element-wise work, the optimizer) is '
+            f"{sum(row.share for row in moved):.1%} of computing, and moves {sent:,.0f} GB/s.</p>"
+        )
+    if not points:
+        return f"<section><h2>Roofline</h2><p>Nothing has FLOPs.</p>{moves}</section>"
+    accelerator = job.system.accelerator
+    dtypes = sorted({row.dtype for row in points}, key=lambda dtype: rate_of(accelerator, dtype))
+    roofs = {dtype: rate_of(accelerator, dtype) / 1000 for dtype in dtypes}
+    band = float(accelerator.bandwidth)
+    finite = [roof for roof in roofs.values() if not math.isinf(roof)]
+    ridges = [roof * 1000 / band for roof in finite if not math.isinf(band)]
+    x = Scale(
+        min([row.intensity for row in points] + [ridge / 4 for ridge in ridges]) / 1.6,
+        max([row.intensity for row in points] + [ridge * 4 for ridge in ridges]) * 1.6,
+    )
+    y = Scale(min(row.rate for row in points) / 2, max([row.rate for row in points] + finite) * 1.8)
+    named = points[:NUMBERED]
+    columns = [
+        Column("", True),
+        Column("operator"),
+        Column("of computing", True, first=True),
+        Column("FLOPs/byte", True),
+        Column("TFLOP/s", True),
+        Column("of the peak", True),
+    ]
+    cells: list[list[Cell]] = [
+        [
+            (str(at), at),
+            f"{row.place} ({row.kind})",
+            (f"{row.share:.1%}", row.share),
+            (f"{row.intensity:,.0f}", row.intensity),
+            (f"{row.rate:,.0f}", row.rate),
+            (f"{row.rate / roofs[row.dtype]:.0%}", row.rate / roofs[row.dtype]),
+        ]
+        for at, row in enumerate(named, 1)
+    ]
+    rules = sorted({_bound(row) for row in points})
+    items = [(rule, {"compute": "bound by computing", "memory": "bound by memory"}.get(rule, rule)) for rule in rules]
+    return (
+        "<section><h2>Roofline</h2><p>Operators by how much they compute a byte, and how fast they do, below what the "
+        "accelerator could. The larger the dot, the more of the computing time it takes.</p>"
+        f'{legend(items)}<div class="plot tall">{_axes(x, y)}'
+        f'<svg viewBox="0 0 100000 1000" preserveAspectRatio="none" role="img" aria-label="Roofline">'
+        f"{_roofs(x, y, roofs.values(), band)}</svg>{_notes(x, y, roofs, band)}{_dots(x, y, points)}</div>"
+        f'<p class="axis">FLOPs a byte of memory</p>{table(columns, cells)}{moves}</section>'
+    )
+
+
+def _bound(row: Work) -> str:
+    return row.rule.rpartition(":")[2] if row.rule.startswith("roofline") else "measured"
+
+
+def _axes(x: Scale, y: Scale) -> str:
+    grid = "".join(f'<div class="grid" style="bottom:{percent(y.at(value), 1)}"></div>' for value in y.ticks())
+    texts = "".join(f'<span style="bottom:{percent(y.at(value), 1)}">{value:,g}</span>' for value in y.ticks())
+    marks = "".join(f'<span style="left:{percent(x.at(value), 1)}">{value:,g}</span>' for value in x.ticks())
+    unit = '<span class="note" style="left:0;bottom:calc(100% + 5px)">TFLOP/s</span>'
+    return f'{grid}{unit}<div class="y">{texts}</div><div class="x"><span style="display:none"></span>{marks}</div>'
+
+
+def _roofs(x: Scale, y: Scale, roofs: Iterable[float], band: float) -> str:
+    found = []
+    for roof in roofs:
+        if math.isinf(roof):
+            continue
+        points = [(x.high, roof)]
+        if math.isinf(band):
+            points.insert(0, (x.low, roof))
+        else:
+            ridge = roof * 1000 / band
+            low = max(x.low, y.low * 1000 / band)
+            points = [(low, low * band / 1000), (ridge, roof), (x.high, roof)]
+        text = " ".join(f"{100_000 * x.at(at):.0f},{1000 * (1 - y.at(rate)):.1f}" for at, rate in points)
+        found.append(f'<polyline class="roof" points="{text}"/>')
+    return "".join(found)
+
+
+def _notes(x: Scale, y: Scale, roofs: Mapping[str, float], band: float) -> str:
+    texts = [
+        f'<span class="note" style="right:4px;bottom:calc({percent(y.at(roof), 1)} + 5px)">{roof:,.4g} TFLOP/s '
+        f"{escape(dtype)}</span>"
+        for dtype, roof in roofs.items()
+        if not math.isinf(roof)
+    ]
+    if not math.isinf(band):
+        low = max(x.at(x.low), x.at(max(x.low, y.low * 1000 / band)))
+        ridge = min(x.at(min(roof for roof in roofs.values()) * 1000 / band), 1.0) if roofs else 1.0
+        at = low + 0.35 * (ridge - low)
+        rate = x.low * (x.high / x.low) ** at * band / 1000
+        where = f"left:calc({percent(at, 1)} + 8px);bottom:calc({percent(y.at(rate), 1)} - 10px)"
+        texts.append(f'<span class="note" style="{where}">{band:,.0f} GB/s</span>')
+    return "".join(texts)
+
+
+def _dots(x: Scale, y: Scale, points: Sequence[Work]) -> str:
+    found = []
+    for at, row in reversed(list(enumerate(points, 1))):
+        size = 9 + 28 * math.sqrt(row.share)
+        where = f"left:{percent(x.at(row.intensity), 1)};bottom:{percent(y.at(row.rate), 1)}"
+        title = (
+            f"{row.place} ({row.kind}, {row.dtype}): {row.rate:,.1f} TFLOP/s at {row.intensity:,.1f} FLOPs a byte, "
+            f"{span(row.ns)} each, {row.share:.1%} of computing"
+        )
+        found.append(
+            f'<i class="dot {_bound(row)}" style="{where};width:{size:.1f}px;height:{size:.1f}px" '
+            f'title="{escape(title)}"></i>'
+        )
+        if at <= NUMBERED and size >= 12:
+            found.append(f'<span class="number" style="{where}">{at}</span>')
+    return "".join(found)

@@ -1,0 +1,57 @@
+"""A step of an instance on a system, with all that its views tell of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stagedb.errors import UsageError
+from stagedb.memory import ClassMemory
+from stagedb.systems import System
+from stagedb.timing import Lane, Scaling, StepTimes
+from stagedb.timing.figures_of_merit import Merit
+from stagedb.timing.op_durations import JobDurations
+from stagedb.workload.instance_columns import Workload
+
+
+@dataclass(frozen=True)
+class Job:
+    """times: when everything runs; durations: how long all takes, and what says so; system: on what; merit: how good.
+
+    memory: what each rank class holds, where that was asked for. scalings: what takes longer or shorter than it would.
+    blocking: axes whose communication a rank waits for.
+    """
+
+    times: StepTimes
+    durations: JobDurations
+    system: System
+    merit: Merit
+    memory: tuple[ClassMemory, ...] = ()
+    scalings: tuple[Scaling, ...] = ()
+    blocking: tuple[str, ...] = ()
+
+    @property
+    def workload(self) -> Workload:
+        """What is run."""
+        return self.times.network.workload
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Ranks that keep the same time, by pipeline stage."""
+        return self.times.network.lanes
+
+    def label(self, lane: Lane) -> str:
+        """A lane in words: its stage, and its class and first rank where the stage has several lanes."""
+        several = sum(each.stage == lane.stage for each in self.lanes) > 1
+        alike = sum((each.stage, each.rank_class) == (lane.stage, lane.rank_class) for each in self.lanes) > 1
+        more = f", class {lane.rank_class}" if several else ""
+        return f"stage {lane.stage}{more}{f', rank {lane.rank}' if alike else ''}"
+
+    def of_stages(self, stages: Sequence[int] | None) -> tuple[Lane, ...]:
+        """The lanes of these stages (None: of all), by stage. Raises UsageError for a stage that there is not."""
+        lanes = sorted(self.lanes, key=lambda lane: (lane.stage, lane.number))
+        if stages is None:
+            return tuple(lanes)
+        count = lanes[-1].stage + 1
+        wrong = next((each for each in stages if not 0 <= each < count), None)
+        if wrong is not None or not stages:
+            raise UsageError(f"there is no stage {wrong}: --only takes stages from 0 to {count - 1}")
+        return tuple(lane for lane in lanes if lane.stage in stages)

@@ -1,0 +1,124 @@
+"""A replay of orders: each task after what it depends on. It proves that orders can end, and times their bubble."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stagedb.errors import UsageError
+from stagedb.schedules.chunk_placement import LOOP, ChunkPlacement
+from stagedb.schedules.task import Order, Task, TaskKind
+
+
+@dataclass(frozen=True)
+class Span:
+    """When a task ran in a replay, in the units of its cost."""
+
+    task: Task
+    start: Fraction
+    end: Fraction
+
+
+def receiver(
+    task: Task, stage: int, stages: int, chunks: int = 1, placement: ChunkPlacement = LOOP
+) -> tuple[int, Task] | None:
+    """The stage and task that wait for what this task sends: the next after a forward, the previous after a backward.
+
+    None where nothing is sent: at the ends of the pipeline, and by weight gradients and the step.
+    """
+    hop = _hop(task)
+    return _Pipeline(stages, chunks, placement).neighbour(task, stage, hop) if hop else None
+
+
+def replay(
+    orders: Sequence[Order],
+    cost: Callable[[Task], Fraction | int] = lambda task: unit_cost(task),
+    placement: ChunkPlacement = LOOP,
+) -> tuple[tuple[Span, ...], ...]:
+    """Run the orders, each stage one task at a time, each task after what it depends on; the spans of every stage.
+
+    A forward depends on the one before it in the pipeline, a backward on the next one's and on its own forward, a
+    weight gradient on its input gradient. Raises UsageError, naming the waiting tasks, when the orders cannot end.
+    """
+    stages = len(orders)
+    chunks = 1 + max((task.chunk for order in orders for task in order), default=0)
+    pipeline = _Pipeline(stages, chunks, placement)
+    ends: dict[tuple[int, Task], Fraction] = {}
+    spans: list[list[Span]] = [[] for _ in orders]
+    clocks = [Fraction(0)] * stages
+    positions = [0] * stages
+    waiting: dict[tuple[int, Task], list[int]] = {}
+    ready = list(range(stages))
+    while ready:
+        stage = ready.pop()
+        while positions[stage] < len(orders[stage]):
+            task = orders[stage][positions[stage]]
+            needs = pipeline.needs(stage, task)
+            missing = next((need for need in needs if need not in ends), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(stage)
+                break
+            start = max([clocks[stage], *(ends[need] for need in needs)])
+            clocks[stage] = ends[stage, task] = start + cost(task)
+            spans[stage].append(Span(task, start, clocks[stage]))
+            positions[stage] += 1
+            ready += waiting.pop((stage, task), [])
+    stuck = [
+        f"stage {stage} waits to run {_text(order[position])}"
+        for stage, (order, position) in enumerate(zip(orders, positions, strict=True))
+        if position < len(order)
+    ]
+    if stuck:
+        raise UsageError("this schedule never ends: " + "; ".join(stuck))
+    return tuple(tuple(stage) for stage in spans)
+
+
+def unit_cost(task: Task) -> int:
+    """Forward 1, backward 2, each half of a backward 1, step 0: the units in which bubbles are published."""
+    return {TaskKind.STEP: 0, TaskKind.BACKWARD: 2}.get(task.kind, 1)
+
+
+def bubble(orders: Sequence[Order], placement: ChunkPlacement = LOOP) -> Fraction:
+    """The share of a stage's time that it idles, the mean over stages, in unit costs."""
+    spans = replay(orders, placement=placement)
+    makespan = max(stage[-1].end for stage in spans)
+    busy = sum(unit_cost(task) for order in orders for task in order)
+    return 1 - Fraction(busy) / (makespan * len(orders))
+
+
+def _hop(task: Task) -> int:
+    """Along the pipeline, which way a task's message goes: 0 where it has none."""
+    return {TaskKind.FORWARD: 1, TaskKind.BACKWARD: -1, TaskKind.INPUT_GRADIENT: -1}.get(task.kind, 0)
+
+
+@dataclass(frozen=True)
+class _Pipeline:
+    """Stages with so many chunks each, in the pipeline where `placement` has them."""
+
+    stages: int
+    chunks: int
+    placement: ChunkPlacement
+
+    def neighbour(self, task: Task, stage: int, hop: int) -> tuple[int, Task] | None:
+        """The stage and task of this kind that is `hop` numbers further in the pipeline."""
+        number = self.placement.position(stage, task.chunk, self.stages) + hop
+        if not 0 <= number < self.stages * self.chunks:
+            return None
+        neighbour, chunk = self.placement.located(number, self.stages)
+        return neighbour, Task(task.kind, task.microbatch, chunk)
+
+    def needs(self, stage: int, task: Task) -> list[tuple[int, Task]]:
+        """The stages and tasks that must have ended before this one."""
+        hop = _hop(task)
+        sender = self.neighbour(task, stage, -hop) if hop else None
+        found = [] if sender is None else [sender]
+        if task.kind in (TaskKind.BACKWARD, TaskKind.INPUT_GRADIENT):
+            found.append((stage, Task(TaskKind.FORWARD, task.microbatch, task.chunk)))
+        if task.kind is TaskKind.WEIGHT_GRADIENT:
+            found.append((stage, Task(TaskKind.INPUT_GRADIENT, task.microbatch, task.chunk)))
+        return found
+
+
+def _text(task: Task) -> str:
+    if task.kind is TaskKind.STEP:
+        return "the step"
+    return f"{task.kind} of micro-batch {task.microbatch}" + (f" of chunk {task.chunk}" if task.chunk else "")

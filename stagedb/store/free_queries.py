@@ -1,0 +1,94 @@
+"""Free Cypher: checked, run where it cannot write, ended when its time is over, its values as plain data."""
+
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import neo4j
+import neo4j.exceptions
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.store.cypher_tokens import returned, tokens
+from stagedb.store.failures import is_out_of_memory, translated
+from stagedb.store.plain_values import Table, plain
+from stagedb.store.readonly import check
+
+__all__ = ["check", "run"]
+
+GRACE = 1.0
+"""Seconds that the server has for ending a query itself before it is given up."""
+
+
+def run(driver: neo4j.Driver, database: str, uri: str, text: str, params: Mapping[str, Any], timeout: float) -> Table:
+    """The answer to a text that only reads (see `check`). Raises as `Store.query` says."""
+    if not timeout > 0:
+        raise UsageError(f"a query's time-out is a number of seconds above 0, not {timeout}")
+    answers: queue.SimpleQueue[Table | BaseException] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            with driver.session(database=database, default_access_mode=neo4j.READ_ACCESS) as session:
+                answers.put(_answer(session, uri, text, params, timeout))
+        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked
+            answers.put(error)
+
+    # A server that does not look at the clock must not hold the caller; the thread ends with the server's answer.
+    threading.Thread(target=work, name="query", daemon=True).start()
+    try:
+        answer = answers.get(timeout=timeout + GRACE)
+    except queue.Empty:
+        raise _too_long(timeout) from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _answer(session: neo4j.Session, uri: str, text: str, params: Mapping[str, Any], timeout: float) -> Table:
+    try:
+        with translated(uri, "the query"), session.begin_transaction(timeout=timeout) as transaction:
+            result = transaction.run(text, dict(params))
+            rows = tuple(tuple(plain(value) for value in record.values()) for record in result)
+            # One engine does not name the columns of an answer without rows.
+            columns = tuple(result.keys()) or _columns(text)
+            transaction.rollback()
+            return Table(columns, rows)
+    except StagedbError as error:
+        raise _told(error, timeout) from error.__cause__
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    """Names of the columns that a text returns: after AS, or the expression itself."""
+    items = next(returned(list(tokens(text))), [])
+    return tuple(
+        item[-1].text.strip("`")
+        if len(item) == 1 or item[-2].text.upper() == "AS"
+        else "".join(token.text for token in item)
+        for item in items
+        if item
+    )
+
+
+def _told(error: StagedbError, timeout: float) -> StagedbError:
+    cause = error.__cause__
+    if not isinstance(cause, neo4j.exceptions.Neo4jError):
+        return error
+    code = cause.code or ""
+    if "TimedOut" in code or "Terminated" in code:
+        return _too_long(timeout)
+    if is_out_of_memory(cause):
+        return StagedbError(
+            f"the query needs more memory than the store gives it: narrow it with WHERE or LIMIT ({code})"
+        )
+    if "AccessMode" in code or "Forbidden" in code:
+        return UsageError("queries only read, and this one writes: the store refused it")
+    if "ParameterMissing" in code and cause.message is not None:
+        missing = cause.message.partition(":")[2].strip() or "a parameter"
+        return UsageError(f"nothing says what the query's parameters stand for: {missing} (--param KEY=VALUE)")
+    if code.startswith("Neo.ClientError.Statement"):
+        return UsageError(f"the store does not understand the query: {cause.message}")
+    return error
+
+
+def _too_long(timeout: float) -> StagedbError:
+    return StagedbError(f"the query was ended after {timeout:g} s: narrow it, or give it longer with --timeout")

@@ -1,0 +1,175 @@
+"""Symbolic graphs, written to a store and read back equal."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.faults import fault_point
+from stagedb.ir.symbolic_graph import (
+    FORMAT,
+    BlockSpec,
+    EdgeKind,
+    Hop,
+    OpType,
+    SymEdge,
+    SymGraph,
+    SymOp,
+    SymTensor,
+    Template,
+    When,
+)
+from stagedb.store.connection import Store
+from stagedb.store.leases import building
+from stagedb.store.typed_properties import graph_properties
+
+
+def write_graph(store: Store, graph: SymGraph) -> bool:
+    """Put a graph into the store, unless it is there. True if it was not.
+
+    Nobody sees it before it is whole. Of two processes that write the same graph at once, one waits for the other.
+    """
+    properties = {
+        **graph_properties(graph.options, graph.sizes),
+        "name": graph.name,
+        "recipe": graph.recipe,
+        "options": graph.options,
+        "sizes": json.dumps(graph.sizes, sort_keys=True),
+        "blocks": json.dumps([dataclasses.asdict(block) for block in graph.blocks]),
+        "format": FORMAT,
+    }
+    with building(store, "Graph", graph.key, properties) as lease:
+        if lease is None:
+            return False
+        for name, rows in _rows(graph).items():
+            store.write_rows(f"build/{name}", rows, **({"graph": graph.key} if name in _OF_GRAPH else {}))
+            lease.renew()
+            fault_point(f"build.{name}")
+    return True
+
+
+def read_graph(store: Store, id: str) -> SymGraph:
+    """The graph of this id, equal to the one that was written. Raises UsageError if there is none."""
+    found = store.read("build/graph", id=id)
+    if not found:
+        raise UsageError(f"the store has no graph {id!r}: `stagedb ls` lists them, `stagedb build` makes one")
+    (row,) = found
+    if row["format"] != FORMAT:
+        raise UsageError(
+            f"graph {id} is of format {row['format']}, and this stagedb reads format {FORMAT}: "
+            "remove it with `stagedb rm` and build it again"
+        )
+    reads = _ends(store, "reads", id)
+    writes = _ends(store, "writes", id)
+    return SymGraph(
+        key=id,
+        name=row["name"],
+        recipe=row["recipe"],
+        options=row["options"],
+        sizes=json.loads(row["sizes"]),
+        blocks=tuple(BlockSpec(**block) for block in json.loads(row["blocks"])),
+        tensors=tuple(_tensor(each["tensor"]) for each in store.read("build/all_tensors", id=id)),
+        ops=tuple(_op(each["op"], reads, writes) for each in store.read("build/all_ops", id=id)),
+        edges=tuple(
+            SymEdge(each["source"], each["target"], EdgeKind(each["kind"]), Hop(each["hop"]), each["present"])
+            for each in store.read("build/all_edges", id=id)
+        ),
+    )
+
+
+def gradient_rows(graph: SymGraph) -> list[dict[str, str]]:
+    """Rows of `build/gradients`."""
+    key = graph.key
+    return [{"gradient": f"{key}/{gradient}", "weight": f"{key}/{weight}"} for gradient, weight in _gradients(graph)]
+
+
+def _gradients(graph: SymGraph) -> Iterator[tuple[str, str]]:
+    """Each gradient with its weight: what an optimizer reads, and what each reduction of it has read before."""
+    roles = {tensor.name: tensor.role for tensor in graph.tensors}
+    reductions = {name: op for op in graph.ops if op.type is OpType.COLLECTIVE for name in op.writes}
+    for op in graph.ops:
+        if op.kind != "optimizer":
+            continue
+        weights = [name for name in op.reads if roles[name] == "weight"]
+        gradients = [name for name in op.reads if roles[name] == "gradient"]
+        for weight, gradient in zip(weights, gradients, strict=True):
+            yield gradient, weight
+            while gradient in reductions:
+                gradient = reductions[gradient].reads[0]
+                yield gradient, weight
+
+
+_OF_GRAPH = ("tensors", "ops")
+"""Statements that connect what they write to its graph."""
+
+
+def _rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
+    """Rows of each statement, in the order in which they build on each other. `number` keeps a graph's own order."""
+    key = graph.key
+    return {
+        "tensors": [
+            {**_plain(tensor), "id": f"{key}/{tensor.name}", "graph": key, "number": number}
+            for number, tensor in enumerate(graph.tensors)
+        ],
+        "ops": [
+            {**_plain(op, "reads", "writes"), "id": f"{key}/{op.name}", "graph": key, "number": number}
+            for number, op in enumerate(graph.ops)
+        ],
+        "reads": [
+            {"op": f"{key}/{op.name}", "tensor": f"{key}/{tensor}", "slot": slot}
+            for op in graph.ops
+            for slot, tensor in enumerate(op.reads)
+        ],
+        "writes": [
+            {"op": f"{key}/{op.name}", "tensor": f"{key}/{tensor}", "slot": slot}
+            for op in graph.ops
+            for slot, tensor in enumerate(op.writes)
+        ],
+        "gradients": gradient_rows(graph),
+        "edges": [
+            {
+                "source": f"{key}/{edge.source}",
+                "target": f"{key}/{edge.target}",
+                "number": number,
+                "kind": str(edge.kind),
+                "hop": str(edge.hop),
+                "present": edge.present,
+            }
+            for number, edge in enumerate(graph.edges)
+        ],
+    }
+
+
+def _plain(row: SymTensor | SymOp, *without: str) -> dict[str, Any]:
+    """The fields as a database takes them; those that are None are left out."""
+    values = {field.name: getattr(row, field.name) for field in dataclasses.fields(row) if field.name not in without}
+    return {
+        name: list(value) if isinstance(value, tuple) else str(value) if isinstance(value, str) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _ends(store: Store, name: str, id: str) -> dict[str, tuple[str, ...]]:
+    return {row["op"]: tuple(row["tensors"]) for row in store.read(f"build/all_{name}", id=id)}
+
+
+_TENSOR = tuple(field.name for field in dataclasses.fields(SymTensor))
+_OP = tuple(field.name for field in dataclasses.fields(SymOp))
+
+
+def _tensor(row: Mapping[str, Any]) -> SymTensor:
+    return SymTensor(**_values(row, _TENSOR))
+
+
+def _op(row: Mapping[str, Any], reads: Mapping[str, tuple[str, ...]], writes: Mapping[str, tuple[str, ...]]) -> SymOp:
+    name = row["name"]
+    kinds = {"template": Template(row["template"]), "type": OpType(row["type"]), "when": When(row["when"])}
+    ends = {"reads": reads.get(name, ()), "writes": writes.get(name, ())}
+    return SymOp(**{**_values(row, _OP), **kinds, **ends})
+
+
+def _values(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    known = {name: row[name] for name in names if row.get(name) is not None}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}

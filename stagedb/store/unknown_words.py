@@ -1,0 +1,75 @@
+"""Words of a free query that the schema's table does not have: it answers nothing about them, and without an error."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from stagedb.store.cypher_tokens import CLOSING, OPENING, Token, tokens
+from stagedb.store.schema import LABELS, RELATIONSHIPS
+
+_LABELS = frozenset(name for label in LABELS for name in (label.name, *label.also))
+_TYPES = frozenset(edge.type for edge in RELATIONSHIPS)
+_PROPERTIES = frozenset(row.name for holder in (*LABELS, *RELATIONSHIPS) for row in holder.properties)
+
+
+def unknown_words(text: str) -> list[str]:
+    """Of each label, relationship type and property that no store has: that, and the names that are near it.
+
+    Properties are those of what a pattern names; a map's, which the text or a parameter makes, may be called anything.
+    """
+    known = {"label": _LABELS, "relationship": _TYPES, "property": _PROPERTIES}
+    return list(dict.fromkeys(_told(what, name, known[what]) for what, name in _named(text) if name not in known[what]))
+
+
+def _told(what: str, name: str, known: frozenset[str]) -> str:
+    near = [each for each in sorted(known) if each.lower() == name.lower()] or difflib.get_close_matches(name, known)
+    hint = f": did you mean {', '.join(near)}?" if near else "; docs/data-model.md lists what there is"
+    has = {
+        "label": "node has the label",
+        "relationship": "relationship is a",
+        "property": "node or edge has the property",
+    }
+    return f"no {has[what]} {name}{hint}"
+
+
+def _named(text: str) -> Iterator[tuple[str, str]]:
+    """What a text calls label, relationship (type) and property, with its name."""
+    found = list(tokens(text))
+    opened: list[int] = []
+    bound: set[str] = set()
+    labels: set[int] = set()
+    for place, (token, name) in enumerate(pairwise(found)):
+        if token.kind == "word" and token.text.upper() == "AS":
+            # From here on it is what the query makes of it.
+            bound.discard(_plain(name))
+        if token.kind != "symbol":
+            continue
+        if token.text in OPENING:
+            opened.append(place)
+            if token.text != "{" and place + 2 < len(found) and found[place + 2].text in (":", ")", "{"):
+                bound.add(_plain(name))
+        elif token.text in CLOSING and opened:
+            opened.pop()
+        if name.kind not in ("word", "name"):
+            continue
+        within = opened[-1] if opened else 0
+        in_map = found[within].text == "{"
+        edge = found[within].text == "[" and within > 0 and found[within - 1].text == "-"
+        if in_map and token.text in "{,":
+            if within - 1 in labels and found[place + 2 : place + 3] and found[place + 2].text == ":":
+                yield "property", _plain(name)
+        elif not in_map and (token.text == ":" or (token.text in "|&" and _goes_on(found[within:place]))):
+            labels.add(place + 1)
+            yield "relationship" if edge else "label", _plain(name)
+        elif token.text == "." and place and _plain(found[place - 1]) in bound:
+            yield "property", _plain(name)
+
+
+def _goes_on(before: Sequence[Token]) -> bool:
+    """Whether what stands before leads back, over names and signs alone, to the colon of a node's or edge's pattern."""
+    signs = [token.text for token in before if token.kind == "symbol"]
+    return len(signs) > 1 and signs[0] in "([" and signs[1] == ":" and set(signs[2:]) <= {"|", "&", ":"}
+
+
+def _plain(token: Token) -> str:
+    return token.text.strip("`")

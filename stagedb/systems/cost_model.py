@@ -1,0 +1,178 @@
+"""How long operators, collectives and messages take on a system: a model, written down in docs/systems.md.
+
+A duration comes with what is put on the wire: bytes that a rank sends into each network dimension. All is
+computed in exact fractions and rounded once, half up. `Costs` remembers what was asked before.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stagedb.errors import UsageError
+from stagedb.systems.algorithms import ALGORITHMS, COLLECTIVES
+from stagedb.systems.group_placement import Placement, crossed, place
+from stagedb.systems.spread import Spread
+from stagedb.systems.system import Accelerator, Dimension, Network, System, inverse
+
+Wires = tuple[tuple[str, int], ...]
+"""Network dimensions, innermost first, and bytes sent into each."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """An operator on one rank: FLOPs (2 a multiply-add), and bytes that it reads and writes.
+
+    dtype: the format that it computes in, by the name of `stagedb.plans.WIDTHS`.
+    """
+
+    kind: str
+    dtype: str
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Message:
+    """A collective. bytes of this rank: of an all-gather its input shard, of the others its whole input.
+
+    ranks: the members, ascending.
+    """
+
+    kind: str
+    bytes: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A message from one rank to another."""
+
+    bytes: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A duration. rule: what made it: `roofline:compute`, `roofline:memory`, the name of a collective algorithm, `p2p`
+    or `measured`. dimension: the slowest network dimension that it spans; None without a network.
+
+    wires: each dimension that it crosses, innermost first, and the bytes that a rank sends into it, mean of the
+    members. What is sent counts once, in the outermost dimension between its two ends.
+    """
+
+    ns: int
+    rule: str
+    dimension: str | None = None
+    wires: Wires = ()
+
+
+class Costs:
+    """The costs on one system for a job of so many ranks; what was asked before is remembered.
+
+    Raises UsageError where the system's network has too few places for the job.
+    """
+
+    def __init__(self, system: System, world: int) -> None:
+        self.system = system
+        self.network = system.network(world)
+        self._sizes = _sizes(self.network)
+        self._known: dict[Work | Transfer | tuple[str, int, Placement], Timed] = {}
+        self._places: dict[tuple[int, ...], Placement] = {}
+
+    def work(self, work: Work) -> Timed:
+        """How long an operator takes."""
+        if work not in self._known:
+            self._known[work] = time_work(self.system.accelerator, work)
+        return self._known[work]
+
+    def message(self, message: Message) -> Timed:
+        """How long a collective takes."""
+        return self.placed(message.kind, message.bytes, self.placement(message.ranks))
+
+    def placement(self, ranks: tuple[int, ...]) -> Placement:
+        """The placement of a group. Many groups have the same one, and take equally long."""
+        if ranks not in self._places:
+            self._places[ranks] = place(ranks, self._sizes)
+        return self._places[ranks]
+
+    def placed(self, kind: str, size: int, placement: Placement) -> Timed:
+        """How long a collective takes whose group's placement is known: for those who ask often of large groups."""
+        asked = (kind, size, placement)
+        if asked not in self._known:
+            self._known[asked] = time_placed(self.network, kind, size, placement)
+        return self._known[asked]
+
+    def transfer(self, transfer: Transfer) -> Timed:
+        """How long a send takes."""
+        if transfer not in self._known:
+            self._known[transfer] = time_transfer(self.network, transfer)
+        return self._known[transfer]
+
+
+def time_work(accelerator: Accelerator, work: Work) -> Timed:
+    """The longer of computing and of reading and writing, and the launch. UsageError for a dtype without a rate."""
+    if work.flops < 0 or work.bytes < 0:
+        raise UsageError(f"an operator of {work.flops} FLOPs and {work.bytes} bytes has no duration")
+    compute = Fraction(0)
+    if work.flops:
+        dtype = "fp8" if work.dtype.startswith("fp8") else work.dtype
+        if dtype not in accelerator.peak:
+            raise UsageError(
+                f"{accelerator.name} has no rate for {work.kind} in {work.dtype}: its file has accelerator.peak for "
+                f"{', '.join(accelerator.peak)}; add {dtype} there, or take another dtype"
+            )
+        curve = accelerator.attention if work.kind.startswith("attention") else accelerator.matmul
+        compute = work.flops / curve.at(work.flops) * inverse(accelerator.peak[dtype]) / 1000
+    memory = work.bytes / accelerator.memory.at(max(work.bytes, 1)) * inverse(accelerator.bandwidth)
+    rule = "roofline:compute" if work.flops and compute >= memory else "roofline:memory"
+    return Timed(_whole(max(compute, memory) + accelerator.launch), rule)
+
+
+def time_message(network: Network, message: Message) -> Timed:
+    """The time of the fastest algorithm for a collective. UsageError for unknown kinds."""
+    return time_placed(network, message.kind, message.bytes, place(message.ranks, _sizes(network)))
+
+
+def time_placed(network: Network, kind: str, size: int, placement: Placement) -> Timed:
+    """The same for a placement that is known."""
+    if kind not in COLLECTIVES:
+        raise UsageError(f"a collective {kind!r} has no cost: {', '.join(COLLECTIVES)} have")
+    if size < 0:
+        raise UsageError(f"a collective of {size} bytes has no duration")
+    if not placement.spans:
+        return Timed(0, next(each.name for each in ALGORITHMS if kind in each.kinds))
+    spread = Spread(network, placement)
+    whole = Fraction(size * placement.members if kind == "all_gather" else size)
+    passes = 2 if kind == "all_reduce" else 1
+    times = [(each.time(spread, whole, passes), each) for each in ALGORITHMS if each.runs(kind, spread)]
+    taken, fastest = min(times, key=lambda pair: pair[0])  # the first of those that are equally fast
+    wires = tuple(
+        (spread.dimension(each).name, _whole(passes * share * whole))
+        for each, share in zip(placement.spans, fastest.shares(spread), strict=True)
+    )
+    return Timed(_whole(taken), fastest.name, spread.slowest(whole), wires)
+
+
+def time_transfer(network: Network, transfer: Transfer) -> Timed:
+    """Latency and bytes over the link of the outermost dimension that the two ranks cross."""
+    if transfer.bytes < 0:
+        raise UsageError(f"a message of {transfer.bytes} bytes has no duration")
+    index, apart = crossed(transfer.source, transfer.target, _sizes(network))
+    dimension = network[index]
+    size = dimension.places
+    # Of a mesh of links one is taken, and one of a ring's two.
+    slower = {"switch": 1, "fully-connected": size - 1, "ring": 2 if size > 2 else 1}[dimension.kind]
+    taken = transfer.bytes * slower * dimension.pace(transfer.bytes)
+    wires = ((dimension.name, transfer.bytes),)
+    return Timed(_whole(dimension.hops(apart) * dimension.latency + taken), "p2p", dimension.name, wires)
+
+
+def _sizes(network: Sequence[Dimension]) -> list[int]:
+    return [each.places for each in network]
+
+
+def _whole(ns: Fraction) -> int:
+    """Rounded, a half up."""
+    return math.floor(ns + Fraction(1, 2))

@@ -1,0 +1,257 @@
+"""Measured durations, which take the place of modelled ones: a table of what to match, and how long it took.
+
+The columns `name`, `kind`, `flops`, `bytes` and `message` say what a row is of; an empty cell matches anything, and a
+name without numbers all layers. The row that says most wins. `duration_ns` or `duration_us` is the time.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.systems.cost_model import Timed
+from stagedb.systems.strict_yaml import exact
+
+TEXTS = ("name", "kind")
+NUMBERS = ("flops", "bytes", "message")
+MATCHED = (*TEXTS, *NUMBERS)
+"""Columns that say what a row is of. `bytes` are what an operator reads and writes, `message` what is communicated."""
+
+UNITS: Mapping[str, int] = {"duration_ns": 1, "duration_us": 1000}
+"""Columns of the time, and ns of their unit."""
+
+FIELDS = (*MATCHED, "rank")
+"""All that a row may say. Ranks are of traces, where ranks of one operator differ; a table has none."""
+
+Key = tuple[str | int | None, ...]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An operator, collective or send that may have been measured. rank: on which it runs."""
+
+    name: str
+    kind: str
+    flops: int | None = None
+    bytes: int | None = None
+    message: int | None = None
+    rank: int | None = None
+
+    @property
+    def of_any_layer(self) -> "Subject":
+        """The same by the name that it has in all layers: without numbers."""
+        return replace(self, name=".".join(part for part in self.name.split(".") if not part.isdecimal()))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row: what it is of (None: anything), and ns. where: how errors name it."""
+
+    where: str
+    ns: Fraction
+    name: str | None = None
+    kind: str | None = None
+    flops: int | None = None
+    bytes: int | None = None
+    message: int | None = None
+    rank: int | None = None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What the row says."""
+        return tuple(each for each in FIELDS if getattr(self, each) is not None)
+
+
+class Durations:
+    """A table of measured durations.
+
+    Raises UsageError for no rows, a row that says nothing of what it is of, and two rows of one and the same.
+    """
+
+    def __init__(self, rows: Iterable[Measured]) -> None:
+        self.rows = tuple(rows)
+        self._tables: dict[tuple[str, ...], dict[Key, Measured]] = {}
+        for row in self.rows:
+            if not row.fields:
+                raise UsageError(f"{row.where} says nothing of what it is of: it takes one of {', '.join(MATCHED)}")
+            table = self._tables.setdefault(row.fields, {})
+            twin = table.setdefault(_key(row, row.fields), row)
+            if twin is not row:
+                raise UsageError(
+                    f"{twin.where} and {row.where} are of the same ({said(row)}): leave one, such as their mean"
+                )
+        if not self.rows:
+            raise UsageError("a table of measured durations has no rows")
+        self.ranks = frozenset(row.rank for row in self.rows if row.rank is not None)
+        self._known: dict[Subject, Measured | None] = {}
+
+    def find(self, subject: Subject) -> Measured | None:
+        """The row that says most of what a subject is; None where none is of it.
+
+        UsageError where two say equally much, with both.
+        """
+        if subject not in self._known:
+            self._known[subject] = self._find(subject)
+        return self._known[subject]
+
+    def time(self, subject: Subject, modelled: Timed) -> Timed:
+        """What was measured, by the rule `measured`; what was modelled, where nothing was.
+
+        How long it takes says nothing of what it sends: that stays the model's.
+        """
+        row = self.find(subject)
+        if row is None:
+            return modelled
+        return replace(modelled, ns=math.floor(row.ns + Fraction(1, 2)), rule="measured")
+
+    def _find(self, subject: Subject) -> Measured | None:
+        names = (subject, subject.of_any_layer)
+        pairs = ((table.get(_key(each, fields))) for fields, table in self._tables.items() for each in names)
+        found = dict.fromkeys(row for row in pairs if row is not None)
+        # Of a layer's own name and the one of all layers the first says more.
+        much = {row: (len(row.fields), row.name == subject.name) for row in found}
+        most = max(much.values(), default=None)
+        best = [row for row in found if much[row] == most]
+        if len(best) > 1:
+            raise UsageError(
+                f"{' and '.join(f'{row.where} ({said(row)})' for row in best)} are both of {subject.name or 'one'} "
+                f"({subject.kind}): say more in one of them, so that it wins"
+            )
+        return best[0] if best else None
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of a step was measured: operators, and ns that the model takes for them."""
+
+    ops: int = 0
+    measured_ops: int = 0
+    ns: int = 0
+    measured_ns: int = 0
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[Timed, Timed, int]]) -> "Coverage":
+        """Of (modelled, what was taken, how many times)."""
+        ops = measured_ops = ns = measured_ns = 0
+        for modelled, taken, times in pairs:
+            ops += times
+            ns += modelled.ns * times
+            if taken.rule == "measured":
+                measured_ops += times
+                measured_ns += modelled.ns * times
+        return cls(ops, measured_ops, ns, measured_ns)
+
+    @property
+    def share_of_ops(self) -> float:
+        """From 0 to 1."""
+        return self.measured_ops / self.ops if self.ops else 0.0
+
+    @property
+    def share_of_time(self) -> float:
+        """From 0 to 1, of the modelled time."""
+        return self.measured_ns / self.ns if self.ns else 0.0
+
+
+def read_durations(path: Path) -> Durations:
+    """The table of a CSV or Parquet file. UsageError, with file, row and column, for what is none."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"{path}: measured durations come as .csv or .parquet")
+    reader = _csv(path) if path.suffix == ".csv" else _parquet(path)
+    columns = next(reader).cells
+    _check_columns(path, columns)
+    return Durations(_measured(each) for each in reader)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of a file as texts; an empty one is nothing."""
+
+    where: str
+    cells: Mapping[str, str] = field(default_factory=dict)
+
+
+def _check_columns(path: Path, columns: Iterable[str]) -> None:
+    names = [*columns]
+    known = (*MATCHED, *UNITS)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(f"{path}: unknown column {unknown[0]!r}; it takes {', '.join(known)}")
+    times = [name for name in names if name in UNITS]
+    if len(times) != 1:
+        raise UsageError(f"{path} has {' and '.join(times) or 'no duration'}: it takes one of {', '.join(UNITS)}")
+    if not any(name in MATCHED for name in names):
+        raise UsageError(f"{path} says nothing of what its rows are of: it takes one or more of {', '.join(MATCHED)}")
+
+
+def _measured(row: _Row) -> Measured:
+    unit = next(name for name in row.cells if name in UNITS)
+    flops, bytes_, message = (int(_number(row, name, whole=True)) if row.cells.get(name) else None for name in NUMBERS)
+    name, kind = (row.cells.get(name) or None for name in TEXTS)
+    return Measured(row.where, _number(row, unit) * UNITS[unit], name, kind, flops, bytes_, message)
+
+
+def _number(row: _Row, column: str, *, whole: bool = False) -> Fraction:
+    value = exact(row.cells[column])
+    if value is None or value < 0 or (whole and value != int(value)):
+        takes = "a whole number" if whole else "a number"
+        said = repr(row.cells[column][:60]) if row.cells[column] else "empty"
+        raise UsageError(f"{row.where}, column {column} is {said}: it takes {takes}, 0 or more")
+    return value
+
+
+def _csv(path: Path) -> Iterator[_Row]:
+    """The columns (as keys), then each row."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            columns = [name.strip() for name in next(reader, [])]
+            if len({*columns}) < len(columns):
+                raise UsageError(f"{path}: a column is there twice in {', '.join(columns)}")
+            yield _Row(str(path), dict.fromkeys(columns, ""))
+            for cells in reader:
+                where = f"{path}, line {reader.line_num}"
+                if not any(cells):
+                    continue
+                if len(cells) != len(columns):
+                    raise UsageError(f"{where}: {len(cells)} cells under {len(columns)} columns")
+                yield _Row(where, dict(zip(columns, (cell.strip() for cell in cells), strict=True)))
+    except OSError as error:
+        raise UsageError(f"the durations {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"the durations {path} are not UTF-8 text") from None
+    except csv.Error as error:
+        raise UsageError(f"{path}: not CSV: {error}") from None
+
+
+def _parquet(path: Path) -> Iterator[_Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except OSError as error:
+        raise UsageError(f"the durations {path} cannot be read: {error.strerror or error}") from None
+    except pa.ArrowException as error:
+        raise UsageError(f"{path}: not Parquet: {str(error).splitlines()[0]}") from None
+    yield _Row(str(path), dict.fromkeys(table.column_names, ""))
+    for index, row in enumerate(table.to_pylist(), 1):
+        yield _Row(f"{path}, row {index}", {name: _text(value) for name, value in row.items()})
+
+
+def _text(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return str(value)
+
+
+def _key(row: Measured | Subject, fields: Iterable[str]) -> Key:
+    return tuple(getattr(row, name) for name in fields)
+
+
+def said(row: Measured) -> str:
+    """What a row is of, in words."""
+    return ", ".join(f"{name} {getattr(row, name)}" for name in row.fields)

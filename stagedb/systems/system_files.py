@@ -1,0 +1,194 @@
+"""Where systems come from: the presets that ship with stagedb, and files of one's own. See docs/systems.md."""
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from fractions import Fraction
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from stagedb.errors import UsageError
+from stagedb.systems.algorithms import HARDWARE
+from stagedb.systems.strict_yaml import Value, compose
+from stagedb.systems.system import (
+    COMPUTE,
+    DTYPES,
+    FLAT,
+    KINDS,
+    STREAMS,
+    Accelerator,
+    Curve,
+    Dimension,
+    Number,
+    Overlap,
+    System,
+)
+
+DEFAULT = "h100"
+"""The preset that is taken where none is named."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ENDINGS = (".yaml", ".yml", ".json")
+_MAX_BYTES = 1 << 20
+_MOST_DIMENSIONS = 8
+
+
+@lru_cache(maxsize=1)
+def system_names() -> tuple[str, ...]:
+    """The names of the presets, alphabetically."""
+    found = (entry.name for entry in _presets().iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml")))
+
+
+def load_system(word: str | Path) -> System:
+    """The system of a preset's name, or of a file's path (YAML or JSON).
+
+    UsageError for unknown names (with the near ones), files that cannot be read, and, with file, line and key, for what
+    does not describe a system.
+    """
+    if isinstance(word, str) and word in system_names():
+        return _preset(word)
+    path = Path(word)
+    if isinstance(word, str) and path.name == word and path.suffix not in _ENDINGS and not path.is_file():
+        near = get_close_matches(word.lower(), system_names(), n=3, cutoff=0.4)
+        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        raise UsageError(
+            f"unknown system {word!r}{hint}: `stagedb systems` lists the presets, and the path of a system's file will "
+            "do too (--system)"
+        )
+    try:
+        if path.is_file() and path.stat().st_size > _MAX_BYTES:
+            raise UsageError(f"{path} describes no system: larger than {_MAX_BYTES} bytes")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the system {path} cannot be read: {error.strerror} (--system)") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"the system {path} is not UTF-8 text") from None
+    return parse_system(text, str(path))
+
+
+def parse_system(text: str, where: str = "the system") -> System:
+    """The system that a text describes. UsageError, naming `where`, line and key, where it describes none."""
+    fields = compose(text, where).mapping(("name", "sources", "accelerator", "network"), ("overlap",))
+    return System(
+        name=_name(fields["name"]),
+        sources=tuple(
+            each.text("a text that says where numbers come from")
+            for each in fields["sources"].items("a list of texts that say where the numbers come from")
+        ),
+        accelerator=_accelerator(fields["accelerator"]),
+        dimensions=_dimensions(fields["network"]),
+        overlap=_overlap(fields["overlap"]) if "overlap" in fields else Overlap(),
+    )
+
+
+@lru_cache(maxsize=32)
+def _preset(name: str) -> System:
+    entry = _presets() / f"{name}.yaml"
+    return parse_system(entry.read_text(encoding="utf-8"), entry.name)
+
+
+def _presets() -> Path:
+    return Path(str(files("stagedb.systems"))) / "presets"
+
+
+def _name(value: Value) -> str:
+    return value.text("letters, digits, '.', '_' and '-'", lambda text: _NAME.fullmatch(text) is not None)
+
+
+def _rate(value: Value, unit: str) -> Number:
+    takes = f"a number of {unit} above 0, or .inf"
+    return value.number(takes, lambda number: 0 < number <= 10**9, infinite=True)
+
+
+def _exact(value: Value, takes: str, most: int) -> Fraction:
+    return Fraction(value.number(takes, lambda number: 0 <= number <= most))
+
+
+def _accelerator(value: Value) -> Accelerator:
+    fields = value.mapping(("name", "peak", "memory", "launch"), ("efficiency",))
+    peak = fields["peak"].mapping((), DTYPES)
+    if not peak:
+        raise fields["peak"].wrong(f"TFLOP/s by dtype ({', '.join(DTYPES)}), at least one")
+    memory = fields["memory"].mapping(("bandwidth", "capacity"))
+    curves = fields["efficiency"].mapping((), ("matmul", "attention", "memory")) if "efficiency" in fields else {}
+    return Accelerator(
+        name=fields["name"].text("a text"),
+        # In one order, so that two files that say the same make the same system.
+        peak={dtype: _rate(peak[dtype], "TFLOP/s") for dtype in DTYPES if dtype in peak},
+        bandwidth=_rate(memory["bandwidth"], "GB/s"),
+        capacity=_rate(memory["capacity"], "GB"),
+        launch=_exact(fields["launch"], "a number of ns, 0 or more", 10**9),
+        matmul=_curve(curves, "matmul"),
+        attention=_curve(curves, "attention"),
+        memory=_curve(curves, "memory"),
+    )
+
+
+def _curve(curves: Mapping[str, Value], name: str) -> Curve:
+    if name not in curves:
+        return FLAT
+    value = curves[name]
+    takes = "a list of points [size, efficiency], such as [[1e6, 0.3], [1e9, 0.8]]"
+    points = []
+    for each in value.items(takes):
+        pair = each.items("a point [size, efficiency]")
+        if len(pair) != 2:
+            raise each.refused(f"{each.key} has {len(pair)} numbers: a point is [size, efficiency]")
+        size = pair[0].number("a size above 0", lambda number: number > 0)
+        share = pair[1].number("an efficiency above 0 and at most 1", lambda number: 0 < number <= 1)
+        points.append((Fraction(size), Fraction(share)))
+    try:
+        return Curve(tuple(points))
+    except UsageError as error:
+        raise value.refused(f"{value.key}: {error}") from None
+
+
+def _dimensions(value: Value) -> tuple[Dimension, ...]:
+    items = value.items("a list of network dimensions, innermost first")
+    if len(items) > _MOST_DIMENSIONS:
+        raise value.refused(f"{value.key} has {len(items)} dimensions: it takes at most {_MOST_DIMENSIONS}")
+    found = [_dimension(each, outermost=each is items[-1]) for each in items]
+    names = [each.name for each in found]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise items[at].refused(f"{items[at].key}.name is {name!r}, as another dimension's is")
+    return tuple(found)
+
+
+def _dimension(value: Value, *, outermost: bool) -> Dimension:
+    fields = value.mapping(
+        ("name", "kind", "bandwidth", "latency", *(() if outermost else ("size",))),
+        ("efficiency", "algorithms", *(("size",) if outermost else ())),
+    )
+    size = fields.get("size")
+    if size is None or (outermost and size.is_null):
+        places = None
+    else:
+        open_ = ", or null for as many as the job needs" if outermost else " (the outermost dimension's may be open)"
+        places = size.integer(f"a whole number of accelerators, at least 1{open_}", 1, 1 << 27)
+    return Dimension(
+        name=_name(fields["name"]),
+        size=places,
+        kind=fields["kind"].choice(KINDS),
+        bandwidth=_rate(fields["bandwidth"], "GB/s"),
+        latency=_exact(fields["latency"], "a number of ns, 0 or more", 10**9),
+        efficiency=_curve(fields, "efficiency"),
+        algorithms=_algorithms(fields["algorithms"]) if "algorithms" in fields else (),
+    )
+
+
+def _algorithms(value: Value) -> tuple[str, ...]:
+    named = {each.choice(HARDWARE) for each in value.items(f"a list of one or more of {', '.join(HARDWARE)}")}
+    # In one order, so that two files that say the same make the same system.
+    return tuple(name for name in HARDWARE if name in named)
+
+
+def _overlap(value: Value) -> Overlap:
+    fields = value.mapping((), ("compute", "streams"))
+    compute, streams = fields.get("compute"), fields.get("streams")
+    return Overlap(
+        compute.choice(COMPUTE) if compute is not None else Overlap().compute,
+        streams.choice(STREAMS) if streams is not None else Overlap().streams,
+    )

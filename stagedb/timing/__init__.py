@@ -1,0 +1,47 @@
+"""When every rank of a stored instance runs what on a system: lanes, timeline, critical path, what-ifs.
+
+A network connects all that an instance's rank classes issue. With durations of their ops it has a timeline;
+`step_times` computes critical path, slack and waits from it. `profile_job` does all of it on a system, figures of merit
+included.
+"""
+
+from stagedb.timing.critical_path import Legs, Path
+from stagedb.timing.figures_of_merit import Merit, merit_of
+from stagedb.timing.lane_network import Network, Reason, network_of
+from stagedb.timing.lanes import Lane
+from stagedb.timing.profile_recording import profile_id, record_profile
+from stagedb.timing.profile_request import Asked, StoredProfile, read_profile
+from stagedb.timing.step_profile import JobProfile, blocking_axes, profile_job
+from stagedb.timing.time_spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times
+from stagedb.timing.timeline import Timeline, run_step
+from stagedb.timing.whatif import Scaling, WhatIf, what_if
+
+__all__ = [
+    "Asked",
+    "JobProfile",
+    "Lane",
+    "LaneTimes",
+    "Legs",
+    "Merit",
+    "Network",
+    "NodeTimes",
+    "OpTimes",
+    "Path",
+    "Reason",
+    "Scaling",
+    "StepTimes",
+    "StoredProfile",
+    "TaskTimes",
+    "Timeline",
+    "WhatIf",
+    "blocking_axes",
+    "merit_of",
+    "network_of",
+    "profile_id",
+    "profile_job",
+    "read_profile",
+    "record_profile",
+    "run_step",
+    "step_times",
+    "what_if",
+]

@@ -1,0 +1,150 @@
+"""What decides how long a step takes: the longest chain through all lanes, and by how much all else may be late."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stagedb.timing.lane_network import Network, Reason
+from stagedb.timing.timeline import Timeline
+from stagedb.workload.instance_columns import Ints
+
+PARTS = ("kind", "axis", "phase", "stage", "class")
+"""By what the critical path can be taken apart."""
+
+
+@dataclass(frozen=True)
+class Legs:
+    """The critical path task by task: lane, task (index of its class's), start and finish [ns] of each leg.
+
+    first: the place of the leg's first node on the path.
+    """
+
+    first: Ints
+    lane: Ints
+    task: Ints
+    start: Ints
+    finish: Ints
+
+
+@dataclass(frozen=True)
+class Path:
+    """The critical path, from the begin of the step to its end: each node begins when the one before it ends.
+
+    node, start, finish [ns]: of each. reason: why it began no earlier (`Reason`). What a node waits for in another
+    lane, a message or a member of its group, stands before it.
+    """
+
+    network: Network
+    node: Ints
+    start: Ints
+    finish: Ints
+    reason: Ints
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    @property
+    def length(self) -> Ints:
+        """Nanoseconds of each node."""
+        return self.finish - self.start
+
+    @property
+    def lane(self) -> Ints:
+        """Of each node its lane."""
+        return self.network.lane[self.node]
+
+    @property
+    def task(self) -> Ints:
+        """Of each node its task, an index of its class's."""
+        return self.network.task[self.node]
+
+    @property
+    def op(self) -> Ints:
+        """Of each node its op, a row of its class's."""
+        return self.network.op[self.node]
+
+    def legs(self) -> Legs:
+        """What of the path lies in one task in a row, as one."""
+        lane, task = self.lane, self.task
+        fresh = np.ones(len(self), bool)
+        fresh[1:] = (lane[1:] != lane[:-1]) | (task[1:] != task[:-1])
+        firsts = np.flatnonzero(fresh)
+        lasts = np.append(firsts[1:], len(self)) - 1
+        return Legs(firsts, lane[firsts], task[firsts], self.start[firsts], self.finish[lasts])
+
+    def parts(self, by: str) -> Mapping[str, int]:
+        """Nanoseconds of the path by one of `PARTS`, the most first. What computes has no axis: it is told as such."""
+        found: dict[str, int] = {}
+        for lane, columns in zip(self.network.lanes, self.network.columns, strict=True):
+            here = self.lane == lane.number
+            took = np.bincount(self.op[here], self.length[here], len(columns.ops)).astype(np.int64)
+            names = {
+                "kind": columns.ops.kind,
+                "axis": tuple(axis or "compute" for axis in columns.ops.axis),
+                "phase": columns.ops.phase,
+            }.get(by) or (str(lane.stage if by == "stage" else lane.rank_class),) * len(columns.ops)
+            for op in np.flatnonzero(took).tolist():
+                found[names[op]] = found.get(names[op], 0) + int(took[op])
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+
+def slack(found: Timeline) -> Ints:
+    """By how many ns each event may take longer, or begin later, so that the step takes no longer.
+
+    It holds for one event at a time: several share what they have.
+    """
+    order = found.order
+    starts, before, took = order.starts.tolist(), order.before.tolist(), found.length.tolist()
+    late = [found.step] * len(took)
+    for event in reversed(order.events.tolist()):
+        begin = late[event] - took[event]
+        for each in before[starts[event] : starts[event + 1]]:
+            if late[each] > begin:
+                late[each] = begin
+    return np.array(late, np.int64) - found.finish
+
+
+def arrivals(found: Timeline) -> Ints:
+    """When each node was ready [ns]: what it waits for in its own lane, stream included, had ended.
+
+    It begins then, unless it waits for a message, or for members of its group.
+    """
+    order = found.order
+    own = order.reason != Reason.MESSAGE
+    ready = np.zeros(len(found.network), np.int64)
+    np.maximum.at(ready, order.target[own], found.finish[order.before[own]])
+    return ready
+
+
+def critical_path(found: Timeline) -> Path:
+    """One longest chain of a step; of several the one that ends with the earliest issued node of the first lane.
+
+    Where a node had to wait for several that ended together, it goes on through the first of: what the node needs, what
+    its stream was busy with, what another member of its group waited for.
+    """
+    order, net = found.order, found.network
+    starts, before, source, target, reason = (
+        each.tolist() for each in (order.starts, order.before, order.source, order.target, order.reason)
+    )
+    begun, ended, event_of = found.start.tolist(), found.finish.tolist(), net.event.tolist()
+    node = int(np.flatnonzero(found.finish[net.event] == found.step)[0]) if len(net) else -1
+    nodes, reasons = [], []
+    while node >= 0:
+        event = event_of[node]
+        start = begun[event]
+        best = (len(Reason), -1)
+        if start:
+            for edge in range(starts[event], starts[event + 1]):
+                if ended[before[edge]] == start:
+                    why = reason[edge] if target[edge] == node else Reason.MEMBER
+                    best = min(best, (why, edge))
+        nodes.append(node)
+        if best[1] < 0:
+            reasons.append(int(Reason.START))
+            break
+        reasons.append(int(best[0]))
+        node = source[best[1]]
+    chosen = np.array(nodes[::-1], np.int64)
+    at = net.event[chosen]
+    return Path(net, chosen, found.start[at], found.finish[at], np.array(reasons[::-1], np.int64))

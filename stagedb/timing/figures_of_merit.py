@@ -1,0 +1,78 @@
+"""Figures of merit of a step: tokens and FLOPs a second, and how much of the accelerators' peak that is."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from stagedb.plans import Plan
+from stagedb.systems import System
+from stagedb.timing.time_spent import StepTimes
+from stagedb.workload.instance_columns import COMPUTE
+
+SECOND = 10**9
+"""Nanoseconds."""
+
+RECOMPUTE = "recompute"
+"""The phase whose FLOPs a model does not ask for."""
+
+
+@dataclass(frozen=True)
+class Merit:
+    """How good a step is. step: ns. tokens: of all sequences of a step.
+
+    model_flops: of all ranks in a step, recomputing left out; hardware_flops: with it. dtype: the format that most
+    FLOPs are computed in, by its name in a system's file; None where there are none. peak: FLOP/s of one accelerator
+    for it. mfu, hfu: FLOPs over what all accelerators' peak would do in the step; None without a finite peak, and for
+    a step of no time. The rates too are None for a step of no time.
+    """
+
+    step: int
+    world: int
+    tokens: int
+    tokens_per_second: float | None
+    tokens_per_second_per_accelerator: float | None
+    model_flops: int
+    hardware_flops: int
+    dtype: str | None
+    peak: float | None
+    mfu: float | None
+    hfu: float | None
+
+
+def merit_of(times: StepTimes, system: System) -> Merit:
+    """The figures of a step on a system."""
+    workload = times.network.workload
+    plan, world = Plan.from_mapping(workload.plan), len(workload.ranks)
+    formats: Counter[str] = Counter()
+    hardware = recomputed = 0
+    for lane, columns, spent in zip(times.network.lanes, times.network.columns, times.lanes, strict=True):
+        ops = columns.ops
+        for op in np.flatnonzero((ops.type == COMPUTE) & (ops.flops > 0)).tolist():
+            flops = int(ops.flops[op]) * int(spent.ops.runs[op]) * lane.ranks
+            hardware += flops
+            recomputed += flops if ops.phase[op] == RECOMPUTE else 0
+            formats["fp8" if ops.dtype[op].startswith("fp8") else ops.dtype[op]] += flops
+    dtype = max(sorted(formats), key=formats.__getitem__, default=None)
+    peak = None if dtype is None else system.accelerator.peak.get(dtype)
+    tokens = plan.batch * plan.seq_len
+    step = times.step
+    capacity = None
+    if peak is not None and peak != math.inf and step:
+        capacity = Fraction(peak) * 1000 * step * world  # a TFLOP/s is a thousand FLOPs a nanosecond
+    model = hardware - recomputed
+    return Merit(
+        step=step,
+        world=world,
+        tokens=tokens,
+        tokens_per_second=tokens * SECOND / step if step else None,
+        tokens_per_second_per_accelerator=tokens * SECOND / (step * world) if step else None,
+        model_flops=model,
+        hardware_flops=hardware,
+        dtype=dtype,
+        peak=None if peak is None or peak == math.inf else float(peak) * 1e12,
+        mfu=None if capacity is None else float(model / capacity),
+        hfu=None if capacity is None else float(hardware / capacity),
+    )

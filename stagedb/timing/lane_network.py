@@ -1,0 +1,301 @@
+"""The nodes of all lanes and what each of them waits for: what a clock runs over.
+
+An event begins and ends at once for all that take part in it: a node of one lane, or the call of a collective for its
+members in several lanes. A message is two events: what sends takes time, what receives ends when it has arrived.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.systems import Dimension
+from stagedb.timing.lanes import Lane, find_lanes
+from stagedb.workload.instance_columns import (
+    COLLECTIVE,
+    COMPUTE,
+    LIMIT,
+    RECV,
+    SEND,
+    TASK_KINDS,
+    ClassColumns,
+    Ints,
+    Workload,
+)
+from stagedb.workload.issue_order import CTRL_DEPS, sequence
+from stagedb.workload.issue_order import Sequence as Nodes
+
+STREAMS = ("one", "axis")
+"""How collectives and sends are put on streams: all of a rank on one, or those of each mesh axis on their own."""
+
+COMPUTE_STREAM, NO_STREAM = 0, -1
+"""Streams of a lane: computing is the first, receiving has none, communication the others."""
+
+
+class Reason(IntEnum):
+    """Why a node began when it did, and no earlier."""
+
+    START = 0
+    """It begins the step."""
+    DEPENDENCY = 1
+    """It reads, or must come after, what another node of its lane ended then."""
+    STREAM = 2
+    """Its stream was busy with the node before it until then."""
+    MEMBER = 3
+    """A member of its group, in another lane, came no earlier."""
+    MESSAGE = 4
+    """What it receives was under way until then."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Nodes lane by lane in issue order, as columns, and the edges between them.
+
+    lane, task (index in the class's tasks), op (row of the class's ops), type (index of `columns.TYPES`), stream: of
+    each node. event: of each node its event; the events of a lane's nodes of one stream ascend in issue order.
+    place: of each node of a communication stream its place there. source, target, reason: an edge says that what
+    `target` takes part in begins after `source` has ended. firsts: each lane's first node, and the number of nodes.
+    streams: names of a lane's streams.
+    """
+
+    workload: Workload
+    lanes: tuple[Lane, ...]
+    columns: tuple[ClassColumns, ...]
+    streams: tuple[str, ...]
+    firsts: Ints
+    lane: Ints
+    task: Ints
+    op: Ints
+    type: Ints
+    stream: Ints
+    place: Ints
+    event: Ints
+    events: int
+    source: Ints
+    target: Ints
+    reason: Ints
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    def node(self, lane: int, task: int, op: int) -> int:
+        """The node of an op in a task of a lane. Raises UsageError where that task does not run it."""
+        begin, end = int(self.firsts[lane]), int(self.firsts[lane + 1])
+        found = np.flatnonzero((self.task[begin:end] == task) & (self.op[begin:end] == op))
+        if not len(found):
+            raise UsageError(f"task {task} of lane {lane} does not run op {op}")
+        return begin + int(found[0])
+
+    def lengths(self, durations: Sequence[Ints], delays: Mapping[int, int] | None = None) -> Ints:
+        """How long each event takes [ns].
+
+        durations: of each lane, of each op of its class in ns; those of what receives are not looked at. delays: of
+        some nodes, how many ns more they take. A collective takes as long as the member that takes longest, and is
+        delayed as much as the member that is delayed most. Raises ValueError where a lane's durations are not one
+        integer an op, 0 or more.
+        """
+        took = np.zeros(len(self), np.int64)
+        for lane, columns, given in zip(self.lanes, self.columns, durations, strict=True):
+            if given.shape != (len(columns.ops),) or not np.issubdtype(given.dtype, np.integer):
+                raise ValueError(
+                    f"class {columns.number} has {len(columns.ops)} ops: their durations are as many int64"
+                )
+            if (given < 0).any():
+                raise ValueError(f"class {columns.number} has ops that take less than nothing")
+            at = slice(int(self.firsts[lane.number]), int(self.firsts[lane.number + 1]))
+            took[at] = given[self.op[at]]
+        took[self.type == RECV] = 0
+        found, more = np.zeros((2, self.events), np.int64)
+        np.maximum.at(found, self.event, took)
+        for node, delay in (delays or {}).items():
+            more[self.event[node]] = max(more[self.event[node]], delay)
+        length: Ints = found + more
+        return length
+
+    def say(self, node: int) -> str:
+        """A node in words."""
+        lane, columns = self.lanes[self.lane[node]], self.columns[self.lane[node]]
+        kind, microbatch = (int(each[self.task[node]]) for each in (columns.tasks.kind, columns.tasks.microbatch))
+        task = "the step" if TASK_KINDS[kind] == "step" else f"{TASK_KINDS[kind]} of micro-batch {microbatch}"
+        return f"{columns.ops.name[self.op[node]]} in {task} on stage {lane.stage} (class {columns.number})"
+
+
+def network_of(workload: Workload, streams: str = "one", dimensions: Sequence[Dimension] = ()) -> Network:
+    """Lay out all classes of an instance and connect them.
+
+    streams: one of `STREAMS`. dimensions: of the network that the ranks stand in, with their sizes; without any they
+    stand alike, and what they send takes equally long.
+
+    Raises StagedbError where collectives or messages of two classes do not fit together.
+    """
+    if streams not in STREAMS:
+        raise UsageError(f"streams are {' or '.join(STREAMS)}, not {streams!r}")
+    lanes = find_lanes(workload, dimensions)
+    by_number = {each.number: each for each in workload.classes}
+    columns = tuple(by_number[lane.rank_class] for lane in lanes)
+    axes = sorted({axis for each in columns for axis in each.ops.axis if axis}) if streams == "axis" else ["all"]
+    parts = {each.number: _Part.of(each, sequence(each), axes) for each in workload.classes}
+    of_lane = [parts[lane.rank_class] for lane in lanes]
+    firsts = np.concatenate([[0], np.cumsum([len(part.task) for part in of_lane])]).astype(np.int64)
+
+    def joined(name: str) -> Ints:
+        return np.concatenate([getattr(part, name) for part in of_lane])
+
+    lane = np.repeat(np.arange(len(lanes)), np.diff(firsts))
+    shift = np.repeat(firsts[:-1], [len(part.source) for part in of_lane])
+    event = _events(lanes, of_lane, columns, firsts)
+    sends, receives = _messages(lanes, of_lane, columns, firsts)
+    return Network(
+        workload=workload,
+        lanes=lanes,
+        columns=columns,
+        streams=("compute", *axes),
+        firsts=firsts,
+        lane=lane,
+        task=joined("task"),
+        op=joined("op"),
+        type=joined("type"),
+        stream=joined("stream"),
+        place=joined("place"),
+        event=event,
+        events=int(event.max(initial=-1)) + 1,
+        source=np.concatenate([joined("source") + shift, sends]),
+        target=np.concatenate([joined("target") + shift, receives]),
+        reason=np.concatenate([joined("reason"), np.full(len(sends), Reason.MESSAGE)]).astype(np.int64),
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The nodes and edges of a class, numbered from 0."""
+
+    task: Ints
+    op: Ints
+    type: Ints
+    stream: Ints
+    place: Ints
+    source: Ints
+    target: Ints
+    reason: Ints
+
+    @classmethod
+    def of(cls, columns: ClassColumns, nodes: Nodes, axes: Sequence[str]) -> "_Part":
+        counts = np.array([len(layout.ops) for layout in nodes.layouts], np.int64)[nodes.layout]
+        task = np.repeat(np.arange(len(counts)), counts)
+        op = np.concatenate([nodes.layouts[layout].ops for layout in nodes.layout.tolist()])
+        kind = columns.ops.type[op]
+        number = {axis: index for index, axis in enumerate(axes, 1)}
+        stream_of = np.array([number.get(axis, 1) for axis in columns.ops.axis], np.int64)
+        stream = np.select([kind == COMPUTE, kind == RECV], [COMPUTE_STREAM, NO_STREAM], stream_of[op])
+        source, target, control = _edges(nodes)
+        # The chain over all that communicates is there for readers of traces; its part of each stream is put back.
+        chain = np.zeros(len(op), np.int64)
+        communicates = np.flatnonzero(stream > COMPUTE_STREAM)
+        chain[communicates] = np.arange(1, len(communicates) + 1)
+        linked = control & (chain[source] > 0) & (chain[target] == chain[source] + 1)
+        limits = columns.edges.kind == LIMIT
+        wanted = columns.edges.source[limits] * len(columns.ops) + columns.edges.target[limits]
+        kept = ~linked | np.isin(op[source] * len(columns.ops) + op[target], wanted)
+        order = communicates[np.argsort(stream[communicates], kind="stable")]
+        follows = np.flatnonzero(stream[order[1:]] == stream[order[:-1]])
+        place = np.zeros(len(op), np.int64)
+        place[order] = np.arange(len(order))
+        reasons = np.repeat([Reason.DEPENDENCY, Reason.STREAM], [int(kept.sum()), len(follows)])
+        return cls(
+            task,
+            op,
+            kind,
+            stream,
+            place,
+            np.concatenate([source[kept], order[follows]]),
+            np.concatenate([target[kept], order[follows + 1]]),
+            reasons.astype(np.int64),
+        )
+
+
+def _edges(nodes: Nodes) -> tuple[Ints, Ints, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Every dependency of every node (from 0): source, target, and whether it is one of control."""
+    sources, targets, controls = [], [], []
+    for number, layout in enumerate(nodes.layouts):
+        tasks = np.flatnonzero(nodes.layout == number)
+        before = nodes.sources[np.ix_(tasks, layout.ref)]
+        sources.append((nodes.base[before] - 1 + layout.offset).reshape(-1))
+        targets.append((nodes.base[tasks][:, None] - 1 + layout.row).reshape(-1))
+        controls.append(np.tile(layout.field == CTRL_DEPS, len(tasks)))
+    return np.concatenate(sources), np.concatenate(targets), np.concatenate(controls)
+
+
+def _events(lanes: Sequence[Lane], parts: Sequence[_Part], columns: Sequence[ClassColumns], firsts: Ints) -> Ints:
+    """Of each node its event: the k-th call in a group is one for its members of all lanes."""
+    first = np.arange(int(firsts[-1]))
+    axes = sorted({axis for lane in lanes for axis in lane.members} | {axis for c in columns for axis in c.ops.axis})
+    for axis in axes:
+        calls = {}
+        for lane, part, each in zip(lanes, parts, columns, strict=True):
+            on_axis = (each.ops.type == COLLECTIVE) & np.array([name == axis for name in each.ops.axis], bool)
+            calls[lane.number] = np.flatnonzero(on_axis[part.op])
+            if len(calls[lane.number]) and axis not in lane.members:
+                raise StagedbError(f"class {each.number} has collectives on axis {axis}, along which it has no group")
+        for lane in lanes:
+            group = lane.members.get(axis, (lane.number,))
+            if len(group) < 2 or group[0] == lane.number:
+                continue
+            mine, theirs = calls[lane.number], calls[group[0]]
+            if _said(columns[lane.number], parts[lane.number], mine) != _said(
+                columns[group[0]], parts[group[0]], theirs
+            ):
+                raise StagedbError(
+                    f"classes {lane.rank_class} and {lanes[group[0]].rank_class} share groups of axis {axis} and issue "
+                    "different collectives there: the instance is broken; remove it with `stagedb rm` and make it again"
+                )
+            first[firsts[lane.number] + mine] = firsts[group[0]] + theirs
+    found: Ints = np.unique(first, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return found
+
+
+def _said(columns: ClassColumns, part: _Part, calls: Ints) -> list[tuple[str, int]]:
+    return [(columns.ops.kind[op], int(columns.ops.size[op])) for op in part.op[calls].tolist()]
+
+
+def _messages(
+    lanes: Sequence[Lane], parts: Sequence[_Part], columns: Sequence[ClassColumns], firsts: Ints
+) -> tuple[Ints, Ints]:
+    """Nodes that send, and for each the node that receives: k-th to k-th of a tag between two lanes."""
+    sent, received = (_ends(lanes, parts, columns, firsts, type_) for type_ in (SEND, RECV))
+    if sent.shape != received.shape or (sent[:, 1:] != received[:, 1:]).any():
+        both = [{tuple(row) for row in each[:, 1:3].tolist()} for each in (sent, received)]
+        wrong = sorted(both[0] ^ both[1]) or [(int(sent[0, 1]), int(sent[0, 2]))]
+        source, target = (lanes[number] for number in wrong[0])
+        raise StagedbError(
+            f"what stage {source.stage} (class {source.rank_class}) sends is not what stage {target.stage} (class "
+            f"{target.rank_class}) receives: the instance is broken; remove it with `stagedb rm` and make it again"
+        )
+    return sent[:, 0], received[:, 0]
+
+
+def _ends(
+    lanes: Sequence[Lane], parts: Sequence[_Part], columns: Sequence[ClassColumns], firsts: Ints, type_: int
+) -> Ints:
+    """One end of every message, a row each: node, lane that sends, lane that receives, hop, tag and size; sorted.
+
+    The hop is to the stage (1) or the rank of a ring (2) after or, with a minus, before the sender.
+    """
+    rows = []
+    for lane, part, each in zip(lanes, parts, columns, strict=True):
+        at = np.flatnonzero(part.type == type_)
+        op = part.op[at]
+        hop = each.ops.towards[op] if type_ == SEND else -each.ops.towards[op]
+        ring, onwards = each.ops.rings[op], (hop > 0) == (type_ == SEND)
+        other = np.where(
+            ring,
+            np.where(onwards, lane.ring_next, lane.ring_previous),
+            np.where(onwards, lane.next, lane.previous),
+        )
+        mine = np.full(len(at), lane.number)
+        ends = (mine, other) if type_ == SEND else (other, mine)
+        tag = each.tasks.tags[part.task[at]] + each.ops.tags(each.tasks)[op]
+        rows.append(np.stack([firsts[lane.number] + at, *ends, hop * (1 + ring), tag, each.ops.size[op]], axis=1))
+    found = np.concatenate(rows).astype(np.int64)
+    return found[np.lexsort((found[:, 0], found[:, 4], found[:, 3], found[:, 2], found[:, 1]))]

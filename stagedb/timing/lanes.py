@@ -1,0 +1,143 @@
+"""Which ranks keep the same time: those of one class and stage, whose groups and neighbours are of the same kinds.
+
+So are they told apart by where they stand in a network: a class's messages take longer where they leave a node.
+
+A class may serve several stages, which do the same at other times. So what is timed is a lane: once, however many
+ranks it has.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stagedb.systems import Dimension
+from stagedb.timing.network_position import standing
+from stagedb.workload.instance_columns import Groups, Ints, Workload
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Ranks that run everything at the same time; the smallest, `rank`, speaks for all `ranks` of them.
+
+    rank_class: their class's number. next, previous: the lanes of the ranks beside them in the pipeline (around its
+    ends). ring_next, ring_previous: those beside them on a ring of cp. members: by axis, the lanes that its groups have
+    members in, itself among them, in ascending order.
+    """
+
+    number: int
+    rank_class: int
+    stage: int
+    rank: int
+    ranks: int
+    next: int
+    previous: int
+    ring_next: int
+    ring_previous: int
+    members: Mapping[str, tuple[int, ...]]
+
+
+def find_lanes(workload: Workload, network: Sequence[Dimension] = ()) -> tuple[Lane, ...]:
+    """The lanes of an instance, in the order of their first ranks.
+
+    network: the dimensions of the network that the ranks stand in, with their sizes; without any they stand alike.
+    Ranks of one class and stage are told apart as far as their groups and neighbours stand differently, as their
+    groups' members or their neighbours are told apart, and so on until nothing tells two ranks of a lane apart.
+    """
+    ranks, stage, members = workload.ranks, stages_of(workload), _members_by_axis(workload)
+    label = _numbers(workload, network, stage, members)
+    firsts = np.unique(label, return_index=True)[1]
+    counts = np.bincount(label)
+    lanes = []
+    for number, rank in enumerate(firsts.tolist()):
+        groups = {axis: _group(each, rank) for axis, each in members.items()}
+        lanes.append(
+            Lane(
+                number,
+                int(ranks.number[rank]),
+                int(stage[rank]),
+                rank,
+                int(counts[number]),
+                int(label[ranks.next[rank]]),
+                int(label[ranks.previous[rank]]),
+                int(label[ranks.ring_next[rank]]),
+                int(label[ranks.ring_previous[rank]]),
+                {axis: tuple(np.unique(label[group]).tolist()) for axis, group in groups.items() if len(group)},
+            )
+        )
+    return tuple(lanes)
+
+
+def lane_numbers(workload: Workload, network: Sequence[Dimension] = ()) -> Ints:
+    """For every rank the number of its lane: see `find_lanes`."""
+    return _numbers(workload, network, stages_of(workload), _members_by_axis(workload))
+
+
+def _numbers(workload: Workload, network: Sequence[Dimension], stage: Ints, members: Mapping[str, Ints]) -> Ints:
+    ranks = workload.ranks
+    placed = [standing(workload, members, network)] if network else []
+    label = _dense(np.concatenate([np.stack([ranks.number, stage], axis=1), *placed], axis=1))
+    while True:
+        met = {axis: _met(label, each) for axis, each in members.items()}
+        beside = [label[each] for each in (ranks.next, ranks.previous, ranks.ring_next, ranks.ring_previous)]
+        finer = _dense(np.stack([label, *beside, *met.values()], axis=1))
+        if finer.max(initial=0) == label.max(initial=0):
+            break
+        label = finer
+    firsts = np.unique(label, return_index=True)[1]
+    # Numbers in the order of their first ranks.
+    numbers: Ints = np.argsort(np.argsort(firsts))[label]
+    return numbers
+
+
+def _members_by_axis(workload: Workload) -> dict[str, Ints]:
+    return {axis: _members(workload.groups, axis) for axis in sorted(set(workload.groups.axis))}
+
+
+def stages_of(workload: Workload) -> Ints:
+    """Each rank's pipeline stage, from its number in the mesh."""
+    axes = list(workload.plan["rank_order"])
+    at = axes.index("pp")
+    stride = int(np.prod(workload.degrees[:at], dtype=np.int64))
+    stage: Ints = np.arange(len(workload.ranks)) // stride % workload.degrees[at]
+    return stage
+
+
+def _members(groups: Groups, axis: str) -> Ints:
+    """The ranks of an axis's groups, a row a group; short rows repeat their first rank."""
+    chosen = np.flatnonzero(np.array([each == axis for each in groups.axis], bool))
+    sizes = groups.sizes[chosen]
+    column = np.arange(int(sizes.max()))
+    starts = (np.cumsum(groups.sizes) - groups.sizes)[chosen]
+    rows: Ints = groups.ranks[starts[:, None] + np.where(column < sizes[:, None], column, 0)]
+    return rows
+
+
+def _met(label: Ints, members: Ints) -> Ints:
+    """For each rank a number for the set of labels in its group; -1 where it has no group."""
+    labels = np.sort(label[members], axis=1)
+    labels[:, 1:][labels[:, 1:] == labels[:, :-1]] = -1
+    labels.sort(axis=1)
+    found = np.full(len(label), -1, np.int64)
+    found[members] = _dense(labels)[:, None]
+    return found
+
+
+def group_of(groups: Groups, axis: str, rank: int) -> tuple[int, ...]:
+    """The ranks of the group on an axis that a rank is in, ascending."""
+    return tuple(np.unique(_group(_members(groups, axis), rank)).tolist())
+
+
+def _group(members: Ints, rank: int) -> Ints:
+    rows = np.flatnonzero((members == rank).any(axis=1))
+    return members[rows[0]] if len(rows) else np.zeros(0, np.int64)
+
+
+def _dense(rows: Ints) -> Ints:
+    """Equal rows have equal numbers, from 0."""
+    order = np.lexsort(rows.T)
+    fresh = np.zeros(len(rows), np.int64)
+    fresh[1:] = (rows[order[1:]] != rows[order[:-1]]).any(axis=1)
+    found = np.empty(len(rows), np.int64)
+    found[order] = np.cumsum(fresh)
+    return found

@@ -1,0 +1,84 @@
+"""How ranks stand in a network, as far as their time depends on it: where their groups are, what their messages cross.
+
+Ranks of one class do the same, but a group of neighbours is in one node for some of them and not for others.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from stagedb.systems import Dimension, Placement, crossed, place
+from stagedb.workload.instance_columns import COLLECTIVE, SEND, Ints, Ops, Workload
+
+BESIDE = {(False, 1): "next", (False, -1): "previous", (True, 1): "ring_next", (True, -1): "ring_previous"}
+"""Columns of a workload's ranks: the other end of a message, by whether it goes round a ring, and which way."""
+
+NOWHERE = -1
+"""Of what a rank's class does not send."""
+
+
+def standing(workload: Workload, members: Mapping[str, Ints], network: Sequence[Dimension]) -> Ints:
+    """A row of numbers for each rank: equal for ranks of one class whose collectives and messages cross the same.
+
+    members: by axis, the ranks of its groups, a row a group. network: its dimensions, with their sizes. Raises
+    UsageError where the network has no place for a rank.
+    """
+    ranks, sizes = workload.ranks, [each.size or 1 for each in network]
+    of_class = {each.number: _sent(each.ops) for each in workload.classes}
+    found = []
+    for what in sorted({what for sent in of_class.values() for what in sent}, key=str):
+        senders = np.isin(ranks.number, [number for number, sent in of_class.items() if what in sent])
+        if isinstance(what, str):
+            crossing = _placements(members[what], sizes, len(ranks))
+        else:
+            crossing = _crossings(getattr(ranks, BESIDE[what]), network, sizes)
+        found.append(np.where(senders, crossing, NOWHERE))
+    return np.stack(found, axis=1) if found else np.full((len(ranks), 1), NOWHERE)
+
+
+def _sent(ops: Ops) -> set[str | tuple[bool, int]]:
+    """Axes of a class's collectives, and the ways that its messages go."""
+    axes = {ops.axis[op] for op in np.flatnonzero(ops.type == COLLECTIVE).tolist()}
+    rings, towards = ops.rings.tolist(), ops.towards.tolist()
+    return axes | {(rings[op], towards[op]) for op in np.flatnonzero(ops.type == SEND).tolist()}
+
+
+def _placements(rows: Ints, sizes: Sequence[int], world: int) -> Ints:
+    """For each rank the number of its group's placement."""
+    rows = np.sort(rows, axis=1)
+    alike, which = _shifted(np.concatenate([rows[:, :1], rows - rows[:, :1]], axis=1), sizes)
+    numbers: dict[Placement, int] = {}
+    placed = [place(np.unique(rows[at]).tolist(), sizes) for at in alike.tolist()]
+    of_alike = np.array([numbers.setdefault(each, len(numbers)) for each in placed], np.int64)
+    found = np.full(world, NOWHERE, np.int64)
+    found[rows] = of_alike[which, None]
+    return found
+
+
+def _crossings(targets: Ints, network: Sequence[Dimension], sizes: Sequence[int]) -> Ints:
+    """For each rank a number for the dimension between it and its target, and how many links lie there along a ring."""
+    sources = np.arange(len(targets))
+    alike, which = _shifted(np.stack([sources, targets - sources], axis=1), sizes)
+    numbers: dict[tuple[int, int], int] = {}
+    of_alike = []
+    for source, target in zip(alike.tolist(), targets[alike].tolist(), strict=True):
+        if source == target:
+            of_alike.append(NOWHERE)
+            continue
+        dimension, apart = crossed(source, target, sizes)
+        links = network[dimension].hops(apart)
+        of_alike.append(numbers.setdefault((dimension, links), len(numbers)))
+    found: Ints = np.array(of_alike, np.int64)[which]
+    return found
+
+
+def _shifted(rows: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
+    """Rows that stand alike, as they are the same but for whole places of the outermost dimension.
+
+    rows: a rank, and how far others are from it. Returns the index of one row of each sort, and each row's sort.
+    """
+    rows = rows.copy()
+    rows[:, 0] %= math.prod(sizes[:-1])
+    _, one, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return one, which.reshape(-1)

@@ -1,0 +1,215 @@
+"""How long everything takes that an instance's lanes run: its ops' work, collectives and messages, costed on a system.
+
+A class's ops take equally long on all of its ranks but for where their groups and neighbours stand; so durations are a
+lane's. What was measured takes the model's place.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stagedb.errors import UsageError
+from stagedb.systems import (
+    Costs,
+    Coverage,
+    Dimension,
+    Durations,
+    Measured,
+    Placement,
+    Subject,
+    System,
+    Timed,
+    Transfer,
+    Wires,
+    Work,
+)
+from stagedb.systems.measured_durations import said
+from stagedb.timing.lanes import Lane, group_of, lane_numbers
+from stagedb.timing.network_position import BESIDE
+from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
+
+NOTHING = Timed(0, "")
+"""Of what receives: it takes no time, its message does."""
+
+
+LONGEST_RUN = 1 << 60
+"""ns that one run of an op may take: 36 years."""
+
+
+def whole_ns(took: Sequence[int], columns: ClassColumns) -> Ints:
+    """Durations of a class's ops as a column [ns]. UsageError for one that is longer than `LONGEST_RUN`."""
+    for op, ns in enumerate(took):
+        if ns > LONGEST_RUN:
+            raise UsageError(
+                f"one run of {columns.ops.name[op]} takes more than 36 years, longer than stagedb counts: look "
+                "for it in the system's file (--system), the measured durations and the scalings"
+            )
+    return np.array(took, np.int64)
+
+
+@dataclass(frozen=True)
+class LaneDurations:
+    """Of each op of a lane's class: `ns`, what says so (`Timed.rule`, `Timed.dimension`), what it sends (`wires`)."""
+
+    ns: Ints
+    rule: tuple[str, ...]
+    dimension: tuple[str | None, ...]
+    wires: tuple[Wires, ...]
+
+
+@dataclass(frozen=True)
+class JobDurations:
+    """Of all lanes; and how much of it was measured, counted as often as it runs."""
+
+    lanes: tuple[LaneDurations, ...]
+    coverage: Coverage
+    unmatched: tuple[Measured, ...] = ()
+    """Measured rows that are of nothing that runs here."""
+
+    @property
+    def ns(self) -> tuple[Ints, ...]:
+        """What a clock runs on."""
+        return tuple(lane.ns for lane in self.lanes)
+
+
+def time_ops(
+    workload: Workload, lanes: Sequence[Lane], system: System, measured: Durations | None = None
+) -> JobDurations:
+    """The durations of an instance's ops on a system.
+
+    Raises UsageError where the system's network is too small for the job, or has no rate for a format that FLOPs are
+    computed in; and where two measured rows are equally much of one op.
+    """
+    costs = Costs(system, len(workload.ranks))
+    by_number = {each.number: each for each in workload.classes}
+    spoken = _spoken_for(workload, lanes, measured, costs.network)
+    pairs: list[tuple[Timed, Timed, int]] = []
+    rows = []
+    matched: set[Measured | None] = set()
+    for lane in lanes:
+        columns = by_number[lane.rank_class]
+        stands = _Stands.of(workload, lane, columns, costs)
+        modelled = [_model(costs, columns, op, stands) for op in range(len(columns.ops))]
+        taken = modelled
+        if measured is not None:
+            subjects = _subjects(columns, spoken[lane.number])
+            taken = [_taken(measured, subject, model) for subject, model in zip(subjects, modelled, strict=True)]
+            matched |= {measured.find(subject) for subject in subjects if subject is not None}
+        rows.append(
+            LaneDurations(
+                whole_ns([each.ns for each in taken], columns),
+                tuple(each.rule for each in taken),
+                tuple(each.dimension for each in taken),
+                tuple(each.wires for each in taken),
+            )
+        )
+        runs = _runs(columns)
+        pairs += [
+            (model, take, runs[op] * lane.ranks)
+            for op, (model, take) in enumerate(zip(modelled, taken, strict=True))
+            if columns.ops.type[op] != RECV
+        ]
+    unmatched = () if measured is None else tuple(row for row in measured.rows if row not in matched)
+    if measured is not None and len(unmatched) == len(measured.rows):
+        raise UsageError(f"the measured durations are of nothing that runs here: {_no_match(workload, unmatched[0])}")
+    return JobDurations(tuple(rows), Coverage.of(pairs), unmatched)
+
+
+@dataclass(frozen=True)
+class _Stands:
+    """Where a lane's groups stand, by axis, and the ranks at the other ends of its messages.
+
+    These are by whether the message is around a ring, and by direction.
+    """
+
+    rank: int
+    groups: Mapping[str, Placement]
+    peers: Mapping[tuple[bool, int], int]
+
+    @classmethod
+    def of(cls, workload: Workload, lane: Lane, columns: ClassColumns, costs: Costs) -> "_Stands":
+        ops, ranks = columns.ops, workload.ranks
+        axes = sorted({ops.axis[op] for op in np.flatnonzero(ops.type == COLLECTIVE).tolist()})
+        groups = {axis: costs.placement(group_of(workload.groups, axis, lane.rank)) for axis in axes}
+        peers = {which: int(getattr(ranks, name)[lane.rank]) for which, name in BESIDE.items()}
+        return cls(lane.rank, groups, peers)
+
+
+def _model(costs: Costs, columns: ClassColumns, op: int, stands: _Stands) -> Timed:
+    ops = columns.ops
+    kind = int(ops.type[op])
+    if kind == COMPUTE:
+        return costs.work(Work(ops.kind[op], ops.dtype[op], int(ops.flops[op]), int(ops.bytes[op])))
+    if kind == COLLECTIVE:
+        timed = costs.placed(ops.kind[op], int(ops.size[op]), stands.groups[ops.axis[op]])
+        if ops.kind[op] == "all_to_all" and ops.result[op] > ops.size[op]:
+            # The fullest of unevenly loaded experts take in more than each rank sends, and all wait for them.
+            return replace(timed, ns=costs.placed(ops.kind[op], int(ops.result[op]), stands.groups[ops.axis[op]]).ns)
+        return timed
+    if kind == RECV:
+        return NOTHING
+    target = stands.peers[bool(ops.rings[op]), int(ops.towards[op])]
+    return costs.transfer(Transfer(int(ops.size[op]), stands.rank, target))
+
+
+def _spoken_for(
+    workload: Workload, lanes: Sequence[Lane], measured: Durations | None, network: Sequence[Dimension]
+) -> list[int]:
+    """Of each lane the smallest rank that was measured on its own; without one, its first."""
+    ranks = [lane.rank for lane in lanes]
+    if measured is not None and measured.ranks:
+        numbers = lane_numbers(workload, network)
+        for rank in sorted(measured.ranks, reverse=True):
+            if rank < len(numbers):
+                ranks[numbers[rank]] = rank
+    return ranks
+
+
+def _subjects(columns: ClassColumns, rank: int) -> list[Subject | None]:
+    """Of each op what may have been measured, on a rank where ranks differ; None of what receives."""
+    ops = columns.ops
+    found: list[Subject | None] = []
+    for op in range(len(ops)):
+        computes = ops.type[op] == COMPUTE
+        subject = Subject(
+            name=ops.name[op],
+            kind=ops.kind[op],
+            flops=int(ops.flops[op]) if computes else None,
+            bytes=int(ops.bytes[op]) if computes else None,
+            message=None if computes else int(ops.size[op]),
+            rank=rank,
+        )
+        found.append(None if ops.type[op] == RECV else subject)
+    return found
+
+
+def _taken(measured: Durations, subject: Subject | None, model: Timed) -> Timed:
+    return model if subject is None else measured.time(subject, model)
+
+
+def _no_match(workload: Workload, row: Measured) -> str:
+    """A row that is of nothing, and what is near its words."""
+    text = f"{row.where} ({said(row)})"
+    for word in ("name", "kind"):
+        there = {each for columns in workload.classes for each in getattr(columns.ops, word)}
+        wanted = getattr(row, word)
+        if wanted is not None and wanted not in there:
+            near = difflib.get_close_matches(wanted, sorted(there), n=3)
+            hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(there)[:8])} …"
+            return f"{text}: no {word} is {wanted}; {hint}"
+    return text
+
+
+def _runs(columns: ClassColumns) -> list[int]:
+    """How often a rank runs each op in a step."""
+    ops, tasks = columns.ops, columns.tasks
+    count = np.zeros(len(ops), np.int64)
+    for kind, templates in RUNS.items():
+        for chunk in np.unique(tasks.chunk).tolist():
+            chosen = (tasks.kind == kind) & (tasks.chunk == chunk)
+            times = np.array([chosen.sum(), (chosen & tasks.first).sum(), (chosen & tasks.last).sum()], np.int64)
+            of = (ops.chunk == chunk) & np.isin(ops.template, templates)
+            count += np.where(of, times[ops.when], 0)
+    return [int(each) for each in count]

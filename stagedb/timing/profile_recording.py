@@ -1,0 +1,255 @@
+"""Profiles in the store: a step's lanes, ops, tasks and critical path as nodes beside the instance's.
+
+A profile's id is a digest of what it was made from, so the same twice is one. It is written under a lease, and seen
+when it is whole.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from stagedb.faults import fault_point
+from stagedb.store import Lease, Store, building, delete
+from stagedb.systems import Durations
+from stagedb.timing.critical_path_rows import Row, path_rows
+from stagedb.timing.step_profile import JobProfile
+from stagedb.timing.whatif import Scaling
+from stagedb.workload.instance_columns import STEP, TASK_KINDS, TEMPLATES
+
+FORMAT = 1
+"""Version of what a profile holds; part of its id."""
+
+AT_ONCE = 2_000
+"""Nodes that one transaction writes, about."""
+
+Progress = Callable[[int, int], None]
+
+
+def profile_id(job: JobProfile) -> str:
+    """The digest of all that a profile is made from: instance, system, measured durations, scalings, and what blocks.
+
+    Without anything that blocks it is what it was before there was such a word.
+    """
+    made_from = {
+        "format": str(FORMAT),
+        "instance": job.workload.instance,
+        "system": job.system.to_dict(),
+        "durations": _measured(job.measured),
+        "scalings": sorted(_spoken(each) for each in job.scalings),
+        **({"blocking": list(job.blocking)} if job.blocking else {}),
+    }
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def record_profile(
+    store: Store, job: JobProfile, name: str | None = None, progress: Progress = lambda done, of: None
+) -> tuple[str, bool]:
+    """Write a profile beside its instance. Returns its id, and whether this call wrote it.
+
+    The same again is the newest again, and keeps its name unless it is given another. One that another version wrote,
+    with another step or without what is sent into the network, is replaced. Progress is told how many of so many rows
+    are written. Raises StagedbError where the instance is not in the store, or is being deleted.
+    """
+    found = profile_id(job)
+    there = store.read("profile/figures", profile=found)
+    if there and there[0] != {**_figures(job), "name": there[0]["name"]}:
+        name = name or there[0]["name"]
+        delete(store, "Profile", found)
+    with building(store, "Profile", found, _properties(job, name)) as lease:
+        if lease is not None:
+            _Writing(store, lease, found, job, progress).run()
+    if lease is None:
+        store.write("profile/touch", profile=found, name=name)
+    return found, lease is not None
+
+
+def _figures(job: JobProfile) -> Row:
+    """What `profile/figures` tells of a profile that is as this one."""
+    dimensions = [each.name for each in job.system.dimensions]
+    return {"step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu, "dimensions": dimensions}
+
+
+def _properties(job: JobProfile, name: str | None) -> dict[str, Any]:
+    merit, coverage, system = job.merit, job.durations.coverage, job.system
+    bandwidth, rates = system.accelerator.bandwidth, [each.bandwidth for each in system.dimensions]
+    measured = _measured(job.measured)
+    return {
+        "instance": job.workload.instance,
+        "name": name,
+        "system": system.name,
+        "system_json": json.dumps(system.to_dict()),
+        "durations": None if measured is None else json.dumps(measured, sort_keys=True),
+        "scalings": sorted(_spoken(each) for each in job.scalings),
+        "blocking": list(job.blocking) or None,
+        "format": FORMAT,
+        "step": job.step,
+        "unscaled": job.unscaled,
+        "world": merit.world,
+        "tokens": merit.tokens,
+        "tokens_per_second": merit.tokens_per_second,
+        "tokens_per_second_per_accelerator": merit.tokens_per_second_per_accelerator,
+        "model_flops": float(merit.model_flops),
+        "hardware_flops": float(merit.hardware_flops),
+        "dtype": merit.dtype,
+        "peak": merit.peak,
+        "bandwidth": None if bandwidth == math.inf else float(bandwidth) * 1e9,
+        "dimensions": [each.name for each in system.dimensions],
+        # A list holds no nulls.
+        "dimension_bandwidths": [0.0 if rate == math.inf else float(rate) * 1e9 for rate in rates],
+        "mfu": merit.mfu,
+        "hfu": merit.hfu,
+        "measured_ops": coverage.share_of_ops,
+        "measured_time": coverage.share_of_time,
+    }
+
+
+def _measured(measured: Durations | None) -> list[dict[str, Any]] | None:
+    """Measured rows in an order of their own, without where they stood."""
+    if measured is None:
+        return None
+    rows = [{"ns": _exact(row.ns), **{name: getattr(row, name) for name in row.fields}} for row in measured.rows]
+    return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
+
+
+def _spoken(scaling: Scaling) -> str:
+    """A scaling as it can be said again, exactly."""
+    which = "" if scaling.which is None else f":{scaling.which}"
+    return f"{scaling.what}{which}={_exact(scaling.factor)}"
+
+
+def _exact(number: Fraction) -> str:
+    """As a decimal where that is exact and short, else as a quotient."""
+    decimal = f"{float(number):.9f}".rstrip("0").rstrip(".")
+    return decimal if Fraction(decimal) == number else str(number)
+
+
+@dataclass
+class _Writing:
+    """The statements of one profile, in the order in which they build on each other."""
+
+    store: Store
+    lease: Lease
+    profile: str
+    job: JobProfile
+    progress: Progress
+
+    def run(self) -> None:
+        lanes = [_lane(self.profile, self.job, lane.number) for lane in self.job.times.network.lanes]
+        path = path_rows(self.profile, self.job, lanes)
+        parts: dict[str, Sequence[Row]] = {
+            "lane_times": list(_lanes(self.profile, self.job, lanes)),
+            "op_times": list(_ops(self.profile, self.job)),
+            "task_times": list(_tasks(self.profile, self.job, lanes)),
+            "segments": path.segments,
+            "legs": path.legs,
+        }
+        named = {statement: {"profile": self.profile} for statement in ("lane_times", "segments", "legs")}
+        done, of = 0, sum(_size(row) for rows in parts.values() for row in rows)
+        for statement, rows in parts.items():
+            for batch in _batches(rows):
+                self.lease.renew()
+                self.store.write_rows(f"profile/{statement}", batch, **named.get(statement, {}))
+                done += sum(map(_size, batch))
+                self.progress(done, of)
+            fault_point(f"profile.{statement}")
+        if path.legs:
+            self.store.write("profile/chain_legs", profile=self.profile)
+
+
+def _size(row: Row) -> int:
+    """How many nodes or edges a row writes, about."""
+    return max(1, len(row.get("ops", ())))
+
+
+def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Rows that one transaction writes."""
+    batch: list[Row] = []
+    for row in rows:
+        if batch and sum(map(_size, batch)) + _size(row) > AT_ONCE:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def _lanes(profile: str, job: JobProfile, lanes: Sequence[Row]) -> Iterator[Row]:
+    for lane, spent in zip(job.times.network.lanes, job.times.lanes, strict=True):
+        yield {
+            "id": f"{profile}/{lane.number}",
+            "of": f"{job.workload.instance}/{lane.rank_class}",
+            "values": {
+                **lanes[lane.number],
+                "ranks": lane.ranks,
+                "busy": spent.busy,
+                "exposed": spent.exposed,
+                "bubble": spent.bubble,
+                "idle": spent.idle,
+                "communication": spent.communication,
+            },
+        }
+
+
+def _lane(profile: str, job: JobProfile, number: int) -> dict[str, Any]:
+    lane = job.times.network.lanes[number]
+    return {
+        "profile": profile,
+        "class": lane.rank_class,
+        "stage": lane.stage,
+        "rank": lane.rank,
+        "lane": lane.number,
+    }
+
+
+def _ops(profile: str, job: JobProfile) -> Iterator[Row]:
+    """Rows of columns, each of at most `AT_ONCE` ops of one lane: many small rows would be several times as slow."""
+    net = job.times.network
+    for lane, columns, timed, spent in zip(net.lanes, net.columns, job.durations.lanes, job.times.lanes, strict=True):
+        times, total = spent.ops, len(columns.ops)
+        listed: dict[str, Sequence[Any]] = {
+            "ops": columns.origins.id,
+            "layer": [columns.layer_in_model(op, lane.stage) for op in range(total)],
+            "duration": timed.ns.tolist(),
+            "count": times.runs.tolist(),
+            "total": times.time.tolist(),
+            "exposed": times.exposed.tolist(),
+            "slack": times.slack.tolist(),
+            "critical": times.critical.tolist(),
+            "times_critical": times.critical_runs.tolist(),
+            "rule": timed.rule,
+            "dimension": timed.dimension,
+            # Lists side by side; nothing for what sends nothing.
+            "wires": [[name for name, _ in wires] or None for wires in timed.wires],
+            "wire_bytes": [[sent for _, sent in wires] or None for wires in timed.wires],
+        }
+        for start in range(0, total, AT_ONCE):
+            part = {name: list(column[start : start + AT_ONCE]) for name, column in listed.items()}
+            yield {"lane": f"{profile}/{lane.number}", **part}
+
+
+def _tasks(profile: str, job: JobProfile, lanes: Sequence[Row]) -> Iterator[Row]:
+    net = job.times.network
+    for lane, columns, spent in zip(net.lanes, net.columns, job.times.lanes, strict=True):
+        tasks, times = columns.tasks, spent.tasks
+        for index in range(len(tasks)):
+            kind = TASK_KINDS[int(tasks.kind[index])]
+            yield {
+                "id": f"{profile}/{lane.number}/t{index}",
+                "lane": f"{profile}/{lane.number}",
+                "of": columns.origins.tasks[index],
+                "values": {
+                    **lanes[lane.number],
+                    "index": index,
+                    "kind": kind,
+                    "microbatch": None if kind == TEMPLATES[STEP] else int(tasks.microbatch[index]),
+                    "chunk": int(tasks.chunk[index]),
+                    "start": int(times.start[index]),
+                    "finish": int(times.finish[index]),
+                    "slack": int(times.slack[index]),
+                    "critical": int(times.critical[index]),
+                },
+            }

@@ -1,0 +1,58 @@
+"""What a step is timed with, and reading back what a stored profile was timed with."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.store import Store
+from stagedb.systems import Durations, Measured, System, parse_system
+from stagedb.timing.whatif import Scaling
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A system, measured durations in the model's place, what takes longer or shorter, axes that a rank waits for."""
+
+    system: System
+    measured: Durations | None = None
+    scalings: tuple[Scaling, ...] = ()
+    blocking: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoredProfile:
+    """A profile of the store: with what it was asked, of which instance, and the ns of its step."""
+
+    asked: Asked
+    instance: str
+    step: int
+
+
+def read_profile(store: Store, profile: str) -> StoredProfile:
+    """A profile of the store by its id. UsageError where there is none."""
+    rows = store.read("profile/asked", profile=profile)
+    if not rows:
+        raise UsageError(f"no profile {profile!r} in the store; `stagedb ls profiles` lists them")
+    (row,) = rows
+    return StoredProfile(asked_of(row), row["instance"], row["step"])
+
+
+def asked_of(row: Mapping[str, Any]) -> Asked:
+    """What a profile was made with. row: system and durations as JSON, scalings and blocking as lists."""
+    return Asked(
+        parse_system(row["system"], "the profile's system"),
+        None if row["durations"] is None else _measured(row["durations"]),
+        tuple(Scaling.parse(each) for each in row["scalings"]),
+        tuple(row["blocking"] or ()),
+    )
+
+
+def _measured(text: str) -> Durations:
+    """Rows as `recording` writes them."""
+    return Durations(
+        Measured(f"row {number} of the profile", Fraction(row.pop("ns")), **row)
+        for number, row in enumerate(json.loads(text), 1)
+    )

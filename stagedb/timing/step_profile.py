@@ -1,0 +1,91 @@
+"""An instance's step on a system, from its columns to its figures of merit: all that a profile is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stagedb.errors import UsageError
+from stagedb.plans import GROUP_AXES
+from stagedb.systems import Durations, System
+from stagedb.timing.figures_of_merit import Merit, merit_of
+from stagedb.timing.lane_network import network_of
+from stagedb.timing.op_durations import JobDurations, time_ops
+from stagedb.timing.time_spent import StepTimes, step_times
+from stagedb.timing.timeline import check_blocking, run_step
+from stagedb.timing.whatif import Scaling, scaled
+from stagedb.workload.instance_columns import Workload
+
+
+@dataclass(frozen=True)
+class JobProfile:
+    """A step of a workload on a system, and what gave it its times.
+
+    blocking: mesh axes whose communication a rank waits for. durations: of each lane's ops, scaled; `rule` and
+    `dimension` are those of the times before scaling. times: where the step goes. unscaled: ns of the step without the
+    scalings; as long as the step where there are none.
+    """
+
+    workload: Workload
+    system: System
+    measured: Durations | None
+    scalings: tuple[Scaling, ...]
+    blocking: tuple[str, ...]
+    durations: JobDurations
+    times: StepTimes
+    merit: Merit
+    unscaled: int
+
+    @property
+    def step(self) -> int:
+        """Nanoseconds of the step."""
+        return self.times.step
+
+    @property
+    def gain(self) -> int:
+        """By how many ns the scalings shorten the step; below 0 where they lengthen it."""
+        return self.unscaled - self.step
+
+
+def blocking_axes(said: str | Sequence[str], system: System) -> tuple[str, ...]:
+    """Mesh axes of a text such as `tp,pp`, or of their names, each once and in one order.
+
+    Raises UsageError for what is no axis, with those that there are, and for a system on which nothing can wait. An
+    axis along which a job has no neighbours is one all the same: a framework waits, or does not, whatever the job.
+    """
+    named = said.split(",") if isinstance(said, str) else said
+    names = {name.strip() for name in named} - {""}
+    for name in sorted(names - set(GROUP_AXES)):
+        raise UsageError(
+            f"unknown axis {name!r}: --blocking takes axes on which ranks communicate, {', '.join(GROUP_AXES)}"
+        )
+    check_blocking(names, system.overlap.compute)
+    return tuple(axis for axis in GROUP_AXES if axis in names)
+
+
+def profile_job(
+    workload: Workload,
+    system: System,
+    measured: Durations | None = None,
+    scalings: Sequence[Scaling] = (),
+    blocking: str | Sequence[str] = (),
+) -> JobProfile:
+    """Time a step of a workload: durations of its ops, all lanes together over the step, and what that tells.
+
+    measured: durations that take the model's place. scalings: what takes so many times as long as that. blocking: mesh
+    axes (`tp,pp`) whose communication a rank waits for before it computes on, because its framework does. Raises
+    UsageError where the system has no room or no rate for the job, where measured rows contradict each other, for
+    a scaling that chooses nothing, and for an unknown axis; StagedbError for a step that never ends.
+    """
+    axes = blocking_axes(blocking, system)
+    network = network_of(workload, system.overlap.streams, system.network(len(workload.ranks)))
+    durations = time_ops(workload, network.lanes, system, measured)
+    compute = system.overlap.compute
+    found = run_step(network, durations.ns, compute, blocking=axes)
+    unscaled = found.step
+    if scalings:
+        ns = scaled(network, durations.ns, scalings)
+        lanes = tuple(replace(lane, ns=each) for lane, each in zip(durations.lanes, ns, strict=True))
+        durations = replace(durations, lanes=lanes)
+        found = run_step(network, durations.ns, compute, blocking=axes)
+    times = step_times(found)
+    merit = merit_of(times, system)
+    return JobProfile(workload, system, measured, tuple(scalings), axes, durations, times, merit, unscaled)

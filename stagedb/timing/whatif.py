@@ -1,0 +1,153 @@
+"""What a step would gain if some of it were faster or slower: durations scaled by selectors such as `stage:3=1.2`."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.errors import UsageError
+from stagedb.timing.lane_network import Network
+from stagedb.timing.lanes import Lane
+from stagedb.timing.op_durations import whole_ns
+from stagedb.timing.timeline import Timeline, clock, decide, run_step
+from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, SEND, ClassColumns, Ints
+
+SELECTORS: Mapping[str, str] = {
+    "compute": "what computes; of a kind, such as compute:matmul",
+    "collective": "collectives; of an axis or a kind, such as collective:tp or collective:all_gather",
+    "send": "messages between stages and around rings; of an axis, such as send:pp",
+    "phase": "everything of a phase, such as phase:backward",
+    "stage": "everything on a pipeline stage, such as stage:3",
+    "class": "everything of a rank class, such as class:0",
+    "op": "ops of this name, such as op:layer.0.attn.core",
+}
+"""The first word of a selector and what it chooses. The last four want something after the colon."""
+
+_TYPES = {"compute": COMPUTE, "collective": COLLECTIVE, "send": SEND}
+_FORM = re.compile(
+    r"(?P<what>[a-z]+)(?::(?P<which>[^=]+))?=(?P<factor>[0-9]{1,6}(?:\.[0-9]{1,9})?|[0-9]{1,9}/[0-9]{1,9})"
+)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What is chosen takes `factor` times as long: of `what` (a word of `SELECTORS`) those of `which`, or all."""
+
+    what: str
+    which: str | None
+    factor: Fraction
+
+    @classmethod
+    def parse(cls, text: str) -> "Scaling":
+        """From `WHAT[:WHICH]=FACTOR`; FACTOR is a decimal such as 0.5, or a quotient such as 2/3. 0 makes it free.
+
+        Raises UsageError, with the words that there are, for anything else.
+        """
+        found = _FORM.fullmatch(text.strip())
+        if found is None:
+            raise UsageError(
+                f"{text!r} is no what-if: write WHAT[:WHICH]=FACTOR, such as collective:tp=0.5, with one of "
+                f"{', '.join(SELECTORS)} and a factor of 0 or more"
+            )
+        what, which = found["what"], found["which"]
+        if what not in SELECTORS:
+            near = difflib.get_close_matches(what, SELECTORS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"an axis or a kind goes behind one, as in collective:{what}"
+            raise UsageError(f"{text!r} chooses by {what!r}; known are {', '.join(SELECTORS)}: {hint}")
+        if which is None and what not in _TYPES:
+            raise UsageError(f"{text!r} does not say which {what}: write {what}:WHICH=FACTOR")
+        if what in ("stage", "class") and not (which or "").isdigit():
+            raise UsageError(f"{text!r}: a {what} is a number, not {which!r}")
+        try:
+            return cls(what, which, Fraction(found["factor"]))
+        except ZeroDivisionError:
+            raise UsageError(f"{text!r} divides by zero") from None
+
+    def __str__(self) -> str:
+        which = "" if self.which is None else f":{self.which}"
+        return f"{self.what}{which}={float(self.factor):g}"
+
+    def chosen(self, lane: Lane, columns: ClassColumns) -> npt.NDArray[np.bool_]:
+        """Of each op of a lane's class whether it is scaled there."""
+        ops = columns.ops
+        if self.what in ("stage", "class"):
+            here = int(self.which or 0) == (lane.stage if self.what == "stage" else lane.rank_class)
+            return np.full(len(ops), here)
+        if self.what in ("phase", "op"):
+            return np.array([each == self.which for each in (ops.phase if self.what == "phase" else ops.name)], bool)
+        found: npt.NDArray[np.bool_] = ops.type == _TYPES[self.what]
+        if self.which is not None:
+            found = found & np.array([self.which in pair for pair in zip(ops.kind, ops.axis, strict=True)], bool)
+        return found
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A step as it is and as it would be. Each has the order that its own durations give."""
+
+    scalings: tuple[Scaling, ...]
+    before: Timeline
+    after: Timeline
+
+    @property
+    def gain(self) -> int:
+        """By how many ns the step would be shorter; below 0 where it would be longer."""
+        return self.before.step - self.after.step
+
+
+def what_if(
+    network: Network,
+    durations: Sequence[Ints],
+    scalings: Sequence[Scaling],
+    compute: str = "out-of-order",
+    before: Timeline | None = None,
+) -> WhatIf:
+    """Run a step again with durations scaled. `before` is the step as it is, where that is known already.
+
+    Raises UsageError for a selector that chooses nothing of this network, with what there is to choose.
+    """
+    length = network.lengths(scaled(network, durations, scalings))
+    after = clock(decide(network, length, compute), length)
+    return WhatIf(tuple(scalings), before or run_step(network, durations, compute), after)
+
+
+def scaled(network: Network, durations: Sequence[Ints], scalings: Sequence[Scaling]) -> list[Ints]:
+    """Of each lane the durations of its class's ops [ns], scaled by all that choose them, to the nearest ns."""
+    used: set[Scaling] = set()
+    found = []
+    for lane, columns, took in zip(network.lanes, network.columns, durations, strict=True):
+        factors = [Fraction(1)] * len(columns.ops)
+        for scaling in scalings:
+            for op in np.flatnonzero(scaling.chosen(lane, columns)).tolist():
+                factors[op] *= scaling.factor
+                used.add(scaling)
+        found.append(whole_ns([round(ns * by) for ns, by in zip(took.tolist(), factors, strict=True)], columns))
+    for scaling in scalings:
+        if scaling not in used:
+            raise UsageError(f"{scaling} chooses nothing: there is {_there(network, scaling)}")
+    return found
+
+
+def _there(network: Network, scaling: Scaling) -> str:
+    """What a selector could choose in a network: what is near its word, or the first that there are."""
+    what = scaling.what
+    if what in ("stage", "class"):
+        numbers = {lane.stage if what == "stage" else lane.rank_class for lane in network.lanes}
+        return f"{what} {', '.join(map(str, sorted(numbers)))}"
+    words: set[str] = set()
+    for columns in network.columns:
+        ops = columns.ops
+        if what in ("phase", "op"):
+            words.update(ops.phase if what == "phase" else ops.name)
+        else:
+            rows = np.flatnonzero(ops.type == _TYPES[what]).tolist()
+            words.update(ops.kind[row] for row in rows)
+            words.update(ops.axis[row] for row in rows if ops.axis[row])
+    near = difflib.get_close_matches(scaling.which or "", words, n=4)
+    few = near or sorted(words)[:12]
+    more = f" and {len(words) - len(few)} more" if len(words) > len(few) else ""
+    return f"{what}: {', '.join(few)}{more}" if few else f"no {what}"

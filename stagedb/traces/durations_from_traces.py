@@ -1,0 +1,97 @@
+"""Durations from Chakra traces: those of a run, the mean of each node's name; those of a profile, as they were."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from stagedb.errors import UsageError
+from stagedb.systems.measured_durations import Durations, Measured
+from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces.encoding import op_name
+from stagedb.traces.trace_reading import NodeTime, node_times
+
+SIZES = ("flops", "bytes", "message")
+
+TOLD_APART = ((), SIZES, (*SIZES, "rank"))
+"""By what nodes of one name are told apart, as far as their exact durations differ."""
+
+
+@dataclass(frozen=True)
+class _Which:
+    """Nodes of one name that are the same in all that a row of measured durations can say. `exact`: in whole ns."""
+
+    flops: int | None
+    bytes: int | None
+    message: int | None
+    rank: int | None
+    exact: bool
+
+
+@dataclass
+class _Spent:
+    """Durations of nodes, in ns."""
+
+    total: int = 0
+    count: int = 0
+    least: int | None = None
+    most: int = 0
+
+    def add(self, other: "_Spent") -> None:
+        self.total += other.total
+        self.count += other.count
+        self.most = max(self.most, other.most)
+        if self.least is None or (other.least is not None and other.least < self.least):
+            self.least = other.least
+
+
+def trace_durations(path: Path) -> Durations:
+    """The durations of the nodes of each name, in one trace (`.et`, also gzipped) or all of a directory.
+
+    Of what was measured it is the mean. Nodes that say exact ones are told apart by sizes, and by ranks, where these
+    differ. Nodes without a duration are left out. UsageError where no node has one, or nodes stand for several
+    operators; TraceError for a file that is no trace.
+    """
+    files = sorted(path.glob("*.et")) if path.is_dir() else [path]
+    if not files:
+        raise UsageError(f"{path} has no traces (*.et)")
+    spent: dict[str, dict[_Which, _Spent]] = defaultdict(lambda: defaultdict(_Spent))
+    for file in files:
+        for node in node_times(file):
+            ns = node.micros * 1000 if node.ns is None else node.ns
+            # Receives take no time of their own, and 0 where no more is said means unknown.
+            if ns or (node.ns is not None and node.type != pb.COMM_RECV_NODE):
+                if node.said.get("kind") == "block" and node.ns is not None:
+                    raise UsageError(
+                        f"{file}: node {node.name} stands for several operators, whose durations it does not tell: "
+                        "export with --granularity op"
+                    )
+                spent[op_name(node.name, node.type)][_which(node)].add(_Spent(ns, 1, ns, ns))
+    if not spent:
+        raise UsageError(
+            f"no node of {path} has a duration (duration_micros): only traces of a run, or of `export --profile`, have"
+        )
+    return Durations(row for name, each in spent.items() for row in _rows(path, name, each))
+
+
+def _which(node: NodeTime) -> _Which:
+    """Sizes of nothing are written as 1, which readers want."""
+    sizes = (node.said.get(name) for name in ("num_ops", "tensor_size"))
+    flops, bytes_ = (None if node.type != pb.COMP_NODE else 0 if each == 1 else each for each in sizes)
+    message = None if node.type == pb.COMP_NODE else node.said.get("comm_size")
+    return _Which(flops, bytes_, message, node.rank, node.ns is not None)
+
+
+def _rows(path: Path, name: str, spent: Mapping[_Which, _Spent]) -> Iterator[Measured]:
+    for fields in TOLD_APART if all(which.exact for which in spent) else TOLD_APART[:1]:
+        found: dict[tuple[int | None, ...], _Spent] = defaultdict(_Spent)
+        for which, each in spent.items():
+            found[tuple(getattr(which, field) for field in fields)].add(each)
+        if all(each.least == each.most for each in found.values()):
+            break
+    for values, each in found.items():
+        said = dict(zip(fields, values, strict=True))
+        flops, bytes_, message, rank = (said.get(field) for field in (*SIZES, "rank"))
+        where = f"{path}, node {name}" + ("" if rank is None else f" of rank {rank}")
+        yield Measured(where, Fraction(each.total, each.count), name, None, flops, bytes_, message, rank)

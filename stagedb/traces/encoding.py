@@ -1,0 +1,307 @@
+"""Columns of a class to bytes: every template's nodes as protobuf messages, encoded by numpy, once.
+
+Ids, dependencies, tags and peers are varints of one width in a class, so that a template can be repeated with shifted
+ids and a rank be patched in place; a parser reads them as the shortest form. All else is what the protobuf library
+writes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+
+from stagedb.errors import StagedbError
+from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces import protobuf_columns as wire
+from stagedb.traces.encoded_class import EncodedClass, RankBytes
+from stagedb.traces.protobuf_columns import Bytes, Ints, Rows
+from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Ops, Workload
+from stagedb.workload.issue_order import CTRL_DEPS, DATA_DEPS, Layout, Sequence
+
+VERSION = "0.0.4"
+"""Of Chakra's schema."""
+
+COLLECTIVES: Mapping[str, int] = {
+    "all_reduce": pb.ALL_REDUCE,
+    "reduce": pb.REDUCE,
+    "all_gather": pb.ALL_GATHER,
+    "gather": pb.GATHER,
+    "scatter": pb.SCATTER,
+    "broadcast": pb.BROADCAST,
+    "all_to_all": pb.ALL_TO_ALL,
+    "reduce_scatter": pb.REDUCE_SCATTER,
+    "barrier": pb.BARRIER,
+}
+"""`comm_type` of each kind of collective."""
+
+NODE_TYPES = (pb.COMP_NODE, pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)
+"""By the type of the op (an index of `columns.TYPES`)."""
+
+_ATTR = pb.Node.DESCRIPTOR.fields_by_name["attr"].number
+_DURATION = pb.Node.DESCRIPTOR.fields_by_name["duration_micros"].number
+_VALUES = {field.name: field.number for field in pb.AttributeProto.DESCRIPTOR.fields}
+
+
+NEIGHBOURS = ("next", "previous", "ring_next", "ring_previous")
+"""Ranks that messages go to or come from: columns of RankTable."""
+
+
+@dataclass(frozen=True)
+class RankFields:
+    """Where what differs between ranks stands in a rank's own bytes, by name, and how wide it is."""
+
+    width: int
+    digits: int
+    begins: Mapping[str, int]
+
+    @classmethod
+    def of(cls, workload: Workload) -> "RankFields":
+        """`rank` and its neighbours as varints, `group.<axis>` as decimal digits."""
+        width = wire.varint_size(max(len(workload.ranks) - 1, 1))
+        gids = workload.groups.gid
+        lengths = {len(str(gid)) for gid in (gids.min(), gids.max())} if len(gids) else {1}
+        if len(lengths) > 1:
+            raise StagedbError(
+                "the ids of the instance's communicator groups have different lengths: "
+                "remove it with `stagedb rm` and make it again"
+            )
+        digits = lengths.pop()
+        begins, at = {}, 0
+        for name in ("rank", *NEIGHBOURS):
+            begins[name] = at
+            at += width
+        for axis in sorted(set(workload.groups.axis)):
+            begins[f"group.{axis}"] = at
+            at += digits
+        return cls(width, digits, begins)
+
+
+def rank_bytes(workload: Workload, fields: RankFields, ranks: Ints) -> RankBytes:
+    """What differs between ranks, for these."""
+    parts: list[Bytes] = []
+    for name in fields.begins:
+        if name.startswith("group."):
+            gids = workload.groups.of_axis(name.removeprefix("group."), len(workload.ranks))[ranks]
+            powers = 10 ** np.arange(fields.digits - 1, -1, -1, dtype=np.int64)
+            parts.append((gids[:, None] // powers % 10 + ord("0")).astype(np.uint8))
+        else:
+            column = ranks if name == "rank" else getattr(workload.ranks, name)[ranks]
+            parts.append(wire.padded(column, fields.width))
+    return RankBytes(ranks, np.concatenate(parts, axis=1))
+
+
+def encode(
+    columns: ClassColumns,
+    nodes: Sequence,
+    fields: RankFields,
+    said: Mapping[str, str | int],
+    ns: Ints | None = None,
+) -> EncodedClass:
+    """Encode a class. `said` goes into the metadata at the beginning of each file, beside the rank.
+
+    ns: how long each of the class's ops takes; without it nodes say nothing of that.
+    """
+    tags, own = columns.tasks.tags, nodes.ops.tags(columns.tasks)
+    width = wire.varint_size(max(nodes.nodes, int(tags.max(initial=0)) + int(own.max(initial=1))))
+    attributes = _Attributes.of(nodes.ops, fields, width, None if ns is None else nodes.with_sums(ns))
+    beginning = _metadata(fields, said)
+    templates = [beginning, *(_template(nodes.ops, layout, attributes, width, own) for layout in nodes.layouts)]
+    # A reference is the first id of a task; the last one is the tag of the task's messages.
+    bases = np.where(nodes.sources >= 0, nodes.base[nodes.sources], 0)
+    references = np.concatenate([bases, tags[:, None]], axis=1)
+    tag_ref = references.shape[1] - 1
+    return EncodedClass(
+        width=np.array([width], np.int64),
+        data=np.concatenate([each.data for each in templates]),
+        data_starts=_starts([len(each.data) for each in templates]),
+        slots=np.concatenate([each.slots for each in templates]).astype(np.int32),
+        slot_refs=np.concatenate([np.where(t.refs == _TAG, tag_ref, t.refs) for t in templates]).astype(np.int32),
+        slot_offsets=np.concatenate([each.offsets for each in templates]).astype(np.int32),
+        slot_starts=_starts([len(each.slots) for each in templates]),
+        patches=np.concatenate([each.patches for each in templates]).astype(np.int32),
+        patch_sources=np.concatenate([each.sources for each in templates]).astype(np.int32),
+        patch_starts=_starts([len(each.patches) for each in templates]),
+        tasks=np.concatenate([[0], nodes.layout + 1]).astype(np.int32),
+        references=np.concatenate([np.zeros((1, references.shape[1]), np.int64), references]),
+    )
+
+
+_TAG = -1
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class _Template:
+    data: Bytes
+    slots: Ints
+    refs: Ints
+    offsets: Ints
+    patches: Ints
+    sources: Ints
+
+
+def _starts(sizes: list[int]) -> Ints:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def attribute(name: str, value: str, values: Rows) -> Rows:
+    """An attribute of a node, a row each: `value` names the field of AttributeProto that has its type.
+
+    `values` is the encoded field without its tag; it stands at the end of each row.
+    """
+    wire_type = wire.LENGTH if value == "string_val" else wire.VARINT
+    count = len(values)
+    named = wire.constant(wire.tag(1, wire.LENGTH) + bytes([len(name)]) + name.encode(), count)
+    # A string's value comes with its length before it.
+    head = wire.varints(values.lengths) if wire_type == wire.LENGTH else wire.constant(b"", count)
+    message, _ = wire.join(named, wire.constant(wire.tag(_VALUES[value], wire_type), count), head, values)
+    return wire.bytes_fields(_ATTR, message)
+
+
+@dataclass(frozen=True)
+class _Attributes:
+    """Encoded attributes of every op: those that are the same on all ranks; then the group or peer, then the tag.
+
+    Before them all, as its field's number has it, the duration.
+
+    `source` is where in a rank's bytes the group or peer is; `length` how many bytes it takes, at the row's end.
+    """
+
+    fixed: Rows
+    ranked: Rows
+    tagged: Rows
+    source: Ints
+    length: Ints
+
+    @classmethod
+    def of(cls, ops: Ops, fields: RankFields, width: int, ns: Ints | None) -> "_Attributes":
+        axes = {axis: fields.begins.get(f"group.{axis}", -1) for axis in set(ops.axis)}
+        collective, message = ops.type == COLLECTIVE, (ops.type == SEND) | (ops.type == RECV)
+        source = np.array([axes[axis] for axis in ops.axis], np.int64)
+        onwards, back = (
+            np.where(ops.rings, fields.begins[f"ring_{name}"], fields.begins[name]) for name in ("next", "previous")
+        )
+        peers = np.where(ops.towards > 0, onwards, back)
+        source = np.where(message, peers, source)
+        groups = attribute("pg_name", "string_val", wire.constant(b"0" * fields.digits, len(ops)))
+        zero = wire.constant(bytes(wire.padded(np.zeros(1, np.int64), fields.width)), len(ops))
+        to, by = attribute("comm_dst", "int32_val", zero), attribute("comm_src", "int32_val", zero)
+        ranked, _ = wire.join(groups.where(collective), to.where(ops.type == SEND), by.where(ops.type == RECV))
+        tags = attribute("comm_tag", "int32_val", wire.constant(bytes(width), len(ops)))
+        length = np.where(collective, fields.digits, np.where(message, fields.width, 0))
+        return cls(_fixed_attributes(ops, ns), ranked, tags.where(message), source, length)
+
+
+def _fixed_attributes(ops: Ops, ns: Ints | None) -> Rows:
+    """What is the same on all ranks. Layers repeat each other: each distinct one is encoded once."""
+    keys: dict[tuple[object, ...], int] = {}
+    rows = zip(
+        ops.type.tolist(), ops.kind, ops.phase, ops.axis, ops.dtype,
+        ops.flops.tolist(), ops.bytes.tolist(), ops.size.tolist(), repeat(None) if ns is None else ns.tolist(),
+        strict=ns is not None,
+    )  # fmt: skip
+    which = np.fromiter((keys.setdefault(key, len(keys)) for key in rows), np.int64, len(ops))
+    chosen = np.zeros(len(keys), np.int64)
+    chosen[which[::-1]] = np.arange(len(ops) - 1, -1, -1)
+    texts = [[column[i] for i in chosen] for column in (ops.kind, ops.phase, ops.axis, ops.dtype)]
+    kind, phase, axis, dtype = (wire.texts(column) for column in texts)
+    types = ops.type[chosen]
+    compute, communicates = types == COMPUTE, types != COMPUTE
+    kinds = np.array([COLLECTIVES.get(each, 0) for each in texts[0]], np.int64)
+    columns = [
+        attribute("is_cpu_op", "bool_val", wire.constant(b"\0", len(chosen))),
+        attribute("num_ops", "int64_val", wire.varints(np.maximum(ops.flops[chosen], 1))).where(compute),
+        attribute("tensor_size", "uint64_val", wire.varints(np.maximum(ops.bytes[chosen], 1))).where(compute),
+        attribute("comm_type", "int64_val", wire.varints(kinds)).where(types == COLLECTIVE),
+        attribute("comm_size", "int64_val", wire.varints(ops.size[chosen])).where(communicates),
+        attribute("phase", "string_val", phase),
+        attribute("kind", "string_val", kind),
+        attribute("axis", "string_val", axis).where(communicates & (axis.lengths > 0)),
+        attribute("dtype", "string_val", dtype).where(communicates & (dtype.lengths > 0)),
+    ]
+    if ns is not None:
+        micros = whole_micros(ns[chosen])
+        columns = [
+            wire.number_fields(_DURATION, micros).where(micros > 0),
+            *columns,
+            attribute("duration_ns", "int64_val", wire.varints(ns[chosen])),
+        ]
+    return wire.join(*columns)[0].take(which)
+
+
+def whole_micros(ns: Ints) -> Ints:
+    """The nearest whole microseconds, a half up; at least 1 of what takes any time, because 0 means unknown."""
+    micros: Ints = np.maximum((ns + 500) // 1000, ns > 0)
+    return micros
+
+
+def node_name(name: str, type_: int) -> str:
+    """A node's name: the op's, then the type, which readers look for; without what their formats separate by."""
+    return f"{name.replace(',', ';').replace('=', ':')} {pb.NodeType.Name(NODE_TYPES[type_])}"
+
+
+def op_name(name: str, type_: int) -> str:
+    """The name of the op of a node that `node_name` named; any other name as it is."""
+    return name.removesuffix(f" {pb.NodeType.Name(type_)}") if type_ in NODE_TYPES else name
+
+
+def _template(ops: Ops, layout: Layout, attributes: _Attributes, width: int, tags: Ints) -> _Template:
+    rows, count = layout.ops, len(layout.ops)
+    types = ops.type[rows]
+    names = wire.texts([node_name(ops.name[row], int(kind)) for row, kind in zip(rows, types, strict=True)])
+    blank = wire.constant(bytes(width), count)
+    ids, _ = wire.join(wire.constant(wire.tag(1, wire.VARINT), count), blank)
+    kinds = wire.number_fields(3, np.array(NODE_TYPES, np.int64)[types])
+    waits = {field: np.bincount(layout.row[layout.field == field], minlength=count) for field in (CTRL_DEPS, DATA_DEPS)}
+    deps = {field: _packed(4 + (field == DATA_DEPS), waits[field] * width) for field in waits}
+    fixed, ranked = attributes.fixed.take(rows), attributes.ranked.take(rows)
+    tagged = attributes.tagged.take(rows)
+    parts = [ids, wire.bytes_fields(2, names), kinds, deps[CTRL_DEPS], deps[DATA_DEPS], fixed, ranked, tagged]
+    sizes = wire.varints(np.sum([part.lengths for part in parts], axis=0, dtype=np.int64))
+    body, begins = wire.join(sizes, *parts)
+    ends = [begin + part.lengths for begin, part in zip(begins[1:], parts, strict=True)]
+
+    tagged_rows = np.flatnonzero(tagged.lengths)
+    waiting = []
+    for field, end in ((CTRL_DEPS, ends[3]), (DATA_DEPS, ends[4])):
+        first = end - waits[field] * width
+        waiting.append(wire.spread(np.zeros(count, np.int64), waits[field]) * width + np.repeat(first, waits[field]))
+    by_field = [layout.field == CTRL_DEPS, layout.field == DATA_DEPS]
+    patched = attributes.length[rows]
+    return _Template(
+        body.data,
+        slots=np.concatenate([ends[0] - width, *waiting, ends[7][tagged_rows] - width]),
+        refs=np.concatenate(
+            [np.zeros(count, np.int64), *(layout.ref[each] for each in by_field), np.full(len(tagged_rows), _TAG)]
+        ),
+        offsets=np.concatenate(
+            [np.arange(count), *(layout.offset[each] for each in by_field), tags[rows[tagged_rows]]]
+        ),
+        patches=wire.spread(ends[6] - patched, patched),
+        sources=wire.spread(attributes.source[rows], patched),
+    )
+
+
+def _packed(field: int, sizes: Ints) -> Rows:
+    """A packed field of so many bytes, still zeros; nothing where there are none."""
+    count = len(sizes)
+    blank = Rows(np.zeros(int(sizes.sum()), np.uint8), sizes)
+    return wire.join(wire.constant(wire.tag(field, wire.LENGTH), count), wire.varints(sizes), blank)[0].where(sizes > 0)
+
+
+def _metadata(fields: RankFields, said: Mapping[str, str | int]) -> _Template:
+    """The message at the beginning of each file: the schema's version, what is said, and the rank at its end."""
+    message = pb.GlobalMetadata(version=VERSION)
+    for name, value in said.items():
+        if isinstance(value, int):
+            message.attr.add(name=name, int64_val=value)
+        else:
+            message.attr.add(name=name, string_val=value)
+    rank = attribute("rank", "int32_val", wire.constant(bytes(fields.width), 1)).data
+    rank[0] = wire.tag(2, wire.LENGTH)[0]
+    head = message.SerializeToString()
+    size = wire.varints(np.array([len(head) + len(rank)], np.int64)).data
+    data = np.concatenate([size, np.frombuffer(head, np.uint8), rank])
+    patches = np.arange(len(data) - fields.width, len(data))
+    return _Template(data, _NONE, _NONE, _NONE, patches, np.arange(fields.width) + fields.begins["rank"])

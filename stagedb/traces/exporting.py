@@ -1,0 +1,129 @@
+"""`export`: an instance of a store to a trace set on disk, as a directory of traces or as one packed file."""
+
+import numpy as np
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.faults import fault_point
+from stagedb.store import Store
+from stagedb.systems.system import System
+from stagedb.systems.system_files import DEFAULT, load_system
+from stagedb.traces.bundle import class_facts, groups_json, set_facts
+from stagedb.traces.column_checks import check_workload
+from stagedb.traces.encoding import RankFields, encode, rank_bytes
+from stagedb.traces.node_durations import Part, Timing, read_timing
+from stagedb.traces.packed_file import packed_size, write_packed
+from stagedb.traces.protobuf_columns import Ints
+from stagedb.traces.rank_files import explain
+from stagedb.traces.rank_sets import parse_ranks
+from stagedb.traces.set_output import Clock, Counter, Progress, Request, Summary, write_set, writers_for
+from stagedb.traces.simulator_inputs import simulator_inputs
+from stagedb.traces.staging import staged_file
+from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
+from stagedb.workload.instance_columns import Workload
+from stagedb.workload.issue_order import sequence
+from stagedb.workload.store_reading import find, read_workload
+
+
+def export(
+    store: Store,
+    instance: str,
+    request: Request,
+    *,
+    only: str | None = None,
+    system: System | None = None,
+    profile: str | None = None,
+    progress: Progress | None = None,
+) -> Summary:
+    """Write the traces of an instance, with communicator groups, simulator inputs and manifest, as the request says.
+
+    only: ranks such as `0-7,16`; all if not given. system: what the simulator inputs describe; if not given the
+    profile's, or the default preset. profile: id of a profile of the instance, whose durations the nodes get. Raises
+    UsageError for requests that are refused and StagedbError for failures; then nothing is left under the name.
+    """
+    clock, counter = Clock(), Counter(progress)
+    row = find(store, instance)
+    world = int(row["world"])
+    request.check(world, only)
+    files = 0 if request.packed else world if only is None else len(parse_ranks(only, world))
+    with writers_for(files, 0, request.processes, counter) as pool:
+        with clock.stage("read"):
+            workload = read_workload(store, instance, row)
+            timing = None if profile is None else read_timing(store, profile, workload)
+        with clock.stage("encode"):
+            traces = trace_set(workload, only, request.granularity, system, timing)
+        if request.packed:
+            return _pack(traces, request, clock)
+        return write_set(
+            traces,
+            request,
+            pool=pool,
+            counter=counter,
+            clock=clock,
+            smaller=lambda free: smaller(workload, traces, free, timing),
+        )
+
+
+def _pack(traces: TraceSet, request: Request, clock: Clock) -> Summary:
+    try:
+        with staged_file(request.out, force=request.force) as partial:
+            with clock.stage("pack"):
+                write_packed(partial, traces)
+            size = partial.stat().st_size
+            fault_point("export.rename")
+    except OSError as error:
+        raise StagedbError(explain(error, request.out)) from error
+    return Summary(request.out, traces.world, traces.count, traces.nodes, traces.bytes, False, clock.seconds, size)
+
+
+def trace_set(
+    workload: Workload,
+    only: str | None = None,
+    granularity: str = "op",
+    system: System | None = None,
+    timing: Timing | None = None,
+) -> TraceSet:
+    """Lay out and check every class of an instance, and encode those of which ranks are wanted.
+
+    timing: how long its nodes take; the system is that one's if not given.
+    """
+    world = len(workload.ranks)
+    system = system or (load_system(DEFAULT) if timing is None else timing.system)
+    ranks: Ints = np.arange(world) if only is None else parse_ranks(only, world)
+    nodes = {columns.number: sequence(columns, granularity) for columns in workload.classes}
+    check_workload(workload, nodes)
+    fields = RankFields.of(workload)
+    said: dict[str, str | int] = {"model": workload.model, "instance": workload.instance, "world": world}
+    if timing is not None:
+        said["profile"] = timing.profile
+    classes = []
+    for columns in workload.classes:
+        number = columns.number
+        for part in _parts(workload, number, timing):
+            wanted = np.intersect1d(ranks, part.ranks)
+            if len(wanted):
+                encoded = encode(columns, nodes[number], fields, {**said, "class": number}, part.ns)
+                facts = class_facts(columns, nodes[number], encoded, part.ranks, part.lanes)
+                classes.append(ClassTraces(facts, encoded, rank_bytes(workload, fields, wanted)))
+    name = workload.model.replace("/", "_")
+    inputs = simulator_inputs(name, world, workload.degrees, system)
+    if f"{name}.json" in (MANIFEST, *inputs):
+        raise UsageError(f"traces of a model called {name} would have two files {name}.json: give it another name")
+    files = {f"{name}.json": groups_json(workload), **inputs}
+    profile = None if timing is None else timing.facts
+    return TraceSet(set_facts(name, workload, granularity, system, profile), files, tuple(classes))
+
+
+def _parts(workload: Workload, number: int, timing: Timing | None) -> tuple[Part, ...]:
+    if timing is None:
+        return (Part((), np.flatnonzero(workload.ranks.number == number)),)
+    return timing.parts[number]
+
+
+def smaller(workload: Workload, traces: TraceSet, free: int, timing: Timing | None = None) -> list[str]:
+    """Forms of a set that fit into so many bytes, with their sizes."""
+    fits = []
+    if traces.facts["granularity"] == "op":
+        blocks = trace_set(workload, granularity="block", timing=timing).only(traces.ranks).bytes
+        fits += [f"--granularity block ({blocks:,} bytes)"] if blocks <= free else []
+    packed = packed_size(traces)
+    return fits + ([f"--packed (at most {packed:,} bytes)"] if packed <= free else [])

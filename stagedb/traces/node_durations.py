@@ -1,0 +1,102 @@
+"""How long the nodes of traces take: the durations of a profile, by the ranks that they are of.
+
+A class's ops take equally long on the ranks of a lane, and mostly on several lanes. So a class falls into as many parts
+as its lanes' durations differ, and each part is encoded once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.store import Store
+from stagedb.systems.system import System
+from stagedb.traces.protobuf_columns import Ints
+from stagedb.workload.instance_columns import ClassColumns, Workload
+
+
+@dataclass(frozen=True)
+class Part:
+    """Ranks of a class whose ops take equally long: those of `lanes`. ns: of each op of the class.
+
+    Without a profile it is the whole class, with no lanes and no ns.
+    """
+
+    lanes: tuple[int, ...]
+    ranks: Ints
+    ns: Ints | None = None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a profile says of an instance's traces. parts: of each class, by its number. step: ns."""
+
+    profile: str
+    system: System
+    step: int
+    parts: Mapping[int, tuple[Part, ...]]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of the profile."""
+        return {"id": self.profile, "system": self.system.name, "step": self.step}
+
+
+def read_timing(store: Store, profile: str, workload: Workload) -> Timing:
+    """The durations of a profile of this workload.
+
+    Raises UsageError where the store has no such profile, or it is of another instance, and StagedbError where what it
+    holds does not fit the workload.
+    """
+    # Most exports do without a profile, and start sooner without what makes one.
+    from stagedb.timing import read_profile
+    from stagedb.timing.lanes import lane_numbers
+
+    stored = read_profile(store, profile)
+    if stored.instance != workload.instance:
+        raise UsageError(f"profile {profile} is of instance {stored.instance}, not of {workload.instance}")
+    system = stored.asked.system
+    lanes = lane_numbers(workload, system.network(len(workload.ranks)))
+    parts = {}
+    for columns in workload.classes:
+        rows = store.read("profile/durations", **{"profile": profile, "class": columns.number})
+        parts[columns.number] = _parts(profile, columns, rows, lanes, workload.ranks.number == columns.number)
+    return Timing(profile, system, stored.step, parts)
+
+
+def _parts(
+    profile: str, columns: ClassColumns, rows: Sequence[Mapping[str, Any]], lanes: Ints, mine: np.ndarray[Any, Any]
+) -> tuple[Part, ...]:
+    """The parts of a class, in the order of their first ranks."""
+    ranks_of = {int(lane): np.flatnonzero(lanes == lane) for lane in np.unique(lanes[mine])}
+    said = {int(row["lane"]): (int(row["rank"]), int(row["ranks"])) for row in rows}
+    if said != {lane: (int(ranks[0]), len(ranks)) for lane, ranks in ranks_of.items()}:
+        raise _unfit(profile, f"other lanes of class {columns.number}")
+    by_time: dict[bytes, tuple[Ints, list[int]]] = {}
+    for row in rows:
+        ns = _in_order(profile, columns, row)
+        by_time.setdefault(ns.tobytes(), (ns, []))[1].append(int(row["lane"]))
+    parts = (
+        Part(tuple(each), np.sort(np.concatenate([ranks_of[lane] for lane in each])), ns)
+        for ns, each in by_time.values()
+    )
+    return tuple(sorted(parts, key=lambda part: int(part.ranks[0])))
+
+
+def _in_order(profile: str, columns: ClassColumns, row: Mapping[str, Any]) -> Ints:
+    """The durations of a lane in the order of its class's ops."""
+    order = np.argsort(np.array(row["op"], np.int64))
+    if [row["op"][at] for at in order] != [*range(len(columns.ops))] or (
+        tuple(row["name"][at] for at in order) != columns.ops.name
+    ):
+        raise _unfit(profile, f"other operators of class {columns.number}")
+    return np.array(row["duration"], np.int64)[order]
+
+
+def _unfit(profile: str, what: str) -> StagedbError:
+    return StagedbError(
+        f"profile {profile} has {what} than its instance has: another version of stagedb made it; remove it with "
+        "`stagedb rm` and profile again"
+    )

@@ -1,0 +1,123 @@
+"""Places for traces on disk: which names can be had for new ones, and what may be replaced there."""
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+
+from stagedb.errors import UsageError
+from stagedb.traces.packed_file import is_packed
+from stagedb.traces.trace_set import MANIFEST
+
+SEPARATOR = "~"
+"""Between the parts of an unfinished one's name: neither hosts' names nor numbers have it."""
+
+_WHAT = "Chakra execution traces"
+_UNFINISHED = re.compile(
+    rf"\.(?P<name>.+){SEPARATOR}[^{SEPARATOR}]+(?:{SEPARATOR}[0-9]+){{2}}{SEPARATOR}[0-9a-f]+\.partial"
+)
+
+
+class TakenError(UsageError):
+    """Something stands under the name already."""
+
+
+def check_directory(out: Path, force: bool) -> None:
+    """Raise TakenError where a set cannot get this name because something has it that is not to be replaced.
+
+    With `force` a trace set is replaced, and an empty directory, and nothing else: whoever says it means the traces
+    of an earlier export, never a directory of other files.
+    """
+    reason = _kept_directory(out) if os.path.lexists(out) else None
+    if reason is not None:
+        even = ", which --force does not replace" if force else ""
+        raise TakenError(f"{out} {reason}{even}: name another directory with --out")
+    if os.path.lexists(out) and not force:
+        raise TakenError(f"{out} exists: name another directory with --out, or replace it with --force")
+    _check_name(out)
+
+
+def check_file(out: Path, force: bool) -> None:
+    """`check_directory` for a packed set: with `force` one is replaced, and no other file."""
+    reason = _kept_file(out) if os.path.lexists(out) else None
+    if reason is not None:
+        even = ", which --force does not replace" if force else ""
+        raise TakenError(f"{out} {reason}{even}: name another file with --out")
+    if os.path.lexists(out) and not force:
+        raise TakenError(f"{out} exists: name another file with --out, or replace it with --force")
+    _check_name(out)
+
+
+def unfinished(out: Path, host: str, process: int, began: int, word: str) -> Path:
+    """What a set is called, beside its place, while a process makes it."""
+    owner = SEPARATOR.join((host, str(process), str(began), word))
+    return out.with_name(f".{out.name}{SEPARATOR}{owner}.partial")
+
+
+def finished(path: Path) -> Path:
+    """A path with the name that an unfinished set in it is to get: what people know it by."""
+    parts = (_UNFINISHED.fullmatch(part) for part in path.parts)
+    return Path(*(found["name"] if found else part for found, part in zip(parts, path.parts, strict=True)))
+
+
+def is_trace_set(directory: Path) -> bool:
+    """Whether a directory holds a set that stagedb wrote to its end: the manifest is what it gets last."""
+    try:
+        said = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        return str(said["what"]).startswith(_WHAT) and "stagedb" in said["versions"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
+
+
+def _check_name(out: Path) -> None:
+    # Of `new/..` neither a name to rename to nor one for what is unfinished can be made.
+    if out.name in ("", ".."):
+        raise UsageError(f"{out} is no name that can be given: name another one with --out")
+
+
+def _kept_directory(out: Path) -> str | None:
+    """Why what is there is never replaced by a directory of traces, or None."""
+    if out.is_symlink():
+        return "is a symbolic link"
+    if not out.is_dir():
+        return "exists and is no directory"
+    place = out.resolve()
+    if place == Path(place.anchor):
+        return "is the root of all files"
+    here = _here()
+    if here is not None and place == here:
+        return "is the current directory"
+    if here is not None and place in here.parents:
+        return "holds the current directory"
+    if os.path.ismount(place):
+        return "is a mount point"
+    try:
+        empty = next(place.iterdir(), None) is None
+    except OSError as error:
+        return f"exists and cannot be read ({error.strerror})"
+    if not empty and not is_trace_set(place):
+        return f"exists and is not a trace set of stagedb (it has no {MANIFEST} of one)"
+    return None
+
+
+def _kept_file(out: Path) -> str | None:
+    """Why what is there is never replaced by a packed set, or None."""
+    mode = os.lstat(out).st_mode
+    if stat.S_ISLNK(mode):
+        return "is a symbolic link"
+    if stat.S_ISDIR(mode):
+        return "is a directory, and --packed writes a file"
+    if not stat.S_ISREG(mode):
+        return "exists and is no regular file"
+    if not is_packed(out):
+        return "exists and is not a packed trace set of stagedb"
+    return None
+
+
+def _here() -> Path | None:
+    try:
+        return Path.cwd().resolve()
+    except OSError:
+        # It was removed, so it is not what would be replaced.
+        return None

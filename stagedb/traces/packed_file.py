@@ -1,0 +1,234 @@
+"""A packed trace set: encoded classes and what differs between their ranks, in one file. See docs/packed.md.
+
+A ZIP archive, so that any tool can list and check it. Its index, `packed.json`, says what the other members are; these
+are plain columns of little-endian integers. Nothing in it is trusted before it is checked.
+"""
+
+import hashlib
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.traces.encoded_class import EncodedClass, RankBytes
+from stagedb.traces.packed_class import wrong_class, wrong_facts
+from stagedb.traces.packed_index import files_of, is_int, parse_index, with_system, wrong_files, wrong_index
+from stagedb.traces.protobuf_columns import Ints
+from stagedb.traces.rank_sets import parse_ranks
+from stagedb.traces.trace_set import ClassTraces, TraceSet, key_of
+
+FORMAT = 3
+"""Version of the file's layout. In format 1 a set had no system: it is unpacked with the default one. Format 3 is of
+sets with a profile's durations; others are written as format 2, which more readers know."""
+
+INDEX = "packed.json"
+
+WHAT = "a packed set of Chakra execution traces: `stagedb unpack` writes them"
+"""What the index says that the file is."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a class: the integers that it is made of, and what they say."""
+
+    dtype: str
+    what: str
+
+
+COLUMNS: Mapping[str, Column] = {
+    "width": Column("<i8", "one number: bytes of the varints in the slots"),
+    "data": Column("|u1", "the templates' bytes"),
+    "data_starts": Column("<i8", "where in `data` each template begins, and where the last ends"),
+    "slots": Column("<i4", "positions of varints, from the template's beginning"),
+    "slot_refs": Column("<i4", "of each slot the column of `references`"),
+    "slot_offsets": Column("<i4", "of each slot what is added"),
+    "slot_starts": Column("<i8", "where in the columns of slots each template's begin, and where the last end"),
+    "patches": Column("<i4", "positions of bytes that differ between ranks, from the template's beginning"),
+    "patch_sources": Column("<i4", "of each patch the column of `values`"),
+    "patch_starts": Column("<i8", "where in the columns of patches each template's begin, and where the last end"),
+    "tasks": Column("<i4", "the templates of a file, in order"),
+    "references": Column("<i8", "a row a task: the first node ids of the tasks that it refers to, and its message tag"),
+    "ranks": Column("<i8", "the ranks of the class that the file holds"),
+    "values": Column("|u1", "a row a rank: its own bytes"),
+}
+"""`references` and `values` are matrices, the others lists."""
+
+LARGEST_MEMBER = 1 << 31
+"""Bytes; a file that says of a member that it is larger is refused before it is unpacked."""
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None:
+    """Write a set to a file that is not there yet. The same set gives the same bytes. OSError as the system says it."""
+    members: dict[str, dict[str, Any]] = {}
+    with path.open("xb") as file, zipfile.ZipFile(file, "w") as archive:
+        for each in traces.classes:
+            for name, column in _columns(each).items():
+                data = np.ascontiguousarray(column).astype(COLUMNS[name].dtype, copy=False).tobytes()
+                member = _member(each.key, name)
+                _put(archive, member, data, compress)
+                rows = column.shape[1] if column.ndim == 2 else None
+                members[member] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "columns": rows}
+        index = {
+            "format": FORMAT if "profile" in traces.facts else FORMAT - 1,
+            "what": WHAT,
+            "set": dict(traces.facts),
+            "classes": [dict(each.facts) for each in traces.classes],
+            # What else stands beside the traces follows from the set.
+            "files": {name: text for name, text in traces.files.items() if name == f"{traces.name}.json"},
+            "members": members,
+        }
+        _put(archive, INDEX, json.dumps(index).encode(), compress)
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is a packed set, of whatever version, by what its index says that it is."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(INDEX) as index:
+            return b'"what": "a packed set of Chakra ' in index.read(200)
+    except (OSError, LookupError, ValueError, EOFError, zlib.error, RuntimeError, zipfile.BadZipFile):
+        return False
+
+
+def packed_size(traces: TraceSet) -> int:
+    """Bytes that a set takes at most as a packed file: those of its columns before they are compressed, about."""
+    columns = [column.nbytes for each in traces.classes for column in _columns(each).values()]
+    index = [*traces.files.values(), *(json.dumps(dict(each.facts)) for each in traces.classes)]
+    return sum(columns) + sum(map(len, index)) + 1000 * (len(columns) + 1)
+
+
+def _columns(traces: ClassTraces) -> dict[str, npt.NDArray[np.generic]]:
+    return {**traces.encoded.arrays(), "ranks": traces.ranks.ranks, "values": traces.ranks.values}
+
+
+def _member(key: str, column: str) -> str:
+    return f"classes/{key}/{column}"
+
+
+def _put(archive: zipfile.ZipFile, name: str, data: bytes, compress: bool) -> None:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.compress_type = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+    archive.writestr(entry, data)
+
+
+class Packed:
+    """A packed file, open for reading. A context manager.
+
+    Raises UsageError for a file that is none, or of a newer version, and StagedbError for one that is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error):
+            raise UsageError(
+                f"{path} is not a packed trace set, or its end is missing: `stagedb export --packed` writes one"
+            ) from None
+        try:
+            self.index = self._index()
+        except BaseException:
+            self._archive.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._archive.close()
+
+    @property
+    def world(self) -> int:
+        """Ranks of the job."""
+        return int(self.index["set"]["world"])
+
+    def classes_of(self, ranks: Ints) -> list[str]:
+        """The keys of the classes, of those that it holds, of some ranks."""
+        rows = self.index["classes"]
+        return [key_of(row) for row in rows if np.isin(ranks, parse_ranks(row["ranks"], self.world)).any()]
+
+    def traces(self, keys: list[str] | None = None) -> TraceSet:
+        """All of it, or some classes, with what the index says of them held against what they are."""
+        if keys is None:
+            keys = [key_of(row) for row in self.index["classes"]]
+        reason = wrong_files(self.index)
+        if reason is not None:
+            raise self._damaged(f"{INDEX}: {reason}")
+        classes = tuple(self.class_(key) for key in keys)
+        for each in classes:
+            reason = wrong_facts(each)
+            if reason is not None:
+                raise self._damaged(f"class {each.key}: {reason}")
+        return TraceSet(self.index["set"], files_of(self.index), classes)
+
+    def class_(self, key: str) -> ClassTraces:
+        """One class, checked: whatever a file says, what is made of it stays inside its own bytes."""
+        facts = next(row for row in self.index["classes"] if key_of(row) == key)
+        columns = {name: self._column(key, name) for name in COLUMNS}
+        ranks = RankBytes(columns.pop("ranks"), columns.pop("values"))
+        encoded = EncodedClass(**columns)
+        reason = wrong_class(encoded, ranks, parse_ranks(facts["ranks"], self.world), int(facts["bytes"]))
+        if reason is not None:
+            raise self._damaged(f"class {key}: {reason}")
+        return ClassTraces(facts, encoded, ranks)
+
+    def _index(self) -> dict[str, Any]:
+        try:
+            index = parse_index(self._read(INDEX))
+        except ValueError as error:
+            raise self._damaged(f"{INDEX}: {error}") from None
+        if not isinstance(index, dict) or not is_int(index.get("format")) or index["format"] < 1:
+            raise self._damaged(f"{INDEX} says of no format that it is of it")
+        if index["format"] > FORMAT:
+            raise UsageError(
+                f"{self.path} is of format {index['format']}, and this stagedb reads {FORMAT}: use a newer one"
+            )
+        held: dict[str, Any] = with_system(index) if index["format"] == 1 else index
+        reason = wrong_index(held, COLUMNS)
+        if reason is not None:
+            raise self._damaged(f"{INDEX}: {reason}")
+        return held
+
+    def _column(self, key: str, name: str) -> npt.NDArray[Any]:
+        member = _member(key, name)
+        data = self._read(member)
+        said = self.index["members"][member]
+        if len(data) != said["bytes"] or hashlib.sha256(data).hexdigest() != said["sha256"]:
+            raise self._damaged(f"{member} is not what was written")
+        try:
+            column = np.frombuffer(data, COLUMNS[name].dtype)
+            if said["columns"] is not None:
+                column = column.reshape(-1, said["columns"])
+        except ValueError as error:
+            raise self._damaged(f"{member}: {error}") from None
+        return column
+
+    def _read(self, member: str) -> bytes:
+        try:
+            entry = self._archive.getinfo(member)
+            if entry.file_size > LARGEST_MEMBER:
+                raise self._damaged(f"{member} says that it has {entry.file_size:,} bytes")
+            return self._archive.read(entry)
+        except KeyError:
+            raise self._damaged(f"it has no {member}") from None
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            raise self._damaged(f"{member}: {error}") from None
+        except OSError as error:
+            raise StagedbError(f"cannot read {self.path}: {error.strerror or error}") from error
+
+    def _damaged(self, what: str) -> StagedbError:
+        return StagedbError(f"{self.path} is damaged: {what}; copy it again from where it came")

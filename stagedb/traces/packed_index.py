@@ -1,0 +1,308 @@
+"""The index of a packed set, looked through before anything is made of it.
+
+Whoever made the file chose what it says: every value is held against its type, and against the others that it has to
+agree with. What is right here can become names of files and the rows of a manifest.
+"""
+
+import json
+import math
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from stagedb.errors import UsageError
+from stagedb.systems.system import System
+from stagedb.traces.protobuf_columns import Ints
+from stagedb.traces.rank_sets import parse_ranks, say_ranks
+from stagedb.traces.simulator_inputs import groups_text, simulator_inputs
+from stagedb.traces.trace_set import MANIFEST, key_of
+
+TIMED = 3
+"""The format from which on a set has a profile, and its classes lanes."""
+
+LARGEST_WORLD = 1 << 27
+"""Ranks, as many as fit into memory on any machine."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
+
+
+def parse_index(data: bytes) -> Any:
+    """The JSON of an index. ValueError where it is none."""
+    try:
+        return json.loads(data, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
+    """Why an index, of the format that this version knows, cannot be right; or None. `columns` are those of a class.
+
+    The files in it, which can be large, are looked through by `wrong_files`.
+    """
+    reason = _wrong_fields("it", index, _INDEX)
+    if reason is not None:
+        return reason
+    timed, described = index["format"] >= TIMED, index["set"]
+    reason = _wrong_fields("the set", described, {**_SET, **_TIMED_SET} if timed else _SET)
+    if reason is not None:
+        return reason
+    if described["name"] != described["model"].replace("/", "_"):
+        name, model = (reprlib.repr(described[word]) for word in ("name", "model"))
+        return f"the set is called {name} and is of the model {model}"
+    return (
+        _wrong_degrees(described["plan"], described["world"])
+        or _wrong_system(described)
+        or _wrong_classes(index["classes"], described["world"], timed)
+        or _wrong_members(
+            index["members"], [f"classes/{key_of(row)}/{name}" for row in index["classes"] for name in columns]
+        )
+    )
+
+
+def files_of(index: Mapping[str, Any]) -> dict[str, str]:
+    """The files beside the traces: the groups of the index, and what follows from it."""
+    described = index["set"]
+    groups = f"{described['name']}.json"
+    return {groups: index["files"][groups], **_inputs(described)}
+
+
+def _inputs(described: Mapping[str, Any]) -> dict[str, str]:
+    degrees = _degrees(described["plan"])
+    return simulator_inputs(described["name"], described["world"], degrees, _system(described["system"]))
+
+
+def with_system(index: dict[str, Any]) -> dict[str, Any]:
+    """An index of format 1 with the default system in its set, where it has a set and no system."""
+    from stagedb.systems.system_files import DEFAULT, load_system
+
+    described = index.get("set")
+    if not isinstance(described, dict) or "system" in described:
+        return index
+    return {**index, "set": {**described, "system": load_system(DEFAULT).to_dict()}}
+
+
+def _system(content: object) -> System:
+    # The processes that write traces need no systems.
+    from stagedb.systems.system_files import parse_system
+
+    return parse_system(json.dumps(content, ensure_ascii=False))
+
+
+def _degrees(plan: Mapping[str, Any]) -> list[int]:
+    return [plan[axis] for axis in plan["rank_order"]]
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not of JSON")
+
+
+def is_int(value: object) -> bool:
+    """Whether a value of JSON is a whole number; `true` is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return is_int(value) and value > 0  # type: ignore[operator]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _is_sha256(value: object) -> bool:
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_plan(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        _is_plain(each) or (isinstance(each, list) and all(map(_is_plain, each))) for each in value.values()
+    )
+
+
+def _is_list(value: object, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(holds, value))
+
+
+_Fields = Mapping[str, Callable[[Any], bool]]
+
+_INDEX: _Fields = {
+    "format": is_int,
+    "what": _is_text,
+    "set": lambda value: isinstance(value, dict),
+    "classes": lambda value: _is_list(value, lambda row: isinstance(row, dict)) and bool(value),
+    "files": lambda value: isinstance(value, dict),
+    "members": lambda value: isinstance(value, dict),
+}
+_SET: _Fields = {
+    "name": _is_name,
+    "instance": _is_text,
+    "graph": _is_text,
+    "model": _is_text,
+    "plan": _is_plan,
+    "world": lambda value: _is_count(value) and value <= LARGEST_WORLD,
+    "granularity": lambda value: value in ("op", "block"),
+    "system": lambda value: isinstance(value, dict),
+    "versions": lambda value: (
+        isinstance(value, dict) and {*value} == {"stagedb", "chakra"} and all(map(_is_text, value.values()))
+    ),
+}
+_TIMED_SET: _Fields = {
+    "profile": lambda value: (
+        isinstance(value, dict)
+        and {*value} == {"id", "system", "step"}
+        and _is_text(value["id"])
+        and _is_text(value["system"])
+        and is_int(value["step"])
+        and value["step"] >= 0
+    ),
+}
+_CLASS: _Fields = {
+    "class": lambda value: is_int(value) and value >= 0,
+    "digest": _is_sha256,
+    "stages": lambda value: _is_list(value, lambda stage: is_int(stage) and stage >= 0),
+    "ranks": _is_text,
+    "nodes": _is_count,
+    "bytes": _is_count,
+    "encoding": _is_sha256,
+    "tasks": lambda value: _is_list(value, _is_text),
+}
+_TIMED_CLASS: _Fields = {
+    "lanes": lambda value: _is_list(value, lambda lane: is_int(lane) and lane >= 0) and bool(value),
+}
+_MEMBER: _Fields = {
+    "sha256": _is_sha256,
+    "bytes": lambda value: is_int(value) and value >= 0,
+    "columns": lambda value: value is None or _is_count(value),
+}
+
+
+def _wrong_fields(what: str, row: Mapping[str, Any], fields: _Fields) -> str | None:
+    """Whether an object has these keys and no others, with values that are right for themselves."""
+    missing = [name for name in fields if name not in row]
+    if missing:
+        return f"{what} has no {', '.join(missing)}"
+    unknown = [name for name in row if name not in fields]
+    if unknown:
+        return f"{what} has {reprlib.repr(unknown[0])}, which this format does not know"
+    wrong = next((name for name, right in fields.items() if not right(row[name])), None)
+    return None if wrong is None else f"{what} says that {wrong} is {reprlib.repr(row[wrong])}"
+
+
+def _wrong_degrees(plan: Mapping[str, Any], world: int) -> str | None:
+    order: Any = plan.get("rank_order")
+    if not _is_list(order, _is_text) or not all(_is_count(plan.get(axis)) for axis in order):
+        return f"the plan's rank_order {reprlib.repr(order)} names no degrees"
+    product = 1
+    for degree in _degrees(plan):
+        product *= degree
+    return None if product == world else f"the plan is of {product} ranks, and the world has {world}"
+
+
+def _wrong_system(described: Mapping[str, Any]) -> str | None:
+    """Whether a system is one, said in the one way that `to_dict` has, and gives what a simulator takes."""
+    try:
+        system = _system(described["system"])
+        if json.dumps(system.to_dict()) != json.dumps(described["system"]):
+            return "its system is said in another way than systems are"
+        if described.get("profile", {"system": system.name})["system"] != system.name:
+            return "its profile is of another system"
+        _inputs(described)
+    except UsageError as error:
+        return str(error)
+    except RecursionError:
+        return "its system is nested too deeply"
+    return None
+
+
+def _wrong_classes(rows: list[dict[str, Any]], world: int, timed: bool) -> str | None:
+    fields = {**_CLASS, **_TIMED_CLASS} if timed else _CLASS
+    for row in rows:
+        reason = _wrong_fields(f"class {reprlib.repr(row.get('class'))}", row, fields)
+        if reason is not None:
+            return reason
+    if timed:
+        lanes = [lane for row in rows for lane in row["lanes"]]
+        if len({*lanes}) < len(lanes):
+            return "a lane is there twice"
+    # A class's parts have its number and digest; other classes have others.
+    known = (
+        {(row["class"], row["digest"]) for row in rows} if timed else [(row["class"], row["digest"]) for row in rows]
+    )
+    for at, word in enumerate(("number", "digest")):
+        said = [each[at] for each in known]
+        if len({*said}) < len(said):
+            return f"two classes have one {word}"
+    taken: list[Ints] = []
+    for row in rows:
+        try:
+            ranks = parse_ranks(row["ranks"], world)
+        except UsageError:
+            return f"class {row['class']} says that its ranks are {reprlib.repr(row['ranks'])}, of {world}"
+        if say_ranks(ranks) != row["ranks"]:
+            return f"class {row['class']} says its ranks in another way than {say_ranks(ranks)}"
+        taken.append(ranks)
+    every = np.concatenate(taken)
+    return None if len(np.unique(every)) == len(every) else "a rank is in two classes"
+
+
+def _wrong_members(members: Mapping[str, Any], names: list[str]) -> str | None:
+    missing = [name for name in names if name not in members]
+    if missing:
+        return f"it says nothing of {missing[0]}"
+    unknown = members.keys() - set(names)
+    if unknown:
+        return f"it has the member {reprlib.repr(min(unknown))}, which no class has"
+    for name, member in members.items():
+        reason = _wrong_fields(name, member, _MEMBER) if isinstance(member, dict) else f"{name} is no object"
+        if reason is not None:
+            return reason
+    return None
+
+
+def wrong_files(index: Mapping[str, Any]) -> str | None:
+    """Why the files of an index cannot be right, or None.
+
+    One of them is taken, the groups; others must be what follows from the set.
+    """
+    described, files = index["set"], index["files"]
+    groups, inputs = f"{described['name']}.json", _inputs(described)
+    if groups in (MANIFEST, *inputs) or groups not in files:
+        return f"it has no communicator groups in a file {groups}"
+    for name, text in files.items():
+        if name == groups:
+            continue
+        if name not in inputs:
+            return f"it has a file {reprlib.repr(name)}, which no set has beside its traces"
+        if text != inputs[name]:
+            return f"its {name} is not the one that belongs to such a set"
+    return None if _are_groups(files[groups], described["world"]) else f"its {groups} holds no communicator groups"
+
+
+def _are_groups(text: object, world: int) -> bool:
+    """Whether a text is what `groups_text` gives for groups of ranks of the world."""
+    if not isinstance(text, str):
+        return False
+    try:
+        groups = json.loads(text)
+        return (
+            isinstance(groups, dict)
+            and all(_NUMBER.fullmatch(gid) is not None for gid in groups)
+            and all(_is_list(members, lambda rank: is_int(rank) and 0 <= rank < world) for members in groups.values())
+            and all(len({*members}) == len(members) > 0 for members in groups.values())
+            and groups_text(groups) == text
+        )
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,264 @@
+"""Writing the files of ranks, alone or shared among processes.
+
+A writer is `python -m stagedb.traces.rank_files`: it reads from its standard input where files go, then one job a line,
+and tells its progress on its standard output. The classes themselves it finds in a packed file, so neither threads nor
+the memory of the process that exports matter.
+"""
+
+import errno
+import gzip
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stagedb.errors import StagedbError, UnfinishedError
+from stagedb.faults import fault_point
+from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
+from stagedb.traces.output_places import finished
+from stagedb.traces.packed_file import Packed
+
+Progress = Callable[[int], None]
+"""Told how many more files are written."""
+
+REPORT_EVERY = 0.2
+"""Seconds between two reports of a writer."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How traces are written: `et` or `json`, compressed by gzip or not."""
+
+    kind: str = "et"
+    compress: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the bytes of a class are written as they are."""
+        return self.kind == "et" and not self.compress
+
+    def convert(self, data: bytes) -> bytes:
+        """A trace's bytes as they go into its file."""
+        if self.kind == "json":
+            # Writers of plain traces do without protobuf.
+            from stagedb.traces.json_traces import as_json
+
+            data = as_json(data)
+        return gzip.compress(data, mtime=0) if self.compress else data
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where traces go: `<directory>/<prefix>.<rank>.<kind>`. `keep` leaves files alone that hold the right bytes."""
+
+    directory: Path
+    prefix: str
+    format: Format = Format()
+    keep: bool = False
+
+
+def write_ranks(encoded: EncodedClass, ranks: RankBytes, target: Target, written: Progress) -> None:
+    """Write the files of some ranks of a class. Raises OSError as the system says it."""
+    folder = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        told, since = time.monotonic(), 0
+        for rank, buffer in rank_files(encoded, ranks):
+            data = buffer.data if target.format.plain else memoryview(target.format.convert(buffer.tobytes()))
+            name = f"{target.prefix}.{rank}.{target.format.kind}"
+            if not (target.keep and _holds(folder, name, data)):
+                _write_whole(folder, name, data)
+            fault_point("export.file")
+            since += 1
+            if time.monotonic() - told > REPORT_EVERY:
+                written(since)
+                told, since = time.monotonic(), 0
+        written(since)
+    finally:
+        os.close(folder)
+
+
+def _holds(folder: int, name: str, data: memoryview) -> bool:
+    """Whether a file is there and has these bytes."""
+    try:
+        file = os.open(name, os.O_RDONLY, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    with os.fdopen(file, "rb") as there:
+        return os.fstat(file).st_size == len(data) and there.read() == data
+
+
+def _write_whole(folder: int, name: str, view: memoryview) -> None:
+    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=folder)
+    try:
+        done = os.write(file, view)
+        while done < len(view):
+            count = os.write(file, view[done:])
+            if count == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+            done += count
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, name) from error
+    finally:
+        os.close(file)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Write rows `first` to `end - 1` of the ranks of class `key` in a packed file."""
+
+    packed: str
+    key: str
+    first: int
+    end: int
+
+
+class Writers:
+    """Processes that share the writing. They start at once, and wait for jobs."""
+
+    def __init__(self, count: int, written: Progress) -> None:
+        self._written = written
+        self._failure: str | None = None
+        self._lock = threading.Lock()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "stagedb.traces.rank_files"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+                # An interrupt from the keyboard is for the process that exports: it ends these.
+                start_new_session=True,
+            )
+            for _ in range(count)
+        ]
+        self._readers = [threading.Thread(target=self._listen, args=(each,), daemon=True) for each in self._processes]
+        for reader in self._readers:
+            reader.start()
+
+    def aim(self, target: Target) -> None:
+        """Say where the files of all jobs go."""
+        for process in self._processes:
+            self._tell(process, {**asdict(target), "directory": str(target.directory)})
+
+    def give(self, job: Job) -> None:
+        """Share a job among the processes."""
+        count = len(self._processes)
+        bounds = np.linspace(job.first, job.end, count + 1).astype(int).tolist()
+        for process, first, end in zip(self._processes, bounds, bounds[1:], strict=False):
+            if first < end:
+                self._tell(process, {**asdict(job), "first": first, "end": end})
+
+    def _tell(self, process: "subprocess.Popen[str]", said: dict[str, object]) -> None:
+        if process.stdin is None:
+            return
+        try:
+            process.stdin.write(json.dumps(said) + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until all is written. Raises StagedbError with what the first process that failed said."""
+        for process in self._processes:
+            if process.stdin is not None and not process.stdin.closed:
+                try:
+                    process.stdin.close()
+                except BrokenPipeError:
+                    continue
+        statuses = [process.wait() for process in self._processes]
+        for reader in self._readers:
+            reader.join()
+        if self._failure:
+            raise StagedbError(self._failure)
+        if any(statuses):
+            raise UnfinishedError(f"a process that wrote traces ended with status {min(statuses)}")
+
+    def stop(self) -> None:
+        """End the processes, whatever they do."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+        for process, reader in zip(self._processes, self._readers, strict=True):
+            process.wait()
+            reader.join()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    try:
+                        pipe.close()
+                    except BrokenPipeError:
+                        continue
+
+    def _listen(self, process: "subprocess.Popen[str]") -> None:
+        for line in process.stdout or ():
+            said = json.loads(line)
+            with self._lock:
+                if "error" in said:
+                    self._failure = self._failure or said["error"]
+                else:
+                    self._written(said["written"])
+
+
+@contextmanager
+def writers(count: int, written: Progress) -> Iterator[Writers]:
+    """Processes that are ended on leaving, whatever happens."""
+    made = Writers(count, written)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def explain(error: OSError, directory: Path) -> str:
+    """What a failed write means and what to do."""
+    # A name that is absolute stands for itself.
+    what = finished(directory / str(error.filename)) if error.filename else finished(directory)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space left while writing {what}: nothing was kept; free some, or write fewer ranks with --only"
+    if error.errno == errno.EFBIG:
+        return f"{what} is larger than this shell lets a file be: nothing was kept; raise it with `ulimit -f unlimited`"
+    return f"cannot write {what}: {error.strerror}; nothing was kept"
+
+
+def main(lines: Sequence[str] | None = None) -> int:
+    """Read jobs, write ranks, say how many: the loop of a writer."""
+
+    def tell(**said: object) -> None:
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
+
+    said = iter(sys.stdin if lines is None else lines)
+    first = next(said, None)
+    if first is None:
+        return 0
+    aim = json.loads(first)
+    target = Target(Path(aim["directory"]), aim["prefix"], Format(**aim["format"]), aim["keep"])
+    for line in said:
+        job = Job(**json.loads(line))
+        try:
+            with Packed(Path(job.packed)) as packed:
+                traces = packed.class_(job.key)
+            rows = slice(job.first, job.end)
+            ranks = RankBytes(traces.ranks.ranks[rows], traces.ranks.values[rows])
+            write_ranks(traces.encoded, ranks, target, lambda count: tell(written=count))
+        except BrokenPipeError:
+            return 1
+        except StagedbError as error:
+            tell(error=str(error))
+            return 1
+        except OSError as error:
+            tell(error=explain(error, target.directory))
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

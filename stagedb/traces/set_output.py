@@ -1,0 +1,315 @@
+"""A trace set to a directory on disk, complete or absent: what `export` and `unpack` have in common."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.faults import fault_point
+from stagedb.traces.bundle import manifest, write_texts
+from stagedb.traces.encoded_class import rank_files
+from stagedb.traces.output_places import TakenError, check_directory, check_file, is_trace_set
+from stagedb.traces.packed_file import write_packed
+from stagedb.traces.rank_files import Format, Job, Target, Writers, explain, write_ranks, writers
+from stagedb.traces.rank_sets import parse_ranks, say_ranks
+from stagedb.traces.set_repair import lacking
+from stagedb.traces.staging import abandoned, mended, staged
+from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
+from stagedb.workload.issue_order import GRANULARITIES
+
+Progress = Callable[[int, int, int], None]
+"""Called with how many ranks are written, of how many, and how many bytes that is."""
+
+REPLAYED_NODES = 100_000
+"""Up to so many nodes in all ranks, a set is replayed without being asked."""
+
+SHARED_FILES, SHARED_BYTES = 1000, 100_000_000
+"""From so many files or bytes on, processes share the writing: starting one takes as long as some hundred files."""
+
+BLOCK = 4096
+"""What a file's size is rounded up to on disk."""
+
+_CLASSES = ".classes"
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a set is to be written: see `export`."""
+
+    out: Path
+    force: bool = False
+    format: str = "et"
+    compress: bool = False
+    replay: bool | None = None
+    processes: int | None = None
+    resume: bool = False
+    granularity: str = "op"
+    packed: bool = False
+
+    def check(self, world: int, only: str | None) -> None:
+        """Raise UsageError for what cannot be, before anything is made for it."""
+        if self.packed:
+            check_file(self.out, self.force)
+            if self.resume or self.compress or self.replay or self.format != "et":
+                raise UsageError(
+                    "--packed writes one file of plain traces, in one go: leave out --resume, --compress, --replay and "
+                    "--format, or give them to `stagedb unpack`"
+                )
+        else:
+            self._check_directory()
+        if only is not None:
+            parse_ranks(only, world)
+        if self.format not in ("et", "json"):
+            raise UsageError(f"unknown format {self.format!r}: --format is et or json")
+        if self.granularity not in GRANULARITIES:
+            raise UsageError(f"unknown granularity {self.granularity!r}: --granularity is {' or '.join(GRANULARITIES)}")
+
+    def _check_directory(self) -> None:
+        try:
+            check_directory(self.out, self.force)
+        except TakenError:
+            if not (self.resume and is_trace_set(self.out)):
+                raise
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A trace set on disk. `bytes` counts the traces as plain files, `packed` the one file that they are packed in.
+
+    `seconds` has the time of each stage of the work. `there`: the set was there already, and was looked through;
+    `mended` are the files that had to be written again, none where it was complete.
+    """
+
+    directory: Path
+    world: int
+    files: int
+    nodes: int
+    bytes: int
+    replayed: bool
+    seconds: Mapping[str, float]
+    packed: int | None = None
+    there: bool = False
+    mended: tuple[str, ...] = ()
+
+
+@dataclass
+class Clock:
+    """Seconds of each stage of work."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+        fault_point(f"export.{name}")
+
+
+class Counter:
+    """Adds up what is written, and tells it."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress = progress
+        self.done, self.of, self.each = 0, 0, 0.0
+
+    def begin(self, traces: TraceSet) -> None:
+        self.of, self.each = traces.count, traces.bytes / traces.count
+
+    def more(self, count: int) -> None:
+        self.done += count
+        if self.progress is not None:
+            self.progress(self.done, self.of, round(self.done * self.each))
+
+
+@contextmanager
+def writers_for(files: int, total: int, processes: int | None, counter: Counter) -> Iterator[Writers | None]:
+    """Processes that share the writing of so many files and bytes, where that is worth it.
+
+    Begun before the bytes are known (total 0), they start while the set is made.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if processes is None:
+        processes = min(cores, files) if files >= SHARED_FILES or total >= SHARED_BYTES else 1
+    if processes < 2:
+        yield None
+        return
+    with writers(processes, counter.more) as pool:
+        yield pool
+
+
+def write_set(
+    traces: TraceSet,
+    request: Request,
+    *,
+    counter: Counter,
+    clock: Clock,
+    pool: Writers | None = None,
+    smaller: Callable[[int], list[str]] = lambda free: [],
+) -> Summary:
+    """Write a set to its directory.
+
+    pool: the processes that write, where they have been started. smaller: what to do instead, where only so many bytes
+    are free.
+    """
+    format = Format(request.format, request.compress)
+    whole = traces.count == traces.world and request.format == "et"
+    if request.replay and not whole:
+        raise UsageError("a replay needs all ranks as .et: leave out --replay, or --only and --format json")
+    replayed = request.replay if request.replay is not None else whole and traces.nodes <= REPLAYED_NODES
+    files = {**traces.files, MANIFEST: manifest(traces, request.format)}
+    work = _Work(request, traces, format, files, replayed, counter, clock, pool)
+    try:
+        if request.resume and is_trace_set(request.out):
+            return work.complete()
+        _check_space(request, traces, format, sum(map(len, files.values())), smaller)
+        try:
+            return work.make()
+        except TakenError:
+            # Of two that resume at once the other one was done first.
+            if not (request.resume and is_trace_set(request.out)):
+                raise
+            return replace(work, pool=None).complete()  # its processes have ended
+    except OSError as error:
+        raise StagedbError(explain(error, request.out)) from error
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A set, and what it takes to write it. `files` are all but the traces."""
+
+    request: Request
+    traces: TraceSet
+    format: Format
+    files: Mapping[str, str]
+    replayed: bool
+    counter: Counter
+    clock: Clock
+    pool: Writers | None
+
+    def make(self) -> Summary:
+        """Write all of it to a new directory."""
+        request, traces = self.request, self.traces
+        self.counter.begin(traces)
+        with staged(request.out, force=request.force, resume=request.resume) as partial:
+            with self.clock.stage("write"):
+                _clear(partial, traces, self.format)
+                self._write(traces, partial, keep=request.resume)
+            with self.clock.stage("bundle"):
+                write_texts(partial, self.files)
+            if self.replayed:
+                with self.clock.stage("replay"):
+                    _validate(partial, f"so {request.out} was not made")
+            fault_point("export.rename")
+        return self._summary(self.replayed)
+
+    def complete(self) -> Summary:
+        """Write what a directory lacks that was finished before. UsageError where that is of another export."""
+        out = self.request.out
+        if _text(out / MANIFEST) != self.files[MANIFEST]:
+            raise UsageError(f"{out} is another export: name another directory with --out, or leave out --resume")
+        with self.clock.stage("check"):
+            lack = lacking(out, self.traces, self.format, self.files)
+        if lack.names:
+            with mended(out) as partial:
+                with self.clock.stage("write"):
+                    if len(lack.ranks):
+                        traces = self.traces.only(lack.ranks)
+                        self.counter.begin(traces)
+                        self._write(traces, partial, keep=False)
+                with self.clock.stage("bundle"):
+                    write_texts(partial, lack.texts)
+        # Whether it runs was found out when it was made; asked for, or with new traces, it is again.
+        replayed = self.replayed and bool(lack.names or self.request.replay)
+        if replayed:
+            with self.clock.stage("replay"):
+                _validate(out, f"and {out} has all of them: write them anew with --force, without --resume")
+        return replace(self._summary(replayed), there=True, mended=lack.names)
+
+    def _summary(self, replayed: bool) -> Summary:
+        traces, out = self.traces, self.request.out
+        return Summary(out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, self.clock.seconds)
+
+    def _write(self, traces: TraceSet, directory: Path, *, keep: bool) -> None:
+        target = Target(directory, traces.name, self.format, keep)
+        own = writers_for(traces.count, traces.bytes, self.request.processes, self.counter)
+        with nullcontext(self.pool) if self.pool is not None else own as sharing:
+            _write(traces, target, sharing, self.counter)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _clear(partial: Path, traces: TraceSet, format: Format) -> None:
+    """Remove what an interrupted export left that is no trace of this one."""
+    left = {path.name: path for path in partial.iterdir()}
+    if left:
+        wanted = {f"{traces.name}.{rank}.{format.kind}" for rank in traces.ranks.tolist()}
+        for name in left.keys() - wanted:
+            left[name].unlink()
+
+
+def _write(traces: TraceSet, target: Target, pool: Writers | None, counter: Counter) -> None:
+    if pool is None:
+        for each in traces.classes:
+            write_ranks(each.encoded, each.ranks, target, counter.more)
+        return
+    packed = target.directory / _CLASSES
+    write_packed(packed, traces, compress=False)
+    pool.aim(target)
+    for each in traces.classes:
+        pool.give(Job(str(packed), each.key, 0, len(each.ranks.ranks)))
+    pool.finish()
+    packed.unlink()
+
+
+def _check_space(
+    request: Request, traces: TraceSet, format: Format, beside: int, smaller: Callable[[int], list[str]]
+) -> None:
+    """Compare what the files will take with what is free, before the first of them.
+
+    Compressed traces and JSON are taken to be as large as that of the first rank of their class.
+    """
+    sizes = [each.encoded.size if format.plain else _first_size(each, format) for each in traces.classes]
+    on_disk = [-(-size // BLOCK) * BLOCK for size in sizes]
+    need = beside + sum(size * len(each.ranks.ranks) for size, each in zip(on_disk, traces.classes, strict=True))
+    out = request.out.absolute()
+    existing = next(place for place in (*out.parents, out) if place.exists())
+    free = shutil.disk_usage(existing).free
+    if request.resume:
+        free += sum(file.stat().st_size for left in abandoned(request.out)[-1:] for file in left.iterdir())
+    if need <= free:
+        return
+    fit = int((free - beside) // max(on_disk))
+    ranks = [f"--only {say_ranks(traces.ranks[:fit])}"] if fit > 0 else []
+    fits = " or ".join([*smaller(free), *ranks]) or "nothing less"
+    raise UsageError(
+        f"the traces take {need:,} bytes and {existing} has {free:,} free: name another directory with --out, or free "
+        f"some; what would fit is {fits}"
+    )
+
+
+def _first_size(each: ClassTraces, format: Format) -> int:
+    (_, first), *_ = islice(rank_files(each.encoded, each.ranks), 1)
+    return len(format.convert(first.tobytes()))
+
+
+def _validate(directory: Path, so: str) -> None:
+    # Reading traces needs protobuf, which writing them does not.
+    from stagedb.traces.set_validation import validate_traces
+
+    report = validate_traces(directory)
+    if report.faults:
+        faults = "; ".join(
+            f"rank {each.rank}, node {each.node}: {each.rule}: {each.message}" for each in report.faults[:5]
+        )
+        raise StagedbError(f"the traces do not run, {so}: {faults}")

@@ -1,0 +1,56 @@
+"""What a set that was written to its end lacks by now: files that were removed since, or cut short."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stagedb.traces.encoded_class import rank_files
+from stagedb.traces.protobuf_columns import Ints
+from stagedb.traces.rank_files import Format
+from stagedb.traces.trace_set import ClassTraces, TraceSet
+
+
+@dataclass(frozen=True)
+class Lack:
+    """What is to be written again: the traces of `ranks`, and `texts` by name. `names` are those of all these files."""
+
+    ranks: Ints
+    texts: Mapping[str, str]
+    names: tuple[str, ...]
+
+
+def lacking(directory: Path, traces: TraceSet, format: Format, files: Mapping[str, str]) -> Lack:
+    """Compare a directory with what a set should have there.
+
+    Plain traces are compared by their sizes, which are known; others by their bytes. Of the files beside them the
+    communicator groups must be what they were; the rest, inputs of a simulator, are there to be edited: they must be
+    there. Raises OSError as the system says it.
+    """
+    with os.scandir(directory) as entries:
+        sizes = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+    damaged = [_damaged(directory, each, traces.name, format, sizes) for each in traces.classes]
+    ranks = np.sort(np.concatenate(damaged))
+    texts = {
+        name: text
+        for name, text in files.items()
+        if not sizes.get(name) or (name == f"{traces.name}.json" and (directory / name).read_bytes() != text.encode())
+    }
+    return Lack(ranks, texts, (*(f"{traces.name}.{rank}.{format.kind}" for rank in ranks.tolist()), *texts))
+
+
+def _damaged(directory: Path, each: ClassTraces, name: str, format: Format, sizes: Mapping[str, int]) -> Ints:
+    """The ranks of a class whose traces are not there, or not what they should be."""
+    ranks = each.ranks.ranks
+    if format.plain:
+        wrong = [sizes.get(f"{name}.{rank}.et") != each.encoded.size for rank in ranks.tolist()]
+    else:
+        wrong = [
+            (file := f"{name}.{rank}.{format.kind}") not in sizes
+            or (directory / file).read_bytes() != format.convert(data.tobytes())
+            for rank, data in rank_files(each.encoded, each.ranks)
+        ]
+    damaged: Ints = ranks[np.array(wrong, bool)]
+    return damaged

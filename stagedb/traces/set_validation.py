@@ -1,0 +1,134 @@
+"""`validate`: a directory of traces, of stagedb or another tool, against every rule that simulators rely on."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.traces.rank_sets import parse_ranks
+from stagedb.traces.trace_reading import TraceColumns, TraceError, read_trace
+from stagedb.traces.trace_replay import replay
+from stagedb.traces.trace_rules import (
+    Fault,
+    Groups,
+    check_groups,
+    check_matching,
+    check_messages,
+    check_rank,
+    check_timed,
+)
+from stagedb.traces.trace_set import MANIFEST
+
+MOST_FAULTS = 20
+"""Faults that a report holds; the first ones say what is wrong."""
+
+_TRACE = re.compile(r"(?P<prefix>.+)\.(?P<rank>\d+)\.et")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What validation found. `replayed` is False where it was not asked for or not all ranks are there."""
+
+    faults: tuple[Fault, ...]
+    files: int
+    nodes: int
+    world: int
+    replayed: bool
+
+    @property
+    def summary(self) -> str:
+        """One line: how much was looked at, and how."""
+        ranks = f"{self.files} ranks" if self.files == self.world else f"{self.files} of {self.world} ranks"
+        return f"{ranks}, {self.nodes:,} nodes, every rule{' and a replay' if self.replayed else ''}"
+
+
+def validate_traces(
+    directory: Path, *, replayed: bool = True, progress: Callable[[int, int], None] = lambda done, of: None
+) -> Report:
+    """Check every trace of a directory. UsageError where there is none.
+
+    A set that its manifest calls a slice is checked as far as its ranks go; then there is no replay.
+    """
+    files, prefix = _files(directory)
+    faults: list[Fault] = []
+    world, wanted = _wanted(directory, files)
+    missing = sorted(wanted - set(files))
+    if missing:
+        faults.append(Fault(missing[0], None, "", "files", f"{prefix}.{missing[0]}.et is missing"))
+    try:
+        groups = _groups(directory / f"{prefix}.json")
+    except StagedbError as error:
+        groups = {}
+        faults.append(Fault(None, None, "", "group", str(error)))
+    traces: dict[int, TraceColumns] = {}
+    for done, (rank, path) in enumerate(sorted(files.items())):
+        progress(done, len(files))
+        try:
+            traces[rank] = read_trace(path)
+        except TraceError as error:
+            faults.append(Fault(rank, None, "", "framing", str(error)))
+    progress(len(files), len(files))
+    runs = replayed and len(traces) == world
+    found = _all_faults(traces, groups, world, replayed=runs)
+    faults += islice(found, MOST_FAULTS - len(faults))
+    return Report(tuple(faults[:MOST_FAULTS]), len(files), sum(map(len, traces.values())), world, runs and not faults)
+
+
+def _all_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: int, *, replayed: bool) -> Iterator[Fault]:
+    sound = True
+    for fault in _static_faults(traces, groups, world):
+        sound = False
+        yield fault
+    # What breaks a rule breaks a replay, and says less there.
+    if replayed and sound:
+        yield from replay(traces, groups)
+
+
+def _static_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: int) -> Iterator[Fault]:
+    yield from check_groups(groups, world)
+    for rank, trace in traces.items():
+        yield from check_rank(rank, trace, groups, world)
+    yield from check_timed(traces)
+    yield from check_matching(traces, groups, world)
+    yield from check_messages(traces)
+
+
+def _files(directory: Path) -> tuple[dict[int, Path], str]:
+    if not directory.is_dir():
+        raise UsageError(f"{directory} is not a directory: `validate` takes one that `export` wrote")
+    found: dict[str, dict[int, Path]] = {}
+    for path in directory.iterdir():
+        match = _TRACE.fullmatch(path.name)
+        if match:
+            found.setdefault(match["prefix"], {})[int(match["rank"])] = path
+    if not found:
+        raise UsageError(f"{directory} holds no traces (NAME.RANK.et)")
+    if len(found) > 1:
+        raise UsageError(f"{directory} holds traces of several names: {', '.join(sorted(found))}")
+    ((prefix, files),) = found.items()
+    return files, prefix
+
+
+def _wanted(directory: Path, files: Mapping[int, Path]) -> tuple[int, set[int]]:
+    """The number of ranks, and those that should be there: all, unless the manifest calls the set a slice."""
+    try:
+        said = json.loads((directory / MANIFEST).read_text())
+        world, only = said["world"], said.get("only")
+        chosen = set(range(world)) if only is None else set(parse_ranks(only, world).tolist())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, UsageError):
+        return max(files) + 1, set(range(max(files) + 1))
+    return (world, chosen) if world > max(files) else (max(files) + 1, chosen)
+
+
+def _groups(path: Path) -> dict[int, list[int]]:
+    """The communicator groups of a set; none where it has no file of them."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text())
+        return {int(group): [int(rank) for rank in members] for group, members in content.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StagedbError(f'{path.name} is not {{"<id>": [ranks]}}: {error}') from None

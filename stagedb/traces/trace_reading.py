@@ -1,0 +1,184 @@
+"""Trace files read back into columns: what validation, replay and the check against records work on."""
+
+import gzip
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from stagedb.errors import StagedbError
+from stagedb.traces import chakra_pb2 as pb
+
+ATTRIBUTE_FIELDS: Mapping[str, str] = {
+    "is_cpu_op": "bool_val",
+    "num_ops": "int64_val",
+    "tensor_size": "uint64_val",
+    "comm_type": "int64_val",
+    "comm_size": "int64_val",
+    "comm_src": "int32_val",
+    "comm_dst": "int32_val",
+    "comm_tag": "int32_val",
+    "comm_priority": "int32_val",
+    "pg_name": "string_val",
+    "phase": "string_val",
+    "kind": "string_val",
+    "axis": "string_val",
+    "dtype": "string_val",
+    "duration_ns": "int64_val",
+}
+"""The attributes that stagedb knows, and the field of `AttributeProto` that holds each one's value."""
+
+
+class TraceError(StagedbError):
+    """A file that is not a stream of Chakra messages."""
+
+
+@dataclass(frozen=True)
+class TraceColumns:
+    """The nodes of one rank's trace in file order, column by column.
+
+    attributes: for each known attribute one value a node, None where the node lacks it (or has it in another type).
+    mistyped: (index of the node, attribute, field that holds its value) where the type is not the one that readers
+    want; `repeated`: attributes that a node has twice. micros: durations, 0 where a node says none.
+    """
+
+    path: Path
+    version: str
+    ids: list[int]
+    names: list[str]
+    types: list[int]
+    data_deps: list[tuple[int, ...]]
+    ctrl_deps: list[tuple[int, ...]]
+    attributes: Mapping[str, list[Any]]
+    mistyped: list[tuple[int, str, str]]
+    repeated: list[tuple[int, str]]
+    micros: list[int]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def read_trace(path: Path) -> TraceColumns:
+    """One rank's trace (`.et`, also gzipped). TraceError, with the offset, where the file is not one."""
+    metadata, messages = _opened(path)
+    trace = TraceColumns(
+        path, metadata.version, [], [], [], [], [], {name: [] for name in ATTRIBUTE_FIELDS}, [], [], []
+    )
+    node = pb.Node()
+    for index, data in enumerate(messages):
+        _parse(node, data, path, index + 1)
+        trace.ids.append(node.id)
+        trace.names.append(node.name)
+        trace.types.append(node.type)
+        trace.data_deps.append(tuple(node.data_deps))
+        trace.ctrl_deps.append(tuple(node.ctrl_deps))
+        trace.micros.append(node.duration_micros)
+        _attributes(trace, index, node)
+    return trace
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """How long a node takes: microseconds (0: unknown), and exact ns where it says so.
+
+    said: what of `SAID` else it says. rank: whose it is, if the file tells.
+    """
+
+    name: str
+    type: int
+    micros: int
+    ns: int | None
+    said: Mapping[str, Any]
+    rank: int | None
+
+
+SAID = ("kind", "num_ops", "tensor_size", "comm_size")
+
+
+def node_times(path: Path) -> Iterator[NodeTime]:
+    """What the nodes of a trace say of their time. TraceError as of `read_trace`."""
+    metadata, messages = _opened(path)
+    rank = next((each.int32_val for each in metadata.attr if each.name == "rank"), None)
+    node = pb.Node()
+    for index, data in enumerate(messages):
+        _parse(node, data, path, index + 1)
+        said = {
+            each.name: getattr(each, field)
+            for each in node.attr
+            if each.HasField(field := ATTRIBUTE_FIELDS.get(each.name, "int64_val"))
+        }
+        ns = said.get("duration_ns")
+        yield NodeTime(
+            node.name, node.type, node.duration_micros, ns, {name: said[name] for name in SAID if name in said}, rank
+        )
+
+
+def _opened(path: Path) -> tuple[pb.GlobalMetadata, Iterator[bytes]]:
+    """A trace's metadata, and the messages of its nodes."""
+    messages = _messages(path)
+    first = next(messages, None)
+    if first is None:
+        raise TraceError(f"{path} is empty: a trace begins with its metadata")
+    metadata = pb.GlobalMetadata()
+    _parse(metadata, first, path, 0)
+    return metadata, messages
+
+
+def _attributes(trace: TraceColumns, index: int, node: pb.Node) -> None:
+    found: dict[str, Any] = {}
+    for attribute in node.attr:
+        name = attribute.name
+        wanted = ATTRIBUTE_FIELDS.get(name)
+        if wanted is None:
+            continue
+        if name in found:
+            trace.repeated.append((index, name))
+        field = attribute.WhichOneof("value")
+        if field == wanted:
+            found[name] = getattr(attribute, wanted)
+        else:
+            trace.mistyped.append((index, name, field or "no value"))
+    for name, column in trace.attributes.items():
+        column.append(found.get(name))
+
+
+def _parse(message: pb.Node | pb.GlobalMetadata, data: bytes, path: Path, place: int) -> None:
+    try:
+        message.ParseFromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: message {place} is not a {message.DESCRIPTOR.name}: {error}") from None
+
+
+def _messages(path: Path) -> Iterator[bytes]:
+    """The length-prefixed messages of a file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror}") from None
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError) as error:
+            raise TraceError(f"{path} is damaged: {error}") from None
+    stream = io.BytesIO(data)
+    while (start := stream.tell()) < len(data):
+        size = _varint(stream, path, start)
+        message = stream.read(size)
+        if len(message) < size:
+            raise TraceError(f"{path} ends inside the message at byte {start}")
+        yield message
+
+
+def _varint(stream: io.BytesIO, path: Path, start: int) -> int:
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = stream.read(1)
+        if not byte:
+            break
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    raise TraceError(f"{path}: no message length at byte {start}")

@@ -1,0 +1,323 @@
+"""What a trace must satisfy so that simulators run it, rule by rule.
+
+The rules of one rank need only its file; those across ranks need the communicator groups and the other members' files.
+Every rule's name is in `RULES` with what it asks.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import rustworkx
+
+from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces.trace_reading import TraceColumns
+
+RULES: Mapping[str, str] = {
+    "files": "ranks 0..N-1 without a gap",
+    "framing": "a stream of length-prefixed messages: metadata, then nodes",
+    "type": "only compute, collective, send and receive nodes",
+    "id": "ids from 1, unique, ascending in issue order",
+    "name": "names carry the node's type and have no comma and no =",
+    "deps": "dependencies name other nodes of the file, each once",
+    "cycle": "no node waits for itself",
+    "root": "some node waits for nothing",
+    "attribute": "attributes have the types that readers want, each once",
+    "compute": "compute nodes have num_ops and tensor_size of at least 1",
+    "collective": "collectives have a simulated type and a size of at least 1 byte (an all-gather 256)",
+    "group": "a collective's group exists, has the rank in it, and has more than one member",
+    "chain": "a rank's collectives and sends wait for each other in issue order",
+    "matching": "members of a group issue the same collectives in the same order with the same size",
+    "duration": "every node has a duration_ns or none has; duration_micros is it in whole microseconds, at least 1",
+    "message": "sends and receives agree in tag, ends and size, one for one",
+    "replay": "run in issue order, every node of every rank ends",
+}
+
+SIMULATED = (pb.ALL_REDUCE, pb.ALL_GATHER, pb.ALL_TO_ALL, pb.REDUCE_SCATTER)
+SMALLEST_ALL_GATHER = 256
+"""Bytes; a share smaller than the number of chunks that it is cut into never ends."""
+
+COMMUNICATIONS = (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE)
+RUNNABLE = (pb.COMP_NODE, pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)
+
+Groups = Mapping[int, Sequence[int]]
+"""Members of each communicator group, by its id."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A broken rule: where, and what is wrong there. `node` is the node's id."""
+
+    rank: int | None
+    node: int | None
+    name: str
+    rule: str
+    message: str
+
+
+def check_rank(rank: int, trace: TraceColumns, groups: Groups, world: int) -> Iterator[Fault]:
+    """The faults of one rank's trace on its own."""
+    for index, rule, message in _check_nodes(rank, trace, groups, world):
+        name = "" if index is None else trace.names[index]
+        yield Fault(rank, None if index is None else trace.ids[index], name, rule, message)
+
+
+Found = Iterator[tuple[int | None, str, str]]
+
+
+def _check_nodes(rank: int, trace: TraceColumns, groups: Groups, world: int) -> Found:
+    yield from _check_ids(trace)
+    yield from _check_attributes(trace)
+    for index, kind in enumerate(trace.types):
+        if kind not in RUNNABLE:
+            word = pb.NodeType.Name(kind) if kind in pb.NodeType.values() else f"type {kind}"
+            yield index, "type", f"{word} is not simulated"
+        elif kind == pb.COMP_NODE:
+            yield from _check_compute(trace, index)
+        elif kind == pb.COMM_COLL_NODE:
+            yield from _check_collective(rank, trace, index, groups, world)
+        else:
+            yield from _check_message(rank, trace, index, world)
+    yield from _check_durations(trace)
+    yield from _check_dependencies(trace)
+
+
+def _check_durations(trace: TraceColumns) -> Found:
+    """Those of a run, in whole microseconds alone, say nothing that could be wrong."""
+    timed = trace.attributes["duration_ns"]
+    if all(ns is None for ns in timed):
+        return
+    for index, (ns, micros) in enumerate(zip(timed, trace.micros, strict=True)):
+        if ns is None:
+            yield index, "duration", "duration_ns is missing, which other nodes have"
+        elif ns < 0:
+            yield index, "duration", f"duration_ns is {ns}"
+        elif micros != max((ns + 500) // 1000, int(ns > 0)):
+            yield index, "duration", f"duration_micros is {micros}, and duration_ns {ns}"
+
+
+def _check_ids(trace: TraceColumns) -> Found:
+    seen: set[int] = set()
+    highest = 0
+    for index, node in enumerate(trace.ids):
+        if node < 1:
+            yield index, "id", f"id {node} is below 1"
+        elif node in seen:
+            yield index, "id", f"id {node} is there twice"
+        elif node < highest:
+            yield index, "id", f"id {node} comes after id {highest}"
+        seen.add(node)
+        highest = max(highest, node)
+        name, kind = trace.names[index], trace.types[index]
+        if "," in name or "=" in name:
+            yield index, "name", "the name has a comma or ="
+        elif kind in RUNNABLE and pb.NodeType.Name(kind) not in name:
+            yield index, "name", f"the name does not carry {pb.NodeType.Name(kind)}"
+
+
+def _check_attributes(trace: TraceColumns) -> Found:
+    for index, name, field in trace.mistyped:
+        yield index, "attribute", f"{name} is a {field}"
+    for index, name in trace.repeated:
+        yield index, "attribute", f"{name} is there twice"
+    mistyped = {(index, name) for index, name, _ in trace.mistyped}
+    for index, value in enumerate(trace.attributes["is_cpu_op"]):
+        if value is not False and (index, "is_cpu_op") not in mistyped:
+            yield index, "attribute", f"is_cpu_op is {'missing' if value is None else 'true'}"
+
+
+def _check_compute(trace: TraceColumns, index: int) -> Found:
+    for name in ("num_ops", "tensor_size"):
+        value = trace.attributes[name][index]
+        if value is None or value < 1:
+            yield index, "compute", f"{name} is {'missing' if value is None else value}"
+
+
+def _check_collective(rank: int, trace: TraceColumns, index: int, groups: Groups, world: int) -> Found:
+    kind, size = trace.attributes["comm_type"][index], trace.attributes["comm_size"][index]
+    if kind not in SIMULATED:
+        yield index, "collective", f"comm_type is {'missing' if kind is None else kind}"
+    least = SMALLEST_ALL_GATHER if kind == pb.ALL_GATHER else 1
+    if size is None or size < least:
+        yield index, "collective", f"comm_size is {'missing' if size is None else size}, not {least} bytes or more"
+    text = trace.attributes["pg_name"][index]
+    group = group_of(text)
+    if group is None:
+        yield index, "group", f"pg_name {text!r} is not a decimal integer"
+    elif group == 0:
+        if world < 2:
+            yield index, "group", "the group of all ranks has one member"
+    elif group not in groups:
+        yield index, "group", f"group {group} is not among the communicator groups"
+    elif rank not in groups[group]:
+        yield index, "group", f"rank {rank} is not in group {group}"
+
+
+def group_of(pg_name: str | None) -> int | None:
+    """The group that a collective names: 0 is all ranks; None for what is no name of a group."""
+    if pg_name in (None, ""):
+        return 0
+    return int(pg_name) if pg_name.isascii() and pg_name.isdigit() else None
+
+
+def _check_message(rank: int, trace: TraceColumns, index: int, world: int) -> Found:
+    peer_name = "comm_dst" if trace.types[index] == pb.COMM_SEND_NODE else "comm_src"
+    peer = trace.attributes[peer_name][index]
+    if peer is None or not 0 <= peer < world:
+        yield index, "message", f"{peer_name} is {'missing' if peer is None else peer}, not a rank below {world}"
+    elif peer == rank:
+        yield index, "message", "the rank sends to itself"
+    size, tag = trace.attributes["comm_size"][index], trace.attributes["comm_tag"][index]
+    if size is None or size < 1:
+        yield index, "message", f"comm_size is {'missing' if size is None else size}"
+    if tag is None or tag < 0:
+        yield index, "message", f"comm_tag is {'missing' if tag is None else tag}"
+
+
+def _check_dependencies(trace: TraceColumns) -> Found:
+    known = set(trace.ids)
+    forward_only = True
+    for index, node in enumerate(trace.ids):
+        deps = (*trace.data_deps[index], *trace.ctrl_deps[index])
+        for dep, count in Counter(deps).items():
+            if dep not in known:
+                yield index, "deps", f"depends on {dep}, which is not in the file"
+            elif dep == node:
+                yield index, "deps", "depends on itself"
+            elif count > 1:
+                yield index, "deps", f"names {dep} {count} times"
+            forward_only = forward_only and dep < node
+    if trace.ids and not any(not d and not c for d, c in zip(trace.data_deps, trace.ctrl_deps, strict=True)):
+        yield None, "root", "every node waits for another"
+    if not forward_only:
+        yield from _check_cycle(trace)
+    elif len(known) == len(trace.ids):
+        yield from _check_chain(trace)
+
+
+def _check_cycle(trace: TraceColumns) -> Found:
+    index_of = {node: index for index, node in enumerate(trace.ids)}
+    graph = rustworkx.PyDiGraph()
+    graph.add_nodes_from(range(len(trace.ids)))
+    for index, node in enumerate(trace.ids):
+        for dep in {*trace.data_deps[index], *trace.ctrl_deps[index]}:
+            if dep in index_of and dep != node:
+                graph.add_edge(index_of[dep], index, None)
+    cycle = rustworkx.digraph_find_cycle(graph)
+    if cycle:
+        path = " -> ".join(str(trace.ids[a]) for a, _ in cycle)
+        yield cycle[0][0], "cycle", f"waits for itself: {path} -> {trace.ids[cycle[0][0]]}"
+
+
+def _check_chain(trace: TraceColumns) -> Found:
+    """Ids ascend and dependencies point back, so the latest communication before a node is known when it is reached."""
+    latest: dict[int, int] = {}
+    count = 0
+    for index, node in enumerate(trace.ids):
+        before = max((latest.get(dep, 0) for dep in (*trace.data_deps[index], *trace.ctrl_deps[index])), default=0)
+        if trace.types[index] in COMMUNICATIONS:
+            if before < count:
+                yield index, "chain", "does not wait for the collective or send before it"
+            count += 1
+            before = count
+        latest[node] = before
+
+
+def check_timed(traces: Mapping[int, TraceColumns]) -> Iterator[Fault]:
+    """Ranks without durations, where others have some."""
+    timed = {rank: any(ns is not None for ns in trace.attributes["duration_ns"]) for rank, trace in traces.items()}
+    if any(timed.values()):
+        for rank in (rank for rank, said in timed.items() if not said):
+            yield Fault(rank, None, "", "duration", "no node has a duration_ns, and other ranks' nodes have")
+
+
+def check_groups(groups: Groups, world: int) -> Iterator[Fault]:
+    """The faults of the communicator groups themselves."""
+    for group, members in groups.items():
+        if group < 1:
+            yield Fault(None, None, "", "group", f"group id {group} is below 1")
+        if len(set(members)) != len(members):
+            yield Fault(None, None, "", "group", f"group {group} names a rank twice")
+        if len(members) < 2:
+            yield Fault(None, None, "", "group", f"group {group} has {len(members)} member(s)")
+        outside = [rank for rank in members if not 0 <= rank < world]
+        if outside:
+            yield Fault(None, None, "", "group", f"group {group} names rank {outside[0]}, the world has {world}")
+
+
+def check_matching(traces: Mapping[int, TraceColumns], groups: Groups, world: int) -> Iterator[Fault]:
+    """Members of each group beside its first: the same collectives in the same order with the same sizes."""
+    issued: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank, trace in traces.items():
+        for index, kind in enumerate(trace.types):
+            if kind == pb.COMM_COLL_NODE:
+                group = group_of(trace.attributes["pg_name"][index])
+                if group is not None:
+                    issued[group][rank].append(index)
+    for group, by_rank in issued.items():
+        members = [rank for rank in (groups.get(group, ()) if group else range(world)) if rank in traces]
+        if len(members) > 1:
+            first = members[0]
+            for rank in members[1:]:
+                yield from _compare(group, (first, by_rank[first]), (rank, by_rank[rank]), traces)
+
+
+def _compare(
+    group: int, first: tuple[int, list[int]], other: tuple[int, list[int]], traces: Mapping[int, TraceColumns]
+) -> Iterator[Fault]:
+    def shown(rank: int, index: int) -> tuple[int, int]:
+        attributes = traces[rank].attributes
+        return attributes["comm_type"][index], attributes["comm_size"][index]
+
+    rank, own = other
+    trace = traces[rank]
+    for place, (a, b) in enumerate(zip(first[1], own, strict=False)):
+        theirs, ours = shown(first[0], a), shown(rank, b)
+        if theirs != ours:
+            message = f"collective {place + 1} of group {group} is {ours}, rank {first[0]}'s is {theirs} (type, bytes)"
+            yield Fault(rank, trace.ids[b], trace.names[b], "matching", message)
+            return
+    if len(first[1]) != len(own):
+        message = f"issues {len(own)} collectives in group {group}, rank {first[0]} issues {len(first[1])}"
+        yield Fault(rank, None, "", "matching", message)
+
+
+Envelope = tuple[int, int, int]
+"""Source, destination, tag."""
+
+
+def check_messages(traces: Mapping[int, TraceColumns]) -> Iterator[Fault]:
+    """Sends and receives between ranks whose files are there, k-th to k-th."""
+    sends: dict[Envelope, list[tuple[int, int]]] = defaultdict(list)
+    recvs: dict[Envelope, list[tuple[int, int]]] = defaultdict(list)
+    for rank, trace in traces.items():
+        tags = trace.attributes["comm_tag"]
+        for index, kind in enumerate(trace.types):
+            if kind == pb.COMM_SEND_NODE:
+                sends[rank, trace.attributes["comm_dst"][index], tags[index]].append((rank, index))
+            elif kind == pb.COMM_RECV_NODE:
+                recvs[trace.attributes["comm_src"][index], rank, tags[index]].append((rank, index))
+    for envelope in sends.keys() | recvs.keys():
+        source, destination, _ = envelope
+        if source in traces and destination in traces:
+            yield from _pair(envelope, sends[envelope], recvs[envelope], traces)
+
+
+def _pair(
+    envelope: Envelope,
+    sent: list[tuple[int, int]],
+    received: list[tuple[int, int]],
+    traces: Mapping[int, TraceColumns],
+) -> Iterator[Fault]:
+    source, destination, tag = envelope
+    for (a, i), (b, j) in zip(sent, received, strict=False):
+        out, into = traces[a].attributes["comm_size"][i], traces[b].attributes["comm_size"][j]
+        if out != into:
+            message = f"receives {into} bytes from rank {a} with tag {tag}, which sends {out}"
+            yield Fault(b, traces[b].ids[j], traces[b].names[j], "message", message)
+    if len(sent) != len(received):
+        alone, other = (sent, received) if len(sent) > len(received) else (received, sent)
+        rank, index = alone[len(other)]
+        what = "is not received" if alone is sent else "is never sent"
+        message = f"the message from rank {source} to rank {destination} with tag {tag} {what}"
+        yield Fault(rank, traces[rank].ids[index], traces[rank].names[index], "message", message)

@@ -1,0 +1,36 @@
+"""`unpack`: a packed file to a trace set on disk, with no store."""
+
+from pathlib import Path
+
+from stagedb.errors import UsageError
+from stagedb.traces.packed_file import Packed
+from stagedb.traces.rank_sets import parse_ranks
+from stagedb.traces.set_output import Clock, Counter, Progress, Request, Summary, write_set
+from stagedb.traces.trace_set import TraceSet
+
+
+def unpack_traces(
+    path: Path, request: Request, *, only: str | None = None, progress: Progress | None = None
+) -> Summary:
+    """Write the traces of a packed file to a directory, the same that `export` writes.
+
+    only: ranks such as `0-7,16`; all that the file holds if not given. Raises UsageError for requests that are refused
+    and StagedbError for failures, a damaged file among them; then nothing is left under the name.
+    """
+    clock = Clock()
+    with Packed(path) as packed, clock.stage("read"):
+        request.check(packed.world, only)
+        if request.force and path.resolve().is_relative_to(request.out.resolve()):
+            raise UsageError(f"{path} is in {request.out}, which --force would remove with it: name another with --out")
+        traces = _wanted(packed, only)
+    return write_set(traces, request, counter=Counter(progress), clock=clock)
+
+
+def _wanted(packed: Packed, only: str | None) -> TraceSet:
+    if only is None:
+        return packed.traces()
+    ranks = parse_ranks(only, packed.world)
+    traces = packed.traces(packed.classes_of(ranks)).only(ranks)
+    if traces.count < len(ranks):
+        raise UsageError(f"{packed.path} holds {traces.count} of the {len(ranks)} ranks of --only {only!r}")
+    return traces

@@ -1,0 +1,36 @@
+"""stagedb held against what real frameworks did, and what papers print.
+
+`check_published` recomputes the numbers that the project ships (`published.yaml`, the parameter counts of its model
+cards). `read_records` reads a file of recorded steps of a rank, `check_records` runs each configuration through build,
+instantiate and export and compares the counts. `check_steps` predicts published times of training steps
+(`step_times.yaml`). It uses the API and stands above it.
+"""
+
+from stagedb.validation.counts import Counts, Difference, Message, compare
+from stagedb.validation.published_counts import Published, check_published
+from stagedb.validation.record_check import Checked, check_records, counts_of, select, trace_counts
+from stagedb.validation.records import Record, RecordedMemory, read_records
+from stagedb.validation.step_times import Errors, PublishedStep, StepTime, check_steps, errors, published_steps
+
+__all__ = [
+    "Checked",
+    "Counts",
+    "Difference",
+    "Errors",
+    "Message",
+    "Published",
+    "PublishedStep",
+    "Record",
+    "RecordedMemory",
+    "StepTime",
+    "check_published",
+    "check_records",
+    "check_steps",
+    "compare",
+    "counts_of",
+    "errors",
+    "published_steps",
+    "read_records",
+    "select",
+    "trace_counts",
+]

@@ -1,0 +1,131 @@
+"""The program order of a rank: its messages, and the matmuls and attentions between them.
+
+A record tells it as `timeline`, run-length coded: `c3` is its collective of id 3, `m5` the item `m5` of
+`matmuls_and_attention`, `(a b)x32` that a, b come 32 times. A rank's trace tells it by the ids of its nodes.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces.trace_reading import TraceColumns
+from stagedb.validation.counts import Difference
+
+_WORD = re.compile(r"\(|\)x[0-9]+|[^\s()]+")
+
+
+class Sent(NamedTuple):
+    """A message where it is issued."""
+
+    phase: str
+    kind: str
+    axis: str
+    dtype: str
+    size: int
+
+
+class Work(NamedTuple):
+    """A matmul or attention where it is issued. Of a matmul `dims` is `[batch,] m, n, k` with m and n sorted."""
+
+    kind: str
+    dims: tuple[int, ...]
+
+
+Event = Sent | Work
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Whether messages have one order and the work between two of them is the same; `exact`: in the same order, too."""
+
+    differences: tuple[Difference, ...]
+    exact: bool
+
+
+def work(kind: str, dims: Sequence[int]) -> Work:
+    """A matmul is the same whichever of its sides is called m."""
+    if kind == "matmul":
+        *batch, m, n, k = dims
+        dims = (*batch, *sorted((m, n)), k)
+    return Work(kind, tuple(dims))
+
+
+def expand(text: str) -> list[str]:
+    """The words of a run-length coded text. ValueError where its brackets do not match."""
+    stack: list[list[str]] = [[]]
+    for word in _WORD.findall(text):
+        if word == "(":
+            stack.append([])
+        elif word.startswith(")x"):
+            if len(stack) < 2:
+                raise ValueError(f"{text[:60]!r} closes a bracket that it does not open")
+            repeated = stack.pop()
+            stack[-1] += repeated * int(word[2:])
+        else:
+            stack[-1].append(word)
+    if len(stack) > 1:
+        raise ValueError(f"{text[:60]!r} leaves a bracket open")
+    return stack[0]
+
+
+def recorded(row: Mapping[str, Any], dtypes: Mapping[str, str]) -> list[Event]:
+    """A record's events. KeyError, ValueError or TypeError where it lacks or misuses a field."""
+    events: dict[str, Event] = {}
+    for sent in row["collectives"]:
+        dtype = dtypes.get(sent["dtype"], sent["dtype"])
+        size = sent["bytes_in"] or sent["bytes_out"]
+        events[f"c{sent['id']}"] = Sent(sent["phase"], sent["op"], sent["axis"], dtype, size)
+    for item in row["matmuls_and_attention"]:
+        kind = "attention" if "attention" in item["op"] else "matmul"
+        events[item["id"]] = work(kind, item["dims"])
+    return [events[word] for word in expand(row["timeline"])]
+
+
+def traced(trace: TraceColumns, dims: Mapping[str, Work]) -> list[Event]:
+    """A rank's events. `dims` has the matmuls and attentions by the op's name."""
+    columns, events = trace.attributes, list[Event]()
+    for index, kind in enumerate(trace.types):
+        if kind == pb.COMP_NODE:
+            found = dims.get(trace.names[index].rsplit(" ", 1)[0])
+            if found is not None:
+                events.append(found)
+        else:
+            words = (columns[name][index] for name in ("phase", "kind", "axis", "dtype", "comm_size"))
+            events.append(Sent(*words))
+    return events
+
+
+def compare_order(theirs: Sequence[Event], ours: Sequence[Event]) -> Compared:
+    """The messages of both in order, and the work in each gap between two of them as a multiset."""
+    sent = [[event for event in events if isinstance(event, Sent)] for events in (theirs, ours)]
+    same = 0
+    for one, other in zip_longest(*sent):
+        if one != other:
+            break
+        same += 1
+    gaps = [list(_gaps(events)) for events in (theirs, ours)]
+    alike = sum(Counter(one) == Counter(other) for one, other in zip(*gaps, strict=False))
+    most = max(map(len, sent))
+    return Compared(
+        (
+            Difference("messages in order up to the first difference", most, same),
+            Difference("gaps between messages with the same matmuls", max(map(len, gaps)), alike),
+        ),
+        exact=list(theirs) == list(ours),
+    )
+
+
+def _gaps(events: Sequence[Event]) -> Iterator[tuple[Work, ...]]:
+    """What is computed before the first message, between each two, and after the last."""
+    gap: list[Work] = []
+    for event in events:
+        if isinstance(event, Work):
+            gap.append(event)
+        else:
+            yield tuple(gap)
+            gap = []
+    yield tuple(gap)

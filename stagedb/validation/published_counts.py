@@ -1,0 +1,185 @@
+"""Published numbers, computed again: `published.yaml` beside this file, and the parameter counts of the model cards."""
+
+import dataclasses
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stagedb.api import GraphWords, InstanceInfo, Stagedb
+from stagedb.memory import Category, ClassMemory, Point, analyse
+from stagedb.models import Card, card_names, load_card
+from stagedb.plans.dtypes import WIDTHS
+from stagedb.schedules import TaskKind
+from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces import read_trace
+
+UNITS: Mapping[str, int] = {"million": 10**6, "billion": 10**9, "GB": 10**9, "GiB": 1 << 30}
+
+_QUANTITY = re.compile(r"(?P<what>[^\[]+?)(?: \[(?P<unit>\w+)\])?")
+_ELEMENTS = re.compile(r"elements of (?P<kind>\w+), rank (?P<rank>\d+)")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number as it was printed, and ours for the same.
+
+    within: the share of it that ours may be off, where it leaves small terms out; None: it is right to each digit.
+    """
+
+    source: str
+    quantity: str
+    reference: float
+    ours: float
+    within: float | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether ours, rounded to as many digits as were printed, is the printed number, or near enough."""
+        if self.within is not None:
+            return abs(self.ratio - 1) <= self.within
+        text = str(self.reference)
+        return round(self.ours, len(text.split(".")[1]) if "." in text else 0) == self.reference
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.reference
+
+
+def check_published(db: Stagedb, progress: Callable[[int, int], None] = lambda done, of: None) -> Iterator[Published]:
+    """Every number. What was made in the store for it is removed again."""
+    for name in card_names():
+        card = load_card(name)
+        if card.parameters:
+            yield Published(card.source, f"parameters of {name}", card.parameters, card.count_parameters())
+    rows = _rows()
+    for done, row in enumerate(rows):
+        progress(done, len(rows))
+        yield from _row(db, row)
+    progress(len(rows), len(rows))
+
+
+def _rows() -> list[Mapping[str, Any]]:
+    text = resources.files(__package__).joinpath("published.yaml").read_text(encoding="utf-8")
+    rows: list[Mapping[str, Any]] = yaml.safe_load(text)
+    return rows
+
+
+def _row(db: Stagedb, row: Mapping[str, Any]) -> Iterator[Published]:
+    card = dataclasses.replace(load_card(row["model"]), **row.get("sizes", {}))
+    known = {graph.id for graph in db.graphs()}
+    words = {name: value for name, value in row["plan"].items() if name in GraphWords.__annotations__}
+    graph = db.build(card, **words)
+    instance: InstanceInfo | None = None
+    try:
+        for quantity, reference in row["printed"].items():
+            match = _QUANTITY.fullmatch(quantity)
+            if match is None:
+                raise ValueError(f"published.yaml: {quantity!r} is no quantity")
+            what = match["what"]
+            if what in MEMORY:
+                instance = instance or db.instantiate(card, **row["plan"])
+                found = analyse(db.store, instance.id)
+                value = MEMORY[what](next(each for each in found if 0 in each.rank_class.stages))
+            else:
+                instance = instance or db.instantiate(card, **row["plan"])
+                value = _ours(db, card, instance.id, what)
+            ours = value / UNITS.get(match["unit"] or "", 1)
+            exact = int(ours) if isinstance(reference, int) else ours
+            quantity = f"{quantity} of {_title(card, row['plan'])}"
+            yield Published(row["source"], quantity, reference, exact, row.get("within"))
+    finally:
+        if instance is not None and instance.new:
+            db.rm(instance.id)
+        if graph.id not in known:
+            db.rm(graph.id)
+
+
+def _title(card: Card, plan: Mapping[str, Any]) -> str:
+    degrees = [f"{axis} {plan[axis]}" for axis in ("tp", "pp", "dp", "zero") if plan.get(axis, 1) > 1]
+    sp = ["sp"] if plan.get("sp") else []
+    recompute = [f"recompute {plan['recompute']}"] if "recompute" in plan else []
+    return " ".join([card.name, *degrees, *sp, *recompute])
+
+
+def _ours(db: Stagedb, card: Card, instance: str, what: str) -> int:
+    elements = _ELEMENTS.fullmatch(what)
+    if elements is not None:
+        return _elements(db, instance, int(elements["rank"]))[elements["kind"]]
+    if what == "parameters":
+        return card.count_parameters()
+    if what == "FLOPs of a step":
+        return sum(
+            int(row["ranks"]) * int(row["runs"]) * int(flops)
+            for row in db.store.read("reference/step_flops", instance=instance)
+            for flops in row["flops"]
+        )
+    raise ValueError(f"published.yaml: nobody computes {what!r}")
+
+
+def _layer_activations(stage: ClassMemory) -> int:
+    """What the layers of a stage save, of as many micro-batches as its schedule has in flight at once."""
+    ends = (TaskKind.BACKWARD, TaskKind.WEIGHT_GRADIENT)
+    saved = [
+        sum(
+            sum(each.values())
+            for position, each in stage.saved(chunk.chunk).items()
+            if chunk.layers[position] is not None
+        )
+        for chunk in stage.programs
+    ]
+    return max(
+        accumulate(
+            ((task.kind is TaskKind.FORWARD) - (task.kind in ends)) * saved[task.chunk] for task in stage.usage.tasks
+        )
+    )
+
+
+def _one_layer(stage: ClassMemory) -> int:
+    """What the middle one of a stage's layers saves of one micro-batch."""
+    layers = [sum(each.values()) for position, each in stage.saved().items() if _is_layer(stage, position)]
+    return layers[len(layers) // 2]
+
+
+def _is_layer(stage: ClassMemory, position: int) -> bool:
+    return stage.program.layers[position] is not None
+
+
+def _states(stage: ClassMemory, layers: bool) -> int:
+    """Bytes of parameters, gradients and what the optimizer keeps, at the end of the backward."""
+    last = max(i for i, task in enumerate(stage.usage.tasks) if task.kind is not TaskKind.STEP)
+    task = stage.usage.tasks[last]
+    end = Point(last, stage.usage.lengths[task.kind, task.chunk])
+    held = [alive for alive in stage.usage.alive(end) if alive.category in STATES]
+    return sum(alive.bytes for alive in held if alive.layer is not None or not layers)
+
+
+STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER, Category.MASTER)
+
+MEMORY: Mapping[str, Callable[[ClassMemory], int]] = {
+    "activations of layers, first stage": _layer_activations,
+    "activations of one layer": _one_layer,
+    "parameters, gradients and optimizer state of layers, first stage": lambda stage: _states(stage, layers=True),
+    "model states": lambda stage: _states(stage, layers=False),
+}
+"""Quantities of the memory of the first stage's ranks, in bytes."""
+
+
+def _elements(db: Stagedb, instance: str, rank: int) -> Counter[str]:
+    """What a rank sends in a step, by kind: elements of each operation's input on that rank, from its trace."""
+    with tempfile.TemporaryDirectory(prefix="stagedb-check-") as scratch:
+        done = db.export(instance, only=str(rank), out=Path(scratch) / "traces")
+        trace = read_trace(next(done.path.glob(f"*.{rank}.et")))
+    found: Counter[str] = Counter()
+    columns = trace.attributes
+    for index, node in enumerate(trace.types):
+        if node != pb.COMP_NODE:
+            found[columns["kind"][index]] += columns["comm_size"][index] // WIDTHS[columns["dtype"][index]]
+    return found

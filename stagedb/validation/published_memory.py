@@ -1,0 +1,116 @@
+"""Memory held against a record's: states, what is saved for the backward, live bytes at the end of phases, the peak."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stagedb.api import InstanceInfo, Stagedb
+from stagedb.ir.operators import LayerNorm, load
+from stagedb.memory import Category, ClassMemory, analyse
+from stagedb.schedules import TaskKind
+from stagedb.validation.counts import Difference
+from stagedb.validation.records import Record
+
+CATEGORIES: Mapping[str, tuple[Category, ...]] = {
+    "param": (Category.PARAMETERS,),
+    "grad": (Category.GRADIENTS,),
+    "optimizer_state": (Category.OPTIMIZER, Category.MASTER),
+    "input_and_buffer": (Category.INPUTS,),
+    "fsdp_unsharded_param": (Category.GATHERED,),
+    "persistent_other": (Category.COMMUNICATION,),
+}
+"""A record's categories in stagedb's. What is left are activations and temporaries, which it may take as one."""
+
+CLOSED, OTHERS, LARGE = 0.001, 0.02, 1024
+"""Bounds on peaks: where the closed form of the loss's backward holds, elsewhere, and from which hidden size on."""
+
+HOLDS = 0.0002
+"""How near a recorded peak is to the closed form where this holds."""
+
+_LEAST = {"forward_end": TaskKind.FORWARD, "backward_end": TaskKind.BACKWARD, "optimizer_end": TaskKind.STEP}
+
+
+def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Iterator[Difference]:
+    """Every quantity of a record's memory, in bytes."""
+    theirs = record.memory
+    if theirs is None:
+        return
+    (row,) = db.store.read("reference/class_of", instance=instance.id, rank=record.rank)
+    found = next(each for each in analyse(db.store, instance.id) if each.rank_class.number == row["class"])
+    statistics = _Statistics(found, record.config)
+    start = found.usage.before()
+    yield Difference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0))
+    if record.config["recompute"] != "sac":
+        saved = found.saved()
+        layers = [position for position, layer in found.program.layers.items() if layer is not None]
+        over = statistics.of_saved(saved)
+        yield Difference("saved for the backward", theirs.saved, _total(saved) - over)
+        if theirs.layer is not None and layers:
+            middle = layers[len(layers) // 2]
+            own = {middle: saved[middle]}
+            yield Difference("saved by one layer", theirs.layer, _total(own) - statistics.of_saved(own))
+    for moment, kind in _LEAST.items():
+        if moment not in theirs.levels:
+            continue
+        last = max(i for i, task in enumerate(found.usage.tasks) if task.kind is kind)
+        ours = found.usage.after(last)
+        over = statistics.bytes if moment == "forward_end" else 0
+        yield from _levels(moment, theirs.levels[moment], ours, over)
+    peak = found.usage.at(found.peak)
+    over = statistics.bytes if Category.ACTIVATIONS in peak else 0
+    yield Difference("peak bytes", theirs.peak, sum(peak.values()) - over, _bound(record))
+
+
+def memory_notes(record: Record) -> Iterator[str]:
+    """What of a record's memory is a library's own affair, and how it was compared."""
+    if record.memory is None:
+        return
+    if record.config["recompute"] == "sac":
+        yield "saved for the backward: the record has checkpoint inputs alone; compared are live bytes after forward"
+    if record.config["ep"] > 1:
+        yield "gradients of what is no expert: recorded as reduced over ep, whose ranks are here those of dp"
+    if record.config["style"] == "gpt" and record.config["dtype"] == "bf16":
+        yield "LayerNorm's statistics: bf16 on the CPU that was recorded, fp32 on accelerators; counted as recorded"
+
+
+def _levels(moment: str, theirs: Mapping[str, int], ours: Mapping[Category, int], over: int) -> Iterator[Difference]:
+    when = moment.replace("_", " ")
+    for word, categories in CATEGORIES.items():
+        mine = sum(ours.get(category, 0) for category in categories)
+        if mine or theirs.get(word):
+            yield Difference(f"{word} bytes at {when}", theirs.get(word, 0), mine)
+    rest = sum(size for word, size in theirs.items() if word not in CATEGORIES)
+    named = {category for categories in CATEGORIES.values() for category in categories}
+    mine = sum(size for category, size in ours.items() if category not in named) - over
+    yield Difference(f"activation bytes at {when}", rest, mine)
+
+
+def _bound(record: Record) -> float:
+    config, theirs = record.config, record.memory
+    if theirs is None or config["hidden"] < LARGE:
+        return float("inf")
+    end = theirs.levels.get("forward_end")
+    if end is None:
+        return OTHERS
+    logits = 4 * config["batch"] * config["seq"] // config["cp"] * config["vocab"]
+    partitioned = config["tp"] > 1 and config["loss_parallel"]
+    closed = sum(end.values()) + (3 * logits // config["tp"] if partitioned else 2 * logits)
+    return CLOSED if abs(closed / theirs.peak - 1) <= HOLDS else OTHERS
+
+
+def _total(saved: Mapping[int, Mapping[str, int]]) -> int:
+    return sum(size for tensors in saved.values() for size in tensors.values())
+
+
+class _Statistics:
+    """LayerNorm's means and deviations: torch keeps them in bf16 on a CPU, which is where records were made."""
+
+    def __init__(self, found: ClassMemory, config: Mapping[str, Any]) -> None:
+        items = found.program.items[TaskKind.FORWARD]
+        norms = [item.op for item in items if item.op.kind == "norm" and isinstance(load(item.op.semantics), LayerNorm)]
+        narrow = config["dtype"] == "bf16"
+        self.names = {name for op in norms for name in op.writes[1:]} if narrow else set()
+        self.bytes = self.of_saved(found.saved()) if self.names else 0
+
+    def of_saved(self, saved: Mapping[int, Mapping[str, int]]) -> int:
+        """Bytes that fp32 takes more than bf16, of what is saved."""
+        return sum(size // 2 for tensors in saved.values() for name, size in tensors.items() if name in self.names)

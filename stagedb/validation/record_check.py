@@ -1,0 +1,144 @@
+"""Records checked: each configuration goes through build, instantiate and export, and its rank is counted.
+
+FLOPs and messages are read from the exported trace, the result sizes of messages from the store, and both must agree.
+"""
+
+import fnmatch
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stagedb.api import InstanceInfo, Stagedb
+from stagedb.errors import StagedbError
+from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces.trace_reading import TraceColumns, read_trace
+from stagedb.validation.counts import Counts, Difference, Message, compare
+from stagedb.validation.op_order import Event, compare_order, traced, work
+from stagedb.validation.published_memory import compare_memory, memory_notes
+from stagedb.validation.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One record's outcome. `unsupported` says what no plan can ask for yet; then nothing was compared.
+
+    notes: what was counted as the record does for a library's own reason, or left out for it.
+    exact: matmuls and attentions come in the recorded order too, not only between the same messages; None where the
+    record has no order.
+    """
+
+    record: str
+    differences: tuple[Difference, ...] = ()
+    unsupported: str | None = None
+    exact: bool | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether everything was compared and nothing differs."""
+        return self.unsupported is None and all(row.agrees for row in self.differences)
+
+
+def select(records: Sequence[Record], pattern: str | None) -> list[Record]:
+    """The records whose name fits a shell pattern; all without one."""
+    return [record for record in records if pattern is None or fnmatch.fnmatchcase(record.name, pattern)]
+
+
+def check_records(
+    db: Stagedb, records: Sequence[Record], progress: Callable[[int, int], None] = lambda done, of: None
+) -> Iterator[Checked]:
+    """Check records one after another; what was made in the store for it is removed again."""
+    known = {graph.id for graph in db.graphs()}
+    made: set[str] = set()
+    try:
+        yield from _check(db, records, progress, made)
+    finally:
+        for graph in made - known:
+            db.rm(graph)
+
+
+def _check(
+    db: Stagedb, records: Sequence[Record], progress: Callable[[int, int], None], made: set[str]
+) -> Iterator[Checked]:
+    for done, record in enumerate(records):
+        progress(done, len(records))
+        try:
+            words = plan_words(record.config)
+            card = card_of(record.config)
+        except Unsupported as reason:
+            yield Checked(record.name, unsupported=str(reason))
+            continue
+        instance = db.instantiate(card, **words)  # type: ignore[arg-type]
+        made.add(instance.graph)
+        try:
+            ours, events = counts_of(db, instance.id, record.rank)
+            held = tuple(compare_memory(record, db, instance))
+        finally:
+            if instance.new:
+                db.rm(instance.id)
+        differences, exact = (*compare(record.counts, ours), *held), None
+        if record.events is not None:
+            order = compare_order(record.events, events)
+            differences, exact = (*differences, *order.differences), order.exact
+        yield Checked(record.name, differences, exact=exact, notes=tuple(memory_notes(record)))
+    progress(len(records), len(records))
+
+
+def counts_of(db: Stagedb, instance: str, rank: int) -> tuple[Counts, list[Event]]:
+    """What a rank of an instance computes and sends, and in which order, from its exported trace.
+
+    The store must say the same of the counts; what a matmul's dimensions are it alone says.
+    """
+    with tempfile.TemporaryDirectory(prefix="stagedb-check-") as scratch:
+        exported = db.export(instance, out=Path(scratch) / "traces", only=str(rank))
+        read = read_trace(next(exported.path.glob(f"*.{rank}.et")))
+    trace = trace_counts(read)
+    found = db.store.read("reference/work", instance=instance, rank=rank)
+    events = traced(read, {row["name"]: work(row["kind"], row["dims"]) for row in found})
+    stored = store_counts(db, exported.instance, rank)
+    if trace != _as_traced(stored):
+        raise StagedbError(
+            f"the trace of rank {rank} of instance {instance} does not hold what the store says: "
+            f"{list(compare(_as_traced(stored), trace))}"
+        )
+    return stored, events
+
+
+def _as_traced(counts: Counts) -> Counts:
+    """A trace holds the size of a message once: the operand's."""
+    messages: Counter[Message] = Counter()
+    for message, count in counts.messages.items():
+        messages[message._replace(bytes_out=message.bytes_in)] += count
+    return Counts(counts.flops, messages)
+
+
+def trace_counts(trace: TraceColumns) -> Counts:
+    """The counts of one rank's trace; a message's result is taken to be as large as its operand."""
+    flops: Counter[tuple[str, str]] = Counter()
+    messages: Counter[Message] = Counter()
+    columns = trace.attributes
+    for index, kind in enumerate(trace.types):
+        phase, word = columns["phase"][index], columns["kind"][index]
+        if kind == pb.COMP_NODE:
+            if word in FLOP_KINDS:
+                flops[phase, word] += columns["num_ops"][index]
+            continue
+        size = columns["comm_size"][index]
+        messages[Message(phase, word, columns["axis"][index], columns["dtype"][index], size, size)] += 1
+    return Counts(dict(flops), messages)
+
+
+def store_counts(db: Stagedb, instance: InstanceInfo, rank: int) -> Counts:
+    """The counts of one rank as the store holds them: its class's operators, times the tasks that run them."""
+    rows = db.store.read("reference/counts", instance=instance.id, rank=rank)
+    flops: dict[tuple[str, str], int] = {}
+    messages: Counter[Message] = Counter()
+    for row in rows:
+        if row["type"] == "compute":
+            flops[row["phase"], row["kind"]] = row["flops"]
+        else:
+            sizes = row["bytes_in"], row["bytes_out"]
+            messages[Message(row["phase"], row["kind"], row["axis"], row["dtype"], *sizes)] += row["count"]
+    return Counts(flops, messages)

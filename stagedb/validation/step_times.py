@@ -1,0 +1,154 @@
+"""Published times of training steps, predicted: `step_times.yaml` beside this file.
+
+A row goes the way of any workload: card, plan, instance, profile on a system. Nothing is the row's own.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from stagedb.api import Stagedb
+from stagedb.models import Card, load_card
+from stagedb.plans import Plan
+from stagedb.systems import load_system
+from stagedb.timing import profile_job
+from stagedb.workload.instance_columns import Workload
+from stagedb.workload.store_reading import read_workload
+
+
+@dataclass(frozen=True)
+class PublishedStep:
+    """A row: where it is printed, the model and plan, and the time of its step [s].
+
+    blocking: mesh axes whose communication its framework waits for. calibrated: whether the system's curves were fitted
+    to it. within: the share of its time that ours may be off.
+    """
+
+    source: str
+    system: str
+    card: Card
+    words: Mapping[str, Any]
+    blocking: tuple[str, ...]
+    seconds: float
+    calibrated: bool
+    within: float
+
+    @property
+    def title(self) -> str:
+        """The model, and what sets its plan apart."""
+        names = {"virtual_stages": "v", "micro_batch_size": "micro-batch", "global_batch_size": "batch"}
+        degrees = [
+            f"{names.get(word, word)} {self.words[word]}"
+            for word in ("tp", "cp", "pp", "virtual_stages", "dp", "micro_batch_size", "global_batch_size")
+            if self.words.get(word, 1) > 1
+        ]
+        sp = ["sp"] if self.words.get("sp") else []
+        recompute = [f"recompute {self.words['recompute']}"] if "recompute" in self.words else []
+        return " ".join([self.card.name, *degrees, *sp, *recompute])
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A row and ours of it [s]."""
+
+    published: PublishedStep
+    seconds: float
+
+    @property
+    def error(self) -> float:
+        """How far ours is off, as a share of what was printed: above 0 it takes longer."""
+        return self.seconds / self.published.seconds - 1
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it is no further off than its table says."""
+        return abs(self.error) <= self.published.within
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far the rows of one table are off: the mean and the worst of absolute errors, and how many rows."""
+
+    source: str
+    calibrated: bool
+    rows: int
+    mean: float
+    worst: float
+
+
+def published_steps() -> tuple[PublishedStep, ...]:
+    """Every row, table after table."""
+    text = resources.files(__package__).joinpath("step_times.yaml").read_text(encoding="utf-8")
+    return tuple(_row(table, row) for table in yaml.safe_load(text) for row in table["rows"])
+
+
+def _row(table: Mapping[str, Any], row: Mapping[str, Any]) -> PublishedStep:
+    card = load_card(row["model"])
+    words = {**table["plan"], **row["plan"]}
+    return PublishedStep(
+        source=table["source"],
+        system=table["system"],
+        card=dataclasses.replace(card, **table.get("sizes", {})),
+        words=words,
+        blocking=tuple(table["blocking"]),
+        seconds=row["seconds"] if "seconds" in row else _seconds(card, words, table["formula"], row["teraflops"]),
+        calibrated=row.get("calibrated", False),
+        within=table["within"],
+    )
+
+
+def _seconds(card: Card, words: Mapping[str, Any], formula: str, teraflops: float) -> float:
+    """The time of a step that achieves so much a GPU, by one of `FORMULAS`."""
+    s = words["seq_len"]
+    flops = words["global_batch_size"] * s * FORMULAS[formula](card, s)
+    return float(flops / (Plan.from_mapping(words).world * teraflops * 1e12))
+
+
+FORMULAS: Mapping[str, Callable[[Card, int], float]] = {
+    "recomputed": lambda card, s: (
+        96 * card.layers * card.hidden**2 * (1 + s / (6 * card.hidden) + card.vocab / (16 * card.layers * card.hidden))
+    ),
+    "model": lambda card, s: 6 * card.count_parameters() + 12 * card.layers * card.heads * card.head_dim * s,
+}
+"""FLOPs of a token in a sequence of length s: with layers recomputed, by equation 3 of arXiv 2104.04473; without, by
+the formula of MFU in arXiv 2204.02311, appendix B, whose attention is not masked."""
+
+
+def check_steps(
+    db: Stagedb, rows: Sequence[PublishedStep], progress: Callable[[int, int], None] = lambda done, of: None
+) -> Iterator[StepTime]:
+    """Predict rows one after another. What was made in the store for it is removed again."""
+    for done, row in enumerate(rows):
+        progress(done, len(rows))
+        found = profile_job(step_workload(db, row), load_system(row.system), blocking=row.blocking)
+        yield StepTime(row, found.step / 1e9)
+    progress(len(rows), len(rows))
+
+
+def step_workload(db: Stagedb, row: PublishedStep) -> Workload:
+    """A row's instance as a profile needs it. What was made in the store for it is removed again."""
+    known = {graph.id for graph in db.graphs()}
+    made = db.instantiate(row.card, **row.words)
+    try:
+        return read_workload(db.store, made.id)
+    finally:
+        if made.new:
+            db.rm(made.id)
+        if made.graph not in known:
+            db.rm(made.graph)
+
+
+def errors(found: Iterable[StepTime]) -> list[Errors]:
+    """By table, rows that the system was fitted to apart from the others."""
+    tables: dict[tuple[str, bool], list[float]] = {}
+    for each in found:
+        tables.setdefault((each.published.source, each.published.calibrated), []).append(abs(each.error))
+    return [
+        Errors(source, calibrated, len(off), statistics.fmean(off), max(off))
+        for (source, calibrated), off in tables.items()
+    ]

@@ -1,0 +1,321 @@
+"""From a class's templates and tasks to nodes in issue order, and what each of them waits for.
+
+Tasks of one kind mostly repeat each other with shifted ids. A `Layout` is a task's nodes and dependencies with every id
+told as (reference, offset): the first id of the task itself, of the task before, of the forward of the same
+microbatch … So a step of many microbatches is some ten layouts, and a row of references a task.
+
+A node is an op, or with granularity `block` all that a task computes between two communications, as far as it is of
+one phase: an op of its own, with the sums of what it stands for.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.errors import StagedbError
+from stagedb.workload.instance_columns import (
+    COLLECTIVE,
+    COMPUTE,
+    DATA,
+    FIRST,
+    LAST,
+    PROGRAM,
+    RECV,
+    RUNS,
+    SEND,
+    STEP,
+    TASK_KINDS,
+    ClassColumns,
+    Ints,
+    Ops,
+)
+
+CTRL_DEPS, DATA_DEPS = 0, 1
+
+GRANULARITIES = ("op", "block")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The nodes of some tasks, in issue order: `ops` are rows of the sequence's Ops.
+
+    Dependencies are sorted by node: `row` waits for the node `offset` after the first one of task reference `ref`
+    (column of `Sequence.sources`), in `data_deps` or `ctrl_deps` as `field` says.
+    """
+
+    ops: Ints
+    row: Ints
+    field: Ints
+    ref: Ints
+    offset: Ints
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """All nodes of a class. `base` is the id of each task's first node, `layout` its layout.
+
+    `ops` are the class's, and after them those that stand for several: `merged` has the rows of each.
+    `sources` has a row a task: the tasks that its layout's references mean, itself first; -1 for none.
+    """
+
+    ops: Ops
+    layouts: tuple[Layout, ...]
+    layout: Ints
+    base: Ints
+    sources: Ints
+    nodes: int
+    merged: tuple[tuple[int, ...], ...] = ()
+
+    def with_sums(self, column: Ints) -> Ints:
+        """A column of the class's ops for all of `ops`: what stands for several has their sum."""
+        return _with_sums(column, self.merged)
+
+
+def sequence(columns: ClassColumns, granularity: str = "op") -> Sequence:
+    """Lay out every task of a class. Raises StagedbError where the store's order contradicts its edges."""
+    return _Sequencer(columns, granularity == "block").run()
+
+
+ITSELF, PREVIOUS_COMPUTE, PREVIOUS_COMMUNICATION = 0, 1, 2
+"""References that every task has: itself, and the latest tasks before it that compute and communicate."""
+
+THE_LAST = -1
+"""In place of an op: the last one of those that the reference is about."""
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """Possible dependencies of a variant: node `row` waits, in `field`, for `op` as it ran in reference `ref`."""
+
+    row: Ints
+    field: Ints
+    ref: Ints
+    op: Ints
+
+    @classmethod
+    def control(cls, row: Ints, ref: int, op: Ints) -> "_Slots":
+        """Control dependencies on one reference."""
+        return cls(row, np.full(len(row), CTRL_DEPS), np.full(len(row), ref), op)
+
+    @classmethod
+    def all(cls, parts: "list[_Slots]") -> "_Slots":
+        """One after the other."""
+        return cls(*(np.concatenate([getattr(each, name) for each in parts]) for name in ("row", "field", "ref", "op")))
+
+
+class _Sequencer:
+    """The tables that laying out tasks looks things up in.
+
+    By variant: `run_ops` are the ops that its tasks run, `rows` the nodes of its tasks as rows of `ops`, and `place` is
+    which of these nodes each op of the class is.
+    """
+
+    def __init__(self, columns: ClassColumns, merge: bool) -> None:
+        self.columns = columns
+        ops, tasks = columns.ops, columns.tasks
+        self.communicates = _communicate(ops.type)
+        keys = np.stack([tasks.kind, tasks.chunk, tasks.first, tasks.last], axis=1).astype(np.int64)
+        found, variant = np.unique(keys, axis=0, return_inverse=True)
+        self.variant: Ints = variant.reshape(-1).astype(np.int64)
+        self.run_ops = [self._rows_of(*(int(part) for part in key)) for key in found]
+        nodes = [_blocks(ops, rows) if merge else np.arange(len(rows)) for rows in self.run_ops]
+        self.place = np.full((len(found), len(ops)), -1, np.int64)
+        for index, rows in enumerate(self.run_ops):
+            self.place[index, rows] = nodes[index]
+        self.merged, self.rows = _merged(ops, self.run_ops, nodes) if merge else ((), self.run_ops)
+        self.ops = _with_merged(ops, self.merged)
+        counts = np.array([len(rows) for rows in self.rows], np.int64)[self.variant]
+        self.base: Ints = 1 + np.cumsum(counts) - counts
+        types = self.ops.type
+        self.last_compute = np.array([_last(types[rows] == COMPUTE) for rows in self.rows], np.int64)
+        self.last_communication = np.array([_last(_communicate(types[rows])) for rows in self.rows], np.int64)
+        self.nodes = int(counts.sum())
+
+    def run(self) -> Sequence:
+        tasks = len(self.columns.tasks)
+        layouts: list[Layout] = []
+        layout = np.zeros(tasks, np.int64)
+        sources: list[tuple[Ints, Ints]] = []
+        for variant in range(len(self.rows)):
+            chosen = np.flatnonzero(self.variant == variant)
+            table, slots = self._slots(variant, chosen)
+            # Offsets depend on which variants the references are of, duplicates on which of them are one task, and the
+            # order of a node's dependencies on which task comes first.
+            same = np.array([[(row == task).argmax() for task in row] for row in table], np.int64)
+            ranks = np.argsort(np.argsort(table, axis=1, kind="stable"), axis=1, kind="stable")
+            key = np.concatenate([np.where(table < 0, -1, self.variant[table]), same, ranks], axis=1)
+            _, first, group = np.unique(key, axis=0, return_index=True, return_inverse=True)
+            for number, example in enumerate(first):
+                layout[chosen[group.reshape(-1) == number]] = len(layouts)
+                layouts.append(self._layout(variant, table[example], same[example], slots))
+            sources.append((chosen, table))
+        width = max((table.shape[1] for _, table in sources), default=1)
+        all_sources = np.full((tasks, width), -1, np.int64)
+        for chosen, table in sources:
+            all_sources[chosen, : table.shape[1]] = table
+        return Sequence(self.ops, tuple(layouts), layout, self.base, all_sources, self.nodes, self.merged)
+
+    def _rows_of(self, kind: int, chunk: int, first: int, last: int) -> Ints:
+        """The ops that a task of this variant runs, in issue order."""
+        ops = self.columns.ops
+        # A step is that of all chunks of the stage, one after the other.
+        runs = ((ops.chunk == chunk) | (ops.template == STEP)) & np.isin(ops.template, RUNS[kind])
+        runs &= ((ops.when != FIRST) | bool(first)) & ((ops.when != LAST) | bool(last))
+        rows = np.flatnonzero(runs)
+        return rows[np.lexsort((ops.order[rows], ops.chunk[rows]))].astype(np.int64)
+
+    def _before(self, chosen: Ints, has: npt.NDArray[np.bool_]) -> Ints:
+        """For each task the latest one before it that has something; -1 for none."""
+        tasks = np.flatnonzero(has)
+        at = np.searchsorted(tasks, chosen) - 1
+        return np.where(at >= 0, tasks[at], -1) if len(tasks) else np.full(len(chosen), -1, np.int64)
+
+    def _slots(self, variant: int, chosen: Ints) -> tuple[Ints, "_Slots"]:
+        """References of the chosen tasks of a variant, and its possible dependencies."""
+        edges, ops = self.columns.edges, self.columns.ops
+        place = self.place[variant]
+        rows = self.rows[variant]
+        mine = place[edges.target] >= 0
+        # The chain over all tasks says what these say of one.
+        mine &= ~((edges.kind == PROGRAM) & self.communicates[edges.source] & self.communicates[edges.target])
+        source, target, kind = edges.source[mine], edges.target[mine], edges.kind[mine]
+        inside = place[source] >= 0
+        waits = np.zeros(len(ops), bool)
+        waits[target[inside & (ops.type[source] != RECV)]] = True
+        run = self.run_ops[variant]
+        roots = np.unique(place[run[~waits[run] & (ops.type[run] != RECV)]])
+        apart = ~inside | (place[source] != place[target]) | (source == target)
+        source, target, kind, inside = source[apart], target[apart], kind[apart], inside[apart]
+        if (inside & (place[source] >= place[target])).any():
+            at = int(np.flatnonzero(inside & (place[source] >= place[target]))[0])
+            raise StagedbError(
+                f"class {self.columns.number}: {ops.name[target[at]]} waits for {ops.name[source[at]]}, which is "
+                "issued later in the same task: the instance is broken; remove it with `stagedb rm` and make it again"
+            )
+        field = np.where(kind == DATA, DATA_DEPS, CTRL_DEPS)
+        chain = np.flatnonzero(_communicate(self.ops.type[rows]))
+        table = [
+            chosen,
+            self._before(chosen, self.last_compute[self.variant] >= 0),
+            self._before(chosen, self.last_communication[self.variant] >= 0),
+        ]
+        reference = np.zeros(len(source), np.int64)
+        outside = np.flatnonzero(~inside)
+        runs = np.stack([ops.chunk[source], ops.template[source], ops.when[source]], axis=1)
+        # Ops of one chunk, template and `when` run in the same tasks.
+        found, which = np.unique(runs[outside], axis=0, return_inverse=True)
+        for number, (_, template, _) in enumerate(found):
+            one = outside[which.reshape(-1) == number]
+            reference[one] = len(table)
+            table.append(self._source_tasks(chosen, int(source[one[0]]), int(template)))
+        before = rows[chain[:-1]]
+        parts = [
+            _Slots(place[target], field, reference, source),
+            _Slots.control(roots, PREVIOUS_COMPUTE, np.full(len(roots), THE_LAST)),
+            _Slots.control(chain[:1], PREVIOUS_COMMUNICATION, np.full(len(chain[:1]), THE_LAST)),
+            _Slots.control(chain[1:], ITSELF, before),
+        ]
+        return np.stack(table, axis=1), _Slots.all(parts)
+
+    def _source_tasks(self, chosen: Ints, op: int, template: int) -> Ints:
+        """For each chosen task the task in which an op of another task ran for it.
+
+        The same microbatch's, if it ran there; else (the step, ops of the first microbatch only) the latest before.
+        """
+        tasks = self.columns.tasks
+        runs = self.place[self.variant, op] >= 0
+        latest = self._before(chosen, runs)
+        if template == STEP or (tasks.kind[chosen] == TASK_KINDS.index("step")).any():
+            return latest
+        where = np.flatnonzero(runs)
+        same = np.full(int(tasks.microbatch.max()) + 1, -1, np.int64)
+        same[tasks.microbatch[where]] = where
+        wanted = same[tasks.microbatch[chosen]]
+        return np.where((wanted >= 0) & (wanted < chosen), wanted, latest)
+
+    def _layout(self, variant: int, sources: Ints, same: Ints, slots: "_Slots") -> Layout:
+        there = sources[slots.ref] >= 0
+        row, field, ref, op = slots.row[there], slots.field[there], slots.ref[there], slots.op[there]
+        of = self.variant[sources[ref]]
+        last = np.where(ref == PREVIOUS_COMPUTE, self.last_compute[of], self.last_communication[of])
+        offset = np.where(op == THE_LAST, last, self.place[of, op])
+        ref = same[ref]
+        # One id once: of the same node in data and control dependencies, the data dependency stays.
+        order = np.lexsort((-field, offset, ref, row))
+        row, field, ref, offset = row[order], field[order], ref[order], offset[order]
+        fresh = np.ones(len(row), bool)
+        fresh[1:] = (row[1:] != row[:-1]) | (ref[1:] != ref[:-1]) | (offset[1:] != offset[:-1])
+        row, field, ref, offset = row[fresh], field[fresh], ref[fresh], offset[fresh]
+        order = np.lexsort((self.base[sources[ref]] + offset, field, row))
+        return Layout(self.rows[variant], row[order], field[order], ref[order], offset[order])
+
+
+def _communicate(types: Ints) -> npt.NDArray[np.bool_]:
+    """Which of these are in the chain of what a rank sends: collectives and sends."""
+    return np.isin(types, (COLLECTIVE, SEND))
+
+
+def _last(chosen: npt.NDArray[np.bool_]) -> int:
+    places = np.flatnonzero(chosen)
+    return int(places[-1]) if len(places) else -1
+
+
+def _blocks(ops: Ops, rows: Ints) -> Ints:
+    """For each op of a task, in issue order, which node it is: those computed in a row in one phase are one."""
+    if not len(rows):
+        return rows
+    phases = np.array([ops.phase[row] for row in rows])
+    computes = ops.type[rows] == COMPUTE
+    same = computes[1:] & computes[:-1] & (phases[1:] == phases[:-1])
+    return np.concatenate([[0], np.cumsum(~same)]).astype(np.int64)
+
+
+def _merged(ops: Ops, run: list[Ints], nodes: list[Ints]) -> tuple[tuple[tuple[int, ...], ...], list[Ints]]:
+    """What each node that stands for several stands for, and the nodes of each variant as rows of ops and of these."""
+    numbers: dict[tuple[int, ...], int] = {}
+    rows_of = []
+    for rows, node in zip(run, nodes, strict=True):
+        firsts = np.flatnonzero(np.diff(node, prepend=-1))
+        ends = np.append(firsts[1:], len(rows))
+        chosen = rows[firsts].copy()
+        for at in np.flatnonzero(ends - firsts > 1).tolist():
+            one = tuple(rows[firsts[at] : ends[at]].tolist())
+            chosen[at] = len(ops) + numbers.setdefault(one, len(numbers))
+        rows_of.append(chosen)
+    return tuple(numbers), rows_of
+
+
+def _with_sums(column: Ints, sets: tuple[tuple[int, ...], ...]) -> Ints:
+    return np.concatenate([column, np.array([int(column[list(rows)].sum()) for rows in sets], np.int64)])
+
+
+def _with_merged(ops: Ops, sets: tuple[tuple[int, ...], ...]) -> Ops:
+    """The ops, and after them one a set of rows, which computes what all of the set do."""
+    if not sets:
+        return ops
+    first = np.array([rows[0] for rows in sets], np.int64)
+
+    def numbers(column: Ints) -> Ints:
+        return np.concatenate([column, column[first]])
+
+    def texts(column: tuple[str, ...]) -> tuple[str, ...]:
+        return (*column, *(column[row] for row in first))
+
+    return Ops(
+        name=(*ops.name, *(f"{ops.name[rows[0]]} .. {ops.name[rows[-1]]}" for rows in sets)),
+        chunk=numbers(ops.chunk),
+        template=numbers(ops.template),
+        order=numbers(ops.order),
+        type=numbers(ops.type),
+        when=numbers(ops.when),
+        kind=(*ops.kind, *("block" for _ in sets)),
+        phase=texts(ops.phase),
+        axis=texts(ops.axis),
+        dtype=texts(ops.dtype),
+        flops=_with_sums(ops.flops, sets),
+        bytes=_with_sums(ops.bytes, sets),
+        size=numbers(ops.size),
+        result=numbers(ops.result),
+        peer=numbers(ops.peer),
+    )

@@ -1,0 +1,187 @@
+"""An instance read from the store as columns: a few statements a class, each of which gives one row of lists."""
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.store import Store
+from stagedb.workload.instance_columns import (
+    EDGE_KINDS,
+    TASK_KINDS,
+    TEMPLATES,
+    TYPES,
+    WHENS,
+    ClassColumns,
+    Edges,
+    Groups,
+    Ints,
+    Ops,
+    Origins,
+    RankTable,
+    Tasks,
+    Workload,
+)
+
+READERS = 4
+"""How many statements of an instance are asked at once."""
+
+NO_EDGES: Mapping[str, Any] = {"source": (), "target": (), "kind": ()}
+
+
+def find(store: Store, instance: str) -> Mapping[str, Any]:
+    """The row of an instance. Raises UsageError where the store has none of this id."""
+    rows = store.read("workload/instance", instance=instance)
+    if not rows:
+        raise UsageError(f"no instance {instance!r} in the store; `stagedb ls` lists them")
+    return rows[0]
+
+
+def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = None) -> Workload:
+    """Everything that an export or a timeline of an instance needs. `row` is what `find` gave for it."""
+    row = row or find(store, instance)
+    plan: dict[str, Any] = json.loads(row["plan"])
+    world, distance = int(row["world"]), int(plan.get("ulysses", 1))
+    # The store answers one statement while the answer to another is decoded.
+    with ThreadPoolExecutor(READERS) as pool:
+        ranks = pool.submit(_ranks, store, instance, world, distance)
+        groups = pool.submit(_groups, store, instance)
+        classes = tuple(pool.map(partial(read_class, store), store.read("workload/classes", instance=instance)))
+    return Workload(
+        instance=instance,
+        name=row["name"],
+        graph=row["graph"],
+        model=row["model"],
+        plan=plan,
+        degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
+        classes=classes,
+        ranks=ranks.result(),
+        groups=groups.result(),
+    )
+
+
+def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> ClassColumns:
+    """The columns of one rank class. row: its row of `workload/classes`. edges: whether they are wanted.
+
+    Raises StagedbError where the class is broken.
+    """
+    number, where = int(row["number"]), {"class": row["id"]}
+    found, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
+    index = _ints(found["index"])
+    order = np.argsort(index)
+    if not np.array_equal(index[order], np.arange(int(row["ops"]))):
+        raise StagedbError(
+            f"rank class {number} has {len(index)} of its {row['ops']} ops: the instance is broken; remove it with "
+            "`stagedb rm` and make it again"
+        )
+    return ClassColumns(
+        number=number,
+        digest=row["digest"],
+        stages=tuple(row["stages"]),
+        ops=_ops(found, order),
+        edges=_edges(store.read("workload/edges", **where)[0] if edges else NO_EDGES),
+        tasks=_tasks(tasks),
+        origins=_origins(row, found, order, tasks),
+    )
+
+
+def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
+    # Sorted, so that the same instance gives the same bytes from every engine.
+    def numbers(name: str) -> Ints:
+        return _ints(row[name])[order]
+
+    def texts(name: str) -> tuple[str, ...]:
+        return tuple(row[name][at] for at in order)
+
+    return Ops(
+        name=texts("name"),
+        chunk=numbers("chunk"),
+        template=_codes(row["template"], TEMPLATES)[order],
+        order=numbers("order"),
+        type=_codes(row["type"], TYPES)[order],
+        when=_codes(row["when"], WHENS)[order],
+        kind=texts("kind"),
+        phase=texts("phase"),
+        axis=texts("axis"),
+        dtype=texts("dtype"),
+        flops=numbers("flops"),
+        bytes=numbers("bytes"),
+        size=numbers("size"),
+        result=numbers("result"),
+        peer=numbers("peer"),
+    )
+
+
+def _origins(row: Mapping[str, Any], ops: Mapping[str, Any], order: Ints, tasks: Mapping[str, Any]) -> Origins:
+    return Origins(
+        id=tuple(ops["id"][at] for at in order),
+        sym=tuple(ops["sym"][at].partition("/")[2] for at in order),
+        block=tuple(ops["block"][at] for at in order),
+        position=_ints(ops["position"])[order],
+        layer=_ints(ops["layer"])[order],
+        temporary=_ints(ops["temporary"])[order],
+        tasks=tuple(tasks["id"][at] for at in np.argsort(_ints(tasks["index"]))),
+        first_layers=tuple(row["first_layers"]),
+        member=(row["cp"], row["ep"]),
+    )
+
+
+def _edges(row: Mapping[str, Any]) -> Edges:
+    source, target, kind = _ints(row["source"]), _ints(row["target"]), _codes(row["kind"], EDGE_KINDS)
+    order = np.lexsort((kind, source, target))
+    return Edges(source[order], target[order], kind[order])
+
+
+def _tasks(row: Mapping[str, Any]) -> Tasks:
+    order = np.argsort(_ints(row["index"]))
+    return Tasks(
+        kind=_codes(row["kind"], TASK_KINDS)[order],
+        microbatch=_ints(row["microbatch"])[order],
+        chunk=_ints(row["chunk"])[order],
+        first=np.array(row["first"], bool)[order],
+        last=np.array(row["last"], bool)[order],
+    )
+
+
+def _ranks(store: Store, instance: str, world: int, distance: int) -> RankTable:
+    row = store.read("workload/ranks", instance=instance)[0]
+    numbers = _ints(row["number"])
+    order = np.argsort(numbers)
+    if not np.array_equal(numbers[order], np.arange(world)):
+        raise StagedbError(
+            f"the instance has {len(numbers)} of its {world} ranks: remove it with `stagedb rm` and make it again"
+        )
+    coordinates = {axis: _ints(row[axis])[order] for axis in ("tp", "cp", "dp", "pp")}
+    return RankTable.of(coordinates, _ints(row["class"])[order], distance)
+
+
+def _groups(store: Store, instance: str) -> Groups:
+    row = store.read("workload/groups", instance=instance)[0]
+    order = np.argsort(_ints(row["gid"]))
+    members = [row["members"][at] for at in order]
+    return Groups(
+        gid=_ints(row["gid"])[order],
+        axis=tuple(row["axis"][at] for at in order),
+        sizes=np.fromiter(map(len, members), np.int64, len(members)),
+        ranks=np.fromiter(chain.from_iterable(members), np.int64),
+    )
+
+
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, np.int64)
+
+
+def _codes(values: Sequence[str], words: Sequence[str]) -> Ints:
+    number = {word: index for index, word in enumerate(words)}
+    try:
+        return np.array([number[value] for value in values], np.int64)
+    except KeyError as error:
+        raise StagedbError(
+            f"the instance says {error.args[0]!r}, where this version knows {', '.join(words)}: "
+            "it was made by a newer stagedb"
+        ) from None

@@ -1,0 +1,134 @@
+"""Ranks and groups of a plan with experts, as the store holds them."""
+
+import math
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.store import Store
+from tests.ir.tiny import card
+
+
+def test_ranks_know_their_place_and_groups_among_experts(store: Store) -> None:
+    db = Stagedb(store)
+    instance = db.instantiate(card("moe"), dp=4, ep=2, tp=2, seq_len=8)
+    ranks = store.query(
+        "MATCH (r:Rank {instance: $id}) RETURN r.rank, r.dp, r.ep, r.group_ep, r.group_edp ORDER BY r.rank",
+        {"id": instance.id},
+    ).rows
+    groups = store.query(
+        "MATCH (g:Group {instance: $id}) RETURN g.gid, g.axis, g.ranks ORDER BY g.gid", {"id": instance.id}
+    ).rows
+    members = {gid: (axis, list(of)) for gid, axis, of in groups}
+    assert [(dp, ep) for _, dp, ep, _, _ in ranks] == [(i // 2, i // 2 % 2) for i in range(8)]
+    for rank, _, _, among, alike in ranks:
+        first = rank // 4 * 4 + rank % 2
+        assert members[among] == ("ep", [first, first + 2])
+        assert members[alike] == ("edp", [rank % 4, rank % 4 + 4])
+
+
+def test_classes_follow_ep_where_its_ranks_are_chosen_unequally(store: Store) -> None:
+    """Ranks of ep with the same load are one class; those along cp and dp are, too."""
+    db = Stagedb(store)
+    words = {"dp": 2, "cp": 2, "ep": 4, "cp_kind": "allgather-kv", "seq_len": 16, "pp": 2, "global_batch_size": 4}
+    for load, classes in (([1, 1, 1, 1], 1), ([2, 1, 1, 0], 3), ([2, 0, 2, 0], 2)):
+        instance = db.instantiate(card("moe"), **words, expert_load=load)  # type: ignore[arg-type]
+        ranks = store.query(
+            "MATCH (r:Rank {instance: $id}) RETURN r.dp, r.cp, r.ep, r.pp, r.class ORDER BY r.rank", {"id": instance.id}
+        ).rows
+        assert [ep for _, _, ep, _, _ in ranks] == [rank % 4 for rank in range(8)]
+        by_place = {(pp, load[ep]): number for _, _, ep, pp, number in ranks}
+        assert all(by_place[pp, load[ep]] == number for _, _, ep, pp, number in ranks)
+        assert len(set(by_place.values())) == 2 * classes
+        sizes = store.query("MATCH (c:RankClass {instance: $id}) RETURN c.ranks, c.class", {"id": instance.id}).rows
+        numbers = [row[-1] for row in ranks]
+        assert {number: count for count, number in sizes} == {number: numbers.count(number) for number in numbers}
+
+
+@pytest.mark.parametrize("recipe", ["torch", "megatron"])
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_whole_experts_are_shared_by_ranks_of_tp_as_by_others(store: Store, recipe: str, ep: int) -> None:
+    """One group of tp x dp x cp / ep reduces experts and shares their optimizer; none of them is reduced over tp."""
+    model, tp, dp = card("moe"), 2, 2
+    instance = Stagedb(store).instantiate(
+        model,
+        recipe=recipe,
+        dp=dp,
+        ep=ep,
+        tp=tp,
+        sp=True,
+        zero=1,
+        expert_tp=False,
+        seq_len=8,
+    )
+    asked = {"id": instance.id}
+    groups = store.query("MATCH (g:Group {instance: $id}) RETURN g.axis, g.ranks ORDER BY g.gid", asked).rows
+    found = {axis: [list(ranks) for other, ranks in groups if other == axis] for axis in ("ep", "edp")}
+    assert found["ep"] == ([[first + i for i in range(ep)] for first in range(0, 4, ep)] if ep > 1 else [])
+    assert found["edp"] == ([list(range(first, 4, ep)) for first in range(ep)] if ep < 4 else [])
+    placed = store.query("MATCH (r:Rank {instance: $id}) RETURN r.ep ORDER BY r.rank", asked).rows
+    assert [at for (at,) in placed] == [rank % ep for rank in range(4)]
+
+    buckets = store.query(
+        "MATCH (o:Op {instance: $id}) WHERE o.type = 'collective' AND o.when <> 'every' OR o.template = 'step' "
+        "RETURN o.name, o.axis, o.comm_bytes, o.comm_out_bytes",
+        asked,
+    ).rows
+    sizes = {name.removesuffix(".0"): (axis, *bytes) for name, axis, *bytes in buckets if axis}
+    held = model.layers * 3 * model.hidden * model.expert_ffn * model.experts // ep
+    edp = tp * dp // ep
+    if ep < 4:
+        assert sizes["bucket.parameters.update.experts"] == ("edp", held // edp * 2, held * 2)
+        scatters = recipe == "megatron"
+        reduced = "bucket.gradients.scatter.experts" if scatters else "bucket.gradients.dp.experts"
+        assert sizes[reduced] == (("edp", held * 4, held * 4 // edp) if scatters else ("edp", held * 2, held * 2))
+    over_tp = sum(size for axis, size, _ in sizes.values() if axis == "tp")
+    alike = model.layers * (2 * model.hidden + model.hidden * model.experts) + model.hidden  # norms and routers
+    assert over_tp == alike * (4 if recipe == "megatron" else 2)
+
+
+def test_experts_are_reduced_whatever_cp_does(store: Store) -> None:
+    db = Stagedb(store)
+    for words, reduced in (({"dp": 2, "cp": 2, "ep": 4}, 0), ({"dp": 1, "cp": 4, "ep": 2}, 1)):
+        instance = db.instantiate(card("moe"), **words, cp_kind="allgather-kv", cp_grad_sync=False, seq_len=16)  # type: ignore[arg-type]
+        found = store.query(
+            "MATCH (o:Op {instance: $id, axis: 'edp'}) RETURN DISTINCT o.name ORDER BY o.name", {"id": instance.id}
+        ).rows
+        assert found == (("bucket.gradients.dp.experts.0",),) * reduced
+
+
+def test_experts_of_all_ranks_compute_what_is_routed(store: Store) -> None:
+    db = Stagedb(store)
+    flops = []
+    for load in ([1, 1, 1, 1], [2, 1, 1, 0]):
+        instance = db.instantiate(card("moe"), dp=4, ep=2, tp=2, sp=True, seq_len=8, expert_load=load)
+        ((total,),) = store.query(
+            "MATCH (c:RankClass {instance: $id}) MATCH (o:Op {instance: $id, class: c.class}) "
+            "WHERE o.name CONTAINS '.experts.' RETURN sum(o.flops * c.ranks)",
+            {"id": instance.id},
+        ).rows
+        flops.append(total)
+    sizes = card("moe")
+    routed = 4 * 8 * sizes.top_k
+    assert flops == [sizes.layers * 3 * routed * 2 * 3 * sizes.hidden * sizes.expert_ffn] * 2
+
+
+def test_sizes_of_a_matmul_are_those_of_its_flops(store: Store) -> None:
+    """Experts that have unequally many tokens are several matmuls in one op, which then tells no sizes."""
+    db = Stagedb(store)
+    found = {}
+    for load in ([1, 1, 1, 1], [2, 1, 1, 0]):
+        instance = db.instantiate(card("moe"), dp=2, ep=2, seq_len=8, expert_load=load)
+        rows = store.query(
+            "MATCH (o:Op {instance: $id, kind: 'matmul'}) RETURN o.name, o.flops, o.dims", {"id": instance.id}
+        ).rows
+        assert all(flops == 2 * math.prod(dims) for _, flops, dims in rows if dims is not None)
+        found[tuple(load)] = {name for name, _, dims in rows if dims is None}
+        experts = {name for name, _, _ in rows if ".experts." in name}
+    assert found == {(1, 1, 1, 1): set(), (2, 1, 1, 0): experts}
+
+
+def test_even_loads_are_one_instance(store: Store) -> None:
+    db = Stagedb(store)
+    made = [db.instantiate(card("moe"), dp=2, ep=2, seq_len=8, expert_load=[each] * 4) for each in (1, 2)]
+    assert {each.id for each in made} == {db.instantiate(card("moe"), dp=2, ep=2, seq_len=8).id}

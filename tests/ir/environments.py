@@ -1,0 +1,35 @@
+"""What the symbols of a tiny model's graph stand for on one rank of a mesh."""
+
+import json
+
+from stagedb.ir import SymGraph
+from stagedb.plans.graph_options import GraphOptions
+
+BATCH, SEQ = 4, 8
+
+
+def environment(
+    graph: SymGraph,
+    dp: int = 1,
+    tp: int = 1,
+    hsdp: int = 1,
+    pp: int = 1,
+    cp: int = 1,
+    ep: int = 1,
+    load: tuple[int, ...] = (),
+    ep_rank: int = 0,
+    cpa: int = 1,
+) -> dict[str, int]:
+    """What a plan binds on one rank of ep: degrees, the global micro-batch, the sequence, dtype widths, the load."""
+    widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
+    options = GraphOptions(**json.loads(graph.options))
+    edp = dp * cp * (tp if options.experts_over_tp else 1) // ep
+    degrees = {"dp": dp, "tp": tp, "cp": cp, "ep": ep, "edp": edp, "pp": pp, "hsdp": hsdp}
+    degrees |= {"cpr": cp // cpa, "cpa": cpa}
+    loads = {}
+    if "E" in graph.sizes:
+        load = load or (1,) * graph.sizes["E"]
+        ranks = [sum(load[at : at + len(load) // ep]) for at in range(0, len(load), len(load) // ep)]
+        loads = {"load_all": sum(load), "load_most": max(load), "load_top": max(ranks), "load_here": ranks[ep_rank] + 1}
+    fixed = {"copies": 1, "runs": 2, "capacity": 1, "per": 1, "B": BATCH, "S": SEQ, "cp_rank": 1, "step": 1}
+    return {**graph.sizes, **widths, **fixed, **loads, **degrees}

@@ -1,0 +1,342 @@
+"""The memory of instances: closed forms of schedules and states, and what the store holds of it."""
+
+import dataclasses
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stagedb.api import Memory, Stagedb
+from stagedb.memory import Category, ClassMemory, Point, Usage, analyse, record
+from stagedb.memory.class_program import Item
+from stagedb.models import Card
+from stagedb.plans import WIDTHS, Plan
+from stagedb.schedules import TaskKind
+from stagedb.store import Store
+from tests.ir.tiny import card
+
+LABELS = ("Memory", "MemoryLevel", "MemoryTensor")
+
+
+def tiny(**words: Any) -> Card:
+    return dataclasses.replace(card("llama", layers=8, kv_heads=4), **words)
+
+
+def held(found: Memory, rank_class: int, moment: str) -> dict[str, int]:
+    return {
+        row["category"]: row["bytes"] for row in found.levels if (row["class"], row["moment"]) == (rank_class, moment)
+    }
+
+
+def class_of(found: Memory, stage: int) -> int:
+    return next(int(row["class"]) for row in found.peaks if stage in row["stages"])
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_a_stage_holds_the_micro_batches_that_its_schedule_has_in_flight(embedded_store: Store, schedule: str) -> None:
+    """1F1B: min(p - i, m) on stage i (Narayanan et al. 2021); GPipe: m (Huang et al. 2019)."""
+    stages, microbatches = 4, 3
+    db = Stagedb(embedded_store)
+    sizes = {"micro_batch_size": 64, "global_batch_size": 64 * microbatches, "seq_len": 8}
+    instance = db.instantiate(tiny(), pp=stages, schedule=schedule, **sizes)  # type: ignore[arg-type]
+    found = db.memory(instance.id)
+    for stage in range(stages):
+        number = class_of(found, stage)
+        saved = [row for row in found.tensors if row["class"] == number and row["name"] == "layer.attn_norm"]
+        inflight = microbatches if schedule == "gpipe" else min(stages - stage, microbatches)
+        assert {row["count"] for row in saved} == {inflight}
+        assert {row["layer"] for row in saved} == {0, 1}
+        assert {row["bytes"] for row in saved} == {inflight * 64 * 8 * tiny().hidden * 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "bytes_each"),
+    [
+        ({"recipe": "torch"}, {"parameters": 2, "gradients": 2, "optimizer_state": 4}),
+        ({"recipe": "torch", "dtype": "fp32"}, {"parameters": 4, "gradients": 4, "optimizer_state": 8}),
+        ({"recipe": "torch", "dp": 4, "zero": 3}, {"parameters": 0.5, "gradients": 0.5, "optimizer_state": 1}),
+        ({"recipe": "torch", "dp": 4, "zero": 1}, {"parameters": 2, "gradients": 2, "optimizer_state": 1}),
+        ({"recipe": "torch", "dp": 4, "zero": 3, "hsdp": 2}, {"parameters": 1, "gradients": 1, "optimizer_state": 2}),
+    ],
+)
+def test_states_are_so_many_bytes_a_parameter(
+    embedded_store: Store, words: dict[str, Any], bytes_each: dict[str, float]
+) -> None:
+    """ZeRO shares optimizer state (1), gradients (2) and parameters (3) out (Rajbhandari et al. 2020, section 5)."""
+    db = Stagedb(embedded_store)
+    model = tiny()
+    found = db.memory(db.instantiate(model, seq_len=8, **words).id)
+    parameters = model.count_parameters()
+    steps = 4 * (1 + 9 * model.layers + 2)  # a step count for each parameter tensor
+    after = held(found, 0, "backward_end")
+    for category, each in bytes_each.items():
+        extra = steps if category == "optimizer_state" else 0
+        assert after[category] == parameters * each + extra, category
+
+
+@pytest.mark.parametrize(("recipe", "zero"), [("torch", 1), ("torch", 3), ("megatron", 1), ("megatron", 3)])
+def test_weights_that_a_strategy_keeps_in_parts_have_states_of_their_own(
+    embedded_store: Store, recipe: str, zero: int
+) -> None:
+    """Parts over dp are as many as those that ZeRO makes, whether in its buffer or beside it."""
+    db, model = Stagedb(embedded_store), tiny()
+    words: dict[str, Any] = {"recipe": recipe, "zero": zero, "dp": 4, "seq_len": 8}
+    strategy = '{"weights": {"ffn": {"ffn": ["dp"]}}}'
+    plain = held(db.memory(db.instantiate(model, **words).id), 0, "start")
+    parted = held(db.memory(db.instantiate(model, strategy=strategy, **words).id), 0, "start")
+    kept = 0 if zero == 3 else 3 * model.ffn * model.hidden * model.layers * 3 // 4
+    assert plain["parameters"] - parted["parameters"] == kept * WIDTHS["bf16"]
+    for category in {"optimizer_state", "master_weights"} & plain.keys():
+        # A buffer is padded to whole blocks for each of its ranks.
+        assert parted[category] == pytest.approx(plain[category], abs=0 if recipe == "torch" else 4096), category
+
+
+def test_a_recomputed_layer_keeps_its_input_alone(embedded_store: Store) -> None:
+    """A llama layer saves 12h + 4·kv·d + 6f + 4A + 8 bytes a token in bf16, of which full recompute keeps 2h."""
+    db = Stagedb(embedded_store)
+    plain, full = (db.memory(db.instantiate(tiny(), seq_len=8, recompute=kind).id) for kind in ("none", "full"))
+    model, tokens = tiny(), 8
+    layer = 12 * model.hidden + 4 * model.kv_heads * model.head_dim + 6 * model.ffn + 4 * model.heads + 8
+    given_up = model.layers * tokens * (layer - 2 * model.hidden)
+    ends = [held(found, 0, "forward_end")["activations"] for found in (plain, full)]
+    assert ends[0] - ends[1] == given_up
+    (one,) = analyse(embedded_store, full.instance.id)
+    levels = one.usage.levels(1)[list(Category).index(Category.RECOMPUTED)]
+    assert levels.max() > 0
+    assert levels[-1] == 0
+
+
+def in_flight(usage: Usage, name: str) -> int:
+    """The most micro-batches, those of each chunk counted, of which tensors of this name live when a task is over.
+
+    Of the layers of a chunk, which are two in these tests, the first one counts.
+    """
+    ends = [Point(index, usage.lengths[task.kind, task.chunk]) for index, task in enumerate(usage.tasks)]
+    return max(
+        sum(each.count for each in usage.alive(end) if each.name == name and (each.layer or 0) % 2 == 0) for end in ends
+    )
+
+
+def usages(db: Stagedb, **words: Any) -> list[Usage]:
+    """Of each stage of a tiny model of eight layers."""
+    instance = db.instantiate(tiny(), seq_len=8, **words)
+    plan = Plan.from_mapping(instance.plan)
+    found = analyse(db.store, instance.id)
+    return [next(each.usage for each in found if stage in each.rank_class.stages) for stage in range(plan.pp)]
+
+
+FOR_INPUT, FOR_WEIGHT = "layer.ffn.w1", "layer.ffn.gate"
+"""What a forward makes that an input gradient reads last, and a weight gradient."""
+
+
+def test_an_input_gradient_frees_what_no_weight_gradient_reads(embedded_store: Store) -> None:
+    """ZB-H1 (Qi et al. 2023): min(p - i, m) wait for input gradients, no more than min(p, m) for weight gradients."""
+    stages, microbatches = 4, 6
+    found = usages(Stagedb(embedded_store), pp=stages, schedule="zb-h1", global_batch_size=microbatches)
+    assert [in_flight(each, FOR_INPUT) for each in found] == [stages - stage for stage in range(stages)]
+    # Beside those that the next input gradient frees, as many as the stage lags behind.
+    assert [in_flight(each, FOR_WEIGHT) for each in found] == [stages] * stages
+    for each in found:
+        over = each.after(len(each.tasks) - 1)
+        assert over.get(Category.ACTIVATIONS, 0) in (0, 4)  # the mean of the losses
+        assert Category.GRADIENTS not in over
+
+
+def test_chunks_hold_megatron_s_count_of_micro_batches(embedded_store: Store) -> None:
+    stages, microbatches, chunks = 2, 4, 2
+    db = Stagedb(embedded_store)
+    found = usages(db, pp=stages, virtual_stages=chunks, global_batch_size=microbatches)
+    held = [2 * (stages - stage - 1) + (chunks - 1) * stages + 1 for stage in range(stages)]
+    assert [in_flight(each, FOR_INPUT) for each in found] == held
+    plain = usages(db, pp=stages, global_batch_size=microbatches)
+    for chunked, whole in zip(found, plain, strict=True):
+        for category in (Category.PARAMETERS, Category.OPTIMIZER):
+            assert chunked.before()[category] == whole.before()[category]
+        assert Category.GRADIENTS not in chunked.after(len(chunked.tasks) - 1)
+
+
+def test_breadth_first_holds_all_micro_batches_of_all_chunks(embedded_store: Store) -> None:
+    words = {"pp": 2, "virtual_stages": 2, "schedule": "breadth-first", "global_batch_size": 4}
+    for each in usages(Stagedb(embedded_store), **words):
+        assert in_flight(each, FOR_INPUT) == 2 * 4
+        assert Category.GRADIENTS not in each.after(len(each.tasks) - 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"virtual_stages": 2}, {"schedule": "zb-h1"}, {"virtual_stages": 2, "schedule": "breadth-first"}],
+)
+def test_gathered_parameters_are_given_back(embedded_store: Store, words: dict[str, Any]) -> None:
+    for zero in (2, 3):
+        for each in usages(Stagedb(embedded_store), pp=2, dp=2, zero=zero, global_batch_size=8, **words):
+            last = max(index for index, task in enumerate(each.tasks) if task.kind is not TaskKind.STEP)
+            if zero == 2:  # whole from the first forward to the last backward
+                assert Category.GATHERED in each.after(0)
+            assert Category.GATHERED not in each.after(last)
+
+
+def test_a_plan_s_memory_is_in_the_store(store: Store) -> None:
+    """The same rows whichever way they are asked for, until the instance is removed."""
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), tp=2, pp=2, virtual_stages=2, dp=2, zero=3, global_batch_size=8, seq_len=8)
+    assert len(db.query("memory_at_peak", instance=instance.id)) == 0
+    found = db.memory(instance.id)
+    assert db.memory(instance.id) == found
+    for row in found.peaks:
+        number = row["class"]
+        assert sum(held(found, number, "peak").values()) == row["peak"]
+        assert sum(each["bytes"] for each in found.tensors if each["class"] == number) == row["peak"]
+        for phase in ("forward", "backward", "optimizer"):
+            assert sum(held(found, number, f"{phase}_peak").values()) <= row["peak"]
+        (op,) = db.query(
+            "MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass {class: $class})-[:HAS_MEMORY]->(m:Memory) "
+            "MATCH (m)-[:PEAKS_AT]->(o:Op) RETURN o.name AS name",
+            {"class": number},
+            instance=instance.id,
+        )
+        assert op["name"] == row["name"]
+    at_peak = list(db.query("memory_at_peak", instance=instance.id))
+    assert sum(row["bytes"] for row in at_peak) == sum(row["peak"] for row in found.peaks)
+    shares = list(db.query("memory_by_category", instance=instance.id))
+    for number in {row["class"] for row in shares}:
+        own = [row for row in shares if (row["class"], row["moment"]) == (number, "peak")]
+        assert sum(row["share"] for row in own) == pytest.approx(1)
+    db.rm(instance.id)
+    for label in LABELS:
+        assert list(db.query(f"MATCH (n:{label}) RETURN count(n) AS n")) == [{"n": 0}]
+
+
+def test_numbers_do_not_depend_on_who_computes_them(store: Store, tmp_path: Path) -> None:
+    """Written twice, as by two at once, they are there once."""
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), tp=2, seq_len=8)
+    found = analyse(store, instance.id)
+    record(store, instance.id, found)
+    once = db.memory(instance.id)
+    record(store, instance.id, found)
+    assert db.memory(instance.id) == once
+
+
+def test_memory_is_that_of_the_stored_instance(store: Store) -> None:
+    """It follows what lies in the store: an op that somebody took out of a class is not counted."""
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), tp=2, seq_len=8)
+    (whole,) = analyse(store, instance.id)
+    name = next(item.op.name for item in _running(whole) if item.temporary and item.op.block == "layer")
+    with store._session("WRITE") as session:
+        session.run(
+            "MATCH (o:Op)-[:COPY_OF]->(:SymOp {name: $name}) SET o.temporary = o.temporary + 4096", name=name
+        ).consume()
+    (changed,) = analyse(store, instance.id)
+    before, after = ({item.row: item.temporary for item in _running(each)} for each in (whole, changed))
+    assert {after[row] - before[row] for row in before if after[row] != before[row]} == {4096}
+
+
+def test_two_that_record_at_once_write_one(store: Store) -> None:
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), tp=2, pp=2, seq_len=8)
+    found = analyse(store, instance.id)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda turn: record(store, instance.id, found), range(4)))
+    memory = db.memory(instance.id)
+    assert len(memory.peaks.rows) == 2
+    edges = "MATCH (:RankClass)-[:HAS_MEMORY]->(m:Memory)-[:HOLDS]->(t:MemoryTensor) RETURN count(t) AS n"
+    assert store.query(edges).rows == ((len(memory.tensors.rows),),)
+
+
+def test_what_was_recorded_of_some_classes_is_completed(store: Store) -> None:
+    """As after a kill between two classes: the next one who asks records the others."""
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), tp=2, pp=2, seq_len=8)
+    found = analyse(store, instance.id)
+    assert len(found) == 2
+    record(store, instance.id, found[:1])
+    memory = db.memory(instance.id)
+    assert {row["class"] for row in memory.peaks} == {0, 1}
+    assert {row["class"] for row in memory.tensors} == {0, 1}
+
+
+def _running(each: ClassMemory) -> Iterator[Item]:
+    """All that the first chunk runs."""
+    for items in each.program.items.values():
+        yield from items
+
+
+def test_a_tied_weight_is_held_once(embedded_store: Store) -> None:
+    db = Stagedb(embedded_store)
+    found = db.memory(db.instantiate(tiny(tied=True), seq_len=8).id)
+    assert held(found, 0, "start")["parameters"] == tiny(tied=True).count_parameters() * WIDTHS["bf16"]
+    assert held(found, 0, "backward_end")["gradients"] == tiny(tied=True).count_parameters() * WIDTHS["bf16"]
+    apart = db.memory(db.instantiate(tiny(tied=True), pp=2, seq_len=8).id)
+    weights = sum(held(apart, number, "start")["parameters"] for number in (0, 1))
+    assert weights == tiny(tied=False).count_parameters() * WIDTHS["bf16"]
+
+
+def test_the_rows_that_are_not_there_yet_are_told_how_to_get(store: Store) -> None:
+    db = Stagedb(store)
+    instance = db.instantiate(tiny(), seq_len=8)
+    assert len(db.query("memory_by_category", instance=instance.id)) == 0
+    assert any("`stagedb memory`" in info.description for info in db.queries() if info.name == "memory_by_category")
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> dict[str, Any]:
+    """Plans of every way to share and to schedule, with sizes that a tiny model takes."""
+    recipe = draw(st.sampled_from(["torch", "megatron"]))
+    zero = draw(st.sampled_from([0, 1, 2, 3] if recipe == "torch" else [0, 1, 3]))
+    dp = draw(st.sampled_from([2, 4])) if zero else draw(st.sampled_from([1, 2]))
+    words: dict[str, Any] = {
+        "recipe": recipe,
+        "zero": zero,
+        "dp": dp,
+        "tp": draw(st.sampled_from([1, 2])),
+        "pp": draw(st.sampled_from([1, 2, 4])),
+        "schedule": draw(st.sampled_from(["1f1b", "gpipe"])),
+        "recompute": draw(st.sampled_from(["none", "full", "pointwise"])),
+        "global_batch_size": dp * draw(st.sampled_from([1, 2, 5])),
+        "seq_len": 8,
+    }
+    if zero == 3:
+        words["reshard"] = draw(st.booleans())
+    if zero != 1:
+        words["grad_sync"] = draw(st.sampled_from([None, True, False]))
+    if zero >= 2 and dp == 4:
+        words["hsdp"] = draw(st.sampled_from([1, 2]))
+    if recipe == "torch" and zero >= 2:
+        words["reduce_dtype"] = draw(st.sampled_from(["bf16", "fp32"]))
+    if words["recompute"] != "none":
+        words["recompute_every"] = draw(st.sampled_from([1, 2]))
+    return words
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=plans(), tied=st.booleans())
+def test_what_is_taken_is_given_back(embedded_store: Store, words: dict[str, Any], tied: bool) -> None:
+    """No category is ever below nothing; a step ends with what it began with, the losses apart; parts are one copy."""
+    db = Stagedb(embedded_store)
+    words = {word: value for word, value in words.items() if value is not None}
+    plan = Plan.from_mapping(words)
+    instance = db.instantiate(tiny(tied=tied), **plan.to_dict())
+    for each in analyse(embedded_store, instance.id):
+        usage = each.usage
+        for index in range(len(usage.tasks)):
+            assert usage.levels(index).min() >= 0
+        start, end = usage.before(), usage.after(len(usage.tasks) - 1)
+        assert sum(end.values()) - sum(start.values()) in (0, 4)
+        for life in usage.held.lives:
+            for moment in (life.begin, *life.ends):
+                assert moment.index <= usage.lengths[moment.kind, moment.chunk]
+        gathered = list(Category).index(Category.GATHERED)
+        whole = 2 * sum(each.program.sizes.get(name, 0) for name, _ in _weights(each))
+        assert max(int(usage.levels(i)[gathered].max()) for i in range(len(usage.tasks))) <= whole
+
+
+def _weights(each: ClassMemory) -> list[tuple[str, int]]:
+    tensors = each.program.tensors.values()
+    return [
+        (t.name, at) for at, block in each.program.places for t in tensors if (t.block, t.role) == (block, "weight")
+    ]

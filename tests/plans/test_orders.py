@@ -1,0 +1,148 @@
+"""Orders of tasks as text and from files; what of plans and schedules is refused, and with which advice."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagedb.errors import UsageError
+from stagedb.plans import Plan
+from stagedb.plans.order_files import read_schedule_file
+from stagedb.schedules import SCHEDULES, order_text, parse_order, stage_orders
+
+ONE_FORWARD = ("F0 F1 B0 B1", "F0 B0 F1 B1")
+DEADLOCK = """
+stages:
+  - F0 B0 F1 B1
+  - F1 F0 B0 B1
+"""
+
+
+@settings(deadline=None)
+@given(st.sampled_from([*SCHEDULES]), st.integers(2, 5), st.integers(1, 3))
+def test_text_says_the_whole_order(name: str, p: int, groups: int) -> None:
+    for order in stage_orders(name, p, groups * p, 2):
+        assert parse_order(order_text(order), "here") == order
+
+
+def words(path: Path, **more: Any) -> dict[str, Any]:
+    return {"pp": 2, "global_batch_size": 2, "schedule": str(path), **more}
+
+
+def test_a_file_is_the_order_that_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "order.yaml"
+    path.write_text("stages:\n- F0 F1 B0 B1\n- [F0, B0, F1, B1]\n")
+    plan = Plan.from_mapping(words(path))
+    assert plan.orders() == stage_orders("1f1b", 2, 2)
+    again = tmp_path / "order.json"
+    again.write_text('{"stages": [["F0", "F1", "B0", "B1"], "F0  B0 F1 B1"]}')
+    assert Plan.from_mapping(words(again)) == plan
+    # The plan holds what the file said, so it does not change with it.
+    path.write_text("stages: []")
+    assert Plan.from_mapping(plan.to_dict()) == plan
+    other = tmp_path / "other.yaml"
+    other.write_text("stages: [F0 F1 B1 B0, F0 F1 B1 B0]")
+    assert Plan.from_mapping(words(other)).digest != plan.digest
+
+
+def test_chunks_come_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "order.yml"
+    path.write_text("stages: [F0 F0.1 B0.1 B0, F0 F0.1 B0.1 B0]")
+    assert Plan.from_mapping(words(path, global_batch_size=1)).virtual_stages == 2
+    with pytest.raises(
+        UsageError, match="has 2 chunks a stage, the plan says virtual_stages 3: take --virtual-stages 2"
+    ):
+        Plan.from_mapping(words(path, global_batch_size=1, virtual_stages=3))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DEADLOCK, "never ends: stage 0 waits to run backward of micro-batch 0; stage 1 waits to run forward of micro"),
+        ("stages:\n- F0 F1 B0 B1\n- F0 X0 F1 B1", r"line 3, stages\[1\]: 'X0' is no task"),
+        ("stages:\n- F0 F1 B0 B1\n- [F0, B0,\n   [F1], B1]", r"line 4, stages\[1\]: an order is a text or a list"),
+        ("# orders\nstage: 3", "line 2: 'stage' is unknown or there twice; the one key is 'stages'"),
+        ("stages: 3", "line 1: stages is a list of orders"),
+        ("- F0", "line 1: a schedule is `stages:`"),
+        ("", "line 1: a schedule is `stages:`"),
+        ("{}", "line 1: the key 'stages' is missing"),
+        ("stages: [F0", "(?s)cannot be read: .*line 1"),
+        ("stages: !!python/object/apply:os.system ['true']", "stage"),
+        ("stages: [F0 F1 B0 B1]", "orders of 1 stages, the plan has pp 2: take --pp 1"),
+        ("stages: [F0 F1 B0 B1, F0 B0 F1]", "stage 1 does not run B1"),
+        ("stages: [F0 F1 B0 B1, F0 B0 F1 B1 F1]", "stage 1 runs F1 twice"),
+        ("stages: [F0 F1 F2 B0 B1 B2, F0 B0 F1 B1]", "stage 0 runs F2: this plan has micro-batches 0 to 1"),
+        ("stages: [F0 F1 B0 B1, F0 I0 W0 F1 I1 W1]", "stage 0 does not run I0"),
+        ("stages: [F0 F1 I0 I1 W0 W1, F0 W0 I0 F1 I1 W1]", "stage 1 waits to run weight_gradient of micro-batch 0"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "order.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        Plan.from_mapping(words(path))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read the schedule .*none\.yaml"):
+        read_schedule_file(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"schedule": "zb-h1"}, "pp 1 has no bubble to fill: take --pp 2, or --schedule 1f1b"),
+        ({"virtual_stages": 2}, "nothing: take --pp 2 --global-batch-size 2, or leave --virtual-stages out"),
+        ({"schedule": "interleaved", "pp": 2}, "take --virtual-stages 2 --global-batch-size 2, or --schedule 1f1b"),
+        (
+            {"schedule": "gpipe", "pp": 2, "virtual_stages": 2},
+            "take --schedule interleaved --global-batch-size 2, or leave --virtual-stages",
+        ),
+        ({"schedule": "zb-h1", "pp": 2, "virtual_stages": 2}, "zb-h1 has one chunk a stage"),
+        ({"pp": 4, "virtual_stages": 2}, "groups of pp 4, .* plan's 1: the nearest is --global-batch-size 4"),
+        (
+            {"pp": 4, "virtual_stages": 2, "dp": 2, "global_batch_size": 20},
+            "plan's 10: the nearest is --global-batch-size 16 or --global-batch-size 24",
+        ),
+        (
+            {"schedule": "breadth-first", "pp": 2},
+            "breadth-first needs several chunks a stage: take --virtual-stages 2, or --schedule 1f1b",
+        ),
+        (
+            {"schedule": "breadth-first", "virtual_stages": 2},
+            "2 with pp 1 has no bubble to shrink: take --pp 2, or leave --virtual-stages and --schedule out",
+        ),
+        ({"schedule": "explicit"}, "needs its order of tasks"),
+        ({"task_order": ONE_FORWARD}, "task_order goes with --schedule explicit"),
+        (
+            {"schedule": "zero"},
+            "unknown schedule 'zero': --schedule is one of gpipe, 1f1b, interleaved, zb-h1,",
+        ),
+    ],
+)
+def test_a_schedule_that_does_not_suit_is_refused(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Plan.from_mapping(said)
+
+
+def test_one_interleaved_plan_in_two_ways() -> None:
+    said = {"pp": 2, "virtual_stages": 3, "global_batch_size": 4}
+    assert Plan.from_mapping(said).digest == Plan.from_mapping({**said, "schedule": "interleaved"}).digest
+
+
+def test_layers_of_chunks() -> None:
+    plan = Plan(pp=2, virtual_stages=2, global_batch_size=2)
+    assert plan.chunk_layers(8) == (2, 2, 2, 2)
+    uneven = Plan(pp=2, virtual_stages=2, global_batch_size=2, layers_per_stage=(4, 2))
+    assert uneven.chunk_layers(6) == (2, 1, 2, 1)
+    with pytest.raises(
+        UsageError,
+        match=r"4 virtual stages do not divide .* \(6\): the nearest is --virtual-stages 3 or --virtual-stages 6",
+    ):
+        Plan(pp=2, virtual_stages=4, global_batch_size=2).chunk_layers(12)
+    with pytest.raises(
+        UsageError, match=r"\(4,3\): the nearest is --virtual-stages 1 --schedule 1f1b; other numbers need another --pp"
+    ):
+        plan.chunk_layers(7)

@@ -1,0 +1,71 @@
+"""Time follows from where ranks stand: a profile of lanes is a replay in which every rank's own messages are costed."""
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from stagedb.store import Store
+from stagedb.systems import Costs, Dimension, Message, Overlap, System, Transfer, Work
+from stagedb.timing import profile_job
+from stagedb.traces import chakra_pb2 as pb
+from tests.timing.plain import PLAIN
+from tests.timing.replayed import Run
+from tests.timing.test_timeline import PLANS, instance
+
+KINDS = {0: "all_reduce", 2: "all_gather", 6: "all_to_all", 7: "reduce_scatter"}
+
+
+class Placed(Run):
+    """Every rank's nodes take what they cost where that rank, its group and its peer stand."""
+
+    def __init__(self, directory: Path, name: str, system: System) -> None:
+        super().__init__(directory, name, lambda name: 0, as_issued=system.overlap.compute == "in-order")
+        self.costs = Costs(system, self.world)
+
+    def said_cost(self, number: int, node: int) -> int:
+        rank = self.ranks[number]
+        match rank.trace.types[rank.row[node]]:
+            case pb.COMP_NODE:
+                work = Work("matmul", "bf16", rank.said(node, "num_ops"), rank.said(node, "tensor_size"))
+                return self.costs.work(work).ns
+            case pb.COMM_SEND_NODE:
+                return self.costs.transfer(
+                    Transfer(rank.said(node, "comm_size"), number, rank.said(node, "comm_dst"))
+                ).ns
+        kind, group = KINDS[rank.said(node, "comm_type")], self.groups[str(rank.said(node, "pg_name"))]
+        return self.costs.message(Message(kind, rank.said(node, "comm_size"), tuple(sorted(group)))).ns
+
+
+def system(inner: int, kind: str, compute: str) -> System:
+    """So many accelerators in a node, beyond which everything takes ten times as long."""
+    dimensions = (
+        Dimension("inner", inner, kind, Fraction(10), Fraction(100)),
+        Dimension("outer", None, "switch", Fraction(1), Fraction(5_000)),
+    )
+    return replace(PLAIN, dimensions=dimensions, overlap=Overlap(compute, "one"))
+
+
+@pytest.mark.parametrize("inner", [2, 3, 5])
+@pytest.mark.parametrize("plan", sorted(PLANS))
+def test_ranks_take_as_long_as_where_they_stand_makes_it(
+    embedded_store: Store, tmp_path: Path, plan: str, inner: int
+) -> None:
+    db, made, rows = instance(embedded_store, **PLANS[plan])
+    db.export(made, out=tmp_path / "out")
+    for kind, compute in (("switch", "in-order"), ("ring", "out-of-order")):
+        placed = system(inner, kind, compute)
+        found = profile_job(rows, placed)
+        assert Placed(tmp_path / "out", rows.model, placed).run() == found.step
+
+
+def test_a_class_is_parted_where_its_groups_are_in_a_node_or_not(embedded_store: Store) -> None:
+    """Two ranks of tp in nodes of three: of every three groups one crosses."""
+    _, _, rows = instance(embedded_store, tp=2, dp=6)
+    lanes = profile_job(rows, system(3, "switch", "in-order")).times.network.lanes
+    assert sum(lane.ranks for lane in lanes) == 12
+    crossing = {lane.rank // 3 != (lane.rank ^ 1) // 3 for lane in lanes}
+    assert crossing == {True, False}
+    assert sum(lane.ranks for lane in lanes if lane.rank // 3 != (lane.rank ^ 1) // 3) == 4
+    assert len(profile_job(rows, system(4, "switch", "in-order")).times.network.lanes) == 1

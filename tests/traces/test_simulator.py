@@ -1,0 +1,74 @@
+"""The simulator's inputs describe the system: each degree of the mesh on the links that its ranks really have."""
+
+import json
+from fractions import Fraction
+from math import inf
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stagedb.errors import UsageError
+from stagedb.systems import Accelerator, Dimension, System, load_system
+from stagedb.traces.simulator_inputs import SIMULATED_GB, levels, simulator_inputs
+from tests.traces.synthetic import workload
+from tests.traces.written import export_workload
+
+H100 = load_system("h100")
+CHIP = Accelerator("chip", {"fp16": Fraction(90)}, Fraction(1000), Fraction(32), Fraction(0))
+
+
+def laid(degrees: list[int], system: System = H100) -> list[tuple[int, str]]:
+    return [(each.size, each.links.name) for each in levels(degrees, system)]
+
+
+@pytest.mark.parametrize(
+    ("degrees", "wanted"),
+    [
+        ([8, 1, 4, 2], [(8, "nvlink"), (4, "infiniband"), (2, "infiniband")]),
+        ([2, 1, 4, 2], [(2, "nvlink"), (4, "nvlink"), (2, "infiniband")]),
+        ([4, 1, 4, 1], [(4, "nvlink"), (2, "nvlink"), (2, "infiniband")]),
+        ([16, 1, 1, 1], [(8, "nvlink"), (2, "infiniband")]),
+        ([6, 1, 1, 1], [(6, "nvlink")]),
+        ([6, 1, 4, 1], [(6, "nvlink"), (4, "infiniband")]),
+        ([4, 1, 3, 1], [(4, "nvlink"), (3, "infiniband")]),
+        ([12, 1, 2, 1], [(12, "infiniband"), (2, "infiniband")]),
+        ([1, 1, 1, 1], [(1, "nvlink")]),
+    ],
+)
+def test_each_degree_has_the_links_of_its_ranks(degrees: list[int], wanted: list[tuple[int, str]]) -> None:
+    assert laid(degrees) == wanted
+
+
+def test_a_degree_may_be_cut_more_than_once() -> None:
+    assert laid([4, 1, 64, 2], load_system("tpu-v5p")) == [(4, "x"), (2, "x"), (8, "y"), (4, "z"), (2, "z")]
+
+
+def test_links_are_those_of_one_accelerator_to_another(tmp_path: Path) -> None:
+    export_workload(workload(tp=4, dp=4, pp=2), tmp_path / "traces", system=load_system("mi300x"))
+    network = yaml.safe_load((tmp_path / "traces" / "network.yml").read_text())
+    assert network["topology"] == ["FullyConnected", "FullyConnected", "Switch", "Switch"]
+    assert network["npus_count"] == [4, 2, 2, 2]
+    gb = [bandwidth * float(SIMULATED_GB) for bandwidth in network["bandwidth"]]
+    assert gb == pytest.approx([64, 64, 50, 50], rel=1e-6)
+    assert network["latency"] == [600, 600, 1350, 1350]
+    system = json.loads((tmp_path / "traces" / "system.json").read_text())
+    assert (system["peak-perf"], system["local-mem-bw"]) == (1307.4, 5300)
+    torus = yaml.safe_load(simulator_inputs("t", 64, [8, 8], load_system("tpu-v5p"))["network.yml"])
+    assert torus["topology"] == ["Ring", "Ring"]
+    assert torus["bandwidth"][0] * float(SIMULATED_GB) == pytest.approx(100)
+
+
+def test_without_bf16_the_first_rate_is_taken() -> None:
+    links = Dimension("links", None, "ring", Fraction(10), Fraction(5))
+    files = simulator_inputs("t", 4, [4], System("mine", ("-",), CHIP, (links,)))
+    assert json.loads(files["system.json"])["peak-perf"] == 90
+
+
+def test_what_a_simulator_cannot_take_is_refused() -> None:
+    free = Dimension("free", None, "switch", inf, Fraction(0))
+    with pytest.raises(UsageError, match=r"mine has the bandwidth of free .inf, .*--system"):
+        simulator_inputs("t", 4, [4], System("mine", ("-",), CHIP, (free,)))
+    small = Dimension("small", 2, "switch", Fraction(1), Fraction(0))
+    with pytest.raises(UsageError, match="mine has 2 = 2 places, and the job has 4 ranks"):
+        simulator_inputs("t", 4, [4], System("mine", ("-",), CHIP, (small,)))

@@ -1,0 +1,218 @@
+"""Each rule is reported when, and only when, it is broken."""
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagedb.errors import UsageError
+from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces.set_validation import Report, validate_traces
+from stagedb.traces.trace_rules import RULES
+from tests.traces.crafted import CraftedNode, Set, all_reduce, compute, recv, send, sound, write
+
+
+def check(nodes: Set, groups: dict[int, list[int]] | None = None) -> Report:
+    with TemporaryDirectory() as scratch:
+        return validate_traces(write(Path(scratch), nodes, groups))
+
+
+def test_a_sound_set_passes_and_runs_to_its_end() -> None:
+    report = check(sound())
+    assert report.faults == ()
+    assert (report.files, report.nodes, report.world, report.replayed) == (4, 20, 4, True)
+    assert report.summary == "4 ranks, 20 nodes, every rule and a replay"
+
+
+Change = Callable[[list[CraftedNode]], list[CraftedNode]]
+
+
+def at(place: int, change: Callable[[CraftedNode], CraftedNode]) -> Change:
+    return lambda nodes: [change(node) if i == place else node for i, node in enumerate(nodes)]
+
+
+def other(**fields: object) -> Callable[[CraftedNode], CraftedNode]:
+    return lambda node: dataclasses.replace(node, **fields)  # type: ignore[arg-type]
+
+
+# Rank 0's nodes: 0 compute, 1 all-reduce, 2 send, 3 receive, 4 compute.
+BREAKS: dict[str, tuple[str, Change]] = {
+    "a memory node": ("type", at(0, other(type=pb.MEM_LOAD_NODE))),
+    "an unknown type": ("type", at(0, other(type=77))),
+    "id zero": ("id", at(0, other(id=0))),
+    "ids out of order": ("id", lambda nodes: [nodes[0], nodes[3], *nodes[1:3], nodes[4]]),
+    "the same id twice": ("id", lambda nodes: [*nodes, compute(5)]),
+    "a comma in a name": ("name", at(0, other(name="a, b COMP_NODE"))),
+    "an equals sign in a name": ("name", at(0, other(name="a=b COMP_NODE"))),
+    "a name without its type": ("name", at(0, other(name="matmul"))),
+    "an unknown dependency": ("deps", at(4, other(data_deps=(99,)))),
+    "a dependency on itself": ("deps", at(4, other(data_deps=(5,)))),
+    "a dependency twice": ("deps", at(4, other(data_deps=(4, 4)))),
+    "a dependency twice, data and control": ("deps", at(4, other(data_deps=(4,), ctrl_deps=(4,)))),
+    "a cycle": ("cycle", lambda nodes: at(1, other(data_deps=(1, 5)))(at(4, other(data_deps=(2,)))(nodes))),
+    "no root": ("root", lambda nodes: [dataclasses.replace(n, data_deps=(5 if n.id < 5 else 1,)) for n in nodes]),
+    "a size of another type": ("attribute", at(1, other(fields={"comm_size": "int32_val"}))),
+    "a processor's operator": ("attribute", at(0, lambda node: node.but(is_cpu_op=True))),
+    "no word on the processor": ("attribute", at(0, lambda node: node.but(is_cpu_op=None))),
+    "no operations": ("compute", at(0, lambda node: node.but(num_ops=0))),
+    "no bytes": ("compute", at(0, lambda node: node.but(tensor_size=None))),
+    "a collective that is not simulated": ("collective", at(1, lambda node: node.but(comm_type=pb.BROADCAST))),
+    "an empty collective": ("collective", at(1, lambda node: node.but(comm_size=0))),
+    "a tiny all-gather": ("collective", at(1, lambda node: node.but(comm_type=pb.ALL_GATHER, comm_size=8))),
+    "an unknown group": ("group", at(1, lambda node: node.but(pg_name="12"))),
+    "a group without the rank": ("group", at(1, lambda node: node.but(pg_name="11"))),
+    "a group that is no number": ("group", at(1, lambda node: node.but(pg_name="tp"))),
+    "a send to itself": ("message", at(2, lambda node: node.but(comm_dst=0))),
+    "a send out of the world": ("message", at(2, lambda node: node.but(comm_dst=9))),
+    "an empty message": ("message", at(2, lambda node: node.but(comm_size=0))),
+    "a message of another size": ("message", at(2, lambda node: node.but(comm_size=513))),
+    "a message with another tag": ("message", at(2, lambda node: node.but(comm_tag=7))),
+    "a negative tag": ("message", at(2, lambda node: node.but(comm_tag=-1))),
+    "a receive without a send": ("message", lambda nodes: [*nodes, recv(6, 2, 5)]),
+    "a collective of another size": ("matching", at(1, lambda node: node.but(comm_size=2048))),
+    "a collective of another type": ("matching", at(1, lambda node: node.but(comm_type=pb.REDUCE_SCATTER))),
+    "a collective too many": ("matching", lambda nodes: [*nodes, all_reduce(6, 10, ctrl=(3,))]),
+    "a send that does not wait": ("chain", at(2, other(data_deps=(1,)))),
+}
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+def test_a_broken_rule_is_named(broken: str) -> None:
+    rule, change = BREAKS[broken]
+    nodes = sound()
+    report = check({**nodes, 0: change(nodes[0])})
+    assert rule in {fault.rule for fault in report.faults}, report.faults
+    assert not report.replayed
+    assert {fault.rule for fault in report.faults} <= set(RULES)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(sorted(BREAKS)), st.sampled_from([0, 1]))
+def test_the_first_fault_is_on_the_rank_that_breaks_the_rule(broken: str, rank: int) -> None:
+    rule, change = BREAKS[broken]
+    nodes = sound()
+    if rank == 1:  # the same place in the other tensor-parallel rank
+        nodes = {**nodes, 1: [node.but(comm_dst=3) if node.type == pb.COMM_SEND_NODE else node for node in nodes[1]]}
+    report = check({**nodes, rank: change(nodes[rank])})
+    faults = [fault for fault in report.faults if fault.rule == rule]
+    assert faults
+    # What two ranks disagree on is reported at either of them.
+    ends = {"matching": {0, 1}, "message": {rank, rank + 2}}.get(rule, {rank})
+    assert {fault.rank for fault in faults} & ends
+
+
+def timed(node: CraftedNode, ns: int | None = 1500, micros: int = 2) -> CraftedNode:
+    return dataclasses.replace(node.but(duration_ns=ns), micros=micros)
+
+
+def test_durations_of_every_node_pass() -> None:
+    nodes = {rank: [timed(node) for node in row] for rank, row in sound().items()}
+    assert check(nodes).faults == ()
+    nodes[0] = [
+        timed(node, ns, micros)
+        for node, ns, micros in zip(nodes[0], (0, 1, 499, 1499, 10**12), (0, 1, 1, 1, 10**9), strict=True)
+    ]
+    assert check(nodes).faults == ()
+    # Those of a run are in microseconds, of whichever nodes it measured.
+    assert check({**sound(), 0: [timed(node, None, node.id % 2) for node in sound()[0]]}).faults == ()
+
+
+@pytest.mark.parametrize(
+    ("ns", "micros", "said"),
+    [
+        (None, 0, "duration_ns is missing"),
+        (None, 2, "duration_ns is missing"),
+        (-1, 0, "duration_ns is -1"),
+        (1500, 1, "duration_micros is 1, and duration_ns 1500"),
+        (1499, 2, "duration_micros is 2, and duration_ns 1499"),
+        (1, 0, "duration_micros is 0, and duration_ns 1"),
+        (0, 1, "duration_micros is 1, and duration_ns 0"),
+    ],
+)
+def test_a_duration_that_is_wrong_is_named(ns: int | None, micros: int, said: str) -> None:
+    nodes = {rank: [timed(node) for node in row] for rank, row in sound().items()}
+    report = check({**nodes, 1: at(3, lambda node: timed(node, ns, micros))(nodes[1])})
+    assert [(fault.rank, fault.node, fault.rule) for fault in report.faults] == [(1, 4, "duration")]
+    assert said in report.faults[0].message
+
+
+def test_a_rank_without_durations_among_others_is_named() -> None:
+    report = check({rank: row if rank == 2 else [timed(node) for node in row] for rank, row in sound().items()})
+    assert [(fault.rank, fault.rule) for fault in report.faults] == [(2, "duration")]
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({10: [0], 11: [2, 3]}, "has 1 member"),
+        ({10: [0, 0, 1], 11: [2, 3]}, "twice"),
+        ({10: [0, 1, 9], 11: [2, 3]}, "rank 9"),
+        ({0: [0, 1], 10: [0, 1], 11: [2, 3]}, "below 1"),
+    ],
+)
+def test_a_faulty_group_is_named(groups: dict[int, list[int]], message: str) -> None:
+    report = check(sound(), groups)
+    assert any(fault.rule == "group" and message in fault.message for fault in report.faults)
+
+
+def test_what_hangs_is_found_by_the_replay() -> None:
+    """Each file is sound alone, and every collective and message has its counterpart; the order across ranks hangs."""
+    nodes = {
+        0: [all_reduce(1, 10), recv(2, 1, 0), compute(3, 2, ctrl=(1,))],
+        1: [recv(1, 0, 1), compute(2, 1), all_reduce(3, 10, 2), send(4, 0, 0, 3)],
+    }
+    nodes[0].append(send(4, 1, 1, 3, ctrl=(1,)))
+    report = check(nodes, {10: [0, 1]})
+    assert {(fault.rank, fault.rule) for fault in report.faults} == {(0, "replay"), (1, "replay")}
+    assert "waits for rank 1" in report.faults[0].message
+    assert "from rank 0 with tag 1 never comes" in report.faults[1].message
+
+
+def test_a_waiting_collective_holds_back_later_ones() -> None:
+    """Two groups in opposite orders: neither rank's first collective finds its partner."""
+    both = {10: [0, 1], 11: [0, 1]}
+    nodes = {
+        0: [all_reduce(1, 10), all_reduce(2, 11, ctrl=(1,))],
+        1: [all_reduce(1, 11), all_reduce(2, 10, ctrl=(1,))],
+    }
+    report = check(nodes, both)
+    assert [fault.rule for fault in report.faults] == ["replay", "replay"]
+
+
+def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
+    directory = write(tmp_path / "set", sound())
+    (directory / "crafted.1.et").unlink()
+    assert [fault.rule for fault in validate_traces(directory).faults] == ["files"]
+    shutil.copy(directory / "crafted.0.et", directory / "crafted.1.et")
+    whole = (directory / "crafted.2.et").read_bytes()
+    (directory / "crafted.2.et").write_bytes(whole[:-5])
+    report = validate_traces(directory)
+    assert ("framing", 2) in {(fault.rule, fault.rank) for fault in report.faults}
+
+
+def test_a_slice_is_checked_as_far_as_it_goes(tmp_path: Path) -> None:
+    nodes = sound()
+    directory = write(tmp_path / "set", {0: nodes[0], 1: nodes[1]})
+    (directory / "manifest.json").write_text('{"world": 4, "only": "0-1"}')
+    report = validate_traces(directory)
+    assert report.faults == ()
+    assert (report.files, report.world, report.replayed) == (2, 4, False)
+
+
+def test_what_is_no_trace_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no traces"):
+        validate_traces(tmp_path)
+    with pytest.raises(UsageError, match="not a directory"):
+        validate_traces(tmp_path / "absent")
+
+
+def test_a_whole_set_that_lacks_a_file_is_not_taken_for_a_slice(tmp_path: Path) -> None:
+    nodes = sound()
+    directory = write(tmp_path / "set", {0: nodes[0], 1: nodes[1]})
+    (directory / "manifest.json").write_text('{"world": 4, "only": null}')
+    assert [fault.rule for fault in validate_traces(directory).faults][:1] == ["files"]

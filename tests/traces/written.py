@@ -1,0 +1,57 @@
+"""Made-up workloads to disk, as `export` writes those of a store."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stagedb.systems import System, load_system
+from stagedb.traces.exporting import trace_set
+from stagedb.traces.node_durations import Part, Timing
+from stagedb.traces.set_output import Clock, Counter, Progress, Request, Summary, write_set
+from stagedb.workload.instance_columns import RECV, Workload
+
+
+def timing(workload: Workload, system: System | None = None) -> Timing:
+    """Made-up durations: of each class the odd ranks are a lane, and take twice as long as the even ones."""
+    parts = {}
+    for each in workload.classes:
+        ranks = np.flatnonzero(workload.ranks.number == each.number)
+        odd = ranks % 2 == 1
+        ns = np.where(each.ops.type == RECV, 0, 1 + np.arange(len(each.ops)) * 777)
+        parts[each.number] = tuple(
+            Part((2 * each.number + lane,), chosen, ns * (1 + lane))
+            for lane, chosen in enumerate((ranks[~odd], ranks[odd]))
+            if len(chosen)
+        )
+    return Timing("0123456789", system or load_system("h100"), 4711, parts)
+
+
+def export_workload(
+    workload: Workload,
+    out: Path,
+    *,
+    only: str | None = None,
+    granularity: str = "op",
+    system: System | None = None,
+    times: Timing | None = None,
+    progress: Progress | None = None,
+    **said: Any,
+) -> Summary:
+    """Write the traces of a workload. `said` are words of the request."""
+    request = Request(out, granularity=granularity, **said)
+    request.check(len(workload.ranks), only)
+    clock = Clock()
+    with clock.stage("encode"):
+        traces = trace_set(workload, only, granularity, system, times)
+    return write_set(traces, request, counter=Counter(progress), clock=clock)
+
+
+def traces_of(directory: Path) -> dict[str, bytes]:
+    """The bytes of every trace of a directory."""
+    return {path.name: path.read_bytes() for path in directory.glob("*.et")}
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    """The bytes of everything in a directory."""
+    return {path.name: path.read_bytes() for path in directory.iterdir()}

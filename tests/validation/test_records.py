@@ -1,0 +1,133 @@
+"""Recorded steps of PyTorch: stagedb's exported traces and its store hold the same counts, as integers."""
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.errors import UsageError
+from stagedb.store import Store
+from stagedb.validation import Counts, Message, Record, RecordedMemory, check_records, compare, read_records, select
+
+FILE = Path(__file__).with_name("records.json")
+RECORDS = {record.name: record for record in read_records(FILE)}
+
+PLANNED = list(RECORDS.values())
+
+TINY = [record.name for record in PLANNED if record.config["model"].startswith("tiny")]
+LARGE = [record.name for record in PLANNED if not record.config["model"].startswith("tiny")]
+
+
+def assert_agrees(store: Store, record: Record) -> None:
+    (checked,) = check_records(Stagedb(store), [record])
+    assert checked.unsupported is None
+    assert [row for row in checked.differences if not row.agrees] == []
+    assert checked.differences
+    assert checked.exact
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_step_is_counted_alike(store: Store, name: str) -> None:
+    assert_agrees(store, RECORDS[name])
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_step_is_counted_alike(embedded_store: Store, name: str) -> None:
+    assert_agrees(embedded_store, RECORDS[name])
+
+
+def test_a_difference_is_seen(embedded_store: Store) -> None:
+    """A record whose framework sent one message more, and computed one operation more, does not agree."""
+    record = RECORDS["tiny-llama/L2/b2/s32/tp2sp"]
+    message = next(iter(record.counts.messages))
+    wrong = Counts(
+        {**record.counts.flops, ("forward", "matmul"): record.counts.flops["forward", "matmul"] + 2},
+        record.counts.messages + Counter({message: 1}),
+    )
+    (checked,) = check_records(Stagedb(embedded_store), [Record(record.name, record.config, wrong)])
+    assert not checked.agrees
+    off = {row.quantity: row.theirs - row.ours for row in checked.differences if row.theirs != row.ours}
+    assert sorted(off.values()) == [1, 2]
+
+
+def test_a_difference_of_memory_is_seen(embedded_store: Store) -> None:
+    """Of states, of what is saved, of what lives at a phase's end, and of a peak that is too far off."""
+    record = RECORDS["tiny-gpt/L2/b2/s32/tp2sp"]
+    assert record.memory is not None
+    levels = {moment: dict(level) for moment, level in record.memory.levels.items()}
+    levels["backward_end"]["grad"] += 1
+    wrong = RecordedMemory(
+        parameters=record.memory.parameters + 1,
+        levels=levels,
+        peak=record.memory.peak * 2,
+        saved=record.memory.saved + 1,
+        layer=(record.memory.layer or 0) + 1,
+    )
+    (checked,) = check_records(Stagedb(embedded_store), [dataclasses.replace(record, memory=wrong)])
+    off = {row.quantity for row in checked.differences if row.theirs != row.ours}
+    assert {"parameter bytes", "saved for the backward", "saved by one layer", "grad bytes at backward end"} <= off
+    assert not checked.agrees
+    assert any("LayerNorm" in note for note in checked.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("tiny-llama/L2/b2/s32/tp2", float("inf")),
+        ("llama3-8b/L32/b1/s8192/tp8", 0.001),
+        ("llama3-8b/L32/b1/s2048/single", 0.02),
+        ("llama3-8b/L32/b1/s8192/pp2-1f1b-m8", 0.02),
+    ],
+)
+def test_a_peak_has_the_bound_that_its_record_calls_for(embedded_store: Store, name: str, bound: float) -> None:
+    (checked,) = check_records(Stagedb(embedded_store), [RECORDS[name]])
+    (peak,) = [row for row in checked.differences if row.quantity == "peak bytes"]
+    assert peak.bound == bound
+    assert peak.agrees
+    assert not peak._replace(ours=int(peak.theirs * 1.03)).agrees or bound > 1
+
+
+def test_what_no_plan_can_say_is_told_apart(embedded_store: Store) -> None:
+    record = next(record for record in RECORDS.values() if record.config["cp"] > 1)
+    record = dataclasses.replace(record, config={**record.config, "cp_impl": "spiral"})
+    (checked,) = check_records(Stagedb(embedded_store), [record])
+    assert checked.unsupported is not None
+    assert not checked.agrees
+
+
+def test_checking_leaves_the_store_as_it_was(embedded_store: Store) -> None:
+    db = Stagedb(embedded_store)
+    list(check_records(db, [RECORDS["tiny-gpt/L2/b2/s32/tp2"]]))
+    assert db.instances() == []
+    assert db.graphs() == []
+
+
+def test_records_are_chosen_by_name() -> None:
+    chosen = select(list(RECORDS.values()), "tiny-llama/*/tp2*")
+    assert {record.name.rsplit("/", 1)[1] for record in chosen} >= {"tp2", "tp2sp"}
+    assert all(record.name.startswith("tiny-llama") for record in chosen)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '[{"name": "x"}]', '[{"name": "x", "config": {}, "flops": 3}]', "[3]"])
+def test_what_is_no_file_of_records_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "records.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=r"records\.json"):
+        read_records(path)
+
+
+def test_quantities_are_compared_from_both_sides() -> None:
+    sent = Message("forward", "all_reduce", "tp", "bf16", 8, 8)
+    rows = list(compare(Counts({("forward", "matmul"): 4}, Counter({sent: 2})), Counts({}, Counter())))
+    assert [(row.theirs, row.ours) for row in rows] == [(4, 0), (2, 0)]
+    rows = list(compare(Counts({}, Counter()), Counts({("forward", "matmul"): 4}, Counter({sent: 2}))))
+    assert [(row.theirs, row.ours) for row in rows] == [(0, 4), (0, 2)]
+
+
+def test_the_file_is_the_one_that_was_recorded() -> None:
+    rows: list[dict[str, Any]] = json.loads(FILE.read_text())
+    assert len(rows) == 103
