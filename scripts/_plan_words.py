@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, Word
 
-FILE = Path(__file__).parents[1] / "stagedb" / "api" / "words.py"
+FILE = Path(__file__).parents[1] / "stagedb" / "api" / "plan_keywords.py"
 WIDTH = 120
 
 

@@ -66,7 +66,7 @@ __all__ = [
 
 _MODULES = {
     "client": ("Stagedb", "connect", "model", "models"),
-    "library": ("describe",),
+    "model_names": ("describe",),
     "querying": ("queries",),
     "results": (
         "Difference",
@@ -83,9 +83,9 @@ _MODULES = {
         "kind_of",
         "properties",
     ),
-    "timing": ("durations", "system", "systems"),
-    "traces": ("unpack", "validate"),
-    "words": ("GraphWords", "PlanWords"),
+    "system_choice": ("durations", "system", "systems"),
+    "trace_sets": ("unpack", "validate"),
+    "plan_keywords": ("GraphWords", "PlanWords"),
 }
 
 

@@ -31,10 +31,10 @@ __all__ = [
 
 _MODULES = {
     "exporting": ("export",),
-    "output": ("Request", "Summary"),
-    "reading": ("TraceColumns", "TraceError", "read_trace"),
+    "set_output": ("Request", "Summary"),
+    "trace_reading": ("TraceColumns", "TraceError", "read_trace"),
     "unpacking": ("unpack_traces",),
-    "validation": ("Report", "validate_traces"),
+    "set_validation": ("Report", "validate_traces"),
 }
 
 

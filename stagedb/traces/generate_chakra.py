@@ -36,7 +36,7 @@ def generate() -> dict[str, str]:
         )
         if status:
             raise SystemExit(f"protoc ended with status {status}")
-        made = Path(directory) / "stagedb" / "export"
+        made = Path(directory) / "stagedb" / "traces"
         texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(made.iterdir())}
     return {name: _CHECK.sub("", _IMPORT.sub("", _VERSION_LINE.sub("", text))) for name, text in texts.items()}
 

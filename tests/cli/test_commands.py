@@ -392,7 +392,7 @@ def _no_warnings_on_standard_error(capsys: pytest.CaptureFixture[str]) -> Iterat
 @pytest.fixture
 def one_record(tmp_path: Path) -> Path:
     """A file with one recorded step of a tiny model under tp 2."""
-    records = json.loads((Path(__file__).parents[1] / "reference" / "records.json").read_text(encoding="utf-8"))
+    records = json.loads((Path(__file__).parents[1] / "validation" / "records.json").read_text(encoding="utf-8"))
     record = next(each for each in records if each["name"].startswith("tiny-llama") and each["config"]["tp"] == 2)
     file = tmp_path / "records.json"
     file.write_text(json.dumps([record]), encoding="utf-8")
