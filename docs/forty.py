@@ -12,7 +12,7 @@ import yaml
 
 from stagedb.api.client import Stagedb
 from stagedb.api.results import Rows
-from stagedb.cli.printed_rows import Format, render
+from stagedb.cli.printed_rows import RowFormat, render
 
 FILE = Path(__file__).with_name("forty-questions.yaml")
 PAGE = Path(__file__).with_name("forty-questions.md")
@@ -138,7 +138,7 @@ def drawn(db: Stagedb, question: Question) -> Rows:
 
 def table(rows: Rows) -> str:
     """The answer as `stagedb query` prints it. Raises ValueError if it has no rows or a line is too long."""
-    text = render(Format.TABLE, rows.columns, rows.rows, terminal=False)
+    text = render(RowFormat.TABLE, rows.columns, rows.rows, terminal=False)
     if not rows.rows:
         raise ValueError("the answer has no rows")
     wide = [line for line in text.splitlines() if len(line) > COLUMNS]

@@ -23,7 +23,7 @@ from stagedb.api.results import (
 )
 from stagedb.api.system_choice import described
 from stagedb.api.trace_sets import WriteProgress
-from stagedb.api.wanted_instances import Clock, find_timed, find_wanted, of_model
+from stagedb.api.wanted_instances import StageClock, find_timed, find_wanted, of_model
 from stagedb.errors import UsageError
 from stagedb.models import Card, card_names
 from stagedb.plans import Mesh, typed_words
@@ -35,7 +35,7 @@ from stagedb.traces.rank_sets import shard_ranks
 from stagedb.traces.simulator_inputs import simulator_inputs
 
 if TYPE_CHECKING:
-    from stagedb.reports import Job
+    from stagedb.reports import StepView
     from stagedb.timing import Asked, Scaling
     from stagedb.timing.profile_recording import Progress
 
@@ -76,7 +76,7 @@ class Stagedb:
         name if not given. Several instances may have one name: it means the newest of them. Without `seq_len` it is
         the sequence length that the model was trained with.
         """
-        return of_model(self.store, target, typed_words(words), name).make(self.store, Clock())
+        return of_model(self.store, target, typed_words(words), name).make(self.store, StageClock())
 
     def export(
         self,
@@ -115,7 +115,7 @@ class Stagedb:
         mend a finished one; not with packed. format: `et` or `json`. compress: gzip the traces, which ASTRA-sim does
         not read. replay: run the traces as a simulator would before they get their name; by default for small worlds.
         """
-        clock = Clock()
+        clock = StageClock()
         if profile is None:
             timed, wanted = None, find_wanted(self.store, target, model, typed_words(words))
         else:
@@ -225,7 +225,7 @@ class Stagedb:
         target, model and words: as `export` takes them; the newest instance if nothing is said. It is computed once
         and kept in the store, where `Memory`, `MemoryLevel` and `MemoryTensor` nodes answer queries about it.
         """
-        found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, Clock())
+        found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, StageClock())
         # Each class is written as a whole, and who was interrupted may have left some out.
         if len(self.store.read("memory/all_peaks", instance=found.id)) < found.classes:
             from stagedb.memory import analyse, record
@@ -263,7 +263,7 @@ class Stagedb:
         from stagedb.api import profiling
 
         asked = profiling.asked(system, durations, scale, blocking)
-        clock = Clock()
+        clock = StageClock()
         wanted = find_wanted(self.store, target, model, typed_words(words))
         asked.system.network(wanted.plan.world)  # has room for the job, before anything is made
         instance = wanted.make(self.store, clock)
@@ -383,7 +383,7 @@ class Stagedb:
         out: Path | str | None = None,
         ending: str = "",
         force: bool = False,
-    ) -> "tuple[Path, InstanceInfo, Job]":
+    ) -> "tuple[Path, InstanceInfo, StepView]":
         """Where a view goes, what it is of, and what it shows; the place is checked before anything is made.
 
         asked: with what the step is timed, or a profile of the store that says so.
@@ -399,7 +399,7 @@ class Stagedb:
         path = Path(f"{wanted.model}-{wanted.plan.world}{ending}" if out is None else out)
         if ending:
             check_place(path, ending, force)
-        instance = wanted.make(self.store, Clock())
+        instance = wanted.make(self.store, StageClock())
         return path, instance, job_of(self.store, instance, asked, timed)
 
 

@@ -8,7 +8,7 @@ from stagedb.api.results import InstanceInfo, ProfileInfo, Viewed
 from stagedb.atomic_files import write_whole
 from stagedb.errors import StagedbError, UsageError
 from stagedb.memory import analyse
-from stagedb.reports import Job, check, render, trace
+from stagedb.reports import StepView, check, render, trace
 from stagedb.store import Store
 from stagedb.timing import Asked, profile_job
 from stagedb.workload.store_reading import read_workload
@@ -17,7 +17,7 @@ HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
 """What files of each kind begin with."""
 
 
-def job_of(store: Store, instance: InstanceInfo, asked: Asked, profile: ProfileInfo | None = None) -> Job:
+def job_of(store: Store, instance: InstanceInfo, asked: Asked, profile: ProfileInfo | None = None) -> StepView:
     """Run a step of an instance, and account for its memory. Writes nothing.
 
     profile: where it was run before; StagedbError where it takes another time now.
@@ -31,7 +31,7 @@ def job_of(store: Store, instance: InstanceInfo, asked: Asked, profile: ProfileI
             "stagedb made it; remove it with `stagedb rm` and profile again"
         )
     memory = analyse(store, instance.id)
-    return Job(job.times, job.durations, asked.system, job.merit, memory, job.scalings, job.blocking)
+    return StepView(job.times, job.durations, asked.system, job.merit, memory, job.scalings, job.blocking)
 
 
 def check_place(path: Path, kind: str, force: bool) -> None:
@@ -40,7 +40,7 @@ def check_place(path: Path, kind: str, force: bool) -> None:
 
 
 def write_timeline(
-    job: Job, instance: InstanceInfo, path: Path, granularity: str | None, stages: list[int] | None
+    job: StepView, instance: InstanceInfo, path: Path, granularity: str | None, stages: list[int] | None
 ) -> Viewed:
     """Save a step as a Perfetto trace."""
     made = trace(job, granularity, stages)
@@ -48,7 +48,7 @@ def write_timeline(
     return Viewed(path, len(made.content), job.times.step, instance, made.slices, made.flows, made.left_out)
 
 
-def write_report(job: Job, instance: InstanceInfo, path: Path) -> Viewed:
+def write_report(job: StepView, instance: InstanceInfo, path: Path) -> Viewed:
     """Save what is to be said of a step as a page."""
     made = render(job).encode()
     write_whole(path, made, "--out")

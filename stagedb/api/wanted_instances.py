@@ -21,7 +21,7 @@ DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
 """What an export from an empty store is of, where nothing is said."""
 
 
-class Clock:
+class StageClock:
     """Seconds of one stage of work after another."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Wanted:
         """The model's name."""
         return self.source.origin.name
 
-    def make(self, store: Store, clock: Clock) -> InstanceInfo:
+    def make(self, store: Store, clock: StageClock) -> InstanceInfo:
         """The instance; it and its graph are put into the store where they are not there."""
         from stagedb.instances import instantiate
 

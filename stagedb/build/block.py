@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from stagedb.build.recomputation import Part, cached, recompute
+from stagedb.build.recomputation import RecomputedPart, cached, recompute
 from stagedb.build.ring_turns import spell_out, with_both_ends
 from stagedb.ir.autodiff import differentiate
 from stagedb.ir.collective_matcher import Matching, Rules, match, redistribution, wanted
@@ -31,7 +31,7 @@ class BlockPlan:
     trace: Callable[[Tracer, Tensor], Tensor]
     input: bool
     loss: bool
-    recomputed: Part | None = None
+    recomputed: RecomputedPart | None = None
     cut_gradients: bool = True
 
 

@@ -12,7 +12,7 @@ from stagedb.build.block import BlockPlan, LaidOut, lay_out
 from stagedb.build.costs import Sizes
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.optimizer_step import Tie
-from stagedb.build.recomputation import Part
+from stagedb.build.recomputation import RecomputedPart
 from stagedb.build.strategy_support import check_named, tied_alike
 from stagedb.build.zero_buckets import habits
 from stagedb.errors import UsageError
@@ -119,15 +119,15 @@ def _named(name: str, operators: tuple[str, ...]) -> bool:
     return any(f"{_in_layer(name)}.".startswith(f"{operator}.") for operator in operators)
 
 
-def _recomputed(options: GraphOptions, framework: Framework) -> Part | None:
+def _recomputed(options: GraphOptions, framework: Framework) -> RecomputedPart | None:
     """The forward operations of a layer that its backward runs again."""
     early_stop = framework.early_stop if options.early_stop is None else options.early_stop
     parts = {
         "none": None,
-        "full": Part(lambda op: True, True, early_stop),
-        "core": Part(_core, True, early_stop),
-        "pointwise": Part(_pointwise, False, early_stop, caches=True),
-        "operators": Part(lambda op: _named(op.name, options.recompute_operators), False, early_stop),
+        "full": RecomputedPart(lambda op: True, True, early_stop),
+        "core": RecomputedPart(_core, True, early_stop),
+        "pointwise": RecomputedPart(_pointwise, False, early_stop, caches=True),
+        "operators": RecomputedPart(lambda op: _named(op.name, options.recompute_operators), False, early_stop),
     }
     return parts[options.recompute]
 

@@ -16,7 +16,7 @@ SUFFIX = ".recompute"
 
 
 @dataclass(frozen=True)
-class Part:
+class RecomputedPart:
     """What is run again. `again` chooses among the forward operations.
 
     whole: they are one checkpointed function, whose results are kept for what reads them outside; else each is
@@ -30,7 +30,7 @@ class Part:
     caches: bool = False
 
 
-def recompute(operations: tuple[Operation, ...], part: Part) -> tuple[tuple[Operation, ...], dict[str, str]]:
+def recompute(operations: tuple[Operation, ...], part: RecomputedPart) -> tuple[tuple[Operation, ...], dict[str, str]]:
     """Run a part of the forward once more, before the first backward operation that needs it.
 
     The backward of an operator takes all that it has saved when it begins, so both its gradients count as one.
@@ -59,7 +59,7 @@ def recompute(operations: tuple[Operation, ...], part: Part) -> tuple[tuple[Oper
     return tuple(rest), {copy.name: name for name, copy in repeats.items()}
 
 
-def cached(operations: tuple[Operation, ...], part: Part) -> frozenset[str]:
+def cached(operations: tuple[Operation, ...], part: RecomputedPart) -> frozenset[str]:
     """The tensors that are kept for the backward whatever reads them there."""
     forward = [op for op in operations if op.template is Template.FORWARD]
     kept = [op for op in forward if not part.again(op) and not isinstance(op.operator, Redistribution)]

@@ -52,7 +52,7 @@ def shards(weight: Layout) -> sympy.Expr:
 
 
 @dataclass(frozen=True)
-class Bucket:
+class BucketRule:
     """A collective over many weights, or their gradients: its rule, mesh axis, and when it runs.
 
     `only` is a condition beside that its group has more than one member, of which there are `members` (None: as the
@@ -98,12 +98,12 @@ class Habits:
     with values between them (`graph.temporaries`).
     """
 
-    gradients: tuple[Bucket, ...]
-    parameters: tuple[Bucket, ...] = ()
-    partial: Bucket | None = None
+    gradients: tuple[BucketRule, ...]
+    parameters: tuple[BucketRule, ...] = ()
+    partial: BucketRule | None = None
     sharded: bool = False
     optimizer: bool = False
-    alone: Mapping[str, Bucket] = field(default_factory=dict)
+    alone: Mapping[str, BucketRule] = field(default_factory=dict)
     context: bool = True
     temporaries: bool = True
 
@@ -128,7 +128,7 @@ def present_if_shared(axis: str) -> sympy.Expr:
     return symbol(axis) - 1
 
 
-def reducing(habits: Habits, weight: Layout, partial: tuple[str, ...]) -> list[Bucket]:
+def reducing(habits: Habits, weight: Layout, partial: tuple[str, ...]) -> list[BucketRule]:
     """The buckets that sum a weight's gradient, partial on these mesh axes, over ranks of dp and cp."""
     data, context = "dp" in partial, any(mesh_axis in partial for mesh_axis in CONTEXT)
     if not habits.context and not held_apart(weight):
@@ -140,10 +140,10 @@ def reducing(habits: Habits, weight: Layout, partial: tuple[str, ...]) -> list[B
     return [] if alone is None else [alone]
 
 
-def all_buckets(habits: Habits) -> tuple[Bucket, ...]:
+def all_buckets(habits: Habits) -> tuple[BucketRule, ...]:
     """All buckets, in the order in which they are issued where they are due at the same time."""
     partial = () if habits.partial is None else (habits.partial,)
-    heads = Bucket(REPLICATED_HEADS, "all_reduce", "one", "kv", Template.STEP, parts=habits.sharded)
+    heads = BucketRule(REPLICATED_HEADS, "all_reduce", "one", "kv", Template.STEP, parts=habits.sharded)
     return (*habits.parameters, *partial, *habits.gradients, *habits.alone.values(), heads)
 
 
@@ -152,7 +152,7 @@ def shard_elements(shape: tuple[sympy.Expr, ...], rows: int, shards: sympy.Expr 
     return sympy.ceiling(sympy.Mul(*shape[:rows]) / shards) * sympy.Mul(*shape[rows:])
 
 
-def bucket_ops(buckets: list[Bucket]) -> list[SymOp]:
+def bucket_ops(buckets: list[BucketRule]) -> list[SymOp]:
     return [
         SymOp(
             name=bucket.name,
@@ -176,6 +176,6 @@ def bucket_ops(buckets: list[Bucket]) -> list[SymOp]:
     ]
 
 
-def _present(bucket: Bucket) -> sympy.Expr:
+def _present(bucket: BucketRule) -> sympy.Expr:
     shared = present_if_shared(bucket.axis) if bucket.members is None else bucket.members - 1
     return shared if bucket.only is None else sympy.Min(shared, bucket.only)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import sympy
 
-from stagedb.build.sharing import Bucket, Habits
+from stagedb.build.sharing import BucketRule, Habits
 from stagedb.expressions import symbol
 from stagedb.frameworks import Framework
 from stagedb.frameworks.bucket_policies import EACH, ONE
@@ -40,17 +40,17 @@ def habits(options: GraphOptions, framework: Framework, experts: bool = False) -
     return replace(found, gradients=gradients, parameters=parameters)
 
 
-def _alone(options: GraphOptions, framework: Framework) -> dict[str, Bucket]:
+def _alone(options: GraphOptions, framework: Framework) -> dict[str, BucketRule]:
     """Where ranks of one of dp and cp hold a gradient alike, or have parts of it, it is summed over the other only."""
     rule = (framework.buckets.gradients if options.zero < 2 else framework.buckets.units).name
     axes = ("data", "cp") if options.cp_grad_sync else ("data",)
     return {
-        axis: Bucket(f"bucket.gradients.{axis}", "all_reduce", rule, axis, Template.WEIGHT_GRADIENT, _when(options))
+        axis: BucketRule(f"bucket.gradients.{axis}", "all_reduce", rule, axis, Template.WEIGHT_GRADIENT, _when(options))
         for axis in axes
     }
 
 
-def _apart(bucket: Bucket, divided: sympy.Expr) -> tuple[Bucket, ...]:
+def _apart(bucket: BucketRule, divided: sympy.Expr) -> tuple[BucketRule, ...]:
     """Where experts are divided among ranks, theirs are buckets of their own, among the ranks that hold the same.
 
     Those are members whatever cp does with the gradients of the rest.
@@ -72,15 +72,17 @@ def _apart(bucket: Bucket, divided: sympy.Expr) -> tuple[Bucket, ...]:
 def _shared(options: GraphOptions, framework: Framework) -> Habits:
     partial = None
     if framework.sequence_parallel_gradients == "one":
-        partial = Bucket("bucket.gradients.tp", "all_reduce", ONE.name, "tp", Template.STEP, parts=options.zero == 3)
+        partial = BucketRule(
+            "bucket.gradients.tp", "all_reduce", ONE.name, "tp", Template.STEP, parts=options.zero == 3
+        )
     if options.zero == 0:
         return Habits((_reduced(options, framework),), partial=partial)
     if options.zero == 1:
         rule = framework.buckets.optimizer.name
-        update = Bucket("bucket.parameters.update", "all_gather", rule, "dp", Template.STEP, dtype="param")
+        update = BucketRule("bucket.parameters.update", "all_gather", rule, "dp", Template.STEP, dtype="param")
         return Habits(_sharded_optimizer(options, framework), (update,), partial, optimizer=True)
     if framework.partial_in_backward:
-        partial = Bucket("bucket.gradients.tp", "all_reduce", EACH.name, "tp", Template.WEIGHT_GRADIENT)
+        partial = BucketRule("bucket.gradients.tp", "all_reduce", EACH.name, "tp", Template.WEIGHT_GRADIENT)
     return Habits(
         _sharded_gradients(options, framework), _gathered(options, framework), partial, sharded=True, optimizer=True
     )
@@ -90,32 +92,32 @@ def _when(options: GraphOptions) -> When:
     return When.EVERY if options.grad_sync else When.LAST
 
 
-def _reduced(options: GraphOptions, framework: Framework) -> Bucket:
+def _reduced(options: GraphOptions, framework: Framework) -> BucketRule:
     rule = framework.buckets.gradients.name
     members = None if options.cp_grad_sync else symbol("dp")
-    return Bucket(
+    return BucketRule(
         "bucket.gradients.dp", "all_reduce", rule, "dp", Template.WEIGHT_GRADIENT, _when(options), members=members
     )
 
 
-def _sharded_optimizer(options: GraphOptions, framework: Framework) -> tuple[Bucket, ...]:
+def _sharded_optimizer(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
     if framework.optimizer_sharding == "all_reduce":
         return (_reduced(options, framework),)
     backward, rule = Template.WEIGHT_GRADIENT, framework.buckets.optimizer.name
     return (
-        Bucket("bucket.gradients.scatter", "reduce_scatter", rule, "dp", backward, When.LAST),
-        Bucket("bucket.gradients.replicas", "all_reduce", rule, "dp_replicate", backward, When.LAST, parts=True),
+        BucketRule("bucket.gradients.scatter", "reduce_scatter", rule, "dp", backward, When.LAST),
+        BucketRule("bucket.gradients.replicas", "all_reduce", rule, "dp_replicate", backward, When.LAST, parts=True),
     )
 
 
-def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[Bucket, ...]:
+def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
     """Units are reduced where their backward ends; over replicas, the parts that are left."""
     backward, rule = Template.WEIGHT_GRADIENT, framework.buckets.units.name
 
-    def pair(suffix: str, when: When, only: object) -> tuple[Bucket, ...]:
+    def pair(suffix: str, when: When, only: object) -> tuple[BucketRule, ...]:
         return (
-            Bucket(f"bucket.gradients.scatter{suffix}", "reduce_scatter", rule, "dp", backward, when, only=only),
-            Bucket(
+            BucketRule(f"bucket.gradients.scatter{suffix}", "reduce_scatter", rule, "dp", backward, when, only=only),
+            BucketRule(
                 f"bucket.gradients.replicas{suffix}",
                 "all_reduce",
                 rule,
@@ -132,16 +134,16 @@ def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[Buc
     return (*pair("", When.EVERY, ALONE), *pair(".last", When.LAST, PIPELINED))
 
 
-def _gathered(options: GraphOptions, framework: Framework) -> tuple[Bucket, ...]:
+def _gathered(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
     """Units are gathered before their forward. Those of layers, where they were given back, before their backward."""
 
-    def forward(suffix: str, when: When, only: object = None) -> Bucket:
+    def forward(suffix: str, when: When, only: object = None) -> BucketRule:
         name = f"bucket.parameters.gather{suffix}"
-        return Bucket(name, "all_gather", framework.buckets.units.name, "dp", Template.FORWARD, when, "act", only)
+        return BucketRule(name, "all_gather", framework.buckets.units.name, "dp", Template.FORWARD, when, "act", only)
 
     if options.resharded:
         rule = framework.buckets.regathered.name
-        again = Bucket("bucket.parameters.regather", "all_gather", rule, "dp", Template.INPUT_GRADIENT, dtype="act")
+        again = BucketRule("bucket.parameters.regather", "all_gather", rule, "dp", Template.INPUT_GRADIENT, dtype="act")
         return (forward("", When.EVERY), again)
     # A pipeline gives parameters back after the last backward only, so that the first forward gathers them for all.
     return (forward("", When.EVERY, ALONE), forward(".first", When.FIRST, PIPELINED))

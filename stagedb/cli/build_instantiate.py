@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stagedb.cli.plan_options import GraphWords, PlanWords
+from stagedb.cli.plan_options import GraphFlags, PlanFlags
 from stagedb.cli.shared_options import Common, option_groups
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ ModelArgument = Annotated[
 
 
 @option_groups
-def build(model: ModelArgument, *, words: GraphWords, common: Common) -> None:
+def build(model: ModelArgument, *, words: GraphFlags, common: Common) -> None:
     """Write a model's symbolic graph into the store.
 
     The graph holds every degree and size as a symbol, so one graph serves all plans with the same options here.
@@ -39,7 +39,7 @@ def instantiate(
     ],
     name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call it.  [the model's name]")] = None,
     *,
-    words: PlanWords,
+    words: PlanFlags,
     common: Common,
 ) -> None:
     """Copy a graph out under a plan, as an instance.

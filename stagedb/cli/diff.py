@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stagedb.cli.printed_rows import Format, Output
+from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
 
@@ -22,7 +22,7 @@ TITLES = {
 }
 
 
-class Show(StrEnum):
+class DiffRows(StrEnum):
     """Which rows are printed."""
 
     PLAN = "plan"
@@ -36,7 +36,7 @@ def diff(
     first: Annotated[str, typer.Argument(metavar="FIRST", help="Id or name of an instance or a profile.")],
     second: Annotated[str, typer.Argument(metavar="SECOND", help="Another of the same sort.")],
     show: Annotated[
-        Show | None,
+        DiffRows | None,
         typer.Option(
             help="plan: words of the plans; work: calls, FLOPs and bytes by kind, axis and phase; time: of profiles, "
             "their figures and times.  [all in a table, else time of profiles, work of instances]"
@@ -47,22 +47,22 @@ def diff(
     common: Common,
 ) -> None:
     """Compare two instances, or two profiles and their instances: only what differs is printed."""
-    printed = output.format is Format.TABLE and output.output is None
-    if show is Show.ALL and not printed:
+    printed = output.format is RowFormat.TABLE and output.output is None
+    if show is DiffRows.ALL and not printed:
         raise UsageError("tables of different columns make one file of no format: --show plan, work or time")
     from stagedb import api
 
     with api.connect(common.store) as db:
         found = db.diff(first, second)
     profiles = isinstance(found.first, api.ProfileInfo)
-    chosen = show or (Show.ALL if printed else Show.TIME if profiles else Show.WORK)
+    chosen = show or (DiffRows.ALL if printed else DiffRows.TIME if profiles else DiffRows.WORK)
     tell = common.say if printed else common.note
     tell(f"first {_said(found.first)}, second {_said(found.second)}" + (": nothing differs" if found.same else ""))
     for part, title in TITLES.items():
         rows = {"plan": found.plan, "work": found.work, "time": found.time}[part]
         if chosen.value == part:
             output.write(rows.columns, rows.rows)
-        elif chosen is Show.ALL and rows.rows:
+        elif chosen is DiffRows.ALL and rows.rows:
             typer.echo(f"\n{title}")
             output.write(rows.columns, rows.rows[:MOST])
             if len(rows) > MOST:

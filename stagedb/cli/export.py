@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stagedb.cli.build_instantiate import count, tell_bubble
-from stagedb.cli.plan_options import PlanWords
+from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
 
@@ -25,7 +25,7 @@ class TraceFormat(StrEnum):
     JSON = "json"
 
 
-class Granularity(StrEnum):
+class NodeGranularity(StrEnum):
     """What a node of a trace is."""
 
     OP = "op"
@@ -79,9 +79,9 @@ def export(
         typer.Option(metavar="I/N", help="Write part I (from 0) of N equal parts: one a machine of several."),
     ] = None,
     granularity: Annotated[
-        Granularity,
+        NodeGranularity,
         typer.Option(help="A node an operator, or one for all that is computed between two communications."),
-    ] = Granularity.OP,
+    ] = NodeGranularity.OP,
     system: Annotated[
         str | None,
         typer.Option(
@@ -106,7 +106,7 @@ def export(
     compress: Compress = False,
     replay: Replay = None,
     *,
-    words: PlanWords,
+    words: PlanFlags,
     common: Common,
 ) -> None:
     """Write Chakra execution traces, one a rank.

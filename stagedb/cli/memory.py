@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stagedb.cli.build_instantiate import count
-from stagedb.cli.plan_options import PlanWords
-from stagedb.cli.printed_rows import Format, Output
+from stagedb.cli.plan_options import PlanFlags
+from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, Model, Target, option_groups
 from stagedb.errors import UsageError
 
@@ -36,7 +36,7 @@ BIGGEST = 12
 """Tensors that a terminal is shown."""
 
 
-class Show(StrEnum):
+class MemoryRows(StrEnum):
     """Which rows are printed."""
 
     PEAKS = "peaks"
@@ -53,7 +53,7 @@ def memory(
         str | None, typer.Option(metavar="SIZE", help="Say whether each rank fits into so much, such as 80GiB or 80GB.")
     ] = None,
     show: Annotated[
-        Show | None,
+        MemoryRows | None,
         typer.Option(
             help="peaks: a row a rank class; phases: live bytes by category at each phase's end and peak; tensors: "
             "what lives at the peak, the biggest first.  [all in a table, else peaks]"
@@ -63,7 +63,7 @@ def memory(
         int | None, typer.Option("--class", metavar="N", help="Phases and tensors of this class.  [the fullest]")
     ] = None,
     *,
-    words: PlanWords,
+    words: PlanFlags,
     output: Output,
     common: Common,
 ) -> None:
@@ -75,8 +75,10 @@ def memory(
     (`stagedb query memory_at_peak`). With --capacity, exits with status 1 where a class does not fit.
     """
     room = None if capacity is None else _size(capacity)
-    chosen = show or (Show.ALL if output.format is Format.TABLE and output.output is None else Show.PEAKS)
-    if chosen is Show.ALL and (output.format is not Format.TABLE or output.output is not None):
+    chosen = show or (
+        MemoryRows.ALL if output.format is RowFormat.TABLE and output.output is None else MemoryRows.PEAKS
+    )
+    if chosen is MemoryRows.ALL and (output.format is not RowFormat.TABLE or output.output is not None):
         raise UsageError(
             "three tables of different columns make one file of no format: --show peaks, phases or tensors"
         )
@@ -88,24 +90,24 @@ def memory(
     fullest = max(peaks, key=lambda row: int(row["peak"]))["class"] if rank_class is None else rank_class
     if fullest not in [row["class"] for row in peaks]:
         raise UsageError(f"no rank class {fullest}: --class is one of {', '.join(str(row['class']) for row in peaks)}")
-    table = output.format is Format.TABLE
-    if chosen in (Show.PEAKS, Show.ALL):
+    table = output.format is RowFormat.TABLE
+    if chosen in (MemoryRows.PEAKS, MemoryRows.ALL):
         output.write(*_peaks(found, room, table))
-    if chosen in (Show.PHASES, Show.ALL):
+    if chosen in (MemoryRows.PHASES, MemoryRows.ALL):
         _title(chosen, f"class {fullest}: live at the end of each phase, and the most within")
         output.write(*_phases(found, fullest, table))
     living = [row for row in found.tensors if row["class"] == fullest]
-    if chosen is Show.TENSORS:
+    if chosen is MemoryRows.TENSORS:
         output.write(*_tensors(living))
-    elif chosen is Show.ALL:
+    elif chosen is MemoryRows.ALL:
         _title(chosen, f"class {fullest}: what makes the peak, the biggest first")
         output.write(*_biggest(living))
     if room is not None:
         _tell(common, peaks, room)
 
 
-def _title(chosen: Show, text: str) -> None:
-    if chosen is Show.ALL:
+def _title(chosen: MemoryRows, text: str) -> None:
+    if chosen is MemoryRows.ALL:
         typer.echo(f"\n{text}")
 
 

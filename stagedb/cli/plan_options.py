@@ -58,16 +58,16 @@ _FIELDS = {name: _field(word) for name, word in PLAN_WORDS.items() if word.about
 
 if TYPE_CHECKING:
 
-    class GraphWords(_Given):
+    class GraphFlags(_Given):
         """What changes a graph's structure."""
 
         def __init__(self, *, plan: Path | None = None, **words: Unpack[GraphKeywords]) -> None: ...
 
-    class PlanWords(_Given):
+    class PlanFlags(_Given):
         """How a training step is laid out over ranks."""
 
         def __init__(self, *, plan: Path | None = None, **words: Unpack[PlanKeywords]) -> None: ...
 
 else:
-    GraphWords = _options("GraphWords", GRAPH_WORDS)
-    PlanWords = _options("PlanWords", PLAN_WORDS)
+    GraphFlags = _options("GraphFlags", GRAPH_WORDS)
+    PlanFlags = _options("PlanFlags", PLAN_WORDS)

@@ -16,7 +16,7 @@ from stagedb.atomic_files import write_whole
 from stagedb.errors import UsageError
 
 
-class Format(StrEnum):
+class RowFormat(StrEnum):
     """How rows are written."""
 
     TABLE = "table"
@@ -30,7 +30,7 @@ class Format(StrEnum):
 class Output:
     """Where rows go, and how they look."""
 
-    format: Annotated[Format, typer.Option("--format", "-f", help="How rows are printed.")] = Format.TABLE
+    format: Annotated[RowFormat, typer.Option("--format", "-f", help="How rows are printed.")] = RowFormat.TABLE
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the rows to a file instead of the terminal."),
@@ -38,7 +38,7 @@ class Output:
 
     def write(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Print or save the rows. Raises UsageError where the format needs a file, StagedbError where it fails."""
-        if self.format is Format.PARQUET:
+        if self.format is RowFormat.PARQUET:
             if self.output is None:
                 raise UsageError("parquet is not text: say where it goes with --output FILE")
             write_whole(self.output, _parquet(columns, rows), "--output")
@@ -54,14 +54,14 @@ class Output:
         self.write(columns, [[record[column] for column in columns] for record in records])
 
 
-def render(format_: Format, columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool) -> str:
+def render(format_: RowFormat, columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool) -> str:
     """The rows as text: what is printed, or saved."""
-    if format_ is Format.CSV:
+    if format_ is RowFormat.CSV:
         return _csv(columns, rows)
-    if format_ is Format.TABLE:
+    if format_ is RowFormat.TABLE:
         return _table(columns, rows, terminal)
     lines = [json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str) for row in rows]
-    if format_ is Format.NDJSON:
+    if format_ is RowFormat.NDJSON:
         return "".join(f"{line}\n" for line in lines)
     return "[" + ",\n ".join(lines) + "]\n"
 

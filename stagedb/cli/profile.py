@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stagedb.cli.build_instantiate import count, tell_bubble
-from stagedb.cli.plan_options import PlanWords
-from stagedb.cli.printed_rows import Format, Output
+from stagedb.cli.plan_options import PlanFlags
+from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
-from stagedb.cli.shared_options import Common, Model, Target, Timing, option_groups
+from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ TITLES = {"kind": "by kind", "axis": "by axis"}
 """Parts of the critical path that a terminal is shown."""
 
 
-class Show(StrEnum):
+class ProfileRows(StrEnum):
     """Which rows are printed."""
 
     LANES = "lanes"
@@ -43,15 +43,15 @@ def profile(
     model: Model = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call the profile.")] = None,
     show: Annotated[
-        Show | None,
+        ProfileRows | None,
         typer.Option(
             help="lanes: where the step goes, a row for ranks that keep the same time; merit: tokens and FLOPs; path: "
             "the critical path by kind, axis, phase and stage.  [all in a table, else lanes]"
         ),
     ] = None,
     *,
-    timing: Timing,
-    words: PlanWords,
+    timing: TimingOptions,
+    words: PlanFlags,
     output: Output,
     common: Common,
 ) -> None:
@@ -61,9 +61,9 @@ def profile(
     stages) or idle; together these are the step. The profile is kept in the store, where `stagedb query critical-path`
     and `stagedb query hotspots` ask about it.
     """
-    printed = output.format is Format.TABLE and output.output is None
-    chosen = show or (Show.ALL if printed else Show.LANES)
-    if chosen is Show.ALL and not printed:
+    printed = output.format is RowFormat.TABLE and output.output is None
+    chosen = show or (ProfileRows.ALL if printed else ProfileRows.LANES)
+    if chosen is ProfileRows.ALL and not printed:
         raise UsageError("tables of different columns make one file of no format: --show lanes, merit or path")
     from stagedb.api import connect
 
@@ -89,16 +89,16 @@ def profile(
             typer.echo(line)  # a result, which --quiet leaves
         else:
             common.note(line)
-    if chosen in (Show.LANES, Show.ALL):
+    if chosen in (ProfileRows.LANES, ProfileRows.ALL):
         _title(chosen, "where the step of each rank goes: ms, and percent of the step")
         output.write(*(_shown_lanes(found) if printed else (found.lanes.columns, found.lanes.rows)))
         if printed and len(found.lanes) > LANES:
             common.say(f"and {len(found.lanes) - LANES} more: --show lanes -f csv has all")
-    if chosen is Show.MERIT:
+    if chosen is ProfileRows.MERIT:
         output.write_records([dataclasses.asdict(found.merit)])
-    if chosen is Show.PATH:
+    if chosen is ProfileRows.PATH:
         output.write(found.path.columns, found.path.rows)
-    elif chosen is Show.ALL:
+    elif chosen is ProfileRows.ALL:
         for by, title in TITLES.items():
             _title(chosen, f"the critical path {title}")
             output.write([by, "ms", "%"], _shown_path(found, by))
@@ -144,8 +144,8 @@ def _gain(found: "Profile") -> str:
     return f"the step is {change}; it was {before / MS:,.3f} ms"
 
 
-def _title(chosen: Show, text: str) -> None:
-    if chosen is Show.ALL:
+def _title(chosen: ProfileRows, text: str) -> None:
+    if chosen is ProfileRows.ALL:
         typer.echo(f"\n{text}")
 
 

@@ -12,14 +12,14 @@ PATIENCE = 1.0
 """Seconds that work may take before a bar appears."""
 
 
-class Report(Protocol):
+class ReportProgress(Protocol):
     """Called with how much is done, of how much, and how many bytes that is."""
 
     def __call__(self, done: int, of: int, size: int = 0, /) -> None: ...
 
 
 @contextmanager
-def progress(common: Common, what: str, unit: str, *, speed: bool = False) -> Iterator[Report | None]:
+def progress(common: Common, what: str, unit: str, *, speed: bool = False) -> Iterator[ReportProgress | None]:
     """Yield a function to report to, or None where nobody would see the bar. speed: show bytes a second."""
     if common.quiet or not sys.stderr.isatty():
         yield None

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stagedb.cli.printed_rows import Format, Output
+from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
 
@@ -73,7 +73,7 @@ def queries(*, output: Output, common: Common) -> None:
         }
         for info in api.queries()
     ]
-    if output.format is Format.TABLE:
+    if output.format is RowFormat.TABLE:
         for record in records:
             del record["columns"]  # too wide for a terminal
     output.write_records(records)

@@ -29,7 +29,7 @@ Model = Annotated[
 
 
 @dataclass(frozen=True)
-class Timing:
+class TimingOptions:
     """What a step is timed with; fields are the words of `Stagedb.profile`."""
 
     system: Annotated[

@@ -10,8 +10,8 @@ import typer
 
 from stagedb.cli.build_instantiate import count, tell_bubble
 from stagedb.cli.export import size
-from stagedb.cli.plan_options import PlanWords
-from stagedb.cli.shared_options import Common, Model, Target, Timing, option_groups
+from stagedb.cli.plan_options import PlanFlags
+from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TimelineFormat(StrEnum):
     TEXT = "text"
 
 
-class Granularity(StrEnum):
+class SliceGranularity(StrEnum):
     """What a slice of a timeline is."""
 
     OP = "op"
@@ -51,7 +51,7 @@ def timeline(
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where the trace goes.  [./NAME-RANKS.pftrace]")
     ] = None,
     granularity: Annotated[
-        Granularity | None,
+        SliceGranularity | None,
         typer.Option(help="Slices of operators inside those of tasks, or of tasks alone.  [op, up to 500,000 slices]"),
     ] = None,
     only: Only = None,
@@ -60,8 +60,8 @@ def timeline(
     ] = None,
     force: Force = False,
     *,
-    timing: Timing,
-    words: PlanWords,
+    timing: TimingOptions,
+    words: PlanFlags,
     common: Common,
 ) -> None:
     """Show when everything of a step runs on a system.
@@ -124,8 +124,8 @@ def report(
     ] = None,
     force: Force = False,
     *,
-    timing: Timing,
-    words: PlanWords,
+    timing: TimingOptions,
+    words: PlanFlags,
     common: Common,
 ) -> None:
     """Write a report of a step on a system: one HTML file, which needs no network.

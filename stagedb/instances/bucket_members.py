@@ -54,7 +54,7 @@ class BucketOp:
 
 
 @dataclass(frozen=True)
-class Member:
+class BucketMember:
     """A weight at a position, with the position and name of each op that its bucket waits for.
 
     `turn` counts the buckets that the gradient has passed before. `readers` wait for the bucket.
@@ -82,7 +82,7 @@ class Bucket:
     bytes_out: int
     position: int
     base: int
-    members: tuple[Member, ...]
+    members: tuple[BucketMember, ...]
     after: tuple[tuple[int, str], ...] = ()
     slot: int = 0
 
@@ -225,10 +225,10 @@ class _Filling:
             for place in self.places(gradient, each)
         ]
 
-    def member(self, op: BucketOp, each: Registered) -> Member:
+    def member(self, op: BucketOp, each: Registered) -> BucketMember:
         weight = each.weight
         if not op.gathers:
-            return Member(
+            return BucketMember(
                 each.position, weight.name, weight.buckets.index(op.name), self.all_places(weight.gradients, each)
             )
         backward = ("input_gradient", "weight_gradient")
@@ -236,8 +236,8 @@ class _Filling:
         readers = self.all_places([reader for reader in weight.readers if reader.template in mine], each)
         if op.template == "step":
             # It hands out what the optimizer, which reads the weight too, has made.
-            return Member(each.position, weight.name, 0, readers)
-        return Member(each.position, weight.name, 0, (), readers)
+            return BucketMember(each.position, weight.name, 0, readers)
+        return BucketMember(each.position, weight.name, 0, (), readers)
 
     def all_places(self, ops: Sequence[OpPlace], each: Registered) -> tuple[tuple[int, str], ...]:
         return tuple((place, op.op) for op in ops for place in self.places(op, each))

@@ -13,7 +13,7 @@ import numpy as np
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir.layouts import MESH_AXES
-from stagedb.ir.operators import Array, Operator, Place, Redistribution, load
+from stagedb.ir.operators import Array, Operator, RankPlace, Redistribution, load
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor, Template
 
 NO_SEMANTICS = "{}"
@@ -125,7 +125,7 @@ class Interpreter:
                 found[weight] = GradientPath(name, tuple(reductions))
         return found
 
-    def apply(self, op: SymOp, place: Place, inputs: list[Array]) -> list[Array]:
+    def apply(self, op: SymOp, place: RankPlace, inputs: list[Array]) -> list[Array]:
         """Run an op's operator on the arrays of one rank. ValueError, naming the op, where it fails."""
         operator = self.operators.get(op.name)
         if operator is None:
@@ -151,7 +151,7 @@ class _OneRank(Interpreter):
         else:
             axes = dict.fromkeys(axis for name in (*op.reads, *op.writes) for axis in self.tensors[name].axes)
             lengths = {axis: self.sizes[axis] for axis in axes}
-            place = Place(
+            place = RankPlace(
                 self.sizes, dict.fromkeys(axes, 0), lengths, member=dict.fromkeys(MESH_AXES, 0), degrees=self.env
             )
             made = self.apply(op, place, inputs)

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.symbolic_graph import OpType, SymOp
-from stagedb.memory.class_program import Bucket, Item, Key, Program
+from stagedb.memory.class_program import BucketStorage, Item, Key, Program
 from stagedb.memory.lifetimes import Moment, Which
 from stagedb.plans import WIDTHS, Plan
 from stagedb.schedules import SCHEDULES, TaskKind
@@ -63,7 +63,7 @@ class Chunk:
     def layer(self, key: Key) -> int | None:
         return self.program.layers.get(key[1])
 
-    def unit(self, bucket: Bucket) -> int | None:
+    def unit(self, bucket: BucketStorage) -> int | None:
         """The position of the layer that a bucket's weights are in; None outside layers."""
         position = bucket.members[0].position
         return None if self.program.layers[position] is None else position

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from stagedb.memory.class_program import Carried, Item, Member, Program, programs, tasks_of
+from stagedb.memory.class_program import Carried, Item, PlacedWeight, Program, programs, tasks_of
 from stagedb.memory.tensor_lifetimes import lives, saved
 from stagedb.memory.usage import Alive, Point, Usage
 from stagedb.plans import Plan
@@ -97,7 +97,7 @@ def analyse(store: Store, instance: str) -> tuple[ClassMemory, ...]:
     def read(each: Mapping[str, Any]) -> tuple[ClassColumns, Carried]:
         buckets = store.read("workload/buckets", **{"class": each["id"]})
         return read_class(store, each, edges=False), {
-            int(bucket["op"]): tuple(map(Member, bucket["position"], bucket["weight"])) for bucket in buckets
+            int(bucket["op"]): tuple(map(PlacedWeight, bucket["position"], bucket["weight"])) for bucket in buckets
         }
 
     with ThreadPoolExecutor(READERS) as pool:

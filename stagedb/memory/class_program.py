@@ -23,7 +23,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Place:
+class BlockPlace:
     """A block at a position of a chunk. layer: counted over the chunks of the stage, None outside layers."""
 
     position: int
@@ -32,7 +32,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Member:
+class PlacedWeight:
     """A weight at a position of the stage."""
 
     position: int
@@ -40,7 +40,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Bucket:
+class BucketStorage:
     """A bucket's collective: the weights whose gradients, or whose parameters, it carries.
 
     gathers: it puts parameters together, instead of reducing gradients. bytes_in, bytes_out: on one rank.
@@ -49,7 +49,7 @@ class Bucket:
     gathers: bool
     bytes_in: int
     bytes_out: int
-    members: tuple[Member, ...]
+    members: tuple[PlacedWeight, ...]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Item:
     writes: tuple[Key, ...] = ()
     temporary: int = 0
     message: int = 0
-    bucket: Bucket | None = None
+    bucket: BucketStorage | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def storage_of(storage: Mapping[Key, Key], key: Key) -> Key:
     return key
 
 
-Carried = Mapping[int, tuple[Member, ...]]
+Carried = Mapping[int, tuple[PlacedWeight, ...]]
 """By place among the ops of a class: the weights that a bucket carries."""
 
 
@@ -155,17 +155,17 @@ class _Making:
                 if tensor.block == block and tensor.repeats is not None and not again:
                     self.storage[tensor.name, position] = (tensor.repeats, position)
 
-    def _places(self) -> tuple[list[Place], dict[int, str]]:
+    def _places(self) -> tuple[list[BlockPlace], dict[int, str]]:
         """The blocks of the chunk in forward order, and at which positions messages lead to other stages."""
         origins = self.columns.origins
-        found: dict[int, Place] = {}
+        found: dict[int, BlockPlace] = {}
         cuts = set()
         for row in self.rows:
             position, block, layer = int(origins.position[row]), origins.block[row], int(origins.layer[row])
             if block == CUT:
                 cuts.add(position)
             elif block != BUCKET:
-                found[position] = Place(position, block, None if layer < 0 else layer)
+                found[position] = BlockPlace(position, block, None if layer < 0 else layer)
         return [found[position] for position in sorted(found)], {
             position: "previous" if position < 0 else "next" for position in cuts
         }
@@ -206,7 +206,7 @@ class _Making:
             gradients=dict(self.gradients()),
         )
 
-    def recomputes(self, place: Place) -> bool:
+    def recomputes(self, place: BlockPlace) -> bool:
         return place.layer is None or self.plan.recomputes(place.layer)
 
     def value(self, text: str) -> int:
@@ -231,7 +231,9 @@ class _Making:
         op, position, size = self.ops[origins.sym[row]], int(origins.position[row]), int(ops.size[row])
         if op.block == BUCKET:
             members = self.carried.get(row, ())
-            return Item(op, row, position, bucket=Bucket(op.kind == "all_gather", size, int(ops.result[row]), members))
+            return Item(
+                op, row, position, bucket=BucketStorage(op.kind == "all_gather", size, int(ops.result[row]), members)
+            )
         reads, writes = (
             tuple(dict.fromkeys(self.resolve((name, position)) for name in names)) for names in (op.reads, op.writes)
         )
@@ -259,7 +261,7 @@ class _Making:
 
 
 def _ports(
-    blocks: Sequence[BlockSpec], places: Sequence[Place], has_previous: bool, has_next: bool
+    blocks: Sequence[BlockSpec], places: Sequence[BlockPlace], has_previous: bool, has_next: bool
 ) -> Iterator[tuple[Key, Key]]:
     """What blocks hand to each other, and to and from the messages at the stage's ends."""
     specs = {block.name: block for block in blocks}

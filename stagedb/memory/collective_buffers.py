@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.memory.chunk_tensors import FORWARD, STEP, Chunk
-from stagedb.memory.class_program import Bucket
+from stagedb.memory.class_program import BucketStorage
 from stagedb.memory.lifetimes import Category, Life, Moment, Which, brief
 
 
@@ -26,7 +26,7 @@ def collected(chunk: Chunk) -> Iterator[Life]:
         yield Life("sharding", None, size, Category.COMMUNICATION, Moment(FORWARD, 0, Which.FIRST), (end,))
 
 
-def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: Bucket) -> Iterator[Life]:
+def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
     """A unit gathered before its forward: given back after it, where its backward gathers it once more."""
     unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
     layer, name = chunk.layer_of(unit), op.name
@@ -42,7 +42,7 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: Bucket) -> Iterator[L
     yield Life(name, layer, size, Category.GATHERED, Moment(FORWARD, index, which), (end,))
 
 
-def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: Bucket) -> Iterator[Life]:
+def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
     """A unit gathered ahead of its backward: in the collective's buffer until that begins."""
     unit, size = chunk.unit(bucket), bucket.bytes_out
     layer, name = chunk.layer_of(unit), op.name
@@ -57,7 +57,7 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: Bucket) -> Iter
     yield Life(name, layer, size, Category.GATHERED, Moment(chunk.inputs_task, copied), (end,))
 
 
-def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: Bucket) -> Iterator[Life]:
+def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
     """The buffer that a unit's gradients are scattered from, there until the next one is; and the parts left."""
     layer, name, which = chunk.layer_of(chunk.unit(bucket)), op.name, Which(op.when)
     task, items = chunk.weights_task, chunk.program.items[chunk.weights_task]

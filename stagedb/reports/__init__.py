@@ -1,19 +1,19 @@
 """What a step on a system looks like: a trace for Perfetto's viewer, a chart for a terminal, a page for a browser.
 
-Each is a pure function of a `Job`, which holds what is known of the step; `check` says where a file of it may go.
+Each is a pure function of a `StepView`, which holds what is known of the step; `check` says where a file of it may go.
 """
 
 from stagedb.reports.figures import Hotspot, Shares, hotspots, shares
 from stagedb.reports.perfetto_trace import Traced, trace
 from stagedb.reports.report_page import render
-from stagedb.reports.step_view import Job
+from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import draw
 from stagedb.reports.view_files import check
 
 __all__ = [
     "Hotspot",
-    "Job",
     "Shares",
+    "StepView",
     "Traced",
     "check",
     "draw",

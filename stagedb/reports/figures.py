@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.memory import Category, ClassMemory
-from stagedb.reports.step_view import Job
+from stagedb.reports.step_view import StepView
 from stagedb.systems import Accelerator
 from stagedb.timing import Lane, LaneTimes
 from stagedb.workload.instance_columns import COMPUTE, RECV, ClassColumns
@@ -25,7 +25,7 @@ class Shares:
     idle: float
 
 
-def shares(job: Job) -> Shares:
+def shares(job: StepView) -> Shares:
     """Where a step goes."""
     whole = job.times.step * len(job.workload.ranks) or 1
     words = ("busy", "exposed", "bubble", "idle")
@@ -39,7 +39,7 @@ def rate_of(accelerator: Accelerator, dtype: str) -> float:
     return float(rate) * 1000
 
 
-def _lanes(job: Job) -> Iterator[tuple[Lane, ClassColumns, LaneTimes]]:
+def _lanes(job: StepView) -> Iterator[tuple[Lane, ClassColumns, LaneTimes]]:
     yield from zip(job.lanes, job.times.network.columns, job.times.lanes, strict=True)
 
 
@@ -61,7 +61,7 @@ class Hotspot:
     exposed: float
 
 
-def hotspots(job: Job) -> list[Hotspot]:
+def hotspots(job: StepView) -> list[Hotspot]:
     """What is communicated, the most exposed first."""
     found: dict[tuple[str, str, str], list[float]] = {}
     for lane, columns, times in _lanes(job):
@@ -90,7 +90,7 @@ def place_of(name: str, kind: str, axis: str) -> str:
 
 
 @dataclass(frozen=True)
-class Work:
+class AlikeOps:
     """Operators that do the same, wherever. intensity: FLOPs a byte; rate: FLOPs a ns that they reach; time: ns of one
     rank in a step, mean of all ranks; share: of all that computes."""
 
@@ -115,7 +115,7 @@ class Work:
         return self.flops / max(self.ns, 1) / 1000
 
 
-def works(job: Job) -> list[Work]:
+def works(job: StepView) -> list[AlikeOps]:
     """What is computed, the longest first; with `flops` 0 what moves bytes only."""
     found: dict[tuple[str, str, str, int, int, int], list[float]] = {}
     names: dict[tuple[str, str, str, int, int, int], str] = {}
@@ -134,7 +134,7 @@ def works(job: Job) -> list[Work]:
             found.setdefault(key, [0])[0] += int(times.ops.time[op]) * lane.ranks
     ranks, whole = len(job.workload.ranks), sum(sums[0] for sums in found.values()) or 1
     rows = [
-        Work(kind, names[key], dtype, rule, flops, size, ns, sums[0] / ranks, sums[0] / whole)
+        AlikeOps(kind, names[key], dtype, rule, flops, size, ns, sums[0] / ranks, sums[0] / whole)
         for key, sums in found.items()
         for kind, dtype, rule, flops, size, ns in (key,)
     ]
@@ -156,7 +156,7 @@ class Held:
         return sum(self.sizes.values())
 
 
-def held(job: Job) -> list[Held]:
+def held(job: StepView) -> list[Held]:
     """The peaks of memory, by class."""
     found = []
     for each in job.memory:
@@ -181,7 +181,7 @@ MOMENTS = 600
 """Moments that a curve of memory has; where there are more tasks, the fullest of some in a row stands for them."""
 
 
-def levels(job: Job) -> Levels | None:
+def levels(job: StepView) -> Levels | None:
     """What a rank of the fullest lane holds over the step: within each task the most. None where nobody asked."""
     if not job.memory:
         return None

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from html import escape
 
 from stagedb.reports.figures import GB, Held, Levels, held, levels
-from stagedb.reports.page_parts import Bar, Part, bars, legend, level_ticks, time_ticks
-from stagedb.reports.step_view import Job
+from stagedb.reports.page_parts import Bar, BarPart, bars, legend, level_ticks, time_ticks
+from stagedb.reports.step_view import StepView
 
 CATEGORIES = (
     "parameters",
@@ -23,12 +23,12 @@ CATEGORIES = (
 """Of memory, in the order in which they stand on each other."""
 
 
-def room_of(job: Job) -> float:
+def room_of(job: StepView) -> float:
     """Bytes that an accelerator has room for."""
     return float(job.system.accelerator.capacity) * GB
 
 
-def peaks_section(job: Job) -> str:
+def peaks_section(job: StepView) -> str:
     """Memory at the peak, by stage; nothing where it is not known."""
     peaks = held(job)
     if not peaks:
@@ -55,9 +55,9 @@ def peaks_section(job: Job) -> str:
     )
 
 
-def _part(peak: Held, category: str) -> Part:
+def _part(peak: Held, category: str) -> BarPart:
     size = peak.sizes.get(category, 0)
-    return Part(f"m{CATEGORIES.index(category)}", size, f"{category.replace('_', ' ')}: {size / GB:,.2f} GB")
+    return BarPart(f"m{CATEGORIES.index(category)}", size, f"{category.replace('_', ' ')}: {size / GB:,.2f} GB")
 
 
 def _class(peak: Held) -> str:
@@ -67,7 +67,7 @@ def _class(peak: Held) -> str:
     return f"stages {first}–{last}" if last - first + 1 == len(peak.stages) else f"stages {first}, …, {last}"
 
 
-def curve_section(job: Job) -> str:
+def curve_section(job: StepView) -> str:
     """Memory of the fullest stage over the step; nothing where it is not known."""
     found = levels(job)
     if found is None:

@@ -9,7 +9,7 @@ from stagedb.reports.terminal_chart import span
 
 
 @dataclass(frozen=True)
-class Part:
+class BarPart:
     """A part of a bar: `style` is its CSS class, `value` how much it is, `title` what a reader is told of it."""
 
     style: str
@@ -22,7 +22,7 @@ class Bar:
     """A row of bars. note: what stands behind it."""
 
     label: str
-    parts: Sequence[Part]
+    parts: Sequence[BarPart]
     note: str
 
 
@@ -53,7 +53,7 @@ def legend(items: Iterable[tuple[str, str]]) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of a table: numbers stand to the right. key: sort by it first, falling."""
 
     name: str
@@ -65,7 +65,7 @@ Cell = str | tuple[str, float]
 """A text, or a text and the number that it is sorted by."""
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], shares: Sequence[float] = ()) -> str:
+def table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Cell]], shares: Sequence[float] = ()) -> str:
     """A table that is sorted by its heads. shares: from 0 to 1, of each row, drawn behind it."""
     meter = '<th class="meter"></th>' if shares else ""
     heads = ""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.errors import UsageError
-from stagedb.reports.step_view import Job
+from stagedb.reports.step_view import StepView
 from stagedb.timing import Lane
 from stagedb.timing.lane_network import NO_STREAM, Reason
-from stagedb.traces.protobuf_columns import Rows, bytes_fields, constant, join, number_fields, tag, texts
+from stagedb.traces.protobuf_columns import ByteRows, bytes_fields, constant, join, number_fields, tag, texts
 from stagedb.workload.instance_columns import RECV, SEND, TASK_KINDS, TYPES, Ints
 
 GRANULARITIES = ("op", "task")
@@ -35,7 +35,7 @@ class Traced:
     left_out: tuple[str, ...]
 
 
-def trace(job: Job, granularity: str | None = None, stages: Sequence[int] | None = None) -> Traced:
+def trace(job: StepView, granularity: str | None = None, stages: Sequence[int] | None = None) -> Traced:
     """A step as Perfetto's protobuf, with times in ns from the step's begin.
 
     granularity: `op`, slices of operators and collectives nested in those of their tasks; `task`, those of the tasks
@@ -84,11 +84,11 @@ class _Events:
     track: Ints
     time: Ints
     name: Ints
-    more: Rows
+    more: ByteRows
 
 
 class _Writer:
-    def __init__(self, job: Job, fine: bool) -> None:
+    def __init__(self, job: StepView, fine: bool) -> None:
         self.job = job
         self.fine = fine
         self.net, self.times = job.times.network, job.times.timeline
@@ -141,7 +141,7 @@ class _Writer:
             self._received(lane, self._track(group, "received", len(net.streams)), received, args)
         self._memory(lane, group)
 
-    def _stream(self, lane: Lane, track: int, nodes: Ints, args: Rows) -> None:
+    def _stream(self, lane: Lane, track: int, nodes: Ints, args: ByteRows) -> None:
         """Slices of a stream's nodes, which run one after the other, inside slices of their tasks."""
         net, ops = self.net, self.net.columns[lane.number].ops
         event = net.event[nodes]
@@ -176,7 +176,7 @@ class _Writer:
             )
         )
 
-    def _received(self, lane: Lane, track: int, nodes: Ints, args: Rows) -> None:
+    def _received(self, lane: Lane, track: int, nodes: Ints, args: ByteRows) -> None:
         net = self.net
         time = self.times.finish[net.event[nodes]]
         order = np.argsort(time, kind="stable")
@@ -229,7 +229,7 @@ class _Writer:
             )
         )
 
-    def _tasks(self, lane: Lane) -> tuple[Ints, Rows]:
+    def _tasks(self, lane: Lane) -> tuple[Ints, ByteRows]:
         """Of each task of a lane its name's number, and its arguments."""
         tasks, times = self.net.columns[lane.number].tasks, self.job.times.lanes[lane.number].tasks
         names = [self._task_name(lane, task) for task in range(len(tasks))]
@@ -249,7 +249,7 @@ class _Writer:
         chunk = f", chunk {int(tasks.chunk[task])}" if tasks.chunk.max(initial=0) else ""
         return f"{kind} of micro-batch {int(tasks.microbatch[task])}{chunk}"
 
-    def _op_args(self, lane: Lane) -> Rows:
+    def _op_args(self, lane: Lane) -> ByteRows:
         """Of each op of a lane's class what is the same whenever it runs."""
         ops, took = self.net.columns[lane.number].ops, self.job.durations.lanes[lane.number]
         computes = ops.type == TYPES.index("compute")
@@ -267,7 +267,7 @@ class _Writer:
         ]
         return join(*columns)[0]
 
-    def _node_args(self, nodes: Ints) -> Rows:
+    def _node_args(self, nodes: Ints) -> ByteRows:
         times = self.job.times
         critical = self.critical[nodes]
         flag = constant(_text(4, _number(1, self.keys["critical"]) + _number(2, 1)), len(nodes)).where(critical)
@@ -275,12 +275,12 @@ class _Writer:
         exposed = self._arg("exposed_ns", times.exposed[nodes]).where(times.exposed[nodes] > 0)
         return join(flag, slack, exposed)[0]
 
-    def _arg(self, key: str, values: Ints) -> Rows:
+    def _arg(self, key: str, values: Ints) -> ByteRows:
         """An argument that is a whole number, one a row."""
         name = constant(_number(1, self.keys[key]), len(values))
         return bytes_fields(4, join(name, number_fields(3, values))[0])
 
-    def _said(self, key: str, values: Sequence[str]) -> Rows:
+    def _said(self, key: str, values: Sequence[str]) -> ByteRows:
         """An argument that is a text, one a row, and none where that is empty."""
         name = constant(_number(1, self.keys[key]), len(values))
         found = bytes_fields(4, join(name, number_fields(17, self.values.of(values)))[0])
@@ -318,17 +318,17 @@ class _Writer:
         return Traced(first + bytes_fields(1, packets).data.tobytes(), self.slices, flows, left_out)
 
 
-def stack(*parts: Rows) -> Rows:
+def stack(*parts: ByteRows) -> ByteRows:
     """The rows of all parts, one part after the other."""
-    return Rows(np.concatenate([each.data for each in parts]), np.concatenate([each.lengths for each in parts]))
+    return ByteRows(np.concatenate([each.data for each in parts]), np.concatenate([each.lengths for each in parts]))
 
 
-def _flow(field: int, numbers: Ints) -> Rows:
+def _flow(field: int, numbers: Ints) -> ByteRows:
     """A flow's number as a field of eight bytes, none where it is 0."""
     value = numbers.astype("<i8").view(np.uint8).reshape(len(numbers), 8)
     head = np.tile(np.frombuffer(tag(field, _FIXED64), np.uint8), (len(numbers), 1))
     rows = np.concatenate([head, value], axis=1)
-    return Rows(rows.reshape(-1), np.full(len(numbers), rows.shape[1], np.int64)).where(numbers > 0)
+    return ByteRows(rows.reshape(-1), np.full(len(numbers), rows.shape[1], np.int64)).where(numbers > 0)
 
 
 def _number(field: int, value: int) -> bytes:
@@ -337,4 +337,4 @@ def _number(field: int, value: int) -> bytes:
 
 def _text(field: int, value: str | bytes) -> bytes:
     data = value.encode() if isinstance(value, str) else value
-    return bytes_fields(field, Rows(np.frombuffer(data, np.uint8), np.array([len(data)], np.int64))).data.tobytes()
+    return bytes_fields(field, ByteRows(np.frombuffer(data, np.uint8), np.array([len(data)], np.int64))).data.tobytes()

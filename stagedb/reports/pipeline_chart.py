@@ -9,7 +9,7 @@ import numpy as np
 
 from stagedb.reports.page_parts import percent, time_ticks
 from stagedb.reports.spans import Doing, Spans, in_columns, spans
-from stagedb.reports.step_view import Job
+from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
 from stagedb.timing import Lane
 
@@ -42,7 +42,7 @@ class Gantt:
     left_out: tuple[str, ...]
 
 
-def lanes_shown(job: Job) -> tuple[Lane, ...]:
+def lanes_shown(job: StepView) -> tuple[Lane, ...]:
     """The lanes that a page has: all, or of many the critical path's first and then one a stage."""
     lanes = job.of_stages(None)
     if len(lanes) <= MOST_LANES:
@@ -54,7 +54,7 @@ def lanes_shown(job: Job) -> tuple[Lane, ...]:
     return tuple(lane for lane in lanes if lane.number in kept)
 
 
-def gantt(job: Job, lanes: Sequence[Lane]) -> Gantt:
+def gantt(job: StepView, lanes: Sequence[Lane]) -> Gantt:
     """The chart of some lanes."""
     left_out = []
     if len(lanes) < len(job.lanes):
@@ -86,7 +86,7 @@ def gantt(job: Job, lanes: Sequence[Lane]) -> Gantt:
     return Gantt(html, data, tuple(left_out))
 
 
-def _paths(job: Job, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
+def _paths(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
     """All spans of one kind as one path; every other micro-batch in a lighter colour, so that neighbours differ.
 
     A span is filled as high as the share of it that computes, and pale above.
@@ -112,7 +112,7 @@ def _paths(job: Job, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
     return "".join(f'<path class="{style}" d="{"".join(parts)}"/>' for style, parts in drawn.items())
 
 
-def _critical(job: Job, lanes: Sequence[Lane]) -> str:
+def _critical(job: StepView, lanes: Sequence[Lane]) -> str:
     """The critical path as one line from the begin to the end, through the lanes that are shown."""
     place = {lane.number: at for at, lane in enumerate(lanes)}
     legs, step = job.times.path.legs(), job.times.step or 1
@@ -126,7 +126,7 @@ def _critical(job: Job, lanes: Sequence[Lane]) -> str:
     return f'<polyline class="path" points="{" ".join(points)}"/>'
 
 
-def _numbers(job: Job, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
+def _numbers(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
     """The micro-batches' numbers, in spans that are wide enough; none where few are."""
     step = job.times.step or 1
     texts, narrow = [], 0
@@ -147,7 +147,7 @@ def _numbers(job: Job, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
     return "".join(texts) if len(texts) <= MOST_NUMBERS and narrow < len(texts) else ""
 
 
-def _told(job: Job, lane: Lane, each: Spans) -> dict[str, Any]:
+def _told(job: StepView, lane: Lane, each: Spans) -> dict[str, Any]:
     tasks = job.times.network.columns[lane.number].tasks
     rows: list[list[int]] = []
     shares = np.round(100 * each.busy / (each.finish - each.start)).astype(np.int64)

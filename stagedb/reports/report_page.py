@@ -12,11 +12,11 @@ from typing import Any
 
 from stagedb.reports.figures import GB, held, hotspots, shares
 from stagedb.reports.memory_sections import curve_section, peaks_section, room_of
-from stagedb.reports.page_parts import Bar, Cell, Column, Part, bars, facts, legend, table
+from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, facts, legend, table
 from stagedb.reports.pipeline_chart import STYLES, Gantt, gantt, lanes_shown
 from stagedb.reports.roofline_chart import roofline
 from stagedb.reports.spans import WORDS, Doing
-from stagedb.reports.step_view import Job
+from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
 from stagedb.systems.system import plain
 from stagedb.timing import Lane
@@ -31,7 +31,7 @@ HOTSPOTS = 40
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def render(job: Job) -> str:
+def render(job: StepView) -> str:
     """The report of a step."""
     found, lanes = job.merit, lanes_shown(job)
     chart = gantt(job, lanes)
@@ -69,7 +69,7 @@ def _own(name: str) -> str:
     return files("stagedb.reports").joinpath(name).read_text(encoding="utf-8")
 
 
-def _head(job: Job, found: Merit, title: str) -> str:
+def _head(job: StepView, found: Merit, title: str) -> str:
     plan = job.workload.plan
     degrees = {axis: plan[axis] for axis in ("tp", "cp", "ep", "pp", "dp") if plan.get(axis, 1) != 1}
     words = {
@@ -93,7 +93,7 @@ def _head(job: Job, found: Merit, title: str) -> str:
     )
 
 
-def _tiles(job: Job, found: Merit) -> str:
+def _tiles(job: StepView, found: Merit) -> str:
     spent, again = shares(job), found.hardware_flops > found.model_flops and found.hfu is not None
     number, unit = span(found.step, EXACT).split(" ")
     rate = found.model_flops / found.world / found.step * 1e-3 if found.step else math.inf
@@ -132,7 +132,7 @@ def _tile(name: str, value: str, unit: str, note: str, bad: bool = False) -> str
     )
 
 
-def _summary(job: Job) -> str:
+def _summary(job: StepView) -> str:
     """What a reader should know first, in a sentence or two."""
     spent = shares(job)
     parts = {"computing": spent.busy, "exposed communication": spent.exposed, "pipeline bubble": spent.bubble}
@@ -154,7 +154,7 @@ def _summary(job: Job) -> str:
     return text
 
 
-def _pipeline(job: Job, chart: Gantt) -> str:
+def _pipeline(job: StepView, chart: Gantt) -> str:
     doings = [Doing(value) for value in sorted({row[2] for lane in chart.data for row in lane["spans"]})]
     doings = doings or list(Doing)[:-1]
     items = [(STYLES[doing], WORDS[doing]) for doing in [*doings, Doing.IDLE] if doing != Doing.IDLE]
@@ -169,7 +169,7 @@ def _pipeline(job: Job, chart: Gantt) -> str:
     )
 
 
-def _stages(job: Job, lanes: Sequence[Lane]) -> str:
+def _stages(job: StepView, lanes: Sequence[Lane]) -> str:
     step = job.times.step or 1
     words = (("busy", "computing"), ("communication", "exposed communication"), ("waiting", "bubble"), ("idle", "idle"))
     rows = []
@@ -177,7 +177,7 @@ def _stages(job: Job, lanes: Sequence[Lane]) -> str:
         times = job.times.lanes[lane.number]
         values = (times.busy, times.exposed, times.bubble, times.idle)
         parts = [
-            Part(style, value, f"{word}: {span(value)}, {value / step:.1%}")
+            BarPart(style, value, f"{word}: {span(value)}, {value / step:.1%}")
             for (style, word), value in zip(words, values, strict=True)
         ]
         rows.append(Bar(job.label(lane), parts, f"{times.busy / step:.0%} busy"))
@@ -187,23 +187,23 @@ def _stages(job: Job, lanes: Sequence[Lane]) -> str:
     )
 
 
-def _communication(job: Job) -> str:
+def _communication(job: StepView) -> str:
     rows, step = hotspots(job), job.times.step or 1
     if not rows:
         return "<section><h2>Communication</h2><p>There is none.</p></section>"
     shown = rows[:HOTSPOTS]
     most = max(row.time for row in rows) or 1
     columns = [
-        Column("axis"),
-        Column("kind"),
+        TableColumn("axis"),
+        TableColumn("kind"),
         # What it is sorted by stands where a phone shows it.
-        Column("exposed", True, first=True),
-        Column("of the step", True),
-        Column("place in the model"),
-        Column("time a rank", True),
-        Column("bytes", True),
-        Column("on the wire", True),
-        Column("calls", True),
+        TableColumn("exposed", True, first=True),
+        TableColumn("of the step", True),
+        TableColumn("place in the model"),
+        TableColumn("time a rank", True),
+        TableColumn("bytes", True),
+        TableColumn("on the wire", True),
+        TableColumn("calls", True),
     ]
     cells: list[list[Cell]] = [
         [
@@ -233,7 +233,7 @@ def _communication(job: Job) -> str:
     )
 
 
-def _facts(job: Job) -> str:
+def _facts(job: StepView) -> str:
     workload, system = job.workload, job.system
     accelerator = system.accelerator
     rates = ", ".join(f"{dtype} {_plain(rate)}" for dtype, rate in accelerator.peak.items())

@@ -4,16 +4,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from stagedb.reports.figures import Work, rate_of, works
-from stagedb.reports.page_parts import Cell, Column, Scale, legend, percent, table
-from stagedb.reports.step_view import Job
+from stagedb.reports.figures import AlikeOps, rate_of, works
+from stagedb.reports.page_parts import Cell, Scale, TableColumn, legend, percent, table
+from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
 
 NUMBERED = 8
 """Operators of the roofline that are named beside it."""
 
 
-def roofline(job: Job) -> str:
+def roofline(job: StepView) -> str:
     """The section of a report."""
     every = works(job)
     points = [row for row in every if row.flops and row.bytes and row.ns]
@@ -41,12 +41,12 @@ def roofline(job: Job) -> str:
     y = Scale(min(row.rate for row in points) / 2, max([row.rate for row in points] + finite) * 1.8)
     named = points[:NUMBERED]
     columns = [
-        Column("", True),
-        Column("operator"),
-        Column("of computing", True, first=True),
-        Column("FLOPs/byte", True),
-        Column("TFLOP/s", True),
-        Column("of the peak", True),
+        TableColumn("", True),
+        TableColumn("operator"),
+        TableColumn("of computing", True, first=True),
+        TableColumn("FLOPs/byte", True),
+        TableColumn("TFLOP/s", True),
+        TableColumn("of the peak", True),
     ]
     cells: list[list[Cell]] = [
         [
@@ -71,7 +71,7 @@ def roofline(job: Job) -> str:
     )
 
 
-def _bound(row: Work) -> str:
+def _bound(row: AlikeOps) -> str:
     return row.rule.rpartition(":")[2] if row.rule.startswith("roofline") else "measured"
 
 
@@ -117,7 +117,7 @@ def _notes(x: Scale, y: Scale, roofs: Mapping[str, float], band: float) -> str:
     return "".join(texts)
 
 
-def _dots(x: Scale, y: Scale, points: Sequence[Work]) -> str:
+def _dots(x: Scale, y: Scale, points: Sequence[AlikeOps]) -> str:
     found = []
     for at, row in reversed(list(enumerate(points, 1))):
         size = 9 + 28 * math.sqrt(row.share)

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from stagedb.reports.step_view import Job
+from stagedb.reports.step_view import StepView
 from stagedb.timing import Lane
 from stagedb.timing.lane_network import COMPUTE_STREAM
 from stagedb.timing.time_spent import Cover
@@ -51,14 +51,14 @@ class Spans:
         return len(self.start)
 
 
-def doing_of(job: Job, lane: Lane) -> Ints:
+def doing_of(job: StepView, lane: Lane) -> Ints:
     """Of each op of a lane's class, as a task runs it for which it was made, a `Doing`."""
     ops = job.times.network.columns[lane.number].ops
     of_phase = {"forward": Doing.FORWARD, "recompute": Doing.RECOMPUTE, "optimizer": Doing.STEP}
     return np.array([of_phase.get(phase, Doing.BACKWARD) for phase in ops.phase], np.int64)
 
 
-def spans(job: Job, lane: Lane, whole_tasks: bool = False) -> Spans:
+def spans(job: StepView, lane: Lane, whole_tasks: bool = False) -> Spans:
     """The spans of a lane. whole_tasks: recomputing is not told apart from the backward that it is for."""
     net, times = job.times.network, job.times.timeline
     columns = net.columns[lane.number]

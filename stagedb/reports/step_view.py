@@ -13,7 +13,7 @@ from stagedb.workload.instance_columns import Workload
 
 
 @dataclass(frozen=True)
-class Job:
+class StepView:
     """times: when everything runs; durations: how long all takes, and what says so; system: on what; merit: how good.
 
     memory: what each rank class holds, where that was asked for. scalings: what takes longer or shorter than it would.

@@ -7,7 +7,7 @@ import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.reports.spans import WORDS, Doing, covered, shares, spans
-from stagedb.reports.step_view import Job
+from stagedb.reports.step_view import StepView
 from stagedb.workload.instance_columns import Ints
 
 LETTERS = "fbwrsc."
@@ -20,7 +20,7 @@ NARROWEST = 24
 """Columns that a chart needs beside its labels and shares."""
 
 
-def draw(job: Job, width: int, stages: Sequence[int] | None = None, color: bool = False) -> str:
+def draw(job: StepView, width: int, stages: Sequence[int] | None = None, color: bool = False) -> str:
     """The chart as lines of at most `width` columns. stages: rows for these only; color: with terminal colours.
 
     A cell shows what its lane does for most of its time. In each column one lane, the one in which the critical path
@@ -55,7 +55,7 @@ def draw(job: Job, width: int, stages: Sequence[int] | None = None, color: bool 
     return "".join(f"{line}\n" for line in lines)
 
 
-def _marked(job: Job, columns: int) -> Ints:
+def _marked(job: StepView, columns: int) -> Ints:
     """Of each column of time the lane in which the critical path spends most of it."""
     legs = job.times.path.legs()
     edges = np.linspace(0, job.times.step, columns + 1)
@@ -81,7 +81,7 @@ def _row(cells: Sequence[int], marked: Sequence[bool], color: bool) -> str:
     return f"{text}\033[0m" if color else text
 
 
-def _head(job: Job, columns: int, beside: int) -> str:
+def _head(job: StepView, columns: int, beside: int) -> str:
     left, right = "0", span(job.times.step)
     each = f"a column {span(job.times.step / columns)}"
     line = f"{left}{each:^{max(columns - len(left) - len(right), len(each) + 2)}}{right}"

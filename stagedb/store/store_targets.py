@@ -21,7 +21,7 @@ _KEYS = {"uri", "username", "password", "password_env", "database"}
 
 
 @dataclass(frozen=True)
-class Target:
+class StoreTarget:
     """A server's address and account. The password is kept out of its text; `source` says who chose it."""
 
     uri: str
@@ -31,7 +31,7 @@ class Target:
     source: str
 
 
-def choose(said: str | None, environment: Mapping[str, str], config: Path) -> Target | None:
+def choose(said: str | None, environment: Mapping[str, str], config: Path) -> StoreTarget | None:
     """The server to speak to, or None for the embedded engine.
 
     said: what `--store` gives: a URI, the name of a store in the configuration file, or `embedded`. Without it
@@ -71,9 +71,9 @@ def home(environment: Mapping[str, str] | None = None) -> Path:
     return Path(said).absolute() if said else platformdirs.user_data_path("stagedb")
 
 
-def _from_uri(uri: str, environment: Mapping[str, str], source: str) -> Target:
+def _from_uri(uri: str, environment: Mapping[str, str], source: str) -> StoreTarget:
     address, username, password = split_uri(uri, source)
-    return Target(
+    return StoreTarget(
         uri=address,
         username=username or environment.get("NEO4J_USERNAME"),
         password=password or environment.get("NEO4J_PASSWORD"),
@@ -82,7 +82,7 @@ def _from_uri(uri: str, environment: Mapping[str, str], source: str) -> Target:
     )
 
 
-def _from_table(name: str, table: Mapping[str, Any], environment: Mapping[str, str], config: Path) -> Target:
+def _from_table(name: str, table: Mapping[str, Any], environment: Mapping[str, str], config: Path) -> StoreTarget:
     source = f"[stores.{name}] of {config}"
     unknown = sorted(set(table) - _KEYS)
     if unknown or not all(isinstance(value, str) for value in table.values()) or "uri" not in table:
@@ -91,7 +91,7 @@ def _from_table(name: str, table: Mapping[str, Any], environment: Mapping[str, s
     variable = table.get("password_env")
     if variable is not None and variable not in environment:
         raise UsageError(f"{source} takes its password from the environment variable {variable}, which is not set")
-    return Target(
+    return StoreTarget(
         uri=address,
         username=table.get("username", username),
         password=environment[variable] if variable is not None else table.get("password", password),

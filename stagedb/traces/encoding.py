@@ -15,9 +15,9 @@ from stagedb.errors import StagedbError
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces import protobuf_columns as wire
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
-from stagedb.traces.protobuf_columns import Bytes, Ints, Rows
+from stagedb.traces.protobuf_columns import ByteRows, Bytes, Ints
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Ops, Workload
-from stagedb.workload.issue_order import CTRL_DEPS, DATA_DEPS, Layout, Sequence
+from stagedb.workload.issue_order import CTRL_DEPS, DATA_DEPS, NodeLayout, Sequence
 
 VERSION = "0.0.4"
 """Of Chakra's schema."""
@@ -145,7 +145,7 @@ def _starts(sizes: list[int]) -> Ints:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def attribute(name: str, value: str, values: Rows) -> Rows:
+def attribute(name: str, value: str, values: ByteRows) -> ByteRows:
     """An attribute of a node, a row each: `value` names the field of AttributeProto that has its type.
 
     `values` is the encoded field without its tag; it stands at the end of each row.
@@ -168,9 +168,9 @@ class _Attributes:
     `source` is where in a rank's bytes the group or peer is; `length` how many bytes it takes, at the row's end.
     """
 
-    fixed: Rows
-    ranked: Rows
-    tagged: Rows
+    fixed: ByteRows
+    ranked: ByteRows
+    tagged: ByteRows
     source: Ints
     length: Ints
 
@@ -193,7 +193,7 @@ class _Attributes:
         return cls(_fixed_attributes(ops, ns), ranked, tags.where(message), source, length)
 
 
-def _fixed_attributes(ops: Ops, ns: Ints | None) -> Rows:
+def _fixed_attributes(ops: Ops, ns: Ints | None) -> ByteRows:
     """What is the same on all ranks. Layers repeat each other: each distinct one is encoded once."""
     keys: dict[tuple[object, ...], int] = {}
     rows = zip(
@@ -246,7 +246,7 @@ def op_name(name: str, type_: int) -> str:
     return name.removesuffix(f" {pb.NodeType.Name(type_)}") if type_ in NODE_TYPES else name
 
 
-def _template(ops: Ops, layout: Layout, attributes: _Attributes, width: int, tags: Ints) -> _Template:
+def _template(ops: Ops, layout: NodeLayout, attributes: _Attributes, width: int, tags: Ints) -> _Template:
     rows, count = layout.ops, len(layout.ops)
     types = ops.type[rows]
     names = wire.texts([node_name(ops.name[row], int(kind)) for row, kind in zip(rows, types, strict=True)])
@@ -283,10 +283,10 @@ def _template(ops: Ops, layout: Layout, attributes: _Attributes, width: int, tag
     )
 
 
-def _packed(field: int, sizes: Ints) -> Rows:
+def _packed(field: int, sizes: Ints) -> ByteRows:
     """A packed field of so many bytes, still zeros; nothing where there are none."""
     count = len(sizes)
-    blank = Rows(np.zeros(int(sizes.sum()), np.uint8), sizes)
+    blank = ByteRows(np.zeros(int(sizes.sum()), np.uint8), sizes)
     return wire.join(wire.constant(wire.tag(field, wire.LENGTH), count), wire.varints(sizes), blank)[0].where(sizes > 0)
 
 

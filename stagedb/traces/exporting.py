@@ -10,12 +10,12 @@ from stagedb.systems.system_files import DEFAULT, load_system
 from stagedb.traces.bundle import class_facts, groups_json, set_facts
 from stagedb.traces.column_checks import check_workload
 from stagedb.traces.encoding import RankFields, encode, rank_bytes
-from stagedb.traces.node_durations import Part, Timing, read_timing
+from stagedb.traces.node_durations import NodeTiming, RankPart, read_timing
 from stagedb.traces.packed_file import packed_size, write_packed
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_files import explain
 from stagedb.traces.rank_sets import parse_ranks
-from stagedb.traces.set_output import Clock, Counter, Progress, Request, Summary, write_set, writers_for
+from stagedb.traces.set_output import Counter, Progress, Request, Summary, WriteClock, write_set, writers_for
 from stagedb.traces.simulator_inputs import simulator_inputs
 from stagedb.traces.staging import staged_file
 from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
@@ -40,7 +40,7 @@ def export(
     profile's, or the default preset. profile: id of a profile of the instance, whose durations the nodes get. Raises
     UsageError for requests that are refused and StagedbError for failures; then nothing is left under the name.
     """
-    clock, counter = Clock(), Counter(progress)
+    clock, counter = WriteClock(), Counter(progress)
     row = find(store, instance)
     world = int(row["world"])
     request.check(world, only)
@@ -63,7 +63,7 @@ def export(
         )
 
 
-def _pack(traces: TraceSet, request: Request, clock: Clock) -> Summary:
+def _pack(traces: TraceSet, request: Request, clock: WriteClock) -> Summary:
     try:
         with staged_file(request.out, force=request.force) as partial:
             with clock.stage("pack"):
@@ -80,7 +80,7 @@ def trace_set(
     only: str | None = None,
     granularity: str = "op",
     system: System | None = None,
-    timing: Timing | None = None,
+    timing: NodeTiming | None = None,
 ) -> TraceSet:
     """Lay out and check every class of an instance, and encode those of which ranks are wanted.
 
@@ -113,13 +113,13 @@ def trace_set(
     return TraceSet(set_facts(name, workload, granularity, system, profile), files, tuple(classes))
 
 
-def _parts(workload: Workload, number: int, timing: Timing | None) -> tuple[Part, ...]:
+def _parts(workload: Workload, number: int, timing: NodeTiming | None) -> tuple[RankPart, ...]:
     if timing is None:
-        return (Part((), np.flatnonzero(workload.ranks.number == number)),)
+        return (RankPart((), np.flatnonzero(workload.ranks.number == number)),)
     return timing.parts[number]
 
 
-def smaller(workload: Workload, traces: TraceSet, free: int, timing: Timing | None = None) -> list[str]:
+def smaller(workload: Workload, traces: TraceSet, free: int, timing: NodeTiming | None = None) -> list[str]:
     """Forms of a set that fit into so many bytes, with their sizes."""
     fits = []
     if traces.facts["granularity"] == "op":

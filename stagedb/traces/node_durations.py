@@ -18,7 +18,7 @@ from stagedb.workload.instance_columns import ClassColumns, Workload
 
 
 @dataclass(frozen=True)
-class Part:
+class RankPart:
     """Ranks of a class whose ops take equally long: those of `lanes`. ns: of each op of the class.
 
     Without a profile it is the whole class, with no lanes and no ns.
@@ -30,13 +30,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Timing:
+class NodeTiming:
     """What a profile says of an instance's traces. parts: of each class, by its number. step: ns."""
 
     profile: str
     system: System
     step: int
-    parts: Mapping[int, tuple[Part, ...]]
+    parts: Mapping[int, tuple[RankPart, ...]]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Timing:
         return {"id": self.profile, "system": self.system.name, "step": self.step}
 
 
-def read_timing(store: Store, profile: str, workload: Workload) -> Timing:
+def read_timing(store: Store, profile: str, workload: Workload) -> NodeTiming:
     """The durations of a profile of this workload.
 
     Raises UsageError where the store has no such profile, or it is of another instance, and StagedbError where what it
@@ -63,12 +63,12 @@ def read_timing(store: Store, profile: str, workload: Workload) -> Timing:
     for columns in workload.classes:
         rows = store.read("profile/durations", **{"profile": profile, "class": columns.number})
         parts[columns.number] = _parts(profile, columns, rows, lanes, workload.ranks.number == columns.number)
-    return Timing(profile, system, stored.step, parts)
+    return NodeTiming(profile, system, stored.step, parts)
 
 
 def _parts(
     profile: str, columns: ClassColumns, rows: Sequence[Mapping[str, Any]], lanes: Ints, mine: np.ndarray[Any, Any]
-) -> tuple[Part, ...]:
+) -> tuple[RankPart, ...]:
     """The parts of a class, in the order of their first ranks."""
     ranks_of = {int(lane): np.flatnonzero(lanes == lane) for lane in np.unique(lanes[mine])}
     said = {int(row["lane"]): (int(row["rank"]), int(row["ranks"])) for row in rows}
@@ -79,7 +79,7 @@ def _parts(
         ns = _in_order(profile, columns, row)
         by_time.setdefault(ns.tobytes(), (ns, []))[1].append(int(row["lane"]))
     parts = (
-        Part(tuple(each), np.sort(np.concatenate([ranks_of[lane] for lane in each])), ns)
+        RankPart(tuple(each), np.sort(np.concatenate([ranks_of[lane] for lane in each])), ns)
         for ns, each in by_time.values()
     )
     return tuple(sorted(parts, key=lambda part: int(part.ranks[0])))

@@ -37,28 +37,30 @@ WHAT = "a packed set of Chakra execution traces: `stagedb unpack` writes them"
 
 
 @dataclass(frozen=True)
-class Column:
+class PackedColumn:
     """A column of a class: the integers that it is made of, and what they say."""
 
     dtype: str
     what: str
 
 
-COLUMNS: Mapping[str, Column] = {
-    "width": Column("<i8", "one number: bytes of the varints in the slots"),
-    "data": Column("|u1", "the templates' bytes"),
-    "data_starts": Column("<i8", "where in `data` each template begins, and where the last ends"),
-    "slots": Column("<i4", "positions of varints, from the template's beginning"),
-    "slot_refs": Column("<i4", "of each slot the column of `references`"),
-    "slot_offsets": Column("<i4", "of each slot what is added"),
-    "slot_starts": Column("<i8", "where in the columns of slots each template's begin, and where the last end"),
-    "patches": Column("<i4", "positions of bytes that differ between ranks, from the template's beginning"),
-    "patch_sources": Column("<i4", "of each patch the column of `values`"),
-    "patch_starts": Column("<i8", "where in the columns of patches each template's begin, and where the last end"),
-    "tasks": Column("<i4", "the templates of a file, in order"),
-    "references": Column("<i8", "a row a task: the first node ids of the tasks that it refers to, and its message tag"),
-    "ranks": Column("<i8", "the ranks of the class that the file holds"),
-    "values": Column("|u1", "a row a rank: its own bytes"),
+COLUMNS: Mapping[str, PackedColumn] = {
+    "width": PackedColumn("<i8", "one number: bytes of the varints in the slots"),
+    "data": PackedColumn("|u1", "the templates' bytes"),
+    "data_starts": PackedColumn("<i8", "where in `data` each template begins, and where the last ends"),
+    "slots": PackedColumn("<i4", "positions of varints, from the template's beginning"),
+    "slot_refs": PackedColumn("<i4", "of each slot the column of `references`"),
+    "slot_offsets": PackedColumn("<i4", "of each slot what is added"),
+    "slot_starts": PackedColumn("<i8", "where in the columns of slots each template's begin, and where the last end"),
+    "patches": PackedColumn("<i4", "positions of bytes that differ between ranks, from the template's beginning"),
+    "patch_sources": PackedColumn("<i4", "of each patch the column of `values`"),
+    "patch_starts": PackedColumn("<i8", "where in the columns of patches each template's begin, and the last end"),
+    "tasks": PackedColumn("<i4", "the templates of a file, in order"),
+    "references": PackedColumn(
+        "<i8", "a row a task: first node ids of the tasks that it refers to, and its message tag"
+    ),
+    "ranks": PackedColumn("<i8", "the ranks of the class that the file holds"),
+    "values": PackedColumn("|u1", "a row a rank: its own bytes"),
 }
 """`references` and `values` are matrices, the others lists."""
 

@@ -1,6 +1,6 @@
 """Protobuf's wire format over whole columns: rows of bytes of different lengths, built and joined by numpy.
 
-A `Rows` holds one byte string a row, all in one flat array. Messages are made by joining columns of rows; nothing
+A `ByteRows` holds one byte string a row, all in one flat array. Messages are made by joining columns of rows; nothing
 here loops over rows in Python.
 """
 
@@ -18,7 +18,7 @@ VARINT, LENGTH = 0, 2
 
 
 @dataclass(frozen=True)
-class Rows:
+class ByteRows:
     """One byte string a row: row i is the next `lengths[i]` bytes of `data`."""
 
     data: Bytes
@@ -33,14 +33,14 @@ class Rows:
         ends: Ints = np.cumsum(self.lengths)
         return ends - self.lengths
 
-    def take(self, index: npt.NDArray[np.integer]) -> "Rows":
+    def take(self, index: npt.NDArray[np.integer]) -> "ByteRows":
         """The rows at these indexes, in that order."""
         lengths = self.lengths[index]
-        return Rows(self.data[spread(self.starts[index], lengths)], lengths)
+        return ByteRows(self.data[spread(self.starts[index], lengths)], lengths)
 
-    def where(self, keep: npt.NDArray[np.bool_]) -> "Rows":
+    def where(self, keep: npt.NDArray[np.bool_]) -> "ByteRows":
         """The same rows, those not kept made empty."""
-        return Rows(self.data[np.repeat(keep, self.lengths)], np.where(keep, self.lengths, 0))
+        return ByteRows(self.data[np.repeat(keep, self.lengths)], np.where(keep, self.lengths, 0))
 
     def row(self, index: int) -> bytes:
         """One row."""
@@ -56,15 +56,15 @@ def spread(starts: Ints, lengths: Ints) -> Ints:
     return np.arange(total, dtype=np.int64) + shifts
 
 
-def constant(value: bytes, count: int) -> Rows:
+def constant(value: bytes, count: int) -> ByteRows:
     """The same bytes in every row."""
-    return Rows(np.tile(np.frombuffer(value, np.uint8), count), np.full(count, len(value), np.int64))
+    return ByteRows(np.tile(np.frombuffer(value, np.uint8), count), np.full(count, len(value), np.int64))
 
 
-def texts(values: Sequence[str]) -> Rows:
+def texts(values: Sequence[str]) -> ByteRows:
     """One text a row, as UTF-8."""
     encoded = [value.encode() for value in values]
-    return Rows(np.frombuffer(b"".join(encoded), np.uint8), np.fromiter(map(len, encoded), np.int64, len(encoded)))
+    return ByteRows(np.frombuffer(b"".join(encoded), np.uint8), np.fromiter(map(len, encoded), np.int64, len(encoded)))
 
 
 def varint_sizes(values: Ints) -> Ints:
@@ -80,13 +80,13 @@ def varint_size(value: int) -> int:
     return max(1, -(-value.bit_length() // 7))
 
 
-def varints(values: Ints) -> Rows:
+def varints(values: Ints) -> ByteRows:
     """Every value (not negative) as the shortest varint."""
     sizes = varint_sizes(values)
     wide = padded(values, int(sizes.max(initial=1)))
     column = np.arange(wide.shape[1])
     last = column[None, :] == sizes[:, None] - 1
-    return Rows((wide & np.where(last, 0x7F, 0xFF).astype(np.uint8))[column[None, :] < sizes[:, None]], sizes)
+    return ByteRows((wide & np.where(last, 0x7F, 0xFF).astype(np.uint8))[column[None, :] < sizes[:, None]], sizes)
 
 
 def padded(values: Ints, width: int) -> Bytes:
@@ -109,17 +109,17 @@ def tag(field: int, wire_type: int) -> bytes:
     return varints(np.array([field << 3 | wire_type], np.int64)).row(0)
 
 
-def number_fields(field: int, values: Ints) -> Rows:
+def number_fields(field: int, values: Ints) -> ByteRows:
     """A varint field with a value a row."""
     return join(constant(tag(field, VARINT), len(values)), varints(values))[0]
 
 
-def bytes_fields(field: int, values: Rows) -> Rows:
+def bytes_fields(field: int, values: ByteRows) -> ByteRows:
     """A field of text, bytes or a message, one a row."""
     return join(constant(tag(field, LENGTH), len(values)), varints(values.lengths), values)[0]
 
 
-def join(*columns: Rows) -> tuple[Rows, list[Ints]]:
+def join(*columns: ByteRows) -> tuple[ByteRows, list[Ints]]:
     """Each row's bytes of all columns, one after the other; and where in the result each column's rows begin."""
     lengths: Ints = np.stack([column.lengths for column in columns]).sum(axis=0)
     out = np.empty(int(lengths.sum()), np.uint8)
@@ -129,4 +129,4 @@ def join(*columns: Rows) -> tuple[Rows, list[Ints]]:
         begins.append(at)
         out[spread(at, column.lengths)] = column.data
         at = at + column.lengths
-    return Rows(out, lengths), begins
+    return ByteRows(out, lengths), begins

@@ -34,7 +34,7 @@ REPORT_EVERY = 0.2
 
 
 @dataclass(frozen=True)
-class Format:
+class TraceFormat:
     """How traces are written: `et` or `json`, compressed by gzip or not."""
 
     kind: str = "et"
@@ -56,16 +56,16 @@ class Format:
 
 
 @dataclass(frozen=True)
-class Target:
+class TraceTarget:
     """Where traces go: `<directory>/<prefix>.<rank>.<kind>`. `keep` leaves files alone that hold the right bytes."""
 
     directory: Path
     prefix: str
-    format: Format = Format()
+    format: TraceFormat = TraceFormat()
     keep: bool = False
 
 
-def write_ranks(encoded: EncodedClass, ranks: RankBytes, target: Target, written: Progress) -> None:
+def write_ranks(encoded: EncodedClass, ranks: RankBytes, target: TraceTarget, written: Progress) -> None:
     """Write the files of some ranks of a class. Raises OSError as the system says it."""
     folder = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -111,7 +111,7 @@ def _write_whole(folder: int, name: str, view: memoryview) -> None:
 
 
 @dataclass(frozen=True)
-class Job:
+class WriteJob:
     """Write rows `first` to `end - 1` of the ranks of class `key` in a packed file."""
 
     packed: str
@@ -144,12 +144,12 @@ class Writers:
         for reader in self._readers:
             reader.start()
 
-    def aim(self, target: Target) -> None:
+    def aim(self, target: TraceTarget) -> None:
         """Say where the files of all jobs go."""
         for process in self._processes:
             self._tell(process, {**asdict(target), "directory": str(target.directory)})
 
-    def give(self, job: Job) -> None:
+    def give(self, job: WriteJob) -> None:
         """Share a job among the processes."""
         count = len(self._processes)
         bounds = np.linspace(job.first, job.end, count + 1).astype(int).tolist()
@@ -240,9 +240,9 @@ def main(lines: Sequence[str] | None = None) -> int:
     if first is None:
         return 0
     aim = json.loads(first)
-    target = Target(Path(aim["directory"]), aim["prefix"], Format(**aim["format"]), aim["keep"])
+    target = TraceTarget(Path(aim["directory"]), aim["prefix"], TraceFormat(**aim["format"]), aim["keep"])
     for line in said:
-        job = Job(**json.loads(line))
+        job = WriteJob(**json.loads(line))
         try:
             with Packed(Path(job.packed)) as packed:
                 traces = packed.class_(job.key)

@@ -15,7 +15,7 @@ from stagedb.traces.bundle import manifest, write_texts
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.output_places import TakenError, check_directory, check_file, is_trace_set
 from stagedb.traces.packed_file import write_packed
-from stagedb.traces.rank_files import Format, Job, Target, Writers, explain, write_ranks, writers
+from stagedb.traces.rank_files import TraceFormat, TraceTarget, WriteJob, Writers, explain, write_ranks, writers
 from stagedb.traces.rank_sets import parse_ranks, say_ranks
 from stagedb.traces.set_repair import lacking
 from stagedb.traces.staging import abandoned, mended, staged
@@ -98,7 +98,7 @@ class Summary:
 
 
 @dataclass
-class Clock:
+class WriteClock:
     """Seconds of each stage of work."""
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -148,7 +148,7 @@ def write_set(
     request: Request,
     *,
     counter: Counter,
-    clock: Clock,
+    clock: WriteClock,
     pool: Writers | None = None,
     smaller: Callable[[int], list[str]] = lambda free: [],
 ) -> Summary:
@@ -157,7 +157,7 @@ def write_set(
     pool: the processes that write, where they have been started. smaller: what to do instead, where only so many bytes
     are free.
     """
-    format = Format(request.format, request.compress)
+    format = TraceFormat(request.format, request.compress)
     whole = traces.count == traces.world and request.format == "et"
     if request.replay and not whole:
         raise UsageError("a replay needs all ranks as .et: leave out --replay, or --only and --format json")
@@ -185,11 +185,11 @@ class _Work:
 
     request: Request
     traces: TraceSet
-    format: Format
+    format: TraceFormat
     files: Mapping[str, str]
     replayed: bool
     counter: Counter
-    clock: Clock
+    clock: WriteClock
     pool: Writers | None
 
     def make(self) -> Summary:
@@ -236,7 +236,7 @@ class _Work:
         return Summary(out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, self.clock.seconds)
 
     def _write(self, traces: TraceSet, directory: Path, *, keep: bool) -> None:
-        target = Target(directory, traces.name, self.format, keep)
+        target = TraceTarget(directory, traces.name, self.format, keep)
         own = writers_for(traces.count, traces.bytes, self.request.processes, self.counter)
         with nullcontext(self.pool) if self.pool is not None else own as sharing:
             _write(traces, target, sharing, self.counter)
@@ -249,7 +249,7 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _clear(partial: Path, traces: TraceSet, format: Format) -> None:
+def _clear(partial: Path, traces: TraceSet, format: TraceFormat) -> None:
     """Remove what an interrupted export left that is no trace of this one."""
     left = {path.name: path for path in partial.iterdir()}
     if left:
@@ -258,7 +258,7 @@ def _clear(partial: Path, traces: TraceSet, format: Format) -> None:
             left[name].unlink()
 
 
-def _write(traces: TraceSet, target: Target, pool: Writers | None, counter: Counter) -> None:
+def _write(traces: TraceSet, target: TraceTarget, pool: Writers | None, counter: Counter) -> None:
     if pool is None:
         for each in traces.classes:
             write_ranks(each.encoded, each.ranks, target, counter.more)
@@ -267,13 +267,13 @@ def _write(traces: TraceSet, target: Target, pool: Writers | None, counter: Coun
     write_packed(packed, traces, compress=False)
     pool.aim(target)
     for each in traces.classes:
-        pool.give(Job(str(packed), each.key, 0, len(each.ranks.ranks)))
+        pool.give(WriteJob(str(packed), each.key, 0, len(each.ranks.ranks)))
     pool.finish()
     packed.unlink()
 
 
 def _check_space(
-    request: Request, traces: TraceSet, format: Format, beside: int, smaller: Callable[[int], list[str]]
+    request: Request, traces: TraceSet, format: TraceFormat, beside: int, smaller: Callable[[int], list[str]]
 ) -> None:
     """Compare what the files will take with what is free, before the first of them.
 
@@ -298,7 +298,7 @@ def _check_space(
     )
 
 
-def _first_size(each: ClassTraces, format: Format) -> int:
+def _first_size(each: ClassTraces, format: TraceFormat) -> int:
     (_, first), *_ = islice(rank_files(each.encoded, each.ranks), 1)
     return len(format.convert(first.tobytes()))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.protobuf_columns import Ints
-from stagedb.traces.rank_files import Format
+from stagedb.traces.rank_files import TraceFormat
 from stagedb.traces.trace_set import ClassTraces, TraceSet
 
 
@@ -22,7 +22,7 @@ class Lack:
     names: tuple[str, ...]
 
 
-def lacking(directory: Path, traces: TraceSet, format: Format, files: Mapping[str, str]) -> Lack:
+def lacking(directory: Path, traces: TraceSet, format: TraceFormat, files: Mapping[str, str]) -> Lack:
     """Compare a directory with what a set should have there.
 
     Plain traces are compared by their sizes, which are known; others by their bytes. Of the files beside them the
@@ -41,7 +41,7 @@ def lacking(directory: Path, traces: TraceSet, format: Format, files: Mapping[st
     return Lack(ranks, texts, (*(f"{traces.name}.{rank}.{format.kind}" for rank in ranks.tolist()), *texts))
 
 
-def _damaged(directory: Path, each: ClassTraces, name: str, format: Format, sizes: Mapping[str, int]) -> Ints:
+def _damaged(directory: Path, each: ClassTraces, name: str, format: TraceFormat, sizes: Mapping[str, int]) -> Ints:
     """The ranks of a class whose traces are not there, or not what they should be."""
     ranks = each.ranks.ranks
     if format.plain:

@@ -5,7 +5,7 @@ from pathlib import Path
 from stagedb.errors import UsageError
 from stagedb.traces.packed_file import Packed
 from stagedb.traces.rank_sets import parse_ranks
-from stagedb.traces.set_output import Clock, Counter, Progress, Request, Summary, write_set
+from stagedb.traces.set_output import Counter, Progress, Request, Summary, WriteClock, write_set
 from stagedb.traces.trace_set import TraceSet
 
 
@@ -17,7 +17,7 @@ def unpack_traces(
     only: ranks such as `0-7,16`; all that the file holds if not given. Raises UsageError for requests that are refused
     and StagedbError for failures, a damaged file among them; then nothing is left under the name.
     """
-    clock = Clock()
+    clock = WriteClock()
     with Packed(path) as packed, clock.stage("read"):
         request.check(packed.world, only)
         if request.force and path.resolve().is_relative_to(request.out.resolve()):

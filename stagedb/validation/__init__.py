@@ -6,7 +6,7 @@ instantiate and export and compares the counts. `check_steps` predicts published
 (`step_times.yaml`). It uses the API and stands above it.
 """
 
-from stagedb.validation.counts import Counts, Difference, Message, compare
+from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
 from stagedb.validation.published_counts import Published, check_published
 from stagedb.validation.record_check import Checked, check_records, counts_of, select, trace_counts
 from stagedb.validation.records import Record, RecordedMemory, read_records
@@ -14,10 +14,10 @@ from stagedb.validation.step_times import Errors, PublishedStep, StepTime, check
 
 __all__ = [
     "Checked",
+    "CountDifference",
+    "CountedMessage",
     "Counts",
-    "Difference",
     "Errors",
-    "Message",
     "Published",
     "PublishedStep",
     "Record",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Message(NamedTuple):
+class CountedMessage(NamedTuple):
     """A collective or one end of a send, as a kind: `bytes_in` this rank's operand, `bytes_out` its result."""
 
     phase: str
@@ -22,10 +22,10 @@ class Counts:
     """FLOPs by (phase, matmul or attention), and how often each message is sent."""
 
     flops: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    messages: Counter[Message] = field(default_factory=Counter)
+    messages: Counter[CountedMessage] = field(default_factory=Counter)
 
 
-class Difference(NamedTuple):
+class CountDifference(NamedTuple):
     """A quantity of a record with their count and ours; they agree within `bound`, a share of theirs (0: exactly)."""
 
     quantity: str
@@ -39,13 +39,13 @@ class Difference(NamedTuple):
         return abs(self.ours - self.theirs) <= self.bound * self.theirs
 
 
-def compare(theirs: Counts, ours: Counts) -> Iterator[Difference]:
+def compare(theirs: Counts, ours: Counts) -> Iterator[CountDifference]:
     """Every quantity that either side has."""
     for phase, kind in sorted({*theirs.flops, *ours.flops}):
         key = (phase, kind)
-        yield Difference(f"FLOPs {phase} {kind}", theirs.flops.get(key, 0), ours.flops.get(key, 0))
+        yield CountDifference(f"FLOPs {phase} {kind}", theirs.flops.get(key, 0), ours.flops.get(key, 0))
     for message in sorted({*theirs.messages, *ours.messages}):
         quantity = (
             f"{message.kind} {message.phase} {message.axis} {message.dtype} {message.bytes_in} -> {message.bytes_out} B"
         )
-        yield Difference(quantity, theirs.messages[message], ours.messages[message])
+        yield CountDifference(quantity, theirs.messages[message], ours.messages[message])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns
-from stagedb.validation.counts import Difference
+from stagedb.validation.counts import CountDifference
 
 _WORD = re.compile(r"\(|\)x[0-9]+|[^\s()]+")
 
@@ -28,30 +28,30 @@ class Sent(NamedTuple):
     size: int
 
 
-class Work(NamedTuple):
+class OrderedWork(NamedTuple):
     """A matmul or attention where it is issued. Of a matmul `dims` is `[batch,] m, n, k` with m and n sorted."""
 
     kind: str
     dims: tuple[int, ...]
 
 
-Event = Sent | Work
+Event = Sent | OrderedWork
 
 
 @dataclass(frozen=True)
 class Compared:
     """Whether messages have one order and the work between two of them is the same; `exact`: in the same order, too."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[CountDifference, ...]
     exact: bool
 
 
-def work(kind: str, dims: Sequence[int]) -> Work:
+def work(kind: str, dims: Sequence[int]) -> OrderedWork:
     """A matmul is the same whichever of its sides is called m."""
     if kind == "matmul":
         *batch, m, n, k = dims
         dims = (*batch, *sorted((m, n)), k)
-    return Work(kind, tuple(dims))
+    return OrderedWork(kind, tuple(dims))
 
 
 def expand(text: str) -> list[str]:
@@ -85,7 +85,7 @@ def recorded(row: Mapping[str, Any], dtypes: Mapping[str, str]) -> list[Event]:
     return [events[word] for word in expand(row["timeline"])]
 
 
-def traced(trace: TraceColumns, dims: Mapping[str, Work]) -> list[Event]:
+def traced(trace: TraceColumns, dims: Mapping[str, OrderedWork]) -> list[Event]:
     """A rank's events. `dims` has the matmuls and attentions by the op's name."""
     columns, events = trace.attributes, list[Event]()
     for index, kind in enumerate(trace.types):
@@ -112,18 +112,18 @@ def compare_order(theirs: Sequence[Event], ours: Sequence[Event]) -> Compared:
     most = max(map(len, sent))
     return Compared(
         (
-            Difference("messages in order up to the first difference", most, same),
-            Difference("gaps between messages with the same matmuls", max(map(len, gaps)), alike),
+            CountDifference("messages in order up to the first difference", most, same),
+            CountDifference("gaps between messages with the same matmuls", max(map(len, gaps)), alike),
         ),
         exact=list(theirs) == list(ours),
     )
 
 
-def _gaps(events: Sequence[Event]) -> Iterator[tuple[Work, ...]]:
+def _gaps(events: Sequence[Event]) -> Iterator[tuple[OrderedWork, ...]]:
     """What is computed before the first message, between each two, and after the last."""
-    gap: list[Work] = []
+    gap: list[OrderedWork] = []
     for event in events:
-        if isinstance(event, Work):
+        if isinstance(event, OrderedWork):
             gap.append(event)
         else:
             yield tuple(gap)

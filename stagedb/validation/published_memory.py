@@ -7,7 +7,7 @@ from stagedb.api import InstanceInfo, Stagedb
 from stagedb.ir.operators import LayerNorm, load
 from stagedb.memory import Category, ClassMemory, analyse
 from stagedb.schedules import TaskKind
-from stagedb.validation.counts import Difference
+from stagedb.validation.counts import CountDifference
 from stagedb.validation.records import Record
 
 CATEGORIES: Mapping[str, tuple[Category, ...]] = {
@@ -29,7 +29,7 @@ HOLDS = 0.0002
 _LEAST = {"forward_end": TaskKind.FORWARD, "backward_end": TaskKind.BACKWARD, "optimizer_end": TaskKind.STEP}
 
 
-def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Iterator[Difference]:
+def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Iterator[CountDifference]:
     """Every quantity of a record's memory, in bytes."""
     theirs = record.memory
     if theirs is None:
@@ -38,16 +38,16 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
     found = next(each for each in analyse(db.store, instance.id) if each.rank_class.number == row["class"])
     statistics = _Statistics(found, record.config)
     start = found.usage.before()
-    yield Difference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0))
+    yield CountDifference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0))
     if record.config["recompute"] != "sac":
         saved = found.saved()
         layers = [position for position, layer in found.program.layers.items() if layer is not None]
         over = statistics.of_saved(saved)
-        yield Difference("saved for the backward", theirs.saved, _total(saved) - over)
+        yield CountDifference("saved for the backward", theirs.saved, _total(saved) - over)
         if theirs.layer is not None and layers:
             middle = layers[len(layers) // 2]
             own = {middle: saved[middle]}
-            yield Difference("saved by one layer", theirs.layer, _total(own) - statistics.of_saved(own))
+            yield CountDifference("saved by one layer", theirs.layer, _total(own) - statistics.of_saved(own))
     for moment, kind in _LEAST.items():
         if moment not in theirs.levels:
             continue
@@ -57,7 +57,7 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
         yield from _levels(moment, theirs.levels[moment], ours, over)
     peak = found.usage.at(found.peak)
     over = statistics.bytes if Category.ACTIVATIONS in peak else 0
-    yield Difference("peak bytes", theirs.peak, sum(peak.values()) - over, _bound(record))
+    yield CountDifference("peak bytes", theirs.peak, sum(peak.values()) - over, _bound(record))
 
 
 def memory_notes(record: Record) -> Iterator[str]:
@@ -72,16 +72,18 @@ def memory_notes(record: Record) -> Iterator[str]:
         yield "LayerNorm's statistics: bf16 on the CPU that was recorded, fp32 on accelerators; counted as recorded"
 
 
-def _levels(moment: str, theirs: Mapping[str, int], ours: Mapping[Category, int], over: int) -> Iterator[Difference]:
+def _levels(
+    moment: str, theirs: Mapping[str, int], ours: Mapping[Category, int], over: int
+) -> Iterator[CountDifference]:
     when = moment.replace("_", " ")
     for word, categories in CATEGORIES.items():
         mine = sum(ours.get(category, 0) for category in categories)
         if mine or theirs.get(word):
-            yield Difference(f"{word} bytes at {when}", theirs.get(word, 0), mine)
+            yield CountDifference(f"{word} bytes at {when}", theirs.get(word, 0), mine)
     rest = sum(size for word, size in theirs.items() if word not in CATEGORIES)
     named = {category for categories in CATEGORIES.values() for category in categories}
     mine = sum(size for category, size in ours.items() if category not in named) - over
-    yield Difference(f"activation bytes at {when}", rest, mine)
+    yield CountDifference(f"activation bytes at {when}", rest, mine)
 
 
 def _bound(record: Record) -> float:

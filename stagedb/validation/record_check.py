@@ -14,7 +14,7 @@ from stagedb.api import InstanceInfo, Stagedb
 from stagedb.errors import StagedbError
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns, read_trace
-from stagedb.validation.counts import Counts, Difference, Message, compare
+from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
 from stagedb.validation.op_order import Event, compare_order, traced, work
 from stagedb.validation.published_memory import compare_memory, memory_notes
 from stagedb.validation.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
@@ -30,7 +30,7 @@ class Checked:
     """
 
     record: str
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[CountDifference, ...] = ()
     unsupported: str | None = None
     exact: bool | None = None
     notes: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ def counts_of(db: Stagedb, instance: str, rank: int) -> tuple[Counts, list[Event
 
 def _as_traced(counts: Counts) -> Counts:
     """A trace holds the size of a message once: the operand's."""
-    messages: Counter[Message] = Counter()
+    messages: Counter[CountedMessage] = Counter()
     for message, count in counts.messages.items():
         messages[message._replace(bytes_out=message.bytes_in)] += count
     return Counts(counts.flops, messages)
@@ -117,7 +117,7 @@ def _as_traced(counts: Counts) -> Counts:
 def trace_counts(trace: TraceColumns) -> Counts:
     """The counts of one rank's trace; a message's result is taken to be as large as its operand."""
     flops: Counter[tuple[str, str]] = Counter()
-    messages: Counter[Message] = Counter()
+    messages: Counter[CountedMessage] = Counter()
     columns = trace.attributes
     for index, kind in enumerate(trace.types):
         phase, word = columns["phase"][index], columns["kind"][index]
@@ -126,7 +126,7 @@ def trace_counts(trace: TraceColumns) -> Counts:
                 flops[phase, word] += columns["num_ops"][index]
             continue
         size = columns["comm_size"][index]
-        messages[Message(phase, word, columns["axis"][index], columns["dtype"][index], size, size)] += 1
+        messages[CountedMessage(phase, word, columns["axis"][index], columns["dtype"][index], size, size)] += 1
     return Counts(dict(flops), messages)
 
 
@@ -134,11 +134,11 @@ def store_counts(db: Stagedb, instance: InstanceInfo, rank: int) -> Counts:
     """The counts of one rank as the store holds them: its class's operators, times the tasks that run them."""
     rows = db.store.read("reference/counts", instance=instance.id, rank=rank)
     flops: dict[tuple[str, str], int] = {}
-    messages: Counter[Message] = Counter()
+    messages: Counter[CountedMessage] = Counter()
     for row in rows:
         if row["type"] == "compute":
             flops[row["phase"], row["kind"]] = row["flops"]
         else:
             sizes = row["bytes_in"], row["bytes_out"]
-            messages[Message(row["phase"], row["kind"], row["axis"], row["dtype"], *sizes)] += row["count"]
+            messages[CountedMessage(row["phase"], row["kind"], row["axis"], row["dtype"], *sizes)] += row["count"]
     return Counts(flops, messages)

@@ -15,7 +15,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.models import Card
 from stagedb.plans.graph_options import CP_KINDS
-from stagedb.validation.counts import Counts, Message
+from stagedb.validation.counts import CountedMessage, Counts
 from stagedb.validation.op_order import Event, recorded
 
 DTYPES: Mapping[str, str] = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
@@ -84,12 +84,12 @@ def _record(path: Path, place: int, row: Any) -> Record:
             for kind in FLOP_KINDS
             if found.get(kind)
         }
-        messages: Counter[Message] = Counter()
+        messages: Counter[CountedMessage] = Counter()
         row = {**row, "collectives": [_on_plan_axis(sent, row["config"]) for sent in row["collectives"]]}
         for sent in row["collectives"]:
             size, result = sent["bytes_in"] or sent["bytes_out"], sent["bytes_out"] or sent["bytes_in"]
             dtype = DTYPES.get(sent["dtype"], sent["dtype"])
-            messages[Message(sent["phase"], sent["op"], sent["axis"], dtype, size, result)] += sent["count"]
+            messages[CountedMessage(sent["phase"], sent["op"], sent["axis"], dtype, size, result)] += sent["count"]
         events = tuple(recorded(row, DTYPES)) if row.get("timeline") is not None else None
         held = _memory(row) if row.get("memory") is not None else None
         return Record(str(row["name"]), dict(row["config"]), Counts(flops, messages), events, held)

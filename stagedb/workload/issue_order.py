@@ -1,7 +1,7 @@
 """From a class's templates and tasks to nodes in issue order, and what each of them waits for.
 
-Tasks of one kind mostly repeat each other with shifted ids. A `Layout` is a task's nodes and dependencies with every id
-told as (reference, offset): the first id of the task itself, of the task before, of the forward of the same
+Tasks of one kind mostly repeat each other with shifted ids. A `NodeLayout` is a task's nodes and dependencies with
+every id written as (reference, offset): the first id of the task itself, of the task before, of the forward of the same
 microbatch … So a step of many microbatches is some ten layouts, and a row of references a task.
 
 A node is an op, or with granularity `block` all that a task computes between two communications, as far as it is of
@@ -37,7 +37,7 @@ GRANULARITIES = ("op", "block")
 
 
 @dataclass(frozen=True)
-class Layout:
+class NodeLayout:
     """The nodes of some tasks, in issue order: `ops` are rows of the sequence's Ops.
 
     Dependencies are sorted by node: `row` waits for the node `offset` after the first one of task reference `ref`
@@ -60,7 +60,7 @@ class Sequence:
     """
 
     ops: Ops
-    layouts: tuple[Layout, ...]
+    layouts: tuple[NodeLayout, ...]
     layout: Ints
     base: Ints
     sources: Ints
@@ -134,7 +134,7 @@ class _Sequencer:
 
     def run(self) -> Sequence:
         tasks = len(self.columns.tasks)
-        layouts: list[Layout] = []
+        layouts: list[NodeLayout] = []
         layout = np.zeros(tasks, np.int64)
         sources: list[tuple[Ints, Ints]] = []
         for variant in range(len(self.rows)):
@@ -234,7 +234,7 @@ class _Sequencer:
         wanted = same[tasks.microbatch[chosen]]
         return np.where((wanted >= 0) & (wanted < chosen), wanted, latest)
 
-    def _layout(self, variant: int, sources: Ints, same: Ints, slots: "_Slots") -> Layout:
+    def _layout(self, variant: int, sources: Ints, same: Ints, slots: "_Slots") -> NodeLayout:
         there = sources[slots.ref] >= 0
         row, field, ref, op = slots.row[there], slots.field[there], slots.ref[there], slots.op[there]
         of = self.variant[sources[ref]]
@@ -248,7 +248,7 @@ class _Sequencer:
         fresh[1:] = (row[1:] != row[:-1]) | (ref[1:] != ref[:-1]) | (offset[1:] != offset[:-1])
         row, field, ref, offset = row[fresh], field[fresh], ref[fresh], offset[fresh]
         order = np.lexsort((self.base[sources[ref]] + offset, field, row))
-        return Layout(self.rows[variant], row[order], field[order], ref[order], offset[order])
+        return NodeLayout(self.rows[variant], row[order], field[order], ref[order], offset[order])
 
 
 def _communicate(types: Ints) -> npt.NDArray[np.bool_]:

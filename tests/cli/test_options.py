@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from stagedb.api.plan_keywords import GraphWords as GraphKeywords
 from stagedb.api.plan_keywords import PlanWords as PlanKeywords
-from stagedb.cli.plan_options import GraphWords, PlanWords
+from stagedb.cli.plan_options import GraphFlags, PlanFlags
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
@@ -23,19 +23,19 @@ NOT_YET: set[str] = set()
 def test_every_word_of_a_plan_is_an_option_and_a_keyword() -> None:
     words = set(WORDS) - NOT_YET
     # A command line names a file of the order (--schedule) instead.
-    assert {field.name for field in dataclasses.fields(PlanWords)} - {"plan"} == words - {"task_order"}
+    assert {field.name for field in dataclasses.fields(PlanFlags)} - {"plan"} == words - {"task_order"}
     assert set(get_type_hints(PlanKeywords)) == words
 
 
 def test_the_words_of_a_graph_are_those_of_its_options() -> None:
     words = {field.name for field in dataclasses.fields(GraphOptions)}
-    assert {field.name for field in dataclasses.fields(GraphWords)} - {"plan"} == words
+    assert {field.name for field in dataclasses.fields(GraphFlags)} - {"plan"} == words
     assert set(get_type_hints(GraphKeywords)) == words
 
 
 def test_what_is_not_said_is_no_word() -> None:
-    assert PlanWords().words() == {}
-    assert PlanWords(tp=2, sp=False).words() == {"tp": 2, "sp": False}
+    assert PlanFlags().words() == {}
+    assert PlanFlags(tp=2, sp=False).words() == {"tp": 2, "sp": False}
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_what_is_not_said_is_no_word() -> None:
 def test_the_command_line_wins_over_the_file(tmp_path: Path, name: str, text: str) -> None:
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
-    assert PlanWords(plan=file, pp=8).words() == {"tp": 4, "pp": 8, "sp": True}
+    assert PlanFlags(plan=file, pp=8).words() == {"tp": 4, "pp": 8, "sp": True}
 
 
 def test_a_missing_plan_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"missing\.yaml"):
-        PlanWords(plan=tmp_path / "missing.yaml").words()
+        PlanFlags(plan=tmp_path / "missing.yaml").words()
 
 
 def test_a_group_of_options_becomes_options_and_comes_back_whole() -> None:
@@ -63,7 +63,7 @@ def test_a_group_of_options_becomes_options_and_comes_back_whole() -> None:
 
     @app.command()
     @option_groups
-    def command(word: Annotated[str, typer.Argument()], *, words: PlanWords, output: Output, common: Common) -> None:
+    def command(word: Annotated[str, typer.Argument()], *, words: PlanFlags, output: Output, common: Common) -> None:
         """Do nothing."""
         seen.extend([word, words, output, common])
 
@@ -72,7 +72,7 @@ def test_a_group_of_options_becomes_options_and_comes_back_whole() -> None:
     assert result.exit_code == 0, result.output
     word, words, output, common = seen
     assert word == "hello"
-    assert words == PlanWords(tp=2, sp=False, loss_parallel=False)
+    assert words == PlanFlags(tp=2, sp=False, loss_parallel=False)
     assert isinstance(output, Output)
     assert output.format == "csv"
     assert common == Common(store="team", quiet=True)

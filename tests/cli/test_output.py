@@ -11,32 +11,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagedb.cli.printed_rows import Format, Output
+from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.errors import StagedbError, UsageError
 
 COLUMNS = ("axis", "bytes", "ranks", "sound", "note")
 ROWS = [("tp", 12_345_678, [0, 1], True, None), ("dp, pp", -1, [], False, 'say "hi"')]
 
 
-def printed(capsys: pytest.CaptureFixture[str], format_: Format, rows: list[tuple[Any, ...]] = ROWS) -> str:
+def printed(capsys: pytest.CaptureFixture[str], format_: RowFormat, rows: list[tuple[Any, ...]] = ROWS) -> str:
     Output(format_).write(COLUMNS, rows)
     return capsys.readouterr().out
 
 
 def test_json_is_one_list_of_objects(capsys: pytest.CaptureFixture[str]) -> None:
-    assert json.loads(printed(capsys, Format.JSON)) == [
+    assert json.loads(printed(capsys, RowFormat.JSON)) == [
         {"axis": "tp", "bytes": 12_345_678, "ranks": [0, 1], "sound": True, "note": None},
         {"axis": "dp, pp", "bytes": -1, "ranks": [], "sound": False, "note": 'say "hi"'},
     ]
 
 
 def test_ndjson_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, Format.NDJSON).splitlines()
+    lines = printed(capsys, RowFormat.NDJSON).splitlines()
     assert [json.loads(line)["axis"] for line in lines] == ["tp", "dp, pp"]
 
 
 def test_csv_quotes_what_needs_it(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = list(csv.reader(io.StringIO(printed(capsys, Format.CSV))))
+    rows = list(csv.reader(io.StringIO(printed(capsys, RowFormat.CSV))))
     assert rows == [
         list(COLUMNS),
         ["tp", "12345678", "[0, 1]", "true", ""],
@@ -47,7 +47,7 @@ def test_csv_quotes_what_needs_it(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_table_aligns_numbers_and_is_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 500
     lines = printed(
-        capsys, Format.TABLE, [("tp", 12_345_678, [0, 1], True, long), ("dp", 1, [], False, "")]
+        capsys, RowFormat.TABLE, [("tp", 12_345_678, [0, 1], True, long), ("dp", 1, [], False, "")]
     ).splitlines()
     assert lines[0].split() == list(COLUMNS)
     assert "12,345,678" in lines[1]
@@ -57,24 +57,24 @@ def test_a_table_aligns_numbers_and_is_not_cut_in_a_pipe(capsys: pytest.CaptureF
 
 
 def test_a_table_prints_brackets_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(Format.TABLE).write(("name",), [("[red]not a style[/red]",)])
+    Output(RowFormat.TABLE).write(("name",), [("[red]not a style[/red]",)])
     assert "[red]not a style[/red]" in capsys.readouterr().out
 
 
 def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no rows" in printed(capsys, Format.TABLE, [])
+    assert "no rows" in printed(capsys, RowFormat.TABLE, [])
 
 
 @pytest.mark.parametrize(
-    ("format_", "empty"), [(Format.CSV, ",".join(COLUMNS) + "\n"), (Format.JSON, "[]\n"), (Format.NDJSON, "")]
+    ("format_", "empty"), [(RowFormat.CSV, ",".join(COLUMNS) + "\n"), (RowFormat.JSON, "[]\n"), (RowFormat.NDJSON, "")]
 )
-def test_no_rows_are_still_a_whole_file(capsys: pytest.CaptureFixture[str], format_: Format, empty: str) -> None:
+def test_no_rows_are_still_a_whole_file(capsys: pytest.CaptureFixture[str], format_: RowFormat, empty: str) -> None:
     assert printed(capsys, format_, []) == empty
 
 
 def test_parquet_keeps_types(tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
-    Output(Format.PARQUET, file).write(COLUMNS, ROWS)
+    Output(RowFormat.PARQUET, file).write(COLUMNS, ROWS)
     table = pq.read_table(file)
     assert table.column_names == list(COLUMNS)
     assert table.to_pylist()[0] == {"axis": "tp", "bytes": 12_345_678, "ranks": [0, 1], "sound": True, "note": None}
@@ -82,18 +82,18 @@ def test_parquet_keeps_types(tmp_path: Path) -> None:
 
 def test_parquet_takes_a_column_of_mixed_types_as_text(tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
-    Output(Format.PARQUET, file).write(("value",), [(1,), ("two",), (None,)])
+    Output(RowFormat.PARQUET, file).write(("value",), [(1,), ("two",), (None,)])
     assert pq.read_table(file).to_pylist() == [{"value": "1"}, {"value": "two"}, {"value": None}]
 
 
 def test_parquet_needs_a_file() -> None:
     with pytest.raises(UsageError, match="--output"):
-        Output(Format.PARQUET).write(COLUMNS, ROWS)
+        Output(RowFormat.PARQUET).write(COLUMNS, ROWS)
 
 
-@pytest.mark.parametrize("format_", [Format.CSV, Format.JSON, Format.NDJSON, Format.TABLE])
+@pytest.mark.parametrize("format_", [RowFormat.CSV, RowFormat.JSON, RowFormat.NDJSON, RowFormat.TABLE])
 def test_a_file_holds_what_would_be_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: Format
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: RowFormat
 ) -> None:
     file = tmp_path / "rows"
     Output(format_, file).write(COLUMNS, ROWS)
@@ -103,7 +103,7 @@ def test_a_file_holds_what_would_be_printed(
 
 def test_a_failed_write_keeps_the_old_file_and_names_the_option(tmp_path: Path) -> None:
     with pytest.raises(StagedbError, match="--output") as caught:
-        Output(Format.CSV, tmp_path / "missing" / "rows.csv").write(COLUMNS, ROWS)
+        Output(RowFormat.CSV, tmp_path / "missing" / "rows.csv").write(COLUMNS, ROWS)
     assert caught.value.exit_status == 1
 
 
@@ -112,9 +112,9 @@ def test_csv_and_json_tell_the_same(rows: list[tuple[Any, ...]]) -> None:
     from stagedb.cli.printed_rows import render
 
     columns = ("a", "b", "c")
-    objects = json.loads(render(Format.JSON, columns, rows, False))
+    objects = json.loads(render(RowFormat.JSON, columns, rows, False))
     assert [tuple(item.values()) for item in objects] == rows
-    cells = list(csv.reader(io.StringIO(render(Format.CSV, columns, rows, False), newline="")))[1:]
+    cells = list(csv.reader(io.StringIO(render(RowFormat.CSV, columns, rows, False), newline="")))[1:]
     assert cells == [[a, str(b), c or ""] for a, b, c in rows]
 
 
@@ -133,12 +133,12 @@ def test_every_format_has_the_same_values(
     """Numbers and texts come back from each file as they went in; a table groups digits for readers."""
     columns = ("text", "whole", "share", "sound")
     path = tmp_path_factory.mktemp("rows") / "file"
-    read: dict[Format, list[tuple[Any, ...]]] = {}
-    for format_ in (Format.CSV, Format.JSON, Format.NDJSON, Format.PARQUET):
+    read: dict[RowFormat, list[tuple[Any, ...]]] = {}
+    for format_ in (RowFormat.CSV, RowFormat.JSON, RowFormat.NDJSON, RowFormat.PARQUET):
         Output(format_, path).write(columns, rows)
-        if format_ is Format.PARQUET:
+        if format_ is RowFormat.PARQUET:
             found = pq.read_table(path).to_pylist()
-        elif format_ is Format.CSV:
+        elif format_ is RowFormat.CSV:
             texts = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline="")))
             found = [
                 {**row, "whole": int(row["whole"]), "share": float(row["share"]), "sound": row["sound"] == "true"}
@@ -146,9 +146,11 @@ def test_every_format_has_the_same_values(
             ]
         else:
             text = path.read_text(encoding="utf-8")
-            found = json.loads(text) if format_ is Format.JSON else [json.loads(line) for line in text.split("\n")[:-1]]
+            found = (
+                json.loads(text) if format_ is RowFormat.JSON else [json.loads(line) for line in text.split("\n")[:-1]]
+            )
         read[format_] = [tuple(row[column] for column in columns) for row in found]
     assert all(found == [tuple(row) for row in rows] for found in read.values())
-    Output(Format.TABLE, path).write(columns, rows)
+    Output(RowFormat.TABLE, path).write(columns, rows)
     table = path.read_text(encoding="utf-8")
     assert all(f"{whole:,}" in table for _, whole, _, _ in rows)

@@ -4,7 +4,7 @@ from typing import Any
 
 from stagedb.api import Stagedb
 from stagedb.api.views import job_of
-from stagedb.reports import Job
+from stagedb.reports import StepView
 from stagedb.store import Store
 from stagedb.systems import load_system
 from stagedb.timing import Asked
@@ -19,7 +19,7 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-def job(store: Store, name: str = "pipeline", system: str = "h100", **changes: Any) -> Job:
+def job(store: Store, name: str = "pipeline", system: str = "h100", **changes: Any) -> StepView:
     words = {**PLANS[name], **changes}
     made = Stagedb(store).instantiate(card(words.pop("style", "llama"), layers=4), seq_len=8, **words)
     return job_of(store, made, Asked(load_system(system)))

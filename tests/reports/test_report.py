@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stagedb.reports import Job, hotspots, render, shares
+from stagedb.reports import StepView, hotspots, render, shares
 from stagedb.reports.figures import held, levels, place_of, works
 from stagedb.store import Store
 from stagedb.systems import System
@@ -117,7 +117,7 @@ def test_memory_is_that_of_the_account(embedded_store: Store) -> None:
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u2028"
 
 
-def renamed(made: Job, name: str) -> Job:
+def renamed(made: StepView, name: str) -> StepView:
     """The same job, whose model, operators and system have other names."""
     net = made.times.network
     columns = tuple(

@@ -10,7 +10,7 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
 
 from stagedb.errors import UsageError
-from stagedb.reports import Job, trace
+from stagedb.reports import StepView, trace
 from stagedb.store import Store
 from stagedb.timing.lane_network import NO_STREAM
 from stagedb.workload.instance_columns import RECV, SEND
@@ -229,7 +229,7 @@ def test_some_stages_are_shown_and_the_others_are_told_of(embedded_store: Store)
 
 
 def test_a_large_step_is_told_by_its_tasks(embedded_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: Job = job(embedded_store)
+    made: StepView = job(embedded_store)
     assert trace(made).left_out == ()
     monkeypatch.setattr("stagedb.reports.perfetto_trace.MOST", len(made.times.network) - 1)
     told = trace(made)

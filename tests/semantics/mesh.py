@@ -15,7 +15,7 @@ from stagedb.build.sharing import group_of
 from stagedb.expressions import evaluate
 from stagedb.ir.interpreter import Interpreter
 from stagedb.ir.layouts import Layout, parse_layout
-from stagedb.ir.operators import Array, Place, Receive, Redistribution, Rotate, Send
+from stagedb.ir.operators import Array, RankPlace, Receive, Redistribution, Rotate, Send
 from stagedb.ir.symbolic_graph import BlockSpec, SymOp, SymTensor, Template
 
 Value = list[Array]
@@ -285,7 +285,7 @@ class SimulatedMesh(Interpreter):
             found.append(Update(weight, path.gradient, buckets, path.reductions))
         return found
 
-    def _place(self, op: SymOp, rank: Mapping[str, int], step: int) -> Place:
+    def _place(self, op: SymOp, rank: Mapping[str, int], step: int) -> RankPlace:
         starts, lengths = {}, {}
         leader = True
         for name in (*op.reads, *op.writes):
@@ -296,7 +296,7 @@ class SimulatedMesh(Interpreter):
                     starts[axis], lengths[axis] = self._part(axis, cut, rank)
         for name in op.writes:
             leader = leader and all(rank[m] == 0 for m in self.layouts[name].partials())
-        return Place(self.sizes, starts, lengths, leader, rank, step, self.order, self.expert_load, self.env)
+        return RankPlace(self.sizes, starts, lengths, leader, rank, step, self.order, self.expert_load, self.env)
 
     def _part(self, axis: str, cuts: tuple[str, ...], rank: Mapping[str, int]) -> tuple[int, int]:
         """The first index and the length of a rank's part of an axis."""

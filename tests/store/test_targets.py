@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.store.store_targets import Target, choose, home
+from stagedb.store.store_targets import StoreTarget, choose, home
 
 CONFIG = """
 default = "team"
@@ -32,7 +32,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def chosen(said: str | None, environment: dict[str, str], config: Path) -> Target:
+def chosen(said: str | None, environment: dict[str, str], config: Path) -> StoreTarget:
     target = choose(said, environment, config)
     assert target is not None
     return target

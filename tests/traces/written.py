@@ -7,12 +7,12 @@ import numpy as np
 
 from stagedb.systems import System, load_system
 from stagedb.traces.exporting import trace_set
-from stagedb.traces.node_durations import Part, Timing
-from stagedb.traces.set_output import Clock, Counter, Progress, Request, Summary, write_set
+from stagedb.traces.node_durations import NodeTiming, RankPart
+from stagedb.traces.set_output import Counter, Progress, Request, Summary, WriteClock, write_set
 from stagedb.workload.instance_columns import RECV, Workload
 
 
-def timing(workload: Workload, system: System | None = None) -> Timing:
+def timing(workload: Workload, system: System | None = None) -> NodeTiming:
     """Made-up durations: of each class the odd ranks are a lane, and take twice as long as the even ones."""
     parts = {}
     for each in workload.classes:
@@ -20,11 +20,11 @@ def timing(workload: Workload, system: System | None = None) -> Timing:
         odd = ranks % 2 == 1
         ns = np.where(each.ops.type == RECV, 0, 1 + np.arange(len(each.ops)) * 777)
         parts[each.number] = tuple(
-            Part((2 * each.number + lane,), chosen, ns * (1 + lane))
+            RankPart((2 * each.number + lane,), chosen, ns * (1 + lane))
             for lane, chosen in enumerate((ranks[~odd], ranks[odd]))
             if len(chosen)
         )
-    return Timing("0123456789", system or load_system("h100"), 4711, parts)
+    return NodeTiming("0123456789", system or load_system("h100"), 4711, parts)
 
 
 def export_workload(
@@ -34,14 +34,14 @@ def export_workload(
     only: str | None = None,
     granularity: str = "op",
     system: System | None = None,
-    times: Timing | None = None,
+    times: NodeTiming | None = None,
     progress: Progress | None = None,
     **said: Any,
 ) -> Summary:
     """Write the traces of a workload. `said` are words of the request."""
     request = Request(out, granularity=granularity, **said)
     request.check(len(workload.ranks), only)
-    clock = Clock()
+    clock = WriteClock()
     with clock.stage("encode"):
         traces = trace_set(workload, only, granularity, system, times)
     return write_set(traces, request, counter=Counter(progress), clock=clock)

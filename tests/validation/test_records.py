@@ -11,7 +11,16 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
 from stagedb.store import Store
-from stagedb.validation import Counts, Message, Record, RecordedMemory, check_records, compare, read_records, select
+from stagedb.validation import (
+    CountedMessage,
+    Counts,
+    Record,
+    RecordedMemory,
+    check_records,
+    compare,
+    read_records,
+    select,
+)
 
 FILE = Path(__file__).with_name("records.json")
 RECORDS = {record.name: record for record in read_records(FILE)}
@@ -121,7 +130,7 @@ def test_what_is_no_file_of_records_is_refused(tmp_path: Path, content: str) -> 
 
 
 def test_quantities_are_compared_from_both_sides() -> None:
-    sent = Message("forward", "all_reduce", "tp", "bf16", 8, 8)
+    sent = CountedMessage("forward", "all_reduce", "tp", "bf16", 8, 8)
     rows = list(compare(Counts({("forward", "matmul"): 4}, Counter({sent: 2})), Counts({}, Counter())))
     assert [(row.theirs, row.ours) for row in rows] == [(4, 0), (2, 0)]
     rows = list(compare(Counts({}, Counter()), Counts({("forward", "matmul"): 4}, Counter({sent: 2}))))

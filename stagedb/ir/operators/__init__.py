@@ -6,7 +6,7 @@
 import dataclasses
 import json
 
-from stagedb.ir.operators._base import Array, Operator, Place
+from stagedb.ir.operators._base import Array, Operator, RankPlace
 from stagedb.ir.operators.attention import (
     AdditiveMask,
     Attention,
@@ -218,12 +218,12 @@ __all__ = [
     "PartAttentionGradient",
     "Passing",
     "PickLabel",
-    "Place",
     "PositionEmbedding",
     "PositionEmbeddingGradient",
     "Quantize",
     "RMSNorm",
     "RMSNormGradient",
+    "RankPlace",
     "Receive",
     "Redistribution",
     "ReduceSum",

@@ -17,7 +17,7 @@ Size = Callable[[str], sympy.Expr]
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """Where a rank stands while an operation runs: for each axis the global size and the first local index.
 
     `member`: the rank's coordinates, of `degrees`; `step`: the turn of a loop, from 0. `order`: where ranks do not
@@ -87,7 +87,7 @@ class Operator:
         """Emit the backward of `op` in issue order; yield (index of the input, its gradient) contributions."""
         raise TypeError(f"{type(self).__name__} has no gradient")
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         """The operator's meaning on one rank's arrays."""
         raise TypeError(f"{type(self).__name__} has no numpy meaning")
 

@@ -13,7 +13,7 @@ import numpy as np
 import sympy
 
 from stagedb.expressions import symbol
-from stagedb.ir.operators._base import Array, Labels, Operator, Place, Size, arriving
+from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving
 from stagedb.ir.symbolic_graph import Template
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Attention(Operator):
         tracer.emit(name, AttentionGradient(self.masked), reads, *made, template=Template.INPUT_GRADIENT)
         yield from enumerate(made)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         q, k, v = self._operands(inputs)
         heads = q.shape[2]
         scores = _scores(q, _repeat(k, heads), place.indices("seq"))
@@ -118,7 +118,7 @@ class AttentionGradient(Attention):
     def flops(self, size: Size) -> sympy.Expr:
         return 10 * self._pairs(size)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         do, o, lse = inputs[0], inputs[-2], inputs[-1]
         q, k, v = self._operands(inputs[1:-2])
         heads, kv_heads, scale = q.shape[2], k.shape[2], 1 / np.sqrt(q.shape[-1])
@@ -174,19 +174,19 @@ class PartAttention(Attention):
         tracer.emit(name, operator, reads, *made, template=Template.INPUT_GRADIENT)
         yield from enumerate(made)
 
-    def rows(self, place: Place, length: int) -> slice:
+    def rows(self, place: RankPlace, length: int) -> slice:
         """This call's part of a rank's `length` of queries."""
         half = length // _parts(self.balanced)
         return slice(place.step * half, (place.step + 1) * half)
 
-    def keys(self, place: Place, length: int) -> Array:
+    def keys(self, place: RankPlace, length: int) -> Array:
         """Where the keys that it reads stand among the gathered ones, in the order of the sequence."""
         ranks, rank = place.degrees["cp"], place.member["cp"]
         chunk = rank if place.step == 0 else 2 * ranks - 1 - rank
         order = np.arange(length) if place.order is None else np.argsort(place.order)
         return np.asarray(order[: (chunk + 1) * length // (_parts(self.balanced) * ranks)])
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         q, k, v, *so_far = inputs
         rows, columns, heads = self.rows(place, q.shape[1]), self.keys(place, k.shape[1]), q.shape[2]
         scores = _scores(q[:, rows], _repeat(k[:, columns], heads), place.indices("seq")[rows])
@@ -206,7 +206,7 @@ class PartAttentionGradient(PartAttention):
     def flops(self, size: Size) -> sympy.Expr:
         return 10 * self._pairs(size)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         do, q, k, v, o, lse, *so_far = inputs
         rows, columns = self.rows(place, q.shape[1]), self.keys(place, k.shape[1])
         heads, kv_heads = q.shape[2], k.shape[2]
@@ -226,7 +226,7 @@ class PartAttentionGradient(PartAttention):
 class AdditiveMask(Operator):
     """The causal mask of this rank's queries as numbers to be added, which a kernel without a mask of its own reads."""
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         rows, columns = place.indices("seq")[:, None], place.indices("kseq")[None, :]
         return [np.where(columns <= rows, 0.0, -np.inf)]
 
@@ -245,7 +245,7 @@ class SplitHeads(Operator):
         tracer.emit(grad.name, PackHeads(), present, grad, template=Template.INPUT_GRADIENT)
         yield 0, grad
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return list(_unpack(inputs))
 
 
@@ -255,7 +255,7 @@ class PackHeads(Operator):
 
     kind: ClassVar[str] = "copy"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [_pack(*inputs)]
 
 
@@ -272,7 +272,7 @@ class RepeatHeads(Operator):
         tracer.emit(grad.name, FoldHeads(), (arriving(grads),), grad, template=Template.INPUT_GRADIENT)
         yield 0, grad
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [_repeat(inputs[0], place.lengths["heads"])]
 
 
@@ -282,7 +282,7 @@ class FoldHeads(Operator):
 
     kind: ClassVar[str] = "reduce"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [_fold(inputs[0], place.lengths["kv_heads"])]
 
 
@@ -300,7 +300,7 @@ class Softmax(Operator):
         tracer.emit(grad.name, SoftmaxGradient(), reads, grad, template=Template.INPUT_GRADIENT)
         yield 0, grad
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         scores = inputs[0] / np.sqrt(place.sizes["head_dim"])
         rows, columns = place.indices("seq")[:, None], place.indices("kseq")[None, :]
         scores = np.where(columns <= rows, scores, -np.inf)
@@ -314,7 +314,7 @@ class SoftmaxGradient(Operator):
 
     kind: ClassVar[str] = "softmax"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dp, p = inputs
         return [p * (dp - (dp * p).sum(axis=-1, keepdims=True)) / np.sqrt(place.sizes["head_dim"])]
 
@@ -336,7 +336,7 @@ class Rotary(Operator):
         tracer.emit(grad.name, operator, (arriving(grads),), grad, template=Template.INPUT_GRADIENT)
         yield 0, grad
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         x = inputs[0]
         half = x.shape[-1] // 2
         angles = place.indices("seq")[:, None] / 10000 ** (np.arange(half) / half)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import sympy
 
-from stagedb.ir.operators._base import Array, Labels, Operator, Place, Size, arriving
+from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving
 from stagedb.ir.operators.quantize import E4M3, E5M2, Quantize
 from stagedb.ir.symbolic_graph import Template
 
@@ -97,7 +97,7 @@ class Einsum(Operator):
             tracer.emit(dbias.name, ReduceSum(dbias.axes), (dy,), dbias, template=Template.WEIGHT_GRADIENT)
             yield 2, dbias
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         letters = {label: chr(ord("a") + i) for i, label in enumerate(dict.fromkeys(self.a + self.b + self.out))}
         spec = ["".join(letters[x] for x in labels) for labels in (self.a, self.b, self.out)]
         out = np.einsum(f"{spec[0]},{spec[1]}->{spec[2]}", inputs[0], inputs[1], optimize=True)
@@ -114,7 +114,7 @@ class ReduceSum(Operator):
 
     kind: ClassVar[str] = "reduce"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy = inputs[0]
         # A broadcast operand has the trailing axes of the value (bias) or lacks leading ones (positions).
         return [dy.sum(axis=tuple(range(dy.ndim - len(self.axes))))]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import Array, Operator, Place, arriving
+from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.operators.contraction import ReduceSum
 from stagedb.ir.symbolic_graph import Template
 
@@ -42,7 +42,7 @@ class Add(Operator):
             tracer.emit(grad.name, ReduceSum(tensor.axes), (dy,), grad, template=template)
             yield index, grad
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [sum(inputs[1:], inputs[0])]
 
 
@@ -55,7 +55,7 @@ class Cast(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, Cast(), (arriving(grads),), 0)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [inputs[0]]
 
 
@@ -100,7 +100,7 @@ class Activation(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, ActivationGradient(self.function), (arriving(grads), op.inputs[0]), 0)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [_activate(self.function, inputs[0])]
 
 
@@ -112,7 +112,7 @@ class ActivationGradient(Operator):
 
     kind: ClassVar[str] = "activation"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x = inputs
         return [dy * _slope(self.function, x)]
 
@@ -132,7 +132,7 @@ class Gate(Operator):
         tracer.emit(name, GateGradient(self.function), (dy, *op.inputs), *made, template=Template.INPUT_GRADIENT)
         yield from enumerate(made)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         gate, up = inputs if len(inputs) == 2 else (inputs[0][..., 0], inputs[0][..., 1])
         return [_activate(self.function, gate) * up]
 
@@ -145,7 +145,7 @@ class GateGradient(Operator):
 
     kind: ClassVar[str] = "activation"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy = inputs[0]
         packed = len(inputs) == 2
         gate, up = (inputs[1][..., 0], inputs[1][..., 1]) if packed else inputs[1:]
@@ -167,7 +167,7 @@ class Dropout(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, DropoutGradient(self.p), (arriving(grads), op.outputs[1]), 0)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         x = inputs[0]
         axes = [place.indices(axis) for axis in place.lengths][: x.ndim]
         place_of = sum(
@@ -186,7 +186,7 @@ class DropoutGradient(Operator):
 
     kind: ClassVar[str] = "dropout"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, mask = inputs
         return [dy * mask / (1 - self.p)]
 
@@ -209,7 +209,7 @@ class Multiply(Operator):
             tracer.emit(grad.name, operator, (dy, other), grad, template=template)
             yield index, grad
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         a, b = sorted(inputs, key=lambda x: -x.ndim)
         # A per-token scale has the leading axes, a per-channel weight the trailing ones.
         return [a * (b[..., None] if b.ndim == a.ndim - 1 and b.shape == a.shape[:-1] else b)]
@@ -224,7 +224,7 @@ class SumProduct(Operator):
 
     kind: ClassVar[str] = "reduce"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         product = inputs[0] * inputs[1]
         return [product.sum(axis=tuple(i for i, axis in enumerate(self.whole) if axis not in self.axes))]
 
@@ -238,7 +238,7 @@ class MeanSquare(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, MeanSquareGradient(), (arriving(grads), op.inputs[0]), 0)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [(inputs[0] ** 2).mean(axis=-1)]
 
 
@@ -248,7 +248,7 @@ class MeanSquareGradient(Operator):
 
     kind: ClassVar[str] = "norm"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x = inputs
         return [dy[..., None] * 2 * x / x.shape[-1]]
 
@@ -264,7 +264,7 @@ class Rsqrt(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, RsqrtGradient(), (arriving(grads), op.outputs[0]), 0)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [1 / np.sqrt(inputs[0] + self.eps)]
 
 
@@ -274,6 +274,6 @@ class RsqrtGradient(Operator):
 
     kind: ClassVar[str] = "norm"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, y = inputs
         return [-dy * y**3 / 2]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import Array, Operator, Place, arriving
+from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.symbolic_graph import Template
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Embedding(Operator):
         tracer.emit(grad.name, EmbeddingGradient(), reads, grad, template=Template.WEIGHT_GRADIENT)
         yield 1, grad
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         tokens, table = inputs
         local = tokens - place.starts.get("vocab", 0)
         here = (local >= 0) & (local < len(table))
@@ -42,7 +42,7 @@ class EmbeddingGradient(Operator):
 
     kind: ClassVar[str] = "embedding"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         tokens, dy = inputs
         rows = place.lengths["vocab"]
         local = tokens - place.starts.get("vocab", 0)
@@ -65,7 +65,7 @@ class PositionEmbedding(Operator):
         tracer.emit(grad.name, PositionEmbeddingGradient(), (arriving(grads),), grad, template=Template.WEIGHT_GRADIENT)
         yield 0, grad
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [inputs[0][place.indices("seq")]]
 
 
@@ -76,7 +76,7 @@ class PositionEmbeddingGradient(Operator):
     kind: ClassVar[str] = "embedding"
     linear: ClassVar[bool] = True
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy = inputs[0]
         grad = np.zeros((place.lengths["positions"], dy.shape[-1]), dy.dtype)
         grad[place.indices("seq")] = dy

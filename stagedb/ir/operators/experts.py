@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import Array, Operator, Place, arriving
+from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.symbolic_graph import Template
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TopK(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, TopKGradient(), (arriving(grads), op.outputs[1]))
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         (logits,) = inputs
         best = np.argsort(-logits, axis=-1, kind="stable")[..., : place.sizes["choices"]]
         return [np.take_along_axis(logits, best, axis=-1), best]
@@ -48,7 +48,7 @@ class TopKGradient(Operator):
 
     kind: ClassVar[str] = "topk"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, best = inputs
         grad = np.zeros((*dy.shape[:-1], place.sizes["experts"]), dy.dtype)
         np.put_along_axis(grad, best, dy, axis=-1)
@@ -64,7 +64,7 @@ class ChoiceSoftmax(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, ChoiceSoftmaxGradient(), (arriving(grads), op.outputs[0]))
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         weights = np.exp(inputs[0] - inputs[0].max(axis=-1, keepdims=True))
         return [weights / weights.sum(axis=-1, keepdims=True)]
 
@@ -75,7 +75,7 @@ class ChoiceSoftmaxGradient(Operator):
 
     kind: ClassVar[str] = "softmax"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, p = inputs
         return [p * (dy - (dy * p).sum(axis=-1, keepdims=True))]
 
@@ -86,7 +86,7 @@ class Route(Operator):
 
     kind: ClassVar[str] = "route"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         choices, experts = place.sizes["choices"], place.sizes["experts"]
         token = place.indices("batch")[:, None] * place.sizes["seq"] + place.indices("seq")
         turn = np.repeat(np.arange(experts), place.expert_load or 1)
@@ -99,14 +99,14 @@ class Route(Operator):
         return [order.reshape(expert.shape)]
 
 
-def _slots(place: Place, order: Array) -> tuple[Array, Array, Array]:
+def _slots(place: RankPlace, order: Array) -> tuple[Array, Array, Array]:
     """Expert, slot, and whether there is such a slot: what finds none is dropped."""
     experts = place.sizes["experts"]
     expert, slot = order % experts, order // experts
     return expert, np.minimum(slot, place.lengths["slots"] - 1), slot < place.lengths["slots"]
 
 
-def _dealt(place: Place, values: Array, order: Array) -> Array:
+def _dealt(place: RankPlace, values: Array, order: Array) -> Array:
     """Values (batch, seq, choices, hidden) in the slots of their experts; empty slots have zeros."""
     expert, slot, kept = _slots(place, order)
     out = np.zeros((place.sizes["experts"], place.lengths["slots"], values.shape[-1]), values.dtype)
@@ -114,7 +114,7 @@ def _dealt(place: Place, values: Array, order: Array) -> Array:
     return out
 
 
-def _returned(place: Place, values: Array, order: Array) -> Array:
+def _returned(place: RankPlace, values: Array, order: Array) -> Array:
     """The value of each choice out of its expert's slot; zeros for one that was dropped."""
     expert, slot, kept = _slots(place, order)
     return np.asarray(values[expert, slot] * kept[..., None])
@@ -134,7 +134,7 @@ class Dispatch(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, DispatchGradient(), (arriving(grads), op.inputs[1]))
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         x, order = inputs
         return [_dealt(place, np.broadcast_to(x[..., None, :], (*order.shape, x.shape[-1])), order)]
 
@@ -146,7 +146,7 @@ class DispatchGradient(Operator):
     kind: ClassVar[str] = "permute"
     deals: ClassVar[bool] = True
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, order = inputs
         return [_returned(place, dy, order).sum(axis=-2)]
 
@@ -161,7 +161,7 @@ class Combine(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, CombineGradient(), (arriving(grads), op.inputs[1]))
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [_returned(place, inputs[0], inputs[1])]
 
 
@@ -172,7 +172,7 @@ class CombineGradient(Operator):
     kind: ClassVar[str] = "permute"
     deals: ClassVar[bool] = True
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [_dealt(place, inputs[0], inputs[1])]
 
 
@@ -189,7 +189,7 @@ class WeightedSum(Operator):
         tracer.emit(name, WeightedSumGradient(), reads, *made, template=Template.INPUT_GRADIENT)
         yield from enumerate(made)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         values, weights = inputs
         return [(values * weights[..., None]).sum(axis=-2)]
 
@@ -200,6 +200,6 @@ class WeightedSumGradient(Operator):
 
     kind: ClassVar[str] = "elementwise"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, values, weights = inputs
         return [dy[..., None, :] * weights[..., None], (dy[..., None, :] * values).sum(axis=-1)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from stagedb.ir.operators._base import Array, Operator, Place, arriving
+from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.symbolic_graph import Template
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class CrossEntropy(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield from _logits_gradient(tracer, op, arriving(grads), op.outputs[1], 0)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         logits, labels = inputs
         shifted = logits - logits.max(axis=-1, keepdims=True)
         logp = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
@@ -51,7 +51,7 @@ class MaxOverVocabulary(Operator):
     kind: ClassVar[str] = "loss"
     reduction: ClassVar[Literal["sum", "max"]] = "max"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [inputs[0].max(axis=-1)]
 
 
@@ -64,7 +64,7 @@ class Shift(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, arriving(grads)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [inputs[0] - inputs[1][..., None]]
 
 
@@ -74,7 +74,7 @@ class SumExp(Operator):
 
     kind: ClassVar[str] = "loss"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [np.exp(inputs[0]).sum(axis=-1)]
 
 
@@ -88,7 +88,7 @@ class LogSoftmax(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, arriving(grads)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [inputs[0] - np.log(inputs[1])[..., None]]
 
 
@@ -101,7 +101,7 @@ class PickLabel(Operator):
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield from _logits_gradient(tracer, op, arriving(grads), op.inputs[0], 0)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         logp, labels = inputs
         local = labels - place.starts.get("vocab", 0)
         here = (local >= 0) & (local < logp.shape[-1])
@@ -115,7 +115,7 @@ class CrossEntropyGradient(Operator):
 
     kind: ClassVar[str] = "loss"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dnll, logp, labels = inputs
         onehot = labels[..., None] == place.indices("vocab")
         return [(np.exp(logp) - onehot) * dnll[..., None]]
@@ -132,7 +132,7 @@ class TokenMean(Operator):
         tracer.emit(grad.name, TokenMeanGradient(), (arriving(grads),), grad, template=Template.INPUT_GRADIENT)
         yield 0, grad
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [np.asarray(inputs[0].sum() / (place.sizes["batch"] * place.sizes["seq"]))]
 
 
@@ -142,6 +142,6 @@ class TokenMeanGradient(Operator):
 
     kind: ClassVar[str] = "loss"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         tokens = place.sizes["batch"] * place.sizes["seq"]
         return [np.full((place.lengths["batch"], place.lengths["seq"]), inputs[0] / tokens)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import Array, Operator, Place, arriving
+from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.symbolic_graph import Template
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class RMSNorm(Operator):
         yield 0, dx
         yield 1, dw
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         x, weight = inputs
         rstd = 1 / np.sqrt((x**2).mean(axis=-1) + self.eps)
         return [x * rstd[..., None] * weight, rstd]
@@ -45,7 +45,7 @@ class RMSNormGradient(Operator):
 
     kind: ClassVar[str] = "norm"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x, weight, rstd = inputs
         normal = x * rstd[..., None]
         scaled = dy * weight
@@ -75,7 +75,7 @@ class LayerNorm(Operator):
         yield 1, dw
         yield 2, db
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         x, weight, bias = inputs
         mean = x.mean(axis=-1)
         rstd = 1 / np.sqrt(x.var(axis=-1) + self.eps)
@@ -88,7 +88,7 @@ class LayerNormGradient(Operator):
 
     kind: ClassVar[str] = "norm"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x, weight, mean, rstd = inputs
         normal = (x - mean[..., None]) * rstd[..., None]
         scaled = dy * weight

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from stagedb.ir.operators._base import Array, Operator, Place, arriving
+from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -27,5 +27,5 @@ class Quantize(Operator):
     ) -> Iterator[tuple[int, "Tensor"]]:
         yield 0, arriving(grads)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [inputs[0]]

@@ -17,7 +17,7 @@ import numpy as np
 import sympy
 
 from stagedb.expressions import symbol
-from stagedb.ir.operators._base import Array, Operator, Place, Size, arriving
+from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving
 from stagedb.ir.operators.attention import _fold, _repeat
 from stagedb.ir.symbolic_graph import Template
 
@@ -71,7 +71,7 @@ class PackKeys(Operator):
 
     kind: ClassVar[str] = "copy"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [np.stack(inputs, axis=3)]
 
 
@@ -81,7 +81,7 @@ class UnpackGradients(Operator):
 
     kind: ClassVar[str] = "cast"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dq, dkv = inputs
         return [dq, dkv[:, :, :, 0], dkv[:, :, :, 1]]
 
@@ -95,7 +95,7 @@ class UnpackKeys(Operator):
     def present(self) -> sympy.Expr | None:
         return sympy.Integer(0)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         (dkv,) = inputs
         return [dkv[:, :, :, 0], dkv[:, :, :, 1]]
 
@@ -109,7 +109,7 @@ class AddCome(Operator):
 
     kind: ClassVar[str] = "elementwise"
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         there = [x for x in inputs if x.size]
         return [np.sum(there, axis=0) if there else inputs[0]]
 
@@ -154,11 +154,11 @@ class RingStep(Operator):
         batch, heads, _, queries, keys, head_dim = self.dims(size)
         return 2 * self.matmuls * batch * heads * queries * keys * head_dim
 
-    def apart(self, place: Place) -> int:
+    def apart(self, place: RankPlace) -> int:
         """How many ranks back the keys of this turn come from."""
         return place.degrees[self.axis] - 1 - place.step if self.back else place.step
 
-    def parts(self, place: Place, length: int) -> tuple[slice, slice]:
+    def parts(self, place: RankPlace, length: int) -> tuple[slice, slice]:
         """The queries and the keys of one rank's `length` that this turn computes."""
         if self.apart(place) == 0 or not self.balanced:
             return slice(None), slice(None)
@@ -166,7 +166,7 @@ class RingStep(Operator):
         earlier = self.apart(place) <= place.member[self.axis]
         return (slice(None), slice(half)) if earlier else (slice(half, None), slice(None))
 
-    def keys(self, place: Place, first: Array, came: Array | None, length: int) -> tuple[Array, Array]:
+    def keys(self, place: RankPlace, first: Array, came: Array | None, length: int) -> tuple[Array, Array]:
         """k and v of this turn."""
         held = first if came is None else came
         if self.gathered:
@@ -175,7 +175,7 @@ class RingStep(Operator):
             held = first[:, at : at + length]
         return held[:, :, :, 0], held[:, :, :, 1]
 
-    def scores(self, place: Place, q: Array, k: Array) -> Array:
+    def scores(self, place: RankPlace, q: Array, k: Array) -> Array:
         """Scaled scores; causal inside the rank's own part."""
         scores = np.einsum("bqhd,bkhd->bhqk", q, _repeat(k, q.shape[2])) / np.sqrt(q.shape[-1])
         if self.apart(place) == 0:
@@ -183,7 +183,7 @@ class RingStep(Operator):
             scores = np.where(rows[None, :] <= rows[:, None], scores, -np.inf)
         return np.asarray(scores)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         q, first, *came, out, lse = inputs
         k, v = self.keys(place, first, came[0] if came and place.step else None, q.shape[1])
         rows, columns = self.parts(place, q.shape[1])
@@ -212,7 +212,7 @@ class RingStepGradient(RingStep):
 
     matmuls: ClassVar[int] = 5
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dkv_came = inputs[-1] if self.adds else np.empty(0)
         do, q, first, *came, o, lse, _, dq_sum = inputs[:-1] if self.adds else inputs
         length, kv_heads, whole = q.shape[1], first.shape[2], q
@@ -249,5 +249,5 @@ class Contiguous(Operator):
     ) -> Iterator[tuple[int, "Tensor"]]:
         yield 0, arriving(grads)
 
-    def run(self, place: Place, inputs: list[Array]) -> list[Array]:
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return inputs
