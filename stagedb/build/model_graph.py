@@ -5,8 +5,6 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 
-import sympy
-
 from stagedb.build.assembly import assemble
 from stagedb.build.block import BlockPlan, LaidOut, lay_out
 from stagedb.build.costs import Sizes
@@ -16,7 +14,7 @@ from stagedb.build.recomputation import RecomputedPart
 from stagedb.build.strategy_support import check_named, tied_alike
 from stagedb.build.zero_buckets import habits
 from stagedb.errors import UsageError
-from stagedb.expressions import symbol
+from stagedb.expressions import ceiling, number, product, symbol
 from stagedb.frameworks import Framework
 from stagedb.ir.collective_matcher import Matching, wanted
 from stagedb.ir.operators import Operator, PartAttention, Passing, Redistribution, RingAttention
@@ -68,8 +66,8 @@ def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
     vocabulary = symbol("V")
     if framework.vocabulary_multiple is not None:
         multiple = framework.vocabulary_multiple * symbol("tp")
-        vocabulary = multiple * sympy.ceiling(vocabulary / multiple)
-    parts = sympy.Mul(*map(symbol, slot_axes(options)))
+        vocabulary = multiple * ceiling(vocabulary / multiple)
+    parts = product(map(symbol, slot_axes(options)))
     routed = symbol("B") * symbol("S") * symbol("K") * symbol("capacity")
     most = symbol("load_most") / symbol("load_all")
     return Sizes(
@@ -83,8 +81,8 @@ def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
             "packed": symbol("A") / symbol("KV") + 2,
             "head_dim": symbol("D"),
             "ffn": symbol("F"),
-            "two": sympy.Integer(2),
-            "state": sympy.Integer(3),
+            "two": number(2),
+            "state": number(3),
             "vocab": vocabulary,
             "positions": symbol("P"),
             "experts": symbol("E"),
@@ -93,7 +91,7 @@ def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
             "shared_ffn": symbol("FS"),
             # Each rank deals its own tokens, so that what it rounds up is its own share of an expert's slots. Every
             # expert has as many as the one that is chosen most; `Sizes` knows how many of them are filled.
-            "slots": parts * sympy.ceiling(routed * most / (symbol("per") * parts)),
+            "slots": parts * ceiling(routed * most / (symbol("per") * parts)),
             "own_tokens": symbol("B") * symbol("S") / (symbol("dp") * symbol("cp")),
         },
         frozenset({"kv_heads"}),
