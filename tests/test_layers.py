@@ -1,7 +1,9 @@
 """What the code may import and call: read from its syntax trees, so that a breach is found without running it."""
 
 import ast
-from collections.abc import Iterator
+import graphlib
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,74 @@ def test_a_breach_is_found() -> None:
 )
 def test_a_danger_is_found(line: str) -> None:
     assert dangers(line)
+
+
+LINES_OF_A_FILE = 400
+LINES_OF_A_FUNCTION = 60
+LONG = re.compile(r"^Long because .+\.$", re.MULTILINE)
+"""The sentence in a file's docstring that gives the reason for its length."""
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def too_long(source: str) -> list[str]:
+    """A file over 400 lines whose docstring gives no reason, and functions over 60 lines."""
+    tree = ast.parse(source)
+    found = []
+    lines = len(source.splitlines())
+    if lines > LINES_OF_A_FILE and not LONG.search(ast.get_docstring(tree) or ""):
+        found.append(f"{lines} lines, and no sentence 'Long because …' in the docstring")
+    for each in functions(tree):
+        length = (each.end_lineno or each.lineno) - each.lineno + 1
+        if length > LINES_OF_A_FUNCTION:
+            found.append(f"{each.lineno}: {each.name} has {length} lines")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_are_short(path: Path) -> None:
+    assert too_long(path.read_text(encoding="utf-8")) == []
+
+
+def test_what_is_too_long_is_found() -> None:
+    assert too_long("def f():\n" + "    pass\n" * 60)
+    assert not too_long("def f():\n" + "    pass\n" * 59)
+    assert too_long("x = 1\n" * 401)
+    assert not too_long('"""A table.\n\nLong because a table is.\n"""\n' + "x = 1\n" * 400)
+
+
+def test_no_class_has_the_name_of_another() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def cycle(imported: Mapping[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle; empty where none do."""
+    order = graphlib.TopologicalSorter(imported)
+    try:
+        order.prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports when a module is loaded; one inside a function or for type checkers alone may close a circle."""
+    modules = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in FILES}
+    imported: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        names = (
+            name
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            for _, full in imports(node if isinstance(node, ast.Import | ast.ImportFrom) else ast.Pass())
+            for name in (full, full.rpartition(".")[0])
+        )
+        imported[module.removesuffix(".__init__")] = {name for name in names if name in modules}
+    assert cycle(imported) == []
+    assert cycle({"a": {"b"}, "b": {"a"}})

@@ -89,6 +89,11 @@ def profile(
             typer.echo(line)  # a result, which --quiet leaves
         else:
             common.note(line)
+    _write(found, chosen, printed, output, common)
+
+
+def _write(found: "Profile", chosen: ProfileRows, printed: bool, output: Output, common: Common) -> None:
+    """The chosen tables, shortened where they are printed."""
     if chosen in (ProfileRows.LANES, ProfileRows.ALL):
         _title(chosen, "where the step of each rank goes: ms, and percent of the step")
         output.write(*(_shown_lanes(found) if printed else (found.lanes.columns, found.lanes.rows)))

@@ -2,9 +2,10 @@
 
 import shutil
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -76,20 +77,8 @@ def timeline(
         for option, given in (("--out", out is not None), ("--granularity", granularity is not None)):
             if given:
                 raise UsageError(f"{option} is for --format perfetto: the text chart is printed as it is")
-        terminal = sys.stdout.isatty()
-        columns = width or (shutil.get_terminal_size().columns if terminal else 120)
-        with connect(common.store) as db:
-            text = db.chart(
-                target,
-                model=model,
-                profile=profile,
-                **timing.words(),
-                width=columns,
-                only=only,
-                color=terminal,
-                **said,
-            )
-        typer.echo(text, nl=False, color=terminal)
+        asked = {"model": model, "profile": profile, "only": only, **timing.words(), **said}
+        _print_chart(target, width, asked, common)
         return
     if width is not None:
         raise UsageError("--width is for --format text")
@@ -112,6 +101,17 @@ def timeline(
         f"{done.path}: {_said(done)}, {count(done.slices, 'slice')}, {count(done.flows, 'message')}, "
         f"{size(done.bytes)}; open it in https://ui.perfetto.dev"
     )
+
+
+def _print_chart(target: str | None, width: int | None, asked: Mapping[str, Any], common: Common) -> None:
+    """The Gantt chart, as wide as the terminal where no width is given."""
+    from stagedb.api import connect
+
+    terminal = sys.stdout.isatty()
+    columns = width or (shutil.get_terminal_size().columns if terminal else 120)
+    with connect(common.store) as db:
+        text = db.chart(target, width=columns, color=terminal, **asked)
+    typer.echo(text, nl=False, color=terminal)
 
 
 @option_groups

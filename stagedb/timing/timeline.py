@@ -164,11 +164,7 @@ def _run(network: Network, source: Ints, target: Ints, length: Ints, slots: Ints
     At every moment first all ends that ends then, and what needs no slot begins; when nothing moves any more, every
     idle slot takes the earliest issued node that is ready.
     """
-    before, after = network.event[source], network.event[target]
-    by_source = np.argsort(before, kind="stable")
-    children = after[by_source].tolist()
-    firsts = np.searchsorted(before[by_source], np.arange(network.events + 1)).tolist()
-    waiting = np.bincount(after, minlength=network.events).tolist()
+    children, firsts, waiting = _followers(network, source, target)
     took, slot = length.tolist(), slots.tolist()
     count = network.events
     ready: list[list[int]] = [[] for _ in network.lanes]
@@ -220,6 +216,15 @@ def _run(network: Network, source: Ints, target: Ints, length: Ints, slots: Ints
     if len(begun) < count:
         raise StagedbError(_stuck(network, source, target, np.array(begun, np.int64)))
     return np.array(begun, np.int64)
+
+
+def _followers(network: Network, source: Ints, target: Ints) -> tuple[list[int], list[int], list[int]]:
+    """The events that wait for event e are `children[firsts[e]:firsts[e + 1]]`; `waiting[e]`: for how many e waits."""
+    before, after = network.event[source], network.event[target]
+    by_source = np.argsort(before, kind="stable")
+    firsts = np.searchsorted(before[by_source], np.arange(network.events + 1))
+    waiting = np.bincount(after, minlength=network.events)
+    return after[by_source].tolist(), firsts.tolist(), waiting.tolist()
 
 
 def _stuck(network: Network, source: Ints, target: Ints, begun: Ints) -> str:
