@@ -109,12 +109,16 @@ class Memory:
 
 def run(engine: Engine, memory: Memory, *arguments: str) -> float:
     """Seconds that a command takes. Ends the benchmark where one fails."""
-    environment = {**os.environ, **engine.environment}
+    return ran(engine, memory, ROOT, *arguments)[0]
+
+
+def ran(engine: Engine, memory: Memory, directory: Path, *arguments: str) -> tuple[float, str]:
+    """Seconds that a command takes in a directory, and what it prints. Ends the benchmark where one fails."""
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "stagedb", *arguments],
-        cwd=ROOT,
-        env=environment,
+        cwd=directory,
+        env={**os.environ, **engine.environment, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -124,7 +128,7 @@ def run(engine: Engine, memory: Memory, *arguments: str) -> float:
     seconds = time.perf_counter() - began
     if process.returncode:
         sys.exit(f"stagedb {' '.join(arguments)} failed on {engine.name}:\n{output}")
-    return seconds
+    return seconds, output
 
 
 def cypher_seconds(engine: Engine, case: Case) -> float:

@@ -20,9 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from scripts._bench import ROOT, Engine, Memory, embedded, machine, neo4j
+from scripts._bench import ROOT, Engine, Memory, embedded, machine, neo4j, ran
 
 PALM = ("--model", "palm-540b", "--tp", "8", "--pp", "16", "--micro-batch-size", "4")
 LLAMA = ("--model", "llama3-70b", "--dp", "2", "--tp", "8", "--pp", "2", "--global-batch-size", "256")
@@ -58,20 +56,7 @@ class Bench:
         """Run a command; ends the benchmark where one fails."""
         memory = Memory()
         settle()
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "stagedb", *words, "-v"],
-            cwd=self.scratch,
-            env={**os.environ, **engine.environment, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        with memory.watched(psutil.Process(process.pid), engine.process):
-            output, _ = process.communicate()
-        seconds = time.perf_counter() - began
-        if process.returncode:
-            sys.exit(f"stagedb {' '.join(words)} failed on {engine.name}:\n{output}")
+        seconds, output = ran(engine, memory, self.scratch, *words, "-v")
         return Ran(seconds, {name: float(value) for value, name in STAGE.findall(output)}, dict(memory.largest))
 
     def floor(self, classes: Sequence[Mapping[str, int]]) -> float:

@@ -16,7 +16,7 @@ LAYERS = (
 )
 """Each package may import those before it."""
 
-FREE = {"atomic_files", "errors", "faults"}
+FREE = {"atomic_files", "errors", "faults", "lazy_names"}
 """Modules that every package may import."""
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2"))

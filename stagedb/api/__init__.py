@@ -9,8 +9,9 @@ The command line is a thin skin over this package; it stands above all others bu
         print(db.query("bytes_by_axis").to_pandas())
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stagedb.lazy_names import lazily
 
 if TYPE_CHECKING:
     from stagedb.api.client import Stagedb, connect, model, models
@@ -88,10 +89,5 @@ _MODULES = {
     "plan_keywords": ("GraphWords", "PlanWords"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load on first use: what works on files needs neither models nor the database's driver, which take most time."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# What works on files needs neither models nor the database's driver, which take most time.
+__getattr__ = lazily(__name__, _MODULES)

@@ -1,8 +1,9 @@
 """How a model is spread over ranks: options that shape its graph, the plan of degrees and batches, the mesh and its
 communicator groups."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stagedb.lazy_names import lazily
 
 if TYPE_CHECKING:
     from stagedb.plans.dtypes import WIDTHS, Dtypes
@@ -38,10 +39,5 @@ _MODULES = {
     "written_words": ("WORDS", "option", "read_plan_file", "typed_words"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load on first use: the command line reads the words of a plan and needs nothing else of this package."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# The command line reads the words of a plan and needs nothing else of this package.
+__getattr__ = lazily(__name__, _MODULES)

@@ -7,8 +7,9 @@ both into one file, from which `unpack_traces` writes the same.
 `read_trace` reads one file back.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stagedb.lazy_names import lazily
 
 if TYPE_CHECKING:
     from stagedb.traces.exporting import export
@@ -37,10 +38,5 @@ _MODULES = {
     "set_validation": ("Report", "validate_traces"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load on first use: the processes that write traces need little of this, and start six times as fast."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# The processes that write traces need little of this, and start six times as fast.
+__getattr__ = lazily(__name__, _MODULES)

@@ -1,0 +1,20 @@
+"""Public names of a package that are imported on first use: most commands need few of them."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package whose modules define these names.
+
+    Raises AttributeError for any other name, as Python does.
+    """
+
+    def get(name: str) -> Any:
+        for module, names in modules.items():
+            if name in names:
+                return getattr(importlib.import_module(f"{package}.{module}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get
