@@ -66,11 +66,11 @@ def test_an_export_to_a_system_that_is_too_small_changes_nothing(run: Run, tiny:
     assert not (tmp_path / "out").exists()
     assert json.loads(run("ls", "-f", "json").out) == []
     missing = run("export", "--model", tiny, "--ranks", "4", "--system", "missing.yaml")
-    assert (missing.status, "missing.yaml cannot be read" in missing.err) == (2, True)
+    assert (missing.status, "cannot read the system missing.yaml" in missing.err) == (2, True)
 
 
 def test_measured_durations_come_from_tables_and_traces(tmp_path: Path) -> None:
     (tmp_path / "run.csv").write_text("kind,duration_us\nmatmul,5\n", encoding="utf-8")
     assert api.durations(tmp_path / "run.csv").rows[0].ns == 5000
-    with pytest.raises(UsageError, match=r"come as .csv or .parquet, or as Chakra traces"):
+    with pytest.raises(UsageError, match=r"are read from .csv or .parquet files, or as Chakra traces"):
         api.durations(tmp_path / "run.xlsx")

@@ -58,7 +58,7 @@ def test_the_members_of_an_even_group_are_the_product_of_its_spans(sizes: list[i
 
 @pytest.mark.parametrize("ranks", [(), (1, 0), (1, 1), (-1, 2)])
 def test_what_is_no_group_is_refused(ranks: tuple[int, ...]) -> None:
-    with pytest.raises(UsageError, match="ascending"):
+    with pytest.raises(UsageError, match="must ascend"):
         place(ranks, (8,))
 
 
@@ -67,7 +67,7 @@ def test_a_rank_without_a_place_is_refused() -> None:
         place((0, 16), (8, 2))
     with pytest.raises(UsageError, match="no place for rank 16"):
         crossed(16, 0, (8, 2))
-    with pytest.raises(UsageError, match="rank 3 sends to rank 3"):
+    with pytest.raises(UsageError, match="rank 3 sends a message to rank 3"):
         crossed(3, 3, (8, 2))
 
 

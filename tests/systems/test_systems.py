@@ -101,7 +101,7 @@ WRONG = {
     "a quoted number": ("launch: 500", "launch: '500'", 10, "accelerator.launch is '500'"),
     "not a number": ("launch: 500", "launch: .nan", 10, "accelerator.launch is '.nan'"),
     "a huge number": ("launch: 500", "launch: 1e999999999", 10, "accelerator.launch is '1e999999999'"),
-    "too many digits": ("launch: 500", "launch: 1.00000000000000001", 10, "more digits than"),
+    "too many digits": ("launch: 500", "launch: 1.00000000000000001", 10, "at most 15 digits"),
     "an infinite launch": ("launch: 500", "launch: .inf", 10, "accelerator.launch is '.inf': it takes a number of ns"),
     "a list for a number": ("launch: 500", "launch: [1]", 10, "accelerator.launch is a list"),
     "a text that is a number": ("name: chip", "name: 5", 5, "accelerator.name is '5'"),
@@ -118,7 +118,7 @@ WRONG = {
     "an inner size left open": ("size: 4", "size: null", 15, r"network\[0\].size is nothing.*outermost"),
     "no place": ("size: 4", "size: 0", 15, r"network\[0\].size is '0': it takes a whole number"),
     "half a place": ("size: 4", "size: 4.5", 15, r"network\[0\].size is '4.5'"),
-    "a name twice": ("name: outside", "name: inside", 19, "as another dimension's is"),
+    "a name twice": ("name: outside", "name: inside", 19, "another dimension has that name"),
     "unknown streams": ("streams: one", "streams: two", 24, "overlap.streams is 'two': it takes one of axis, one"),
     "an unknown order": (
         "compute: exclusive",
@@ -126,7 +126,7 @@ WRONG = {
         25,
         "overlap.compute is 'alone': it takes one of in-order",
     ),
-    "a key twice": ("overlap:", "name: again\noverlap:", 23, "name is there twice"),
+    "a key twice": ("overlap:", "name: again\noverlap:", 23, "name appears twice"),
     "an efficiency above 1": ("[1e12, 0.8]", "[1e12, 1.8]", 12, r"matmul\[1\]\[1\] is '1.8': it takes an efficiency"),
     "half a point": ("[1e12, 0.8]", "[1e12]", 12, r"matmul\[1\] has 1 numbers"),
     "sizes that fall": ("[1e12, 0.8]", "[1e8, 0.8]", 12, "matmul: the sizes do not grow"),
@@ -151,7 +151,7 @@ def test_what_is_no_system_is_refused_where_it_stands(tmp_path: Path, case: str)
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"unknown system 'h10' .did you mean h100.*stagedb systems"):
         load_system("h10")
-    with pytest.raises(UsageError, match=r"missing.yaml cannot be read: No such file.*--system"):
+    with pytest.raises(UsageError, match=r"cannot read the system missing.yaml: No such file.*--system"):
         load_system("missing.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"name: \xff")
     with pytest.raises(UsageError, match="not UTF-8"):
