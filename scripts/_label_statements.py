@@ -52,7 +52,7 @@ def statements() -> Iterator[tuple[str, str]]:
             "claim_parent": "" if parent is None else _CLAIM_PARENT.format(label=parent, low=parent.lower()),
             "claim_of": "" if parent is None else "\nMERGE (n)-[:OF]->(of)",
             "with_of": "" if parent is None else ", of",
-            "parent_note": "" if parent is None else f" No row if its {parent.lower()} does not exist or is being deleted.",
+            "parent_note": "" if parent is None else f" No row if its {parent.lower()} is gone or being deleted.",
             "finish_note": "" if parent is None else f", or its {parent.lower()} is gone or being deleted",
             "finish_parent": "" if parent is None else f"\nMATCH (n)-[:OF]->(:{parent} {{state: 'ready'}})",
         }

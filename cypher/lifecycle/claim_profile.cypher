@@ -1,5 +1,5 @@
 // Begin to build a profile, or take over from a builder that died. The first SET takes the write lock, so that
-// the second of two simultaneous claims sees the result of the first one. No row if its instance does not exist or is being deleted.
+// the second of two simultaneous claims sees the result of the first one. No row if its instance is gone or being deleted.
 //
 // mode: writes
 // param id: string — the profile's id
