@@ -1,6 +1,6 @@
-"""The verbs of stagedb as typed Python: models, build, instantiate, export, profile, query, and what the store holds.
+"""The verbs of stagedb as typed Python: models, build, instantiate, export, profile, query, and the store's content.
 
-The command line is a thin skin over this package; it stands above all others but that one.
+The command line is a thin layer over this package, and the only package above it.
 
     import stagedb
 
@@ -90,7 +90,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load on first use: what works on files needs neither models nor the database's driver, which take most time."""
+    """Load on first use: verbs on files need neither models nor the database's driver, which take long to import."""
     for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{module}"), name)

@@ -1,5 +1,5 @@
-"""How a model is spread over ranks: options that shape its graph, the plan of degrees and batches, the mesh and its
-communicator groups."""
+"""How a model is spread over ranks: the options that shape its graph, the plan with degrees and batches, the mesh and
+its communicator groups."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load on first use: the command line reads the words of a plan and needs nothing else of this package."""
+    """Load on first use: the command line reads the words of a plan, and needs nothing else from this package."""
     for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{module}"), name)

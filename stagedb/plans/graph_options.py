@@ -1,4 +1,4 @@
-"""The choices that change a graph's structure. Degrees, sizes, batches and dtypes do not: they stay symbols."""
+"""The choices that change the structure of a graph. Degrees, sizes, batches and dtypes remain symbols."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ SHARDED: Mapping[int, str] = {1: "the optimizer", 2: "gradients too", 3: "everyt
 
 @dataclass(frozen=True)
 class GraphOptions(GraphAspects):
-    """What, beside the model, makes a symbolic graph. `stagedb.plans.aspects` says what each word means.
+    """The choices that make a symbolic graph from a model. `stagedb.plans.aspects` explains each word.
 
-    Raises UsageError for values that no graph could have together.
+    Raises UsageError for values that no graph can combine.
     """
 
     def __post_init__(self) -> None:
-        # The same rules said in other words are the same graph.
+        # The same rules in another notation make the same graph.
         object.__setattr__(self, "strategy", canonical_strategy(self.strategy))
         find_framework(self.recipe)
         for word in GRAPH_WORDS.values():
@@ -75,7 +75,7 @@ class GraphOptions(GraphAspects):
                 f"--cp-kind {either(kinds)}"
             )
         if kind == "none":
-            return  # the plan has still to say which
+            return  # the plan sets it later
         free = kind in RINGS or self.calls_by_part
         if self.cp_chunks == "none":
             object.__setattr__(self, "cp_chunks", "balanced" if free else "contiguous")
@@ -105,16 +105,15 @@ class GraphOptions(GraphAspects):
             )
         if self.recompute == "none":
             object.__setattr__(self, "early_stop", None)  # there is nothing to stop
-        # The same operators said in another order are the same graph.
+        # The order of the operators does not change the graph.
         object.__setattr__(self, "recompute_operators", tuple(sorted(set(self.recompute_operators))))
         if self.recompute == "operators" and not self.recompute_operators:
             raise UsageError(
-                "which operators are to be recomputed is not said: --recompute operators needs --recompute-operators, "
-                "such as attn_norm,ffn.gate"
+                "--recompute operators needs the names: add --recompute-operators, such as attn_norm,ffn.gate"
             )
         if self.recompute_operators and self.recompute != "operators":
             raise UsageError(
-                f"--recompute {self.recompute} says what is recomputed: --recompute-operators needs "
+                f"--recompute {self.recompute} already names what is recomputed: --recompute-operators needs "
                 "--recompute operators"
             )
 
@@ -128,15 +127,15 @@ class GraphOptions(GraphAspects):
             )
         if self.reshard is not None and self.zero != 3:
             raise UsageError(
-                f"only zero 3 gives parameters back after the forward: --{'' if self.reshard else 'no-'}reshard needs "
+                f"only zero 3 frees parameters after the forward: --{'' if self.reshard else 'no-'}reshard needs "
                 f"--zero 3, not {self.zero}"
             )
         if not self.ep_sync and self.zero:
             raise UsageError(f"zero {self.zero} shares gradients over all of dp: --no-ep-sync needs --zero 0")
         if not self.ep_sync and self.strategy:
             raise UsageError(
-                "a strategy has gradients that are reduced over dp or cp alone, which hold the ranks of ep: leave "
-                "--no-ep-sync out, or --strategy"
+                "a strategy has gradients that are reduced only over dp or cp, whose ranks include those of ep: leave "
+                "--no-ep-sync or --strategy out"
             )
         if self.grad_sync and self.zero == 1:
             raise UsageError(
@@ -148,17 +147,17 @@ class GraphOptions(GraphAspects):
             return
         if not self.framework.scatter_gather:
             raise UsageError(
-                f"scattered messages between stages are {titles_with(lambda other: other.scatter_gather)}'s: "
+                f"only {titles_with(lambda other: other.scatter_gather)} scatters messages between stages: "
                 f"--scatter-gather needs {recipes_with(lambda other: other.scatter_gather)}, or leave it out"
             )
         between = parse_strategy(self.strategy).regions.get("between", {}) if self.strategy else {}
         if self.sp or any("tp" in over for over in between.values()):
             raise UsageError(
-                f"with {'sp' if self.sp else 'this strategy'} each rank of tp has only its part of what goes to the "
+                f"with {'sp' if self.sp else 'this strategy'} each rank of tp only has its part of the tensor for the "
                 f"next stage: take {'--no-sp' if self.sp else 'a strategy that leaves tp out between regions'}, "
                 "or leave --scatter-gather out"
             )
 
     def to_dict(self) -> dict[str, object]:
-        """The options as plain values, for digests and for the store, without what `UNSAID` has."""
+        """The options as plain values, for digests and for the store, without those that have the values of `LATER`."""
         return plain_words(GRAPH_WORDS, self)

@@ -71,7 +71,7 @@ def test_coverage_is_of_operators_and_of_modelled_time() -> None:
 
 
 WRONG = {
-    "an unknown column": ("kind,flop,duration_ns\nm,1,1\n", "run.csv: unknown column 'flop'; a table may have name, kind"),
+    "an unknown column": ("kind,flop,duration_ns\nm,1,1\n", "unknown column 'flop'; a table may have name, kind"),
     "no duration": ("kind,flops\nm,1\n", "run.csv has no duration: give exactly one of duration_ns, duration_us"),
     "two durations": ("kind,duration_ns,duration_us\nm,1,1\n", "run.csv has duration_ns and duration_us"),
     "nothing to match": ("duration_ns\n1\n", "does not name what its rows measure"),
