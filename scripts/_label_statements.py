@@ -1,4 +1,4 @@
-"""Writes the statements of cypher/lifecycle: those that differ by a label alone, from the schema's table.
+"""Writes the statements of cypher/lifecycle, which differ only by a label, from the schema's table.
 
 They are files like all others: read, linted and planned. `--check` compares them with the table.
 """

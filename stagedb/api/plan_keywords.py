@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 
 
 class GraphWords(TypedDict, total=False):
-    """What changes a graph's structure. See `stagedb.plans.GraphOptions`."""
+    """Words that change the structure of a graph. See `stagedb.plans.GraphOptions`."""
 
     recipe: str
     """The framework that the graph follows. [torch]"""
@@ -60,7 +60,7 @@ class GraphWords(TypedDict, total=False):
 
 
 class PlanWords(GraphWords, total=False):
-    """How a training step is laid out over ranks. See `stagedb.plans.Plan`."""
+    """Words that lay a training step out over ranks. See `stagedb.plans.Plan`."""
 
     ranks: int
     """World size; sets dp = N / (tp x pp x cp) if --dp is not given."""

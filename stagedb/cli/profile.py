@@ -140,11 +140,8 @@ def _lines(found: "Profile") -> list[str]:
 def _gain(found: "Profile") -> str:
     before, gain = found.job.unscaled, found.gain
     share = abs(gain) / before if before else 0.0
-    change = (
-        "of equal length"
-        if not gain
-        else f"{abs(gain) / MS:,.3f} ms ({share:.1%}) {'shorter' if gain > 0 else 'longer'}"
-    )
+    difference = f"{abs(gain) / MS:,.3f} ms ({share:.1%}) {'shorter' if gain > 0 else 'longer'}"
+    change = difference if gain else "of equal length"
     return f"the step is {change}; it was {before / MS:,.3f} ms"
 
 

@@ -71,7 +71,7 @@ def timeline(
     """
     from stagedb.api import connect
 
-    given = words.words()
+    plan = words.words()
     if format is TimelineFormat.TEXT:
         for option, given in (("--out", out is not None), ("--granularity", granularity is not None)):
             if given:
@@ -87,7 +87,7 @@ def timeline(
                 width=columns,
                 only=only,
                 color=terminal,
-                **given,
+                **plan,
             )
         typer.echo(text, nl=False, color=terminal)
         return
@@ -103,7 +103,7 @@ def timeline(
             granularity=None if granularity is None else granularity.value,
             only=only,
             force=force,
-            **given,
+            **plan,
         )
     note_bubble(common, done.instance)
     for part in done.left_out:

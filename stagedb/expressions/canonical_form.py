@@ -41,16 +41,16 @@ def canonical(text: str) -> str:
 
 
 def written(value: Fraction) -> str:
-    """The text of a quotient. DimensionError where it is too long to be read back."""
+    """The text of a quotient. Raises DimensionError if it is too long to be read back."""
     text = text_of(value)
-    # Names and numbers are bounded before. A short text with few parentheses has neither too many parts nor levels.
+    # Names and numbers are bounded already. A short text with few parentheses has neither too many parts nor levels.
     if len(text) > MAX_TOKENS or text.count("(") > MAX_NESTING:
         check_text(text)
     return text
 
 
 def fraction_of(text: str) -> Fraction:
-    """The quotient that a text writes. DimensionError as in `canonical`."""
+    """The quotient of a text. Raises DimensionError where `canonical` does."""
     return _of_node(read(text))
 
 

@@ -218,7 +218,7 @@ def divide(one: Fraction, two: Fraction) -> Fraction:
 
 
 def _product_of_terms(above: tuple[Polynomial, ...], below: tuple[Polynomial, ...]) -> Fraction:
-    """The quotient of products of single terms: by far the most frequent, and done by adding exponents."""
+    """The quotient of products of single terms. It is by far the most frequent one, and only adds exponents."""
     exponents: dict[str, int] = {}
     numbers = []
     for sign, polynomials in ((1, above), (-1, below)):

@@ -49,7 +49,7 @@ def bare(store: Store) -> Iterator[None]:
 def test_a_foreign_database_is_refused_and_left_alone(store: Store, store_environment: dict[str, str]) -> None:
     with unmarked(store), store._session("WRITE") as session:
         session.run("CREATE (:Foreign {id: 'x'})").consume()
-        with pytest.raises(UsageError, match="not stagedb's, and is left alone"):
+        with pytest.raises(UsageError, match="holds data of another program, and stagedb leaves it alone"):
             connect(environment=store_environment)
         assert store.read("schema/store") == []
 

@@ -157,7 +157,7 @@ def test_what_is_there_is_not_built_again(store: Store) -> None:
 
 def test_an_instance_of_a_graph_that_is_gone_is_not_made(store: Store) -> None:
     with (
-        pytest.raises(StagedbError, match="instance i cannot be made: its graph is gone"),
+        pytest.raises(StagedbError, match="cannot make instance i: its graph is gone"),
         building(store, "Instance", "i", {"name": "a", "graph": "nothere"}),
     ):
         raise AssertionError("nothing is built")

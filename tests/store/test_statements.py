@@ -94,5 +94,5 @@ def test_a_statement_is_called_as_what_it_is(embedded_store: Store) -> None:
 
 @pytest.mark.parametrize("name", ["store/nothing", "../pyproject", "/etc/passwd", "store", ""])
 def test_a_name_without_a_file_is_refused(name: str) -> None:
-    with pytest.raises(StagedbError, match="no Cypher statement"):
+    with pytest.raises(StagedbError, match="unknown Cypher statement"):
         load(name)
