@@ -54,7 +54,7 @@ def instantiate(
     with connect(common.store) as db:
         instance = db.instantiate(target, name=name, **given)
     seconds = time.perf_counter() - began
-    note_bubble(common, instance)
+    tell_bubble(common, instance)
     what = "made" if instance.new else "already in the store:"
     common.say(
         f"{what} instance {instance.id[:12]} {instance.name}: {count(instance.ranks, 'rank')} in "
@@ -62,7 +62,7 @@ def instantiate(
     )
 
 
-def note_bubble(common: Common, instance: "InstanceInfo") -> None:
+def tell_bubble(common: Common, instance: "InstanceInfo") -> None:
     """Note how long a pipeline with few micro-batches idles, if the user did not choose their number."""
     plan = instance.plan
     stages = plan["pp"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stagedb.cli.build_instantiate import count, note_bubble
+from stagedb.cli.build_instantiate import count, tell_bubble
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
@@ -137,7 +137,7 @@ def export(
             progress=report,
             **said,
         )
-    note_bubble(common, done.instance)
+    tell_bubble(common, done.instance)
     common.profile(done.seconds)
     timed = "" if done.profile is None else f", profile {done.profile.id[:12]}"
     ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.build_instantiate import count, note_bubble
+from stagedb.cli.build_instantiate import count, tell_bubble
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
@@ -81,7 +81,7 @@ def profile(
     if target is None and model is None and not given:
         common.note(f"of the newest instance, {found.instance.id[:12]} {found.instance.name}")
     if model is not None or given:
-        note_bubble(common, found.instance)
+        tell_bubble(common, found.instance)
     did, *figures = _lines(found)
     (common.say if printed else common.note)(did)
     for line in figures:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stagedb.cli.build_instantiate import count, note_bubble
+from stagedb.cli.build_instantiate import count, tell_bubble
 from stagedb.cli.export import size
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
@@ -105,7 +105,7 @@ def timeline(
             force=force,
             **plan,
         )
-    note_bubble(common, done.instance)
+    tell_bubble(common, done.instance)
     for part in done.left_out:
         common.note(f"left out: {part}")
     common.say(
@@ -139,7 +139,7 @@ def report(
     given = words.words()
     with connect(common.store) as db:
         done = db.report(target, model=model, profile=profile, out=out, force=force, **timing.words(), **given)
-    note_bubble(common, done.instance)
+    tell_bubble(common, done.instance)
     common.say(f"{done.path}: {_description(done)}, {size(done.bytes)}; open it in a browser")
 
 
