@@ -35,7 +35,7 @@ def test_the_words_of_a_graph_are_those_of_its_options() -> None:
     assert set(get_type_hints(GraphKeywords)) == words
 
 
-def test_what_is_not_said_is_no_word() -> None:
+def test_an_option_that_is_not_given_is_no_word() -> None:
     assert PlanFlags().words() == {}
     assert PlanFlags(tp=2, sp=False).words() == {"tp": 2, "sp": False}
 

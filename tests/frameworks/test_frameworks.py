@@ -182,7 +182,7 @@ def test_a_plan_follows_a_further_framework(register: Register) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "expected"),
     [
         ({"recipe": "fourth"}, "unknown recipe 'fourth': --recipe is torch, megatron or third"),
         (
@@ -204,7 +204,7 @@ def test_a_plan_follows_a_further_framework(register: Register) -> None:
         ({"grad_dtype": "fp32"}, "take --grad-dtype bf16, --param-dtype fp32, or --recipe megatron or third"),
     ],
 )
-def test_refusals_name_a_further_framework(register: Register, words: dict[str, object], says: str) -> None:
+def test_refusals_name_a_further_framework(register: Register, words: dict[str, object], expected: str) -> None:
     formats = dataclasses.replace(
         MEGATRON.formats, refused_parameters={"fp32": "third has no fp32 parameters: take --param-dtype bf16"}
     )
@@ -220,7 +220,7 @@ def test_refusals_name_a_further_framework(register: Register, words: dict[str, 
     register(third)
     with pytest.raises(UsageError) as refused:
         Plan.from_mapping(words)
-    assert says in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_an_instance_and_its_memory_follow_a_further_framework(register: Register, embedded_store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Which free queries are refused: whatever could write, however it is spelled; and nothing that merely looks so."""
+"""Which free queries are refused: all that could write, in any spelling, and no others."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Measured durations: the row that says most wins, and a table that cannot be right is refused where it is wrong."""
+"""Measured durations: the row with most cells wins, and a wrong table is refused with the place of its fault."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -34,7 +34,7 @@ def table(tmp_path: Path) -> Callable[[str], Path]:
 Write = Callable[[str], Path]
 
 
-def test_the_row_that_says_most_wins(table: Write) -> None:
+def test_the_row_with_most_cells_wins(table: Write) -> None:
     durations = read_durations(table(TABLE))
     assert durations.time(Subject("a", "matmul", 7), MODELLED) == Timed(10_000, "measured")
     assert durations.time(Subject("a", "matmul", 1000, 5), MODELLED) == Timed(20_500, "measured")
@@ -45,7 +45,7 @@ def test_the_row_that_says_most_wins(table: Write) -> None:
     assert found == Timed(7000, "measured", "inside")
 
 
-def test_parquet_says_the_same(tmp_path: Path, table: Write) -> None:
+def test_parquet_has_the_same_rows(tmp_path: Path, table: Write) -> None:
     pd.read_csv(table(TABLE)).to_parquet(tmp_path / "run.parquet")
     read = read_durations(tmp_path / "run.parquet")
     assert [(row.ns, row.fields) for row in read.rows] == [
@@ -55,7 +55,7 @@ def test_parquet_says_the_same(tmp_path: Path, table: Write) -> None:
     assert (read.rows[3].message, read.rows[3].name) == (4096, None)
 
 
-def test_two_rows_that_say_equally_much_are_told(table: Write) -> None:
+def test_two_rows_with_equally_many_cells_are_refused(table: Write) -> None:
     durations = read_durations(table("kind,flops,bytes,duration_ns\nmatmul,8,,1\nmatmul,,9,2\n"))
     with pytest.raises(UsageError, match=r"line 2 \(kind matmul, flops 8\) and .*line 3 \(kind matmul, bytes 9\)"):
         durations.find(Subject("a", "matmul", 8, 9))
@@ -96,7 +96,7 @@ def test_a_table_that_cannot_be_right_is_refused(table: Write, case: str) -> Non
         read_durations(table(text))
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"are read from .csv or .parquet files"):
         read_durations(tmp_path / "run.txt")
     for name in ("no.csv", "no.parquet"):

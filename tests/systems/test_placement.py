@@ -1,4 +1,4 @@
-"""Where a group stands: counted member by member, and by the numbers."""
+"""The placement of a group: counted member by member, and by the numbers."""
 
 from collections import Counter
 from math import prod
@@ -31,7 +31,7 @@ def test_an_even_group_spans_what_its_ranks_differ_in(ranks: range, spans: list[
     assert placement.members == len(ranks)
 
 
-def test_an_uneven_group_is_told() -> None:
+def test_an_uneven_group_is_marked() -> None:
     placement = place(tuple(range(12)), (8, 4))
     assert not placement.uniform
     assert placement.spans == (Along(0, 8, 4, 1, False, 10, 68), Along(1, 2, 2, 1, False, 1, 64))

@@ -1,4 +1,4 @@
-"""Systems: presets say what their files say, what describes none is refused with file, line and key."""
+"""Systems: presets have the content of their files, and other content is refused with file, line and key."""
 
 import json
 import math
@@ -39,7 +39,7 @@ overlap:
 """
 
 
-def test_a_file_says_what_a_system_is(tmp_path: Path) -> None:
+def test_a_file_describes_a_system(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(TEXT, encoding="utf-8")
     system = load_system(path)
@@ -54,7 +54,7 @@ def test_a_file_says_what_a_system_is(tmp_path: Path) -> None:
     assert (system.overlap.streams, system.overlap.compute) == ("one", "exclusive")
 
 
-def test_presets_are_whole_and_say_where_their_numbers_come_from() -> None:
+def test_presets_are_complete_and_name_their_sources() -> None:
     assert {"a100-80gb", "h100", "h200", "b200", "gb200-nvl72", "mi300x", "tpu-v5p"} <= {*system_names()}
     for name in system_names():
         system = load_system(name)
@@ -73,7 +73,7 @@ def test_published_numbers_are_those_of_the_presets() -> None:
 
 
 @pytest.mark.parametrize("name", system_names())
-def test_what_a_system_says_of_itself_is_the_system(name: str) -> None:
+def test_the_fields_of_a_system_make_the_system(name: str) -> None:
     system = load_system(name)
     assert parse_system(json.dumps(system.to_dict())) == system
     free = parse_system(TEXT)
@@ -138,7 +138,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_system_is_refused_where_it_stands(tmp_path: Path, case: str) -> None:
+def test_what_is_no_system_is_refused_with_its_line(tmp_path: Path, case: str) -> None:
     before, after, line, message = WRONG[case]
     assert before in TEXT
     path = tmp_path / "mine.yaml"
@@ -148,7 +148,7 @@ def test_what_is_no_system_is_refused_where_it_stands(tmp_path: Path, case: str)
     assert str(refused.value).isprintable()
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"unknown system 'h10' .did you mean h100.*stagedb systems"):
         load_system("h10")
     with pytest.raises(UsageError, match=r"cannot read the system missing.yaml: No such file.*--system"):
@@ -177,7 +177,7 @@ def test_a_network_has_a_place_for_every_rank() -> None:
         closed.network(9)
 
 
-def test_an_efficiency_lies_between_those_of_its_neighbours() -> None:
+def test_an_efficiency_is_between_those_of_its_neighbours() -> None:
     curve = Curve(((Fraction(10**2), Fraction(1, 5)), (Fraction(10**6), Fraction(4, 5))))
     assert curve.at(1) == curve.at(100) == Fraction(1, 5)
     assert curve.at(10**4) == Fraction(1, 2)  # half-way in orders of magnitude
