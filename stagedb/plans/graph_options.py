@@ -38,9 +38,7 @@ class GraphOptions(GraphAspects):
         self._check_messages()
         self._check_context()
         if not self.cp_grad_sync and self.zero:
-            raise UsageError(
-                f"zero {self.zero} shares over dp and cp what belongs to gradients: --no-cp-grad-sync needs --zero 0"
-            )
+            raise UsageError(f"zero {self.zero} shards state over dp and cp together: --no-cp-grad-sync needs --zero 0")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout {self.dropout} is not a probability: --dropout takes a number from 0 to below 1")
         if self.framework.fused_projections == "always" and not self.shared_input:
@@ -56,12 +54,12 @@ class GraphOptions(GraphAspects):
 
     @property
     def experts_over_tp(self) -> bool:
-        """Whether experts see the ranks of tp, which sp gives tokens of their own, as they see those of dp and cp."""
+        """Whether experts are spread over the ranks of tp too: with sp these ranks have tokens of their own."""
         return self.sp and not self.expert_tp
 
     @property
     def resharded(self) -> bool:
-        """Whether parameters are given back after the forward."""
+        """Whether gathered parameters are freed after the forward."""
         return self.zero == 3 and self.reshard is not False
 
     def _check_context(self) -> None:
@@ -71,8 +69,8 @@ class GraphOptions(GraphAspects):
         kinds = self.framework.cp_kinds
         if kind != "none" and kind not in kinds:
             raise UsageError(
-                f"{kind} is {titles_with(lambda other: kind in other.cp_kinds)}'s: --recipe {self.recipe} takes "
-                f"--cp-kind {either(kinds)}"
+                f"{kind} exists only in {titles_with(lambda other: kind in other.cp_kinds)}: --recipe {self.recipe} "
+                f"takes --cp-kind {either(kinds)}"
             )
         if kind == "none":
             return  # the plan sets it later
@@ -85,7 +83,7 @@ class GraphOptions(GraphAspects):
                 if kind == "ulysses"
                 else "one mask goes over all gathered keys"
             )
-            # Another framework balances gathered keys only where its fused kernel needs no mask.
+            # Another framework balances gathered keys only if its fused kernel needs no mask.
             masked = kind != "ulysses" and self.attention == "fused"
             near = f", or {recipes_with(lambda other: not other.explicit_mask)}" if masked else ""
             raise UsageError(
@@ -95,7 +93,7 @@ class GraphOptions(GraphAspects):
 
     @property
     def calls_by_part(self) -> bool:
-        """Whether gathered keys are read by a call for each part of a rank's queries, up to its end."""
+        """Whether each part of a rank's queries has a kernel call of its own, which reads keys up to the part's end."""
         return self.cp_kind == "allgather-kv" and not self.framework.explicit_mask and self.attention == "fused"
 
     def _check_recompute(self) -> None:
@@ -131,7 +129,7 @@ class GraphOptions(GraphAspects):
                 f"--zero 3, not {self.zero}"
             )
         if not self.ep_sync and self.zero:
-            raise UsageError(f"zero {self.zero} shares gradients over all of dp: --no-ep-sync needs --zero 0")
+            raise UsageError(f"zero {self.zero} shards gradients over all ranks of dp: --no-ep-sync needs --zero 0")
         if not self.ep_sync and self.strategy:
             raise UsageError(
                 "a strategy has gradients that are reduced only over dp or cp, whose ranks include those of ep: leave "
@@ -147,7 +145,7 @@ class GraphOptions(GraphAspects):
             return
         if not self.framework.scatter_gather:
             raise UsageError(
-                f"only {titles_with(lambda other: other.scatter_gather)} scatters messages between stages: "
+                f"scattered messages exist only in {titles_with(lambda other: other.scatter_gather)}: "
                 f"--scatter-gather needs {recipes_with(lambda other: other.scatter_gather)}, or leave it out"
             )
         between = parse_strategy(self.strategy).regions.get("between", {}) if self.strategy else {}

@@ -192,11 +192,11 @@ def test_a_plan_follows_a_further_framework(register: Register) -> None:
         ({"recipe": "megatron", "zero": 2, "dp": 2}, "--zero 2 needs --recipe torch or third"),
         (
             {"scatter_gather": True},
-            "are Megatron and Third's: --scatter-gather needs --recipe megatron or third, or leave",
+            "messages exist only in Megatron and Third: --scatter-gather needs --recipe megatron or third, or leave",
         ),
         (
             {"recipe": "third", "cp": 2, "cp_kind": "ring-p2p"},
-            "ring-p2p is PyTorch and Megatron's: --recipe third takes --cp-kind ulysses",
+            "ring-p2p exists only in PyTorch and Megatron: --recipe third takes --cp-kind ulysses",
         ),
         ({"recipe": "third", "shared_input": False}, "the third recipe has one fused matmul for q, k, v"),
         ({"recipe": "third", "dp": 4, "hsdp": 2, "zero": 2}, "no such copies in the third recipe: leave --hsdp out"),

@@ -71,7 +71,7 @@ def test_a_region_s_weights_are_gathered_before_each_use_and_their_gradients_sca
         ("regions: {attention: {heads: [tp]}}", "heads and kv_heads need the same rule"),
         (
             "regions: {experts: {experts: [tp]}}",
-            "'experts', which follow --ep and --expert-tp: it takes",
+            "'experts', which follows --ep and --expert-tp: it takes",
         ),
         (
             "regions: {ffn: {ffn: [ep]}}",
@@ -98,7 +98,7 @@ def test_copies_of_key_value_heads_are_not_moved() -> None:
 
     parted = '{"weights": {"attention": {"hidden": ["tp"]}}}'
     check(parted, tp=2)
-    with pytest.raises(UsageError, match="tp 4 is more than the 2 of them"):
+    with pytest.raises(UsageError, match="tp 4 is above their number, 2"):
         check(parted, tp=4)
     with pytest.raises(UsageError, match="dp 4 is more than the 2 of them"):
         check('{"weights": {"attention": {"heads": ["dp"], "kv_heads": ["dp"]}}}', dp=4)

@@ -68,7 +68,7 @@ def test_chunks_come_from_the_file(tmp_path: Path) -> None:
         ("- F0", "line 1: a schedule is `stages:`"),
         ("", "line 1: a schedule is `stages:`"),
         ("{}", "line 1: the key 'stages' is missing"),
-        ("stages: [F0", "(?s)cannot be read: .*line 1"),
+        ("stages: [F0", "(?s)cannot read the schedule .*: .*line 1"),
         ("stages: !!python/object/apply:os.system ['true']", "stage"),
         ("stages: [F0 F1 B0 B1]", "orders of 1 stages, the plan has pp 2: take --pp 1"),
         ("stages: [F0 F1 B0 B1, F0 B0 F1]", "stage 1 does not run B1"),
