@@ -100,7 +100,7 @@ def test_copies_of_key_value_heads_are_not_moved() -> None:
     check(parted, tp=2)
     with pytest.raises(UsageError, match="tp 4 is above their number, 2"):
         check(parted, tp=4)
-    with pytest.raises(UsageError, match="dp 4 is more than the 2 of them"):
+    with pytest.raises(UsageError, match="dp 4 is above their number, 2"):
         check('{"weights": {"attention": {"heads": ["dp"], "kv_heads": ["dp"]}}}', dp=4)
     check('{"weights": {"attention": {"heads": ["tp"], "kv_heads": ["tp"], "hidden": ["dp"]}}}', tp=4, dp=2)
 
