@@ -7,6 +7,7 @@ import pytest
 from scripts._style import PATTERNS, ROOT, Use, uses, uses_in
 
 CLEAN = (
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
     "cypher/analyze",
