@@ -1,4 +1,4 @@
-"""The page of forty questions: what its data file says, the store that it asks, the answers."""
+"""The page of forty questions: its data file, the store that it queries, the answers."""
 
 import itertools
 import re
@@ -17,17 +17,18 @@ from stagedb.cli.printed_rows import RowFormat, render
 FILE = Path(__file__).with_name("forty-questions.yaml")
 PAGE = Path(__file__).with_name("forty-questions.md")
 COLUMNS = 80
-"""What a line of a block may have."""
+"""The longest line of a block, in columns."""
 
 BLOCKS = re.compile(r"^### \d+\. (.+?)$.*?^```cypher\n(.*?)^```$.*?^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A part of the graph to draw. `draw` returns relationships: head and tail, and type, which a number may follow.
+    """A part of the graph to draw. `draw` returns relationships: head, tail and type, and possibly a number.
 
-    more: properties that a node of a label shows under its caption. direction: where arrows lead, as Graphviz calls it.
-    backwards: types of relationships whose arrows lead the other way. level: types whose ends are side by side.
+    more: properties that a node of a label shows under its caption. direction: the direction of arrows, in Graphviz's
+    term.
+    backwards: types of relationships with arrows in the other direction. level: types whose two ends are side by side.
     line: the property that nodes on one line share.
     """
 
@@ -43,7 +44,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its Cypher. instance: name of the one that `$instance` means."""
+    """A question with its Cypher. instance: the name of the instance for `$instance`."""
 
     number: int
     title: str
@@ -66,7 +67,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Made:
-    """An instance to make, and the systems that it is profiled on, the one that is asked about last."""
+    """An instance to make, and the systems of its profiles. The questions are about the last one."""
 
     name: str
     words: Mapping[str, Any]
@@ -76,7 +77,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Forty:
-    """All that the data file says. words: those that all instances have."""
+    """The content of the data file. words: the plan words of all instances."""
 
     model: str
     words: Mapping[str, Any]
@@ -90,7 +91,7 @@ class Forty:
 
 
 def read(path: Path = FILE) -> Forty:
-    """What the data file says."""
+    """The content of the data file."""
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     store, sections, numbers = data["store"], [], itertools.count(1)
     for section in data["sections"]:
@@ -114,7 +115,7 @@ def _question(number: int, given: Mapping[str, Any], instance: str) -> Question:
 
 
 def fill(db: Stagedb, forty: Forty) -> None:
-    """Make what the questions are about."""
+    """Make the instances and profiles of the questions."""
     for made in forty.instances:
         words = {**forty.words, **made.words}
         db.instantiate(forty.model, name=made.name, **words)
@@ -137,7 +138,7 @@ def drawn(db: Stagedb, question: Question) -> Rows:
 
 
 def table(rows: Rows) -> str:
-    """The answer as `stagedb query` prints it. Raises ValueError if it has no rows or a line is too long."""
+    """The answer in the form of `stagedb query`. Raises ValueError if it has no rows or a line is too long."""
     text = render(RowFormat.TABLE, rows.columns, rows.rows, terminal=False)
     if not rows.rows:
         raise ValueError("the answer has no rows")
@@ -148,7 +149,7 @@ def table(rows: Rows) -> str:
 
 
 def commands(forty: Forty) -> str:
-    """What a user types to have the same store."""
+    """The commands for making the same store."""
     lines = [f'job="{forty.model} {_options(forty.words)}"']
     for made in forty.instances:
         lines.append(f"stagedb instantiate $job {_options(made.words)} --name {made.name}")
@@ -198,5 +199,5 @@ def _paragraph(text: str) -> str:
 
 
 def shown() -> list[tuple[str, str, str]]:
-    """Of each question on the page as it is: title, Cypher, answer."""
+    """The title, Cypher and answer of each question on the current page."""
     return [(title, cypher, answer) for title, cypher, answer in BLOCKS.findall(PAGE.read_text(encoding="utf-8"))]

@@ -1,4 +1,4 @@
-"""What the documentation takes from the program: cog calls these functions (`cog -r docs/*.md README.md`)."""
+"""The generated parts of the documentation: cog calls these functions (`cog -r docs/*.md README.md`)."""
 
 import atexit
 import csv
@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from stagedb.cli.application import app
 
 WIDTH = 100
-"""Columns of the help texts, whatever the terminal."""
+"""Columns of the help texts, for any terminal."""
 
 
 def command_names() -> list[str]:
-    """Every command that does something, groups spelled out: `store up`."""
+    """Every command that does something. Groups are spelled out: `store up`."""
     names = []
     for name, command in sorted(get_command(app).commands.items()):  # type: ignore[attr-defined]
         names += [f"{name} {sub}" for sub in sorted(getattr(command, "commands", {}))] or [name]
@@ -30,7 +30,7 @@ def command_names() -> list[str]:
 
 
 def help_of(name: str) -> str:
-    """What `stagedb NAME --help` prints."""
+    """The output of `stagedb NAME --help`."""
     env = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
     result = CliRunner().invoke(app, [*name.split(), "--help"], prog_name="stagedb", env=env)
     if result.exit_code:
@@ -39,7 +39,7 @@ def help_of(name: str) -> str:
 
 
 def cli_reference() -> str:
-    """One section a command: its help text."""
+    """One section for each command: its help text."""
     parts = [f"```text\n{help_of('')}\n```\n"]
     parts += [f"## stagedb {name}\n\n```text\n{help_of(name)}\n```\n" for name in command_names()]
     return "\n".join(parts)
@@ -97,13 +97,13 @@ def scale_table() -> str:
 
 
 def _steps() -> list[dict[str, str]]:
-    """What `stagedb validate --reference --only '*' -f csv -o docs/step-times.csv` wrote."""
+    """The output of `stagedb validate --reference --only '*' -f csv -o docs/step-times.csv`."""
     with Path("docs/step-times.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def step_times() -> str:
-    """Published step times beside the predicted ones, and how far they are off by table."""
+    """Published and predicted step times, and the errors by table."""
     rows = ["| source | step of | published s | ours s | error | rows |", "|---|---|---:|---:|---:|---|"]
     for row in _steps():
         title = row["quantity"].removeprefix("step of ").removesuffix(" [s]")
@@ -114,7 +114,7 @@ def step_times() -> str:
 
 
 def step_errors() -> str:
-    """Mean and worst of the absolute errors of each table, calibrated rows and others apart."""
+    """Mean and worst of the absolute errors of each table, separately for calibrated rows and others."""
     found: dict[tuple[str, str], list[float]] = {}
     for row in _steps():
         for which in (row["rows"], "all"):
@@ -139,7 +139,7 @@ def strategy_regions() -> str:
 
 
 EXAMPLE = ("llama3-8b", "--tp", "2", "--pp", "2", "--ranks", "8", "--global-batch-size", "16")
-"""The instance that examples on a store are about."""
+"""The instance in the examples on a store."""
 
 
 def _job(*plan: str) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ def _job(*plan: str) -> tuple[str, ...]:
 
 
 STUDY = (*_job("--tp", "8", "--pp", "2"), "--name", "tp8")
-"""The job that the page of questions is about, as options of `profile`."""
+"""The job in the page of questions, as options of `profile`."""
 
 STUDY_PLANS = (
     _job("--tp", "8", "--sp", "--pp", "2"),
@@ -155,15 +155,15 @@ STUDY_PLANS = (
     _job("--tp", "2", "--sp"),
     (*_job("--zero", "3"), "--name", "fsdp"),
 )
-"""Other plans for it, the best one last."""
+"""Other plans for this job, the best one last."""
 
 STUDY_RECOMPUTED = _job("--zero", "3", "--recompute", "full")
-"""The last of them with less memory."""
+"""The last one with less memory."""
 
 
 @functools.cache
 def _store() -> dict[str, str]:
-    """The environment of an embedded store of its own; it ends with this process."""
+    """The environment of an embedded store of its own. The store ends with this process."""
     from stagedb.store import embedded
 
     folder = tempfile.TemporaryDirectory(prefix="stagedb-docs-")
@@ -175,7 +175,7 @@ def _store() -> dict[str, str]:
 
 @functools.cache
 def _example_store() -> dict[str, str]:
-    """A store that holds the example."""
+    """A store with the example."""
     environment = _store()
     _print(environment, "instantiate", *EXAMPLE)
     return environment
@@ -183,14 +183,14 @@ def _example_store() -> dict[str, str]:
 
 @functools.cache
 def _first_store(page: str) -> dict[str, str]:
-    """A store that a new user has: empty before the first command of a page."""
+    """The store of a new user: empty before the first command of a page."""
     del page  # each has its own
     return _store.__wrapped__()
 
 
 @functools.cache
 def _study_store() -> dict[str, str]:
-    """Another store, in which the newest instance and the newest profile are those of the page of questions."""
+    """A store in which the newest instance and the newest profile are those of the page of questions."""
     return _store.__wrapped__()
 
 
@@ -202,14 +202,14 @@ def _print(environment: dict[str, str], *words: str, notes: bool = False) -> str
 
 
 def example(*words: str, most: int | None = None, script: str = "stagedb") -> str:
-    """What a command prints about the example, as a block of code: its first `most` lines. Its seconds are left out."""
+    """The output of a command on the example, as a block of code: its first `most` lines, without seconds."""
     return _block(_example_store(), words, most, script)
 
 
 def first(page: str, *words: str, most: int | None = None, script: str = "stagedb") -> str:
-    """The same in a store of a page's own, which begins empty. What an export notes is printed too.
+    """The output of a command in a store of the page's own, which begins empty. Notes of an export are included.
 
-    Files are written to a folder that ends with this process, and named as if they were written where one is.
+    Files are written to a folder that ends with this process, and named as if they were in the current folder.
     """
     environment = _first_store(page)
     folder = environment["STAGEDB_HOME"] + "/written/"
@@ -221,7 +221,7 @@ def first(page: str, *words: str, most: int | None = None, script: str = "staged
 
 
 def study(*words: str, most: int | None = None) -> str:
-    """The same in the store of the page of questions, where each command finds what those before it left."""
+    """The output of a command in the store of the page of questions. It finds the results of earlier commands."""
     return _block(_study_store(), words, most, "stagedb")
 
 
@@ -237,8 +237,8 @@ def _shown(text: str, words: tuple[str, ...], most: int | None, script: str) -> 
     shown = [*lines[:most], "…"] if most is not None and len(lines) > most else lines
     if any("'" in word for word in words):
         raise RuntimeError(f"{words}: a shell would end the word at ', so write texts in Cypher with \"")
-    spoken = " ".join(f"'{word}'" if re.search(r"[\s(]", word) else word for word in words)
-    return "\n".join(["```text", f"$ {script} {spoken}", *shown, "```", ""])
+    written = " ".join(f"'{word}'" if re.search(r"[\s(]", word) else word for word in words)
+    return "\n".join(["```text", f"$ {script} {written}", *shown, "```", ""])
 
 
 @functools.cache
@@ -250,7 +250,7 @@ def plain_profile() -> str:
 
 
 def selectors() -> str:
-    """What `--scale` may choose, as a table."""
+    """The selectors of `--scale`, as a table."""
     from stagedb.timing.whatif import SELECTORS
 
     rows = [f"| `{word}` | {what} |\n" for word, what in SELECTORS.items()]
@@ -261,7 +261,7 @@ GATHERED = '{"regions": {"ffn": {"batch": ["dp"], "seq": ["cp", "tp"]}}, "weight
 
 
 def strategy_case() -> str:
-    """What one layer sends under tensor parallelism, gathered feed-forward weights, and FSDP."""
+    """The traffic of one layer under tensor parallelism, gathered feed-forward weights, and FSDP."""
     lines = ["| hidden | sequence | tp 8 + sp | gathered feed-forward | FSDP 8 |", "|---:|---:|---:|---:|---:|"]
     for hidden in (4096, 8192, 16384):
         for sequence in (4096, 16384, 65536, 262144):
@@ -314,7 +314,7 @@ def _sent(kind: str, operand: int, result: int) -> int:
 
 @functools.cache
 def _forty_store() -> dict[str, str]:
-    """A store that holds what the forty questions are about."""
+    """A store with the instances of the forty questions."""
     from docs import forty
     from stagedb.api.client import Stagedb
     from stagedb.store import connect
@@ -326,7 +326,7 @@ def _forty_store() -> dict[str, str]:
 
 
 def forty_commands() -> str:
-    """How to make the instances that the forty questions are about."""
+    """The commands that make the instances of the forty questions."""
     from docs import forty
 
     return forty.commands(forty.read())

@@ -28,7 +28,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = 0.02
-"""Seconds between two looks at memory."""
+"""Seconds between two checks of memory."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ CASES = (
     Case("mixtral-8x22b", ("--tp", "4", "--pp", "4", "--ep", "8", "--zero", "1"), 1024),
 )
 DENSE = CASES[1]
-"""What the cases after it are held against: the same number of ranks, without experts."""
+"""The case that the next ones are compared with: the same number of ranks, without experts."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A store to measure. `start` and `stop` end with it ready and gone; None where somebody else runs it."""
+    """A store to measure. `start` and `stop` make it ready and end it; None if somebody else runs it."""
 
     name: str
     environment: Mapping[str, str]
@@ -70,7 +70,7 @@ class Engine:
 
 
 class Memory:
-    """The largest resident set seen of each of: the command's processes, the engine."""
+    """The largest resident sets seen: of the command's processes, and of the engine."""
 
     def __init__(self) -> None:
         self.largest: dict[str, int] = defaultdict(int)
@@ -80,7 +80,7 @@ class Memory:
         done = threading.Event()
 
         def watch() -> None:
-            # An engine that the command starts is found once it runs.
+            # An engine that the command starts is found after it has started.
             engine = find_engine()
             while not done.wait(SAMPLE):
                 engine = engine or find_engine()
@@ -97,7 +97,7 @@ class Memory:
 
     def _children(self, process: psutil.Process) -> list[psutil.Process]:
         with suppress(psutil.Error):
-            # The embedded engine is detached, but a child until its starter ends: it is counted as the engine.
+            # The embedded engine is detached, but a child until its starter ends: it counts as the engine.
             return [child for child in process.children(recursive=True) if "_engine" not in " ".join(child.cmdline())]
         return []
 
@@ -108,12 +108,12 @@ class Memory:
 
 
 def run(engine: Engine, memory: Memory, *arguments: str) -> float:
-    """Seconds that a command takes. Ends the benchmark where one fails."""
+    """The seconds of a command. Ends the benchmark if it fails."""
     return ran(engine, memory, ROOT, *arguments)[0]
 
 
 def ran(engine: Engine, memory: Memory, directory: Path, *arguments: str) -> tuple[float, str]:
-    """Seconds that a command takes in a directory, and what it prints. Ends the benchmark where one fails."""
+    """The seconds and the output of a command in a directory. Ends the benchmark if it fails."""
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "stagedb", *arguments],
@@ -132,7 +132,7 @@ def ran(engine: Engine, memory: Memory, directory: Path, *arguments: str) -> tup
 
 
 def cypher_seconds(engine: Engine, case: Case) -> float:
-    """Seconds that the store's calls take in one instantiation, in a process of their own."""
+    """The seconds of the store's calls in one instantiation, in a process of its own."""
     script = (
         "import sys, time\n"
         "from stagedb.store import Store\n"
@@ -183,7 +183,7 @@ def clear(engine: Engine, memory: Memory) -> None:
 
 
 def measure(engine: Engine, case: Case, runs: int, scratch: Path) -> dict[str, Any]:
-    """Medians of all steps of a case on an engine, each run from a store without the model."""
+    """Medians of all steps of a case on an engine. Each run begins with a store without the model."""
     seconds: dict[str, list[float]] = defaultdict(list)
     memory = Memory()
     for turn in range(runs):
@@ -213,7 +213,7 @@ def measure(engine: Engine, case: Case, runs: int, scratch: Path) -> dict[str, A
 
 
 def measure_start(engine: Engine, runs: int) -> float | None:
-    """Median of starting the store from nothing until it answers."""
+    """Median of the time from the start of the store to its first answer."""
     if engine.start is None or engine.stop is None:
         return None
     times = []
@@ -226,7 +226,7 @@ def measure_start(engine: Engine, runs: int) -> float | None:
 
 
 def embedded(home: Path, checkout: Path = ROOT) -> Engine:
-    """The embedded engine with a home of its own. checkout: whose package starts and ends it."""
+    """The embedded engine with a home of its own. checkout: the checkout whose package starts and ends it."""
     environment = {"STAGEDB_HOME": str(home), "NEO4J_URI": "", "STAGEDB_CONFIG": str(home / "none.toml")}
 
     def command(verb: str) -> Callable[[], None]:
@@ -242,7 +242,7 @@ def embedded(home: Path, checkout: Path = ROOT) -> Engine:
 
 
 def neo4j(home: Path) -> Engine:
-    """The Neo4j that STAGEDB_TEST_NEO4J names, else one that scripts/neo4j runs."""
+    """The Neo4j of STAGEDB_TEST_NEO4J, else one that scripts/neo4j runs."""
     given = os.environ.get("STAGEDB_TEST_NEO4J")
     if given:
         return Engine("Neo4j", {"NEO4J_URI": given}, None, None, lambda: listener(given))
@@ -263,7 +263,7 @@ def own_neo4j(home: Path) -> Engine:
 
 
 def listener(uri: str) -> psutil.Process | None:
-    """The process of this machine that listens on the address, if it can be seen."""
+    """The process of this machine that listens on the address, if it is visible."""
     port = int(uri.rsplit(":", 1)[-1].rstrip("/"))
     with suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
@@ -273,11 +273,11 @@ def listener(uri: str) -> psutil.Process | None:
 
 
 def void(_: object) -> None:
-    """For calls whose result nobody wants."""
+    """For calls whose result is not used."""
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Facts of the machine that the figures depend on."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -336,8 +336,8 @@ def _made(case: Mapping[str, Any]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--runs", type=int, default=3, help="runs of each step (default 3)")
-    parser.add_argument("--engine", choices=("embedded", "neo4j"), help="measure this one only")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="where bench.json and bench.md go (docs)")
+    parser.add_argument("--engine", choices=("embedded", "neo4j"), help="measure only this one")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="directory for bench.json and bench.md (docs)")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"machine": machine(), "runs": arguments.runs, "engines": {}}

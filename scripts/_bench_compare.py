@@ -1,8 +1,8 @@
 """The benchmark behind `scripts/bench compare`: two checkouts side by side, step by step, in one run.
 
-Each checkout has a warm process and a store of its own. Every step is measured inside the Python API, in one checkout
-and right after it in the other, which of them first alternates; a machine that is slow for a while is so for both. The
-first run warms up and is not counted.
+Each checkout has a warm process and a store of its own. Every step runs inside the Python API, in one checkout and
+right after it in the other. The order alternates, so that a slow period of the machine affects both. The first run
+warms up and is not counted.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from scripts._bench import ROOT, Engine, embedded, machine, own_neo4j
-from scripts._bench_scale import say, settle
+from scripts._bench_scale import note, settle
 from scripts._freeze import commit
 
 MODEL = "palm-540b"
@@ -36,13 +36,13 @@ STEPS: Mapping[str, str] = {
     "export": "full export",
     "rm": "rm of the instance",
 }
-"""What is measured, in this order, and how a table calls it."""
+"""The measured steps in order, with their names in a table."""
 
 NEEDED = ("build", "instantiate", "rm")
-"""Steps that the others stand on."""
+"""Steps that the others need."""
 
 SETTLED = ("packed", "export")
-"""Steps that write files: before them nothing is left to be written."""
+"""Steps that write files. Before them all pending writes are completed."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Worker:
     answers: IO[str]
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Write a line, to a process that may have failed."""
+        """Write a line to a process that may have failed."""
         with suppress(BrokenPipeError):
             self.requests.write(json.dumps(request) + "\n")
             self.requests.flush()
 
     def ask(self, step: str) -> dict[str, Any]:
-        """Run a step. Ends the benchmark where it fails."""
+        """Run a step. Ends the benchmark if it fails."""
         self.send({"step": step})
         line = self.answers.readline()
         if not line:
@@ -71,7 +71,7 @@ class Worker:
 
 @contextmanager
 def worker(checkout: Path, engine: Engine, scratch: Path, ranks: int) -> Iterator[Worker]:
-    """A checkout's process on a store, which is started and stopped around it."""
+    """A checkout's process on a store. The store is started before it and stopped after it."""
     environment = {**os.environ, "STAGEDB_CONFIG": str(scratch / "none.toml"), **engine.environment}
     environment["PYTHONPATH"] = str(checkout)
     program = str(Path(__file__).with_name("_bench_steps.py"))
@@ -92,7 +92,7 @@ def worker(checkout: Path, engine: Engine, scratch: Path, ranks: int) -> Iterato
             made.send(about)
             yield made
         finally:
-            # A process that has failed takes nothing more.
+            # A process that has failed reads nothing more.
             with suppress(BrokenPipeError):
                 made.requests.close()
             process.wait()
@@ -102,18 +102,18 @@ def worker(checkout: Path, engine: Engine, scratch: Path, ranks: int) -> Iterato
 
 
 def measure(workers: Sequence[Worker], steps: Sequence[str], runs: int, counting: bool) -> list[dict[str, Any]]:
-    """A row a step: the seconds of every counted run of either side, and what else is known of it."""
+    """A row for each step: the seconds of every counted run on either side, and other facts of the step."""
     seconds: dict[str, dict[str, list[float]]] = {step: {side: [] for side in SIDES} for step in steps}
     facts: dict[str, dict[str, set[Any]]] = {step: defaultdict(set) for step in steps}
     for turn in range(runs + 1):
-        say(f"  {f'run {turn} of {runs}' if turn else 'warm-up'}")
+        note(f"  {f'run {turn} of {runs}' if turn else 'warm-up'}")
         for step, side, answer in once(workers, steps, turn % 2 == 1):
             facts[step][side].add(answer["fact"])
             if turn:
                 seconds[step][side].append(answer["seconds"])
     counts: dict[str, dict[str, Any]] = {step: {} for step in steps}
     if counting:
-        say("  database hits")
+        note("  database hits")
         for each in workers:
             each.ask("count")
         for step, side, answer in once(workers, steps, False):
@@ -131,7 +131,7 @@ def measure(workers: Sequence[Worker], steps: Sequence[str], runs: int, counting
 
 
 def once(workers: Sequence[Worker], steps: Sequence[str], turned: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every step on either side, from an empty store. turned: the new one first."""
+    """Every step on either side, from an empty store. turned: the new checkout comes first."""
     sides = list(zip(SIDES, workers, strict=True))
     for _, each in sides:
         each.ask("clear")
@@ -152,7 +152,7 @@ def table(result: Mapping[str, Any]) -> str:
         f"{MODEL} tp 8 pp 16, {result['ranks']:,} ranks: seconds, medians of {result['runs']} runs",
         f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']}, {facts['date']}",
         f"base {result['commits']['base'] or 'unknown'}, new {result['commits']['new'] or 'unknown'}",
-        "ratio: of the medians, fastest: of the least",
+        "ratio: new / base of the medians; fastest: of the fastest runs",
     ]
     for engine, rows in result["engines"].items():
         counted = any(row["counts"] for row in rows)
@@ -165,7 +165,7 @@ def table(result: Mapping[str, Any]) -> str:
                 line += "  " + " ".join(f"{row['counts'][side]['hits']:11,}" for side in SIDES)
             lines.append(line if row["same"] else f"{line} !")
     if not all(row["same"] for rows in result["engines"].values() for row in rows):
-        lines += ["", "!: the two do not make the same of it, see `scripts/freeze`"]
+        lines += ["", "!: the results of the two differ, see `scripts/freeze`"]
     return "\n".join(lines)
 
 
@@ -201,18 +201,18 @@ def options_of() -> argparse.Namespace:
     for checkout in (options.base, options.new):
         if not (checkout / "stagedb").is_dir():
             parser.error(f"{checkout} is no checkout: it has no stagedb/")
-    said = set(options.steps.split(",")) if options.steps else set(STEPS)
-    if said - set(STEPS):
-        parser.error(f"no step {min(said - set(STEPS))!r}: there are {', '.join(STEPS)}")
+    chosen = set(options.steps.split(",")) if options.steps else set(STEPS)
+    if chosen - set(STEPS):
+        parser.error(f"no step {min(chosen - set(STEPS))!r}: there are {', '.join(STEPS)}")
     if options.runs < 1:
-        parser.error("--runs is at least 1")
-    options.steps = [step for step in STEPS if step in said or step in NEEDED]
+        parser.error("--runs must be at least 1")
+    options.steps = [step for step in STEPS if step in chosen or step in NEEDED]
     return options
 
 
 def main() -> None:
     options = options_of()
-    # A benchmark that is ended leaves no server behind.
+    # An interrupted benchmark leaves no server running.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     result: dict[str, Any] = {"machine": machine(), "runs": options.runs, "ranks": options.ranks, "engines": {}}
     result["commits"] = {
@@ -221,7 +221,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.dir) as name:
         for key in ("embedded", "neo4j"):
             if options.engine in (None, key):
-                say(f"{key}:")
+                note(f"{key}:")
                 result["engines"][key] = run_engine(key, options, Path(name), options.steps)
     print(json.dumps(result, indent=2) if options.format == "json" else table(result))
 

@@ -1,8 +1,8 @@
-"""The benchmark behind `scripts/bench profile`: large jobs timed, written into the store, and asked about.
+"""The benchmark behind `scripts/bench profile`: times large jobs, writes the profiles, and queries them.
 
-A profile is a command run as a user runs it, Python's start included; it is removed before it is made again, and its
-instance stays. Questions are asked from one Python process each run, the first one included: what `stagedb query` takes
-besides is Python's start.
+A profile is a command as a user runs it, Python's start included. It is removed before it is made again, and its
+instance stays. One Python process for each run asks all queries, the first one included: `stagedb query` takes Python's
+start in addition.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts._bench import ROOT, Engine, machine
-from scripts._bench_scale import LLAMA, MICROBATCHES, PALM, Bench, Ran, engines, human, profiles, say
+from scripts._bench_scale import LLAMA, MICROBATCHES, PALM, Bench, Ran, engines, human, note, profiles
 
 QUERIES = (
     *("critical_path", "hotspots", "hotspots_by_layer", "critical_breakdown", "exposed_communication"),
@@ -29,7 +29,7 @@ NAME = "benchmark"
 
 
 def cases(ranks: int) -> dict[str, tuple[str, ...]]:
-    """Jobs by what they are called: the words of their plans."""
+    """Jobs by name: the words of their plans."""
     palm = (*PALM, "--ranks", str(ranks))
     batch = str(MICROBATCHES * 4 * ranks // 128)
     return {
@@ -40,17 +40,17 @@ def cases(ranks: int) -> dict[str, tuple[str, ...]]:
 
 
 def measure(bench: Bench, engine: Engine, title: str, words: tuple[str, ...]) -> None:
-    """One job: its profile, made anew each time, then every question about it."""
-    say(f"  {title}: made")
+    """One job: its profile, made anew each time, then every query about it."""
+    note(f"  {title}: made")
     profile = ("profile", *words, "--name", NAME)
     bench.stagedb(engine, *profile)
     ran: list[Ran] = []
     for turn in range(bench.runs):
-        say(f"  {title}: run {turn + 1} of {bench.runs}")
+        note(f"  {title}: run {turn + 1} of {bench.runs}")
         bench.stagedb(engine, "rm", NAME)
         ran.append(bench.stagedb(engine, *profile))
     bench.add(f"{title}: profiled and written", ran)
-    say(f"  {title}: asked")
+    note(f"  {title}: asked")
     asked = [ask(engine) for _ in range(bench.runs)]
     for query in QUERIES:
         bench.add(f"{title}: {query}", [Ran(each[query], {}, {}) for each in asked])
@@ -58,7 +58,7 @@ def measure(bench: Bench, engine: Engine, title: str, words: tuple[str, ...]) ->
 
 
 def ask(engine: Engine) -> dict[str, float]:
-    """Seconds that each question takes, about the profile."""
+    """The seconds of each query about the profile."""
     code = (
         "import json, time, stagedb\n"
         "seconds = {}\n"
@@ -105,15 +105,15 @@ def page(result: Mapping[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench profile", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--runs", type=int, default=3, help="runs of each case (default 3)")
-    parser.add_argument("--ranks", type=int, default=32768, help="of the PaLM job, a multiple of 512 (default 32768)")
+    parser.add_argument("--ranks", type=int, default=32768, help="ranks of the PaLM job, a multiple of 512 (32768)")
     parser.add_argument("--engine", choices=("embedded", "both"), default="both", help="what to measure (both)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="where bench-profile.json goes (docs)")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="directory for bench-profile.json (docs)")
     arguments = parser.parse_args()
     result: dict[str, Any] = {"machine": machine(), "runs": arguments.runs, "engines": {}}
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         for engine, _ in engines(scratch):
-            say(f"{engine.name}:")
+            note(f"{engine.name}:")
             bench = Bench(scratch, arguments.runs)
             try:
                 for title, words in cases(arguments.ranks).items():

@@ -1,8 +1,8 @@
-"""The benchmark behind `scripts/bench scale`: large exports beside the floor, which is writing as many bytes.
+"""The benchmark behind `scripts/bench scale`: large exports, compared with the floor of writing as many bytes.
 
 The floor is measured in the same run on the same directory: as many files of the same sizes, from as many processes,
-out of plain buffers. A machine that writes fast today and slowly tomorrow changes both. Every figure is a command run
-as a user runs it, Python's start included. Memory is the largest resident set of one process, sampled while it runs.
+out of plain buffers. If the machine's disk gets slower, both change. Every figure is a command as a user runs it,
+Python's start included. Memory is the largest resident set of one process, sampled while it runs.
 """
 
 import argparse
@@ -27,7 +27,7 @@ LLAMA = ("--model", "llama3-70b", "--dp", "2", "--tp", "8", "--pp", "2", "--glob
 LARGE = ("megatron-1t", "--tp", "8", "--pp", "32", "--ranks", "2048")
 MICROBATCHES = 64
 PROCESSES = 2
-"""That write: as many as the machine has cores, which the floor takes too."""
+"""Processes that write: one for each core of the machine. The floor uses as many."""
 
 PAUSE = 4.0
 """Seconds before each measurement."""
@@ -37,7 +37,7 @@ STAGE = re.compile(r"^ *([0-9.]+) s +[0-9]+%  (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Ran:
-    """A command: its seconds, the stages that `-v` told, the largest process of it and of the engine."""
+    """A command: its seconds, the stages that `-v` printed, the largest process of it and of the engine."""
 
     seconds: float
     stages: Mapping[str, float]
@@ -46,21 +46,21 @@ class Ran:
 
 @dataclass
 class Bench:
-    """Where and on what it is measured. `rows` are what the table shows."""
+    """The directory, the number of runs, and the results. `rows` are those of the table."""
 
     scratch: Path
     runs: int
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def stagedb(self, engine: Engine, *words: str) -> Ran:
-        """Run a command; ends the benchmark where one fails."""
+        """Run a command. Ends the benchmark if it fails."""
         memory = Memory()
         settle()
         seconds, output = ran(engine, memory, self.scratch, *words, "-v")
         return Ran(seconds, {name: float(value) for value, name in STAGE.findall(output)}, dict(memory.largest))
 
     def floor(self, classes: Sequence[Mapping[str, int]]) -> float:
-        """Seconds that it takes to write as many bytes."""
+        """The seconds for writing as many bytes."""
         out = self.scratch / "floor"
         words = [f"{each['files']}:{each['bytes']}" for each in classes]
         settle()
@@ -73,11 +73,11 @@ class Bench:
         return seconds
 
     def against_floor(self, title: str, run: Callable[[], Ran], out: Path) -> None:
-        """Runs of a command that writes a directory, each followed by the floor."""
+        """Runs of a command that writes a directory, with a run of the floor after each."""
         ran: list[Ran] = []
         floors: list[float] = []
         for turn in range(self.runs):
-            say(f"  {title}: run {turn + 1} of {self.runs}")
+            note(f"  {title}: run {turn + 1} of {self.runs}")
             ran.append(run())
             classes = files_of(out)
             shutil.rmtree(out)
@@ -92,7 +92,7 @@ class Bench:
         )
 
     def add(self, title: str, ran: Sequence[Ran], **facts: Any) -> None:
-        """One row: the run in the middle speaks for its stages."""
+        """One row. The stages are those of the median run."""
         middle = sorted(ran, key=lambda each: each.seconds)[len(ran) // 2]
         memory: dict[str, int] = {}
         for each in ran:
@@ -104,21 +104,21 @@ class Bench:
 
 
 def settle() -> None:
-    """The same beginning for whatever is measured: nothing to be written, and memory as idle as it gets.
+    """The same beginning for each measurement: no pending writes, and no memory that a previous run has just freed.
 
-    A virtual machine gives freed memory back to its host after some seconds, and taking it again is most of the time
-    of writing gigabytes: what ran right after the files before it were removed would have it for nothing.
+    A virtual machine returns freed memory to its host after some seconds, and getting it again is most of the time for
+    writing gigabytes. Without the wait, a run right after the removal of the old files would get its memory for free.
     """
     os.sync()
     time.sleep(PAUSE)
 
 
-def say(text: str) -> None:
+def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
 def files_of(directory: Path) -> list[dict[str, int]]:
-    """How many traces of which size a directory has, by class, as its manifest says."""
+    """The traces of a directory, by class, with their number and size from the manifest."""
     classes = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))["classes"]
     sizes: dict[int, int] = {int(each["bytes"]): 0 for each in classes}
     for file in directory.glob("*.et"):
@@ -141,7 +141,7 @@ def whole(bench: Bench, engine: Engine, ranks: int, empty: Callable[[], None]) -
 
 
 def packed_and_sliced(bench: Bench, engine: Engine, ranks: int) -> None:
-    """What else is asked of it, which is the same on either engine."""
+    """Cases that are the same on either engine."""
     out = bench.scratch / "traces"
     palm = (*PALM, "--ranks", str(ranks))
     title = f"palm-540b, {ranks:,} ranks"
@@ -170,7 +170,7 @@ def packed_and_sliced(bench: Bench, engine: Engine, ranks: int) -> None:
         def sliced(words: tuple[str, ...] = words) -> Ran:
             return bench.stagedb(engine, "export", *words)
 
-        say(f"  palm-540b, {world:,} ranks: made")
+        note(f"  palm-540b, {world:,} ranks: made")
         made = bench.stagedb(engine, "export", *PALM, "--ranks", str(world), "--packed", "--out", f"{world}.packed")
         bench.add(f"palm-540b, {world:,} ranks: instantiated and packed", [made])
         bench.against_floor(f"palm-540b, {world:,} ranks: every {step}th", sliced, out)
@@ -180,7 +180,7 @@ def pack(bench: Bench, title: str, engine: Engine, words: Sequence[str], file: P
     ran = []
     bench.stagedb(engine, "export", *words, "--packed", "--force", "--out", str(file))  # makes the instance
     for turn in range(bench.runs):
-        say(f"  {title}: run {turn + 1} of {bench.runs}")
+        note(f"  {title}: run {turn + 1} of {bench.runs}")
         ran.append(bench.stagedb(engine, "export", *words, "--packed", "--force", "--out", str(file)))
     bench.add(title, ran, bytes=file.stat().st_size)
 
@@ -189,7 +189,7 @@ def one_rank(bench: Bench, title: str, engine: Engine, file: Path, ranks: int) -
     out = bench.scratch / "one"
     ran = []
     for turn in range(bench.runs):
-        say(f"  {title}: run {turn + 1} of {bench.runs}")
+        note(f"  {title}: run {turn + 1} of {bench.runs}")
         rank = (turn + 1) * ranks // (bench.runs + 1)
         ran.append(bench.stagedb(engine, "unpack", str(file), "--only", str(rank), "--out", str(out)))
         size = sum(each["bytes"] for each in files_of(out) if each["files"])
@@ -199,12 +199,12 @@ def one_rank(bench: Bench, title: str, engine: Engine, file: Path, ranks: int) -
 
 def large(bench: Bench, engine: Engine) -> None:
     """128 layers on 32 stages: the largest subgraph copies."""
-    say(f"  {' '.join(LARGE)} on {engine.name}")
+    note(f"  {' '.join(LARGE)} on {engine.name}")
     bench.add(f"{LARGE[0]} pp 32, 2,048 ranks: instantiated", [bench.stagedb(engine, "instantiate", *LARGE)])
 
 
 def engines(scratch: Path) -> Iterator[tuple[Engine, Callable[[], None]]]:
-    """Each engine, and how it is made empty: the embedded one as on a machine where it has never been."""
+    """Each engine, and a function that empties it: the embedded one as on a machine without a store."""
     own = embedded(scratch / "home")
 
     def remove() -> None:
@@ -255,7 +255,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def profiles(result: Mapping[str, Any]) -> str:
-    """Where the time of each command went, as `-v` tells it."""
+    """The stages of each command, as `-v` prints them."""
     names: list[str] = []
     rows = [row for rows in result["engines"].values() for row in rows if row["stages"]]
     for row in rows:
@@ -281,15 +281,15 @@ def human(count: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench scale", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--runs", type=int, default=3, help="runs of each case (default 3)")
-    parser.add_argument("--ranks", type=int, default=32768, help="of the PaLM job, a multiple of 512 (default 32768)")
-    parser.add_argument("--dir", type=Path, help="where traces are written (a temporary directory)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="where bench-scale.json goes (docs)")
+    parser.add_argument("--ranks", type=int, default=32768, help="ranks of the PaLM job, a multiple of 512 (32768)")
+    parser.add_argument("--dir", type=Path, help="directory for traces (a temporary directory)")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="directory for bench-scale.json (docs)")
     arguments = parser.parse_args()
     result: dict[str, Any] = {"machine": machine(), "runs": arguments.runs, "engines": {}}
     with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
         scratch = Path(name)
         for engine, empty in engines(scratch):
-            say(f"{engine.name}:")
+            note(f"{engine.name}:")
             bench = Bench(scratch, arguments.runs)
             try:
                 whole(bench, engine, arguments.ranks, empty)

@@ -1,8 +1,8 @@
-"""The part of scripts/bench compare that runs inside a checkout: one process whose steps are asked for one by one.
+"""The part of scripts/bench compare that runs inside a checkout: one process that runs steps on request.
 
-A file of its own, run with that checkout's package on the path. It reads a request a line and answers with one, both
-of them JSON: `{"step": "memory"}` gives `{"seconds": 0.2, "fact": 1234, "hits": 0, "statements": 0}`. `fact` is a
-figure that every checkout must give; what is counted is 0 before `{"step": "count"}`.
+It is a file of its own, run with that checkout's package on the path. It reads one request a line and answers with one
+line, both JSON: `{"step": "memory"}` gives `{"seconds": 0.2, "fact": 1234, "hits": 0, "statements": 0}`. `fact` is a
+figure that all checkouts must have in common. `hits` and `statements` are 0 before `{"step": "count"}`.
 """
 
 import gc
@@ -22,7 +22,7 @@ SYSTEM = "h100"
 
 
 class Steps:
-    """A job's steps in the order in which they are asked for: each leaves in the store what the next one needs."""
+    """A job's steps in order: each leaves in the store what the next one needs."""
 
     def __init__(self, db: Any, model: str, words: dict[str, Any], scratch: Path) -> None:
         self.db = db
@@ -69,14 +69,14 @@ class Steps:
 
 
 class Counted:
-    """Statements that the driver sends, and how often the server touches its database for them."""
+    """The statements that the driver sends, and the server's database hits for them."""
 
     def __init__(self) -> None:
         self.hits = 0
         self.statements = 0
 
     def watch(self) -> None:
-        """Have the server count from now on. Its answers are read at once, as the count comes after them."""
+        """Make the server count from now on. Answers are read at once, because the count comes after them."""
         for kind in (neo4j.ManagedTransaction, neo4j.Session):
             kind.run = self._counting(kind.run)  # type: ignore[method-assign]
 
@@ -93,7 +93,7 @@ class Counted:
 
 
 class Answer:
-    """What the driver gives, read to its end."""
+    """The driver's result, read to its end."""
 
     def __init__(self, result: Any) -> None:
         self._keys = result.keys()
@@ -120,13 +120,13 @@ class Answer:
 
 
 def _defines(query: str) -> bool:
-    """Whether a statement makes a constraint or an index, or waits for them: none is profiled."""
+    """Whether a statement makes a constraint or an index, or waits for one: such a statement is not profiled."""
     words = query.upper()
     return any(word in words for word in ("CONSTRAINT", " INDEX", "CALL DB."))
 
 
 def _hits(plan: Any) -> int:
-    """Of a plan's operators together."""
+    """The database hits of all operators of a plan together."""
     if not plan:
         return 0
     own = plan.get("dbHits") or plan.get("args", {}).get("DbHits") or 0

@@ -1,11 +1,11 @@
 """The efficiencies of the A100's and H100's presets, fitted to published step times: `scripts/calibrate`.
 
-Of the A100 two numbers are fitted, what large matmuls reach of the peak and what large kernels reach of the memory's
-bandwidth, to four rows, as the least sum of squared relative errors. Of the H100 one, what large matmuls reach, to one
-row; its memory has the A100's share. An efficiency is `most · size / (size + half)`: an operation takes as long as at
-its best rate, and a constant on top. The sizes `half` are round figures (about 60 us of a matmul at its best rate, 2 us
-of the memory; the H100 has the same constants), and so are the efficiencies of messages. Only rows that are
-`calibrated` in `stagedb/validation/step_times.yaml` are read.
+Two numbers of the A100 are fitted to four rows, by the least sum of squared relative errors: the share of the peak
+that large matmuls reach, and the share of the memory's bandwidth that large kernels reach. One number of the H100 is
+fitted to one row: the share of large matmuls. Its memory has the A100's share. An efficiency is
+`most · size / (size + half)`: an operation takes its time at the best rate, plus a constant. The sizes `half` are round
+figures (about 60 us of a matmul at its best rate, 2 us of the memory; the H100 has the same constants), and so are the
+efficiencies of messages. Only rows that are `calibrated` in `stagedb/validation/step_times.yaml` are read.
 """
 
 import dataclasses
@@ -21,20 +21,20 @@ from stagedb.timing.timeline import clock
 from stagedb.validation.step_times import PublishedStep, published_steps, step_workload
 
 MATMUL_HALF, MEMORY_HALF = Fraction(15 * 10**9), Fraction(3 * 10**6)
-"""FLOPs of a matmul, and bytes, at which half of the most is reached on an A100."""
+"""FLOPs of a matmul, and bytes, that reach half of the largest efficiency on an A100."""
 
 MATMUL_SIZES = [Fraction(each) for each in (5e9, 1e10, 2e10, 5e10, 1e11, 2e11, 5e11, 1e12, 1e13)]
 MEMORY_SIZES = [Fraction(each) for each in (1e6, 2e6, 5e6, 1e7, 2e7, 5e7, 1e8, 1e9)]
-"""Where the curves have points, on an A100."""
+"""The sizes of the curves' points, on an A100."""
 
 STEP, FINEST = 0.02, 0.0025
-"""How far the search goes at once, first and last."""
+"""The first and the last step width of the search."""
 
 Faster = tuple[Fraction, Fraction]
-"""A system's peak and bandwidth, about, as multiples of an A100's."""
+"""A system's peak and bandwidth as approximate multiples of an A100's."""
 
 Shares = tuple[float, float]
-"""The most that is reached: by matmuls, and of the memory's bandwidth."""
+"""The largest shares: of the peak by matmuls, and of the memory's bandwidth."""
 
 
 def saturating(most: float, half: Fraction, sizes: Sequence[Fraction]) -> Curve:
@@ -43,7 +43,7 @@ def saturating(most: float, half: Fraction, sizes: Sequence[Fraction]) -> Curve:
 
 
 def fitted(system: System, shares: Shares, faster: Faster) -> System:
-    """A system with such efficiencies."""
+    """A system with these efficiencies."""
     matmul, memory = (
         saturating(most, half * times, [size * times for size in sizes])
         for most, half, sizes, times in zip(
@@ -55,7 +55,7 @@ def fitted(system: System, shares: Shares, faster: Faster) -> System:
 
 
 class Rows:
-    """The calibrated rows, each with the order in which its step runs whatever its ops take."""
+    """The calibrated rows, each with the order of its step, which does not depend on durations."""
 
     def __init__(self, rows: Sequence[PublishedStep], system: System) -> None:
         self.rows, self.runs = rows, []
@@ -65,7 +65,7 @@ class Rows:
                 self.runs.append((workload, profile_job(workload, system, blocking=row.blocking).times.timeline.order))
 
     def errors(self, system: System) -> list[float]:
-        """How far each row is off."""
+        """The relative error of each row."""
         found = []
         for row, (workload, order) in zip(self.rows, self.runs, strict=True):
             took = order.network.lengths(time_ops(workload, order.network.lanes, system).ns)
@@ -74,9 +74,9 @@ class Rows:
 
 
 def search(rows: Rows, system: System, faster: Faster, memory: float | None = None) -> Shares:
-    """The shares of the least squared errors: a search that goes to a better neighbour, or halves its step.
+    """The shares with the least squared errors. The search goes to a better neighbour, or halves its step.
 
-    memory: its share, where that is not searched for.
+    memory: the share of the memory, if it is not searched for.
     """
     known: dict[Shares, float] = {}
 
@@ -95,7 +95,7 @@ def search(rows: Rows, system: System, faster: Faster, memory: float | None = No
 
 
 def fit(name: str, faster: Faster, memory: float | None = None) -> Shares:
-    """Fit one preset, and print its curves and how far its rows are off."""
+    """Fit one preset, and print its curves and the errors of its rows."""
     system = load_system(name)
     rows = Rows([row for row in published_steps() if row.calibrated and row.system == name], system)
     shares = search(rows, system, faster, memory)

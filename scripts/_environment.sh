@@ -1,14 +1,14 @@
-# Sourced by the scripts beside it: makes and keeps the project's virtual environment, $root/.venv.
+# Sourced by the other scripts: makes and keeps the project's virtual environment, $root/.venv.
 #
 # The caller sets $root, the checkout's directory, then calls `ensure_environment runtime` or `ensure_environment dev`.
-# The first call creates the environment and installs what uv.lock says; later ones compare one stamp and return.
-# STAGEDB_PYTHON chooses the interpreter it is made with.
+# The first call creates the environment and installs the packages of uv.lock; later ones compare one stamp and return.
+# STAGEDB_PYTHON chooses its interpreter.
 
-say() {
+note() {
     printf '%s\n' "$*" >&2
 }
 
-# The first interpreter that is new enough. Run rather than looked up: a shim on PATH may have nothing behind it.
+# The first interpreter that is new enough. It is run and not only looked up, because a shim on PATH may lead to nothing.
 find_python() {
     for candidate in ${STAGEDB_PYTHON:+"$STAGEDB_PYTHON"} \
         python3 python python3.14 python3.13 python3.12 python3.11; do
@@ -17,13 +17,12 @@ find_python() {
             return 0
         fi
     done
-    say "stagedb needs Python 3.11 or newer, and none was found on PATH."
-    say "Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: STAGEDB_PYTHON=/path/to/python3"
+    note "stagedb needs Python 3.11 or newer, and none was found on PATH."
+    note "Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: STAGEDB_PYTHON=/path/to/python3"
     return 1
 }
 
-# What an environment must have been made from to be used as it is. The path is in it because an environment does
-# not survive being moved.
+# The stamp of a current environment. It has the path, because an environment does not work after it is moved.
 wanted_stamp() {
     printf '%s\n' "$root"
     cat "$root/uv.lock" "$root/pyproject.toml" | cksum
@@ -68,7 +67,7 @@ lock_environment() {
             mv "$lock" "$lock.$$" 2>/dev/null && rm -rf "$lock.$$"
             continue
         fi
-        [ -n "$announced" ] || say "stagedb: waiting for another process (pid $owner) to finish the set-up ..."
+        [ -n "$announced" ] || note "stagedb: waiting for another process (pid $owner) to finish the set-up ..."
         announced=yes
         sleep 1
     done
@@ -81,7 +80,7 @@ unlock_environment() {
 
 install_environment() {
     venv="$root/.venv"
-    # What an old stamp says no longer holds from here on; without one, an interrupted set-up is simply done again.
+    # An old stamp is no longer valid from here on. Without a stamp, an interrupted set-up is done again.
     moved=
     for old in "$venv/.stagedb-runtime" "$venv/.stagedb-dev"; do
         if [ -f "$old" ]; then
@@ -93,22 +92,22 @@ install_environment() {
     if [ -n "$moved" ] || ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         python=$(find_python) || return 1
         if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
-            say "stagedb: $python cannot make virtual environments: its venv or ensurepip module is not installed."
-            say "Install it (Debian, Ubuntu: apt-get install python3-venv; Fedora: dnf install python3-pip), or name"
-            say "another interpreter with STAGEDB_PYTHON=/path/to/python3."
+            note "stagedb: $python cannot make virtual environments: its venv or ensurepip module is not installed."
+            note "Install it (Debian, Ubuntu: apt-get install python3-venv; Fedora: dnf install python3-pip), or name"
+            note "another interpreter with STAGEDB_PYTHON=/path/to/python3."
             return 1
         fi
-        say "stagedb: first use: making a virtual environment in .venv with $("$python" --version) ..."
+        note "stagedb: first use: making a virtual environment in .venv with $("$python" --version) ..."
         "$python" -m venv --clear "$venv" || return 1
     fi
     if [ ! -x "$venv/bin/uv" ]; then
         "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null || return 1
         "$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv || {
-            say "stagedb: pip could not install uv (see above). Behind a proxy or a mirror, set HTTPS_PROXY or PIP_INDEX_URL."
+            note "stagedb: pip could not install uv (see above). Behind a proxy or a mirror, set HTTPS_PROXY or PIP_INDEX_URL."
             return 1
         }
     fi
-    say "stagedb: installing what uv.lock names (about 250 MB with the database; once) ..."
+    note "stagedb: installing the packages of uv.lock (about 250 MB with the database; once) ..."
     groups=--no-dev
     [ "$1" = runtime ] || groups=--group=dev
     (
@@ -116,11 +115,11 @@ install_environment() {
         cd "$root" && UV_PROJECT_ENVIRONMENT="$venv" UV_PYTHON_DOWNLOADS=never "$venv/bin/uv" sync \
             --frozen --inexact --quiet --compile-bytecode --python "$venv/bin/python" "$groups"
     ) || {
-        say "stagedb: the installation failed (see above). Run the same command again to continue it."
+        note "stagedb: the installation failed (see above). Run the same command again to continue it."
         return 1
     }
-    # Where Python is told to write no bytecode (PYTHONDONTWRITEBYTECODE), every start would compile all of it again.
+    # With PYTHONDONTWRITEBYTECODE Python writes no bytecode, and every start would compile everything again.
     "$venv/bin/python" -m compileall -q "$root/stagedb"
     printf '%s\n' "$stamp" >"$venv/.stagedb-$1.new" && mv "$venv/.stagedb-$1.new" "$venv/.stagedb-$1" || return 1
-    say "stagedb: ready."
+    note "stagedb: ready."
 }

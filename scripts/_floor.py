@@ -1,4 +1,4 @@
-"""Writes plain buffers to files, from several processes at once: the floor that exports are measured against.
+"""Writes plain buffers to files, from several processes at once: the floor that exports are compared with.
 
 python scripts/_floor.py DIRECTORY PROCESSES COUNT:SIZE [COUNT:SIZE …]
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def write(directory: Path, first: int, end: int, sizes: list[tuple[int, int]]) -> None:
-    """Write files `first` to `end - 1` of those that there are to be."""
+    """Write the files with the numbers `first` to `end - 1`."""
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     number = 0
     for count, size in sizes:

@@ -1,9 +1,9 @@
-"""Digests of what may not change, behind scripts/freeze: of a list of plans the traces, the memory and the profiles.
+"""Digests of results that may not change, behind scripts/freeze: traces, memory and profiles of a list of plans.
 
-One JSON file has of every plan: each file of its trace set, without what names an instance or a version; memory; the
-step on a system with its lanes and its critical path; the rows of every named query. Counts, bytes and nanoseconds are
-there in clear, tables as digests of their sorted rows. Another run, of this checkout or another one, is compared with
-it, and what differs is named by plan and place.
+One JSON file has for each plan: each file of its trace set, without names of instances or versions; memory; the step on
+a system with its lanes and its critical path; the rows of every named query. Counts, bytes and nanoseconds are in
+clear, tables are digests of their sorted rows. Another run, of this checkout or another one, is compared with the
+file, and each difference is named by plan and place.
 """
 
 import argparse
@@ -25,19 +25,19 @@ ROOT = Path(__file__).resolve().parents[1]
 PLANS = ROOT / "tests" / "frozen" / "plans.yaml"
 FORMAT = 1
 EXACT = "exact"
-"""Digests of this name follow from ids and versions too."""
+"""Digests with this name depend on ids and versions too."""
 
 
 @dataclass
 class Compared:
-    """What differs between two files, and what is only to be told."""
+    """The differences between two files, and further remarks."""
 
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def run(options: argparse.Namespace, old: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The digests of a checkout, made by its package in a process and a store of their own."""
+    """The digests of a checkout. Its own package makes them in a process and a store of their own."""
     with tempfile.TemporaryDirectory(prefix="stagedb-freeze-") as name:
         scratch = Path(name)
         request = {
@@ -73,13 +73,13 @@ def run(options: argparse.Namespace, old: Mapping[str, Any] | None) -> dict[str,
 
 
 def commit(checkout: Path) -> str:
-    """The commit of a checkout, with `+` where its package is changed; empty where git knows none."""
+    """The commit of a checkout, with `+` if its package is changed; empty without git."""
     git = ["git", "-C", str(checkout)]
-    told = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     changed = subprocess.run(
         [*git, "status", "--porcelain", "stagedb", "cypher"], capture_output=True, text=True, check=False
     )
-    return told.stdout.strip() + ("+" if changed.stdout else "")
+    return found.stdout.strip() + ("+" if changed.stdout else "")
 
 
 def flat(found: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
@@ -92,7 +92,7 @@ def flat(found: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any], only: str, new_ids: bool) -> Compared:
-    """What differs between an earlier file and a later one. new_ids: what follows from ids and versions does not."""
+    """The differences between an earlier file and a later one. new_ids: ignore digests of ids and versions."""
     found = Compared()
     for name, columns in new["further"].items():
         found.notes.append(f"{name} has further columns: {', '.join(columns)}")
@@ -120,7 +120,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any], only: str, new_ids: 
 
 
 def written(result: Mapping[str, Any]) -> str:
-    """The file's text: a line a plan's part, so that a change is small to look at."""
+    """The file's text: a line for each part of a plan, so that a change is small."""
     head = {key: value for key, value in result.items() if key not in ("plans", "further")}
     lines = [f"{json.dumps(key)}: {json.dumps(value, sort_keys=True)}," for key, value in head.items()]
     plans = []
@@ -134,7 +134,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
-            sys.exit(f"scripts/freeze: {path} has format {found['format']}, and this program knows {FORMAT}")
+            sys.exit(f"scripts/freeze: {path} has format {found['format']}, and this program reads {FORMAT}")
     except (OSError, ValueError, LookupError, TypeError) as error:
         sys.exit(f"scripts/freeze: {path} has no digests: {error}")
     return {"further": {}, **found}
@@ -142,29 +142,29 @@ def read(path: Path) -> dict[str, Any]:
 
 def options_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/freeze", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose package is run (this one's)")
+    parser.add_argument("--checkout", type=Path, default=ROOT, help="checkout whose package is run (this one)")
     parser.add_argument("--out", type=Path, help="write the digests to this file")
-    parser.add_argument("--compare", type=Path, help="compare with this file, and exit with 1 where something differs")
+    parser.add_argument("--compare", type=Path, help="compare with this file, and exit with 1 if something differs")
     parser.add_argument("--given", type=Path, help="compare this file, and run nothing")
     parser.add_argument("--only", default="", help="these plans, by name, separated by commas (all)")
     parser.add_argument("--plans", type=Path, default=PLANS, help="the list of plans (tests/frozen/plans.yaml)")
-    parser.add_argument("--rows", type=Path, help="write what the digests are of into this directory, to be looked at")
-    parser.add_argument("--new-ids", action="store_true", help="let differ what follows from ids and versions")
+    parser.add_argument("--rows", type=Path, help="write the rows behind the digests into this directory")
+    parser.add_argument("--new-ids", action="store_true", help="ignore differences that follow from ids and versions")
     parser.add_argument("--store", help="a Neo4j server's address, instead of an embedded store of its own")
     options = parser.parse_args()
     options.checkout = options.checkout.resolve()
     if not (options.checkout / "stagedb").is_dir():
-        parser.error(f"{options.checkout} is no checkout: it has no stagedb/")
+        parser.error(f"{options.checkout} is not a checkout: it has no stagedb/")
     if options.given is not None and options.compare is None:
-        parser.error("--given is for --compare")
+        parser.error("--given needs --compare")
     if options.compare is None and options.out is None:
-        parser.error("say --out, --compare, or both")
+        parser.error("give --out, --compare, or both")
     return options
 
 
 def main() -> None:
     options = options_of()
-    # What is ended leaves neither an engine nor its files behind.
+    # An interrupted run leaves neither an engine nor its files.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     began = time.perf_counter()
     old = read(options.compare) if options.compare else None

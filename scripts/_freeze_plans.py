@@ -1,7 +1,7 @@
-"""The part of scripts/freeze that runs inside a checkout: its package makes every plan, and what comes out is digested.
+"""The part of scripts/freeze that runs inside a checkout: its package makes every plan, and the results are digested.
 
-A file of its own, run with that checkout's package on the path: `_freeze_plans.py REQUEST ANSWER`, both of them JSON.
-It asks through the public Python API alone, so that it runs in any checkout that has the same verbs.
+It is a file of its own, run with that checkout's package on the path: `_freeze_plans.py REQUEST ANSWER`, both JSON. It
+uses only the public Python API, so that it runs in any checkout that has the same verbs.
 """
 
 import hashlib
@@ -33,23 +33,23 @@ DIGESTS = ("digest", "encoding")
 """Keys of a manifest's classes that are digests of ids too."""
 
 OTHERS = ("block", "packed", "timed", "whatif")
-"""What a plan's `also` may ask for besides systems."""
+"""Words of a plan's `also` that are not systems."""
 
 ASKED = {"instance", "profile", "other"}
-"""Parameters of named queries that can be said here."""
+"""Parameters of named queries that this program can give."""
 
 DIGITS = 16
-"""Hexadecimal digits that are kept of a digest."""
+"""Hexadecimal digits of a digest that are kept."""
 
 Digests = dict[str, Any]
 
 
 @dataclass
 class Reading:
-    """What is read of tables: `columns` by table, and the plan's `words`; empty: all, which are then noted.
+    """The tables to read: `columns` by table, and the plan's `words`; empty: all, which are then recorded.
 
-    An earlier file's are given where it is compared with, so that a column that came later changes no digest. `further`
-    are those. `rows`: a directory that gets what the digests are of.
+    For a comparison they come from the earlier file, so that a new column changes no digest. `further` are the new
+    columns. `rows`: a directory that gets the rows behind the digests.
     """
 
     columns: dict[str, list[str]]
@@ -59,7 +59,7 @@ class Reading:
     plan: str = ""
 
     def table(self, place: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-        """The digest of rows, whatever their order and that of their columns. `place`: how the table is called."""
+        """The digest of rows, in any order of rows and columns. `place`: the name of the table."""
         name = place.rsplit("/", 1)[-1]
         wanted = self.columns.setdefault(name, sorted(columns))
         more = sorted(set(columns) - set(wanted))
@@ -84,7 +84,7 @@ def digest(data: bytes) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value of a row, floating-point numbers to twelve digits: sums may be taken in another order."""
+    """A value of a row. Floating-point numbers have twelve digits, because sums may be taken in another order."""
     if isinstance(value, float):
         return float(f"{value:.12g}")
     if isinstance(value, list | tuple):
@@ -92,12 +92,12 @@ def plain(value: Any) -> Any:
     return value
 
 
-def said(value: Any) -> str:
+def json_text(value: Any) -> str:
     return json.dumps(plain(value), sort_keys=True, separators=(",", ":"))
 
 
 def folded(files: Sequence[tuple[str, bytes]], ids: Sequence[str]) -> Digests:
-    """One digest of files: as they are (`exact`), and with ids written over, which may be others one day."""
+    """Digests of files: as they are (`exact`), and with ids replaced, which a later version may change."""
     exact, lines = [], []
     for name, data in sorted(files):
         exact.append(f"{name} {digest(data)}")
@@ -113,7 +113,7 @@ def folded(files: Sequence[tuple[str, bytes]], ids: Sequence[str]) -> Digests:
 
 
 def trace_set(reading: Reading, place: str, directory: Path, ids: Sequence[str]) -> Digests:
-    """Every file of a set: the traces together, what stands beside them one by one, the manifest by its keys."""
+    """Every file of a set: the traces together, the files next to them one by one, the manifest by its keys."""
     manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
     traces, found = [], {}
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
@@ -128,7 +128,7 @@ def trace_set(reading: Reading, place: str, directory: Path, ids: Sequence[str])
 
 
 def manifest_keys(reading: Reading, place: str, manifest: Mapping[str, Any]) -> Digests:
-    """The digest of each key of a manifest; of classes of each of their keys."""
+    """The digest of each key of a manifest, and of each key of its classes."""
     found: Digests = {}
     reading.words = reading.words or sorted(manifest["plan"])
     for key, value in manifest.items():
@@ -138,16 +138,16 @@ def manifest_keys(reading: Reading, place: str, manifest: Mapping[str, Any]) -> 
             value = {word: value.get(word) for word in reading.words}
         if key == "profile":
             value = {word: each for word, each in value.items() if word != "id"}
-        found[key] = reading.text(f"{place}/manifest/{key}", [said(value)])
+        found[key] = reading.text(f"{place}/manifest/{key}", [json_text(value)])
     for key in sorted({key for row in manifest["classes"] for key in row}):
-        lines = [said(row.get(key)) for row in manifest["classes"]]
+        lines = [json_text(row.get(key)) for row in manifest["classes"]]
         called = f"{key}/exact" if key in DIGESTS else key
         found[f"classes/{called}"] = reading.text(f"{place}/manifest/classes.{key}", lines)
     return found
 
 
 class Plans:
-    """The plans on one store. The first is kept until the end: queries that compare two compare the others with it."""
+    """The plans on one store. The first is kept until the end, because queries compare the others with it."""
 
     def __init__(self, db: Any, reading: Reading, scratch: Path) -> None:
         self.db = db
@@ -203,7 +203,7 @@ class Plans:
         return {"nodes": done.nodes, **found}
 
     def packed(self, instance: Any) -> Digests:
-        """A packed set: its members but the index, and what it unpacks to."""
+        """A packed set: its members except the index, and the files that it unpacks to."""
         file, out = self.scratch / "set.packed", self.scratch / "traces"
         ids = (instance.id, instance.graph)
         self.db.export(instance.id, out=file, packed=True, force=True)
@@ -215,7 +215,7 @@ class Plans:
         return {"members": folded(members, ids), "exact": digest(file.read_bytes()), "unpacked": unpacked}
 
     def memory(self, instance: Any) -> Digests:
-        """What ranks hold: the peaks in clear, all tables digested."""
+        """The memory of ranks: the peaks in clear, all tables digested."""
         held = self.db.memory(instance.id)
         peaks = [row["peak"] for row in held.peaks]
         tables = {"peaks": held.peaks, "levels": held.levels, "tensors": held.tensors}
@@ -247,7 +247,7 @@ class Plans:
         return {**found, "queries": self.asked(place, instance.id, info.id)}
 
     def asked(self, place: str, instance: str, profile: str | None) -> dict[str, str]:
-        """Every named query about an instance, or about a profile; the digest of its rows, or how it failed."""
+        """Every named query about an instance or a profile: the digest of its rows, or its failure."""
         found = {}
         for name, info in sorted(self.queries.items()):
             takes = set(info.parameters)
@@ -276,7 +276,7 @@ def main() -> None:
         plans = Plans(db, reading, Path(scratch))
         for number, (name, words) in enumerate(request["plans"].items()):
             began = time.perf_counter()
-            # The first is what others are compared with, asked for or not.
+            # The others are compared with the first, so that it is always made.
             if number and request["only"] and name not in request["only"]:
                 continue
             try:

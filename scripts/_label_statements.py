@@ -1,6 +1,6 @@
-"""Writes the statements of cypher/lifecycle: those that differ by a label alone, from the schema's table.
+"""Writes the statements of cypher/lifecycle, which differ only by a label, from the schema's table.
 
-They are files like all others: read, linted and planned. `--check` says whether they are what the table gives.
+They are files like all others: read, linted and planned. `--check` compares them with the table.
 """
 
 import argparse
@@ -17,7 +17,7 @@ FOLDER = "lifecycle"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/label_statements", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not as it should be")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs from the schema")
     check = parser.parse_args().check
     folder = directory() / FOLDER
     wanted = dict(statements())
@@ -27,7 +27,7 @@ def main() -> int:
     extra = sorted(there.keys() - wanted.keys())
     if check:
         for name in sorted([*wrong, *extra]):
-            print(f"cypher/{FOLDER}/{name}.cypher is not what the schema gives: run scripts/label_statements")
+            print(f"cypher/{FOLDER}/{name}.cypher differs from the schema: run scripts/label_statements")
         return 1 if wrong or extra else 0
     for name in wrong:
         (folder / f"{name}.cypher").write_text(wanted[name], encoding="utf-8")
@@ -52,7 +52,7 @@ def statements() -> Iterator[tuple[str, str]]:
             "claim_parent": "" if parent is None else _CLAIM_PARENT.format(label=parent, low=parent.lower()),
             "claim_of": "" if parent is None else "\nMERGE (n)-[:OF]->(of)",
             "with_of": "" if parent is None else ", of",
-            "parent_note": "" if parent is None else f" No row if its {parent.lower()} is not there, or leaves.",
+            "parent_note": "" if parent is None else f" No row if its {parent.lower()} is gone or being deleted.",
             "finish_note": "" if parent is None else f", or its {parent.lower()} is gone or being deleted",
             "finish_parent": "" if parent is None else f"\nMATCH (n)-[:OF]->(:{parent} {{state: 'ready'}})",
         }
@@ -63,7 +63,7 @@ def statements() -> Iterator[tuple[str, str]]:
 
 
 def parent_of(owner: str) -> str | None:
-    """The label that an owner is made from: an instance from a graph, a profile from an instance."""
+    """The label that an owner is made from: a graph for an instance, an instance for a profile."""
     found = [edge.target for edge in RELATIONSHIPS if (edge.source, edge.type) == (owner, "OF")]
     return found[0] if found else None
 
@@ -73,7 +73,7 @@ def _clear(owner: str, label: Label, path: tuple[Relationship, ...]) -> str:
         steps = [f"-[:{edge.type}]->(:{edge.target})" for edge in path[:-1]]
         pattern = f"(:{owner} {{id: $id}}){''.join(steps)}-[:{path[-1].type}]->(n:{label.name})"
     else:
-        # A composite index serves a search that says something of each of its properties.
+        # A composite index serves a search only if the search restricts each of its properties.
         last = label.indexes[0][-1]
         pattern = f"(n:{label.name} {{{label.member_by}: $id}})\nWHERE n.`{last}` >= 0"
     return _CLEAR.format(label=label.name, low=owner.lower(), a="an" if owner[0] in "AEIOU" else "a", pattern=pattern)
@@ -97,17 +97,17 @@ _CLAIM_PARENT = """MATCH (of:{label} {{id: $properties.{low}, state: 'ready'}})
 
 _OWNER_TEMPLATES = {
     "claim": """\
-// Begin to build {a} {low}, or take over from a builder that died. The first SET takes the write lock, so that of two
-// claims at once the second sees what the first one decided.{parent_note}
+// Begin to build {a} {low}, or take over from a builder that died. The first SET takes the write lock, so that
+// the second of two simultaneous claims sees the result of the first one.{parent_note}
 //
 // mode: writes
 // param id: string — the {low}'s id
 // param owner: string — who claims it
 // param lease: integer [ms] — for how long, from now
 // param dead: string — an owner that is known to have died; empty if none is
-// param properties: map — the properties that it is to have
+// param properties: map — the properties that it gets
 // column owner: string — who has it now
-// column taken: boolean — it was begun before, by another
+// column taken: boolean — another process began it before
 {claim_parent}MERGE (n:{label} {{id: $id}})
 ON CREATE SET n.state = 'building', n.owner = $owner, n.lease = 0, n.created = timestamp()
 SET n.claim = $owner
@@ -120,12 +120,12 @@ FOREACH (x IN CASE WHEN free THEN [1] ELSE [] END |
 RETURN n.owner AS owner, former <> $owner AS taken
 """,
     "renew": """\
-// Say that the builder of {a} {low} lives. No row if it is another's by now.
+// Show that the builder of {a} {low} is alive. No row if another process has it now.
 //
 // mode: writes
 // param id: string — the {low}'s id
 // param owner: string — who builds it
-// param lease: integer [ms] — for how long it is to be believed, from now
+// param lease: integer [ms] — for how long the builder counts as alive, from now
 // column id: string — the {low}'s id
 MATCH (n:{label} {{id: $id}})
 WHERE n.owner = $owner
@@ -133,7 +133,7 @@ SET n.lease = timestamp() + $lease
 RETURN n.id AS id
 """,
     "finish": """\
-// Make {a} {low} visible: it is whole. No row if it is another's by now{finish_note}.
+// Make {a} {low} visible: it is complete. No row if another process has it now{finish_note}.
 //
 // mode: writes
 // param id: string — the {low}'s id
@@ -172,18 +172,18 @@ WHERE n.owner = $owner
 DETACH DELETE n
 """,
     "state": """\
-// In what state the {low} of this id is; no row if there is none. The one read that sees unfinished ones by id.
+// The state of the {low} with this id; no row if there is none. No other statement finds unfinished ones by id.
 //
 // mode: reads
 // param id: string — the {low}'s id
 // column state: string — ready, building or deleting
 // column owner: string? — the process that builds or deletes it
-// column expired: boolean — its builder has not been heard of for as long as it said
+// column expired: boolean — its lease has run out
 MATCH (n:{label} {{id: $id}})
 RETURN n.state AS state, n.owner AS owner, coalesce(n.lease < timestamp(), false) AS expired
 """,
     "unfinished": """\
-// What is being built or deleted, or was when its process died.
+// What a process builds or deletes, or did so when it died.
 //
 // mode: reads
 // column id: string — the {low}'s id

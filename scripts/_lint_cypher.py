@@ -1,7 +1,7 @@
-"""What every file under `cypher/` must keep, checked from its tokens: the servers check the rest (EXPLAIN, in a test).
+"""The rules for every file under `cypher/`, checked from its tokens. The servers check the rest (EXPLAIN, in a test).
 
-The header is whole and says what the text does: its parameters, its columns, whether it writes. Patterns begin at a
-label, as a search without one reads the whole store. Names of labels and relationships are the schema's.
+The header is complete and matches the text: its parameters, its columns, whether it writes. Patterns begin at a label,
+because a search without one reads the whole store. Labels and relationships are in the schema.
 """
 
 import re
@@ -17,7 +17,7 @@ from stagedb.store.statements import HeaderError, directory
 
 WIDTH = 120
 UNLABELLED = {"schema/is_empty"}
-"""Statements that may look at nodes of whatever label: they stop at the first."""
+"""Statements that may read nodes of any label: they stop at the first node."""
 
 CLAUSES = {
     "MATCH",
@@ -59,12 +59,12 @@ def lint(name: str) -> list[str]:
 
 
 def _too_long(line: str) -> bool:
-    """A field of the header is one line, however long."""
+    """A field of the header is one line of any length."""
     return len(line) > WIDTH and not line.startswith("//")
 
 
 def faults(statement: Statement) -> Iterator[str]:
-    """What is wrong with a parsed statement."""
+    """The faults of a parsed statement."""
     text = list(tokens(statement.text))
     yield from _parameters(statement, text)
     yield from _mode(statement, text)
@@ -86,9 +86,9 @@ def _mode(statement: Statement, text: Sequence[Token]) -> Iterator[str]:
         try:
             check(statement.text)
         except UsageError as error:
-            yield f"it says that it reads: {error}"
+            yield f"its mode is `reads`: {error}"
     elif not any(token.kind == "word" and token.text.upper() in WRITES for token in text):
-        yield "it says that it writes, and has no clause that does"
+        yield "its mode is `writes`, and no clause writes"
 
 
 def _columns(statement: Statement, text: Sequence[Token]) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _names(text: Sequence[Token]) -> Iterator[str]:
 
 
 def _unlabelled(text: Sequence[Token]) -> Iterator[str]:
-    """Paths of MATCH and MERGE of which no node has a label or is known already."""
+    """Paths of MATCH and MERGE without a node that has a label or is known already."""
     for place, token in enumerate(text):
         if token.kind == "word" and token.text.upper() in ("MATCH", "MERGE"):
             known = {earlier.text for earlier in text[:place] if earlier.kind in ("word", "name")}
@@ -137,7 +137,7 @@ def _unlabelled(text: Sequence[Token]) -> Iterator[str]:
 
 
 def _paths(text: Sequence[Token]) -> Iterator[list[Token]]:
-    """The paths of a clause: until the next one, apart at commas."""
+    """The paths of a clause, separated by commas, up to the next clause."""
     depth, path = 0, list[Token]()
     for token in text:
         if depth == 0 and token.kind == "word" and token.text.upper() in CLAUSES | {"ON", "ORDER"}:

@@ -1,7 +1,7 @@
 """A Neo4j Community server on this machine, for tests: jars from Maven Central, no docker, no account, loopback only.
 
-Standard library alone, so that it runs before anything is installed. Each start begins with an empty database, but one
-with `--keep`.
+It uses only the standard library, so that it runs before anything is installed. Each start begins with an empty
+database, except with `--keep`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ HOME = ROOT / ".cache" / "neo4j"
 STATE, LOG = "state.json", "console.log"
 
 VERSIONS = {"5.26": "5.26.30", "2026": "2026.08.1"}
-"""What `--version` may say in short, and the release that is meant. Others are named in full."""
+"""Short values of `--version`, and the releases that they mean. Other releases are named in full."""
 
 START_TIMEOUT = 180
 STOP_TIMEOUT = 30
@@ -53,13 +53,13 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     starting = commands.add_parser("start", help="start a server, unless one runs")
     starting.add_argument(
-        "--version", help=f"{', '.join(VERSIONS)}, or a release in full; default: one that the Java found can run"
+        "--version", help=f"{', '.join(VERSIONS)}, or a full release; default: one that the available Java can run"
     )
     starting.add_argument("--port", type=int, default=0, help="port of 127.0.0.1; default: a free one")
-    starting.add_argument("--keep", action="store_true", help="go on with the data of the server before")
+    starting.add_argument("--keep", action="store_true", help="keep the data of the previous server")
     commands.add_parser("stop", help="stop it")
-    commands.add_parser("status", help="say whether it runs; exit status 1 if not")
-    commands.add_parser("env", help="print the line that points the tests at it")
+    commands.add_parser("status", help="print whether it runs; exit status 1 if not")
+    commands.add_parser("env", help="print the line that sets the tests' server")
     options = parser.parse_args()
     home = options.home.absolute()
     state = running(home)
@@ -75,8 +75,8 @@ def main() -> None:
         print(described(state))
 
 
-def start(home: Path, state: dict[str, object] | None, said: str | None, port: int, keep: bool) -> None:
-    wanted = VERSIONS.get(said, said) if said else None
+def start(home: Path, state: dict[str, object] | None, release: str | None, port: int, keep: bool) -> None:
+    wanted = VERSIONS.get(release, release) if release else None
     if state is not None:
         if wanted not in (None, state["version"]) or port not in (0, state["port"]):
             sys.exit(f"scripts/neo4j: {described(state)}; stop it first")
@@ -113,7 +113,7 @@ def start(home: Path, state: dict[str, object] | None, said: str | None, port: i
             tail = "\n".join(console.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
             sys.exit(f"scripts/neo4j: Neo4j {version} did not start with {java}; the end of {console}:\n{tail}")
         time.sleep(0.2)
-    process.returncode = 0  # it stays; nothing is to be waited for
+    process.returncode = 0  # it stays, and nothing waits for it
     print(described(state), setting(state), sep="\n")
 
 
@@ -136,7 +136,7 @@ def stop(home: Path, state: dict[str, object] | None) -> str:
 
 
 def running(home: Path) -> dict[str, object] | None:
-    """The server that was started, if it still is that process."""
+    """The server that was started, if its process still runs."""
     try:
         state: dict[str, object] = json.loads((home / STATE).read_text(encoding="utf-8"))
         return state if state["started"] is not None and start_of(int(str(state["pid"]))) == state["started"] else None
@@ -145,15 +145,15 @@ def running(home: Path) -> dict[str, object] | None:
 
 
 def start_of(pid: int) -> str | None:
-    """When a process began, in whatever form the system tells it; None if there is none, or it has ended."""
+    """When a process began, in the system's own form; None if there is none, or it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
         return None if fields[0] == "Z" else fields[19]
     except OSError:
         if Path("/proc/self/stat").exists():
             return None
-    told = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return told.stdout.strip() or None
+    printed = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return printed.stdout.strip() or None
 
 
 def described(state: dict[str, object]) -> str:
@@ -165,19 +165,19 @@ def setting(state: dict[str, object]) -> str:
 
 
 def choose(wanted: str | None) -> tuple[str, str]:
-    """A Java and a release of Neo4j that go together."""
+    """A Java, and a release of Neo4j that runs on it."""
     found = [(java, release) for java in javas() if (release := release_of(java)) is not None]
     for version in [wanted] if wanted else VERSIONS.values():
         for java, release in found:
             if release in wants(version):
                 return java, version
-    told = ", ".join(f"{java} is Java {release}" for java, release in found) or "none"
+    available = ", ".join(f"{java} is Java {release}" for java, release in found) or "none"
     versions = wanted or " or ".join(VERSIONS.values())
     java_wanted = " or ".join(
         str(release) for release in sorted(set().union(*map(wants, [wanted] if wanted else VERSIONS)))
     )
     sys.exit(
-        f"scripts/neo4j: Neo4j {versions} wants Java {java_wanted} (found: {told}). Install one, set JAVA_HOME, "
+        f"scripts/neo4j: Neo4j {versions} needs Java {java_wanted} (found: {available}). Install one, set JAVA_HOME, "
         "or make the development environment, which has Java 25: scripts/test --version"
     )
 
@@ -196,15 +196,15 @@ def javas() -> Iterator[str]:
 
 def release_of(java: str) -> int | None:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+        printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     except OSError:
         return None
-    found = re.search(r'version "(\d+)', told)
+    found = re.search(r'version "(\d+)', printed)
     return int(found[1]) if found else None
 
 
 def jars(version: str) -> Path:
-    """The directory of the release's jars, fetched by Maven the first time."""
+    """The directory of the release's jars. Maven fetches them the first time."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stagedb" / "neo4j"
     lib = base / version
     if lib.is_dir():
@@ -231,7 +231,7 @@ def jars(version: str) -> Path:
         )
         if done.returncode:
             sys.exit(f"scripts/neo4j: Maven could not fetch Neo4j {version}:\n{(done.stdout + done.stderr)[-3000:]}")
-        # In one step: what is there is whole.
+        # In one step, so that the directory is always complete.
         (Path(scratch) / "lib").rename(lib)
     return lib
 

@@ -1,6 +1,6 @@
 """Writes the words of a plan as keyword arguments, from their declarations in stagedb/plans/aspects.
 
-Type checkers and editors read the file; the program itself does not need it. `--check` finds out whether it is current.
+Type checkers and editors read the file; the program itself does not need it. `--check` checks whether it is current.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def text() -> str:
-    """What the file is to hold."""
+    """The text of the file."""
     layout = [word for name, word in PLAN_WORDS.items() if name not in GRAPH_WORDS]
     return _FILE.format(graph=_keywords(GRAPH_WORDS.values()), layout=_keywords(layout))
 
@@ -62,7 +62,7 @@ def _described(word: Word) -> str:
 
 
 _TYPES: Mapping[type, str] = {tuple: "Sequence[int] | str", list: "Sequence[str] | str"}
-"""The types of lists: a text is the list as the command line takes it."""
+"""The types of lists: a text is a list in the form of the command line."""
 
 _FILE = '''"""The words of a plan as keyword arguments, for type checkers and editors.
 
@@ -74,13 +74,13 @@ from typing import Literal, TypedDict
 
 
 class GraphWords(TypedDict, total=False):
-    """What changes a graph's structure. See `stagedb.plans.GraphOptions`."""
+    """Words that change the structure of a graph. See `stagedb.plans.GraphOptions`."""
 
 {graph}
 
 
 class PlanWords(GraphWords, total=False):
-    """How a training step is laid out over ranks. See `stagedb.plans.Plan`."""
+    """Words that lay a training step out over ranks. See `stagedb.plans.Plan`."""
 
 {layout}
 '''

@@ -1,6 +1,6 @@
 """A graph database of execution traces of distributed LLM training.
 
-`connect` opens a store, and most else hangs on what it returns. `unpack` and `validate` work on files and need none.
+`connect` opens a store, and its result has most verbs. `unpack` and `validate` work on files and need no store.
 See `stagedb.api`.
 """
 
@@ -13,7 +13,7 @@ __all__ = ["connect", "unpack", "validate"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load on first use what `stagedb.api` has of these names."""
+    """Load these names from `stagedb.api` on first use."""
     if name in __all__:
         import stagedb.api
 
@@ -25,9 +25,9 @@ def connect(store: str | None = None) -> "Stagedb":
     """Open a store: a bolt:// or neo4j:// address, or a name from the configuration file.
 
     Without one: `NEO4J_URI` if it is set, else the embedded store of this machine, which is started if it does not
-    run. Raises `stagedb.errors.StagedbError` where nothing answers.
+    run. Raises `stagedb.errors.StagedbError` if no store answers.
     """
-    # Not at the top: every module of the package passes here, and most need neither driver nor models.
+    # Not at the top: every import of the package runs this file, and most need neither driver nor models.
     from stagedb.api import connect as open_store
 
     return open_store(store)

@@ -1,4 +1,4 @@
-"""One file, whole or not at all."""
+"""Files that are written completely or not at all."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,9 @@ from stagedb.errors import StagedbError
 
 
 def write_whole(path: Path, content: bytes, option: str) -> None:
-    """Write a file, or replace it: a reader never meets half of it, and a failure leaves what was there.
+    """Write a file, or replace it. A reader never sees a part of it, and a failure leaves the old file.
 
-    option: of the command line, which names the file. Raises StagedbError where it cannot be written.
+    option: the option of the command line that names the file. Raises StagedbError if it cannot be written.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

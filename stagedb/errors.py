@@ -1,18 +1,18 @@
-"""Errors that people see. A message says what happened, where, and what to do about it."""
+"""Errors that people see. A message names what happened, where, and what to do about it."""
 
 
 class StagedbError(Exception):
-    """Something failed while stagedb worked: the command line exits with status 1."""
+    """Something failed during work: the command line exits with status 1."""
 
     exit_status = 1
 
 
 class UnfinishedError(StagedbError):
-    """Work that something else ended: what is written so far is good and can be gone on with."""
+    """Something else ended the work. What is written so far is good, and the work can be resumed."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Work that Ctrl-C ended: what is left of it, and how to go on."""
+    """Ctrl-C ended the work. The message names what is left of it, and how to resume it."""
 
 
 class UsageError(StagedbError):

@@ -1,4 +1,4 @@
-"""The documentation says what the program does: generated parts are current, every command and link exists."""
+"""The documentation matches the program: generated parts are current, every command and link exists."""
 
 import importlib.util
 import re
@@ -53,7 +53,7 @@ def test_every_command_is_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", generate.command_names())
-def test_every_command_and_option_says_what_it_does(name: str) -> None:
+def test_every_command_and_option_has_help(name: str) -> None:
     lines = generate.help_of(name).splitlines()
     assert lines[0].startswith("Usage:")
     options = lines[lines.index("Options:") + 1 :]

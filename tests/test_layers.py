@@ -47,7 +47,7 @@ def breaches(layer: str, source: str) -> list[str]:
         if parts[0] != "stagedb" or len(parts) < 2 or parts[1] in FREE or parts[1] == layer:
             continue
         if parts[1] in LAYERS and layer in LAYERS and LAYERS.index(parts[1]) > LAYERS.index(layer):
-            found.append(f"{line}: {layer} imports {parts[1]}, which stands above it")
+            found.append(f"{line}: {layer} imports {parts[1]}, which is above it")
     return found
 
 
@@ -81,7 +81,7 @@ def dangers(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_imports_only_what_stands_below_it(path: Path) -> None:
+def test_a_file_imports_only_what_is_below_it(path: Path) -> None:
     assert breaches(layer_of(path), path.read_text(encoding="utf-8")) == []
 
 
@@ -90,7 +90,7 @@ def test_no_data_is_run_as_code(path: Path) -> None:
     assert dangers(path.read_text(encoding="utf-8")) == []
 
 
-def test_every_package_has_a_layer_and_says_what_it_is_for() -> None:
+def test_every_package_has_a_layer_and_a_purpose() -> None:
     packages = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
     assert packages == sorted(LAYERS)
     for package in packages:

@@ -16,7 +16,7 @@ SHELL = sorted(
 TOOLS = ("cat", "cksum", "dirname", "mkdir", "mv", "readlink", "rm", "sed", "sh", "sleep", "cp", "chmod")
 
 PYTHON = """#!/bin/sh
-# Stands for python3: {failing}
+# Replaces python3: {failing}
 case "$*" in
 "-c import sys"*) exit {version} ;;
 "-c import venv"*) exit {venv} ;;
@@ -129,7 +129,7 @@ def test_a_changed_lock_file_installs_again_with_the_same_groups(checkout: Check
     assert checkout.did == ["venv", "pip", "uv sync group=dev", "uv sync group=dev"]
 
 
-def test_a_failed_installation_is_told_and_done_again(checkout: Checkout) -> None:
+def test_a_failed_installation_is_reported_and_done_again(checkout: Checkout) -> None:
     checkout.uv(status=3)
     status, _, err = checkout.run("stagedb")
     assert status == 1
@@ -164,7 +164,7 @@ def test_a_lock_whose_owner_is_gone_is_taken_over(checkout: Checkout) -> None:
     assert not lock.exists()
 
 
-def test_a_machine_without_a_new_python_is_told_what_to_install(checkout: Checkout) -> None:
+def test_a_machine_without_a_new_python_gets_advice(checkout: Checkout) -> None:
     checkout.python(version=1)
     status, _, err = checkout.run("stagedb")
     assert status == 1
@@ -173,7 +173,7 @@ def test_a_machine_without_a_new_python_is_told_what_to_install(checkout: Checko
     assert not (checkout.root / ".venv").exists()
 
 
-def test_a_python_without_venv_is_told_what_to_install(checkout: Checkout) -> None:
+def test_a_python_without_venv_gets_advice(checkout: Checkout) -> None:
     checkout.python(venv=1)
     status, _, err = checkout.run("stagedb")
     assert status == 1

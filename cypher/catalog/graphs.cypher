@@ -1,7 +1,7 @@
-// All symbolic graphs that are whole, the newest first.
+// All complete symbolic graphs, the newest first.
 //
 // mode: reads
-// column id: string — digest of what the graph was made from
+// column id: string — digest of the model, the options and the format
 // column name: string — the model's name
 // column recipe: string — the framework that the graph follows
 // column options: string — the graph's options, as JSON

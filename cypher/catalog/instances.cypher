@@ -1,8 +1,8 @@
-// All instances that are whole, the newest first.
+// All complete instances, the newest first.
 //
 // mode: reads
 // column id: string — digest of the graph and the plan
-// column name: string — what it was called
+// column name: string — its name
 // column graph: string — id of its graph
 // column model: string — name of the model
 // column recipe: string — the framework that the graph follows

@@ -2,7 +2,7 @@
 //
 // mode: reads
 // column id: string — the instance's id
-// column name: string — the name that its maker gave it
+// column name: string — its name, given by the user
 // column graph: string — id of its graph
 // column plan: string — the plan's words, as JSON
 MATCH (i:Instance {state: 'outdated'})

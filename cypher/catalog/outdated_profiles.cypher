@@ -2,10 +2,10 @@
 //
 // mode: reads
 // column id: string — the profile's id
-// column name: string? — the name that its maker gave it
+// column name: string? — its name, given by the user
 // column instance: string — id of its instance
 // column step: integer [ns] — length of the step
-// column system: string — all of the system, as JSON
+// column system: string — the whole system, as JSON
 // column durations: string? — measured durations that replaced modelled ones, as JSON
 // column scalings: string[] — durations that were scaled
 // column blocking: string[]? — mesh axes whose communication a rank waits for

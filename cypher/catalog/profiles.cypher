@@ -1,10 +1,10 @@
-// All profiles that are whole, of instances that are, the newest first.
+// All complete profiles of complete instances, the newest first.
 //
 // mode: reads
-// column id: string — digest of the instance's id, the system, what was measured, the scalings and what blocks
-// column name: string? — what it was called
+// column id: string — digest of the instance's id, the system, measured durations, scalings and blocking axes
+// column name: string? — its name
 // column instance: string — id of its instance
-// column instance_name: string — what that is called
+// column instance_name: string — name of that instance
 // column system: string — the system's name
 // column scalings: string[] — durations that were scaled
 // column blocking: string[] — mesh axes whose communication a rank waits for
@@ -13,7 +13,7 @@
 // column unscaled: integer [ns] — length of the step without the scalings
 // column tokens_per_second: float? [tokens/s] — of all ranks
 // column mfu: float? [ratio] — model FLOPs over what the peaks would do in the step
-// column hfu: float? [ratio] — the same with recomputing
+// column hfu: float? [ratio] — hardware FLOPs over the same, with recomputing
 // column measured_time: float [ratio] — share of the modelled time that was measured
 // column created: integer [ms] — when it was made, since 1970 (UTC)
 MATCH (p:Profile {state: 'ready'})-[:OF]->(i:Instance {state: 'ready'})

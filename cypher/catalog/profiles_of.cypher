@@ -1,4 +1,4 @@
-// All profiles of an instance, unfinished ones too: what is deleted with it.
+// All profiles of an instance, also unfinished ones. They are deleted with it.
 //
 // mode: reads
 // param instance: string — the instance's id

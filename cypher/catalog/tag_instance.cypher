@@ -1,7 +1,7 @@
-// Call an instance by another name. When it was made stays as it is.
+// Rename an instance. Its time of creation does not change.
 //
 // mode: writes
 // param instance: string — the instance's id
-// param name: string — what it is called from now on
+// param name: string — its new name
 MATCH (i:Instance {id: $instance, state: 'ready'})
 SET i.name = $name

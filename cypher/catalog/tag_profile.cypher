@@ -1,7 +1,7 @@
-// Call a profile by another name. When it was made stays as it is.
+// Rename a profile. Its time of creation does not change.
 //
 // mode: writes
 // param profile: string — the profile's id
-// param name: string — what it is called from now on
+// param name: string — its new name
 MATCH (p:Profile {id: $profile, state: 'ready'})
 SET p.name = $name

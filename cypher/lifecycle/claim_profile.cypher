@@ -1,14 +1,14 @@
-// Begin to build a profile, or take over from a builder that died. The first SET takes the write lock, so that of two
-// claims at once the second sees what the first one decided. No row if its instance is not there, or leaves.
+// Begin to build a profile, or take over from a builder that died. The first SET takes the write lock, so that
+// the second of two simultaneous claims sees the result of the first one. No row if its instance is gone or being deleted.
 //
 // mode: writes
 // param id: string — the profile's id
 // param owner: string — who claims it
 // param lease: integer [ms] — for how long, from now
 // param dead: string — an owner that is known to have died; empty if none is
-// param properties: map — the properties that it is to have
+// param properties: map — the properties that it gets
 // column owner: string — who has it now
-// column taken: boolean — it was begun before, by another
+// column taken: boolean — another process began it before
 MATCH (of:Instance {id: $properties.instance, state: 'ready'})
 MERGE (n:Profile {id: $id})
 ON CREATE SET n.state = 'building', n.owner = $owner, n.lease = 0, n.created = timestamp()

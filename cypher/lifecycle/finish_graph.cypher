@@ -1,4 +1,4 @@
-// Make a graph visible: it is whole. No row if it is another's by now.
+// Make a graph visible: it is complete. No row if another process has it now.
 //
 // mode: writes
 // param id: string — the graph's id

@@ -1,4 +1,4 @@
-// Make an instance visible: it is whole. No row if it is another's by now, or its graph is gone or being deleted.
+// Make an instance visible: it is complete. No row if another process has it now, or its graph is gone or being deleted.
 //
 // mode: writes
 // param id: string — the instance's id

@@ -1,4 +1,4 @@
-// Make a profile visible: it is whole. No row if it is another's by now, or its instance is gone or being deleted.
+// Make a profile visible: it is complete. No row if another process has it now, or its instance is gone or being deleted.
 //
 // mode: writes
 // param id: string — the profile's id

@@ -1,9 +1,9 @@
-// Say that the builder of a graph lives. No row if it is another's by now.
+// Show that the builder of a graph is alive. No row if another process has it now.
 //
 // mode: writes
 // param id: string — the graph's id
 // param owner: string — who builds it
-// param lease: integer [ms] — for how long it is to be believed, from now
+// param lease: integer [ms] — for how long the builder counts as alive, from now
 // column id: string — the graph's id
 MATCH (n:Graph {id: $id})
 WHERE n.owner = $owner

@@ -1,9 +1,9 @@
-// Say that the builder of a profile lives. No row if it is another's by now.
+// Show that the builder of a profile is alive. No row if another process has it now.
 //
 // mode: writes
 // param id: string — the profile's id
 // param owner: string — who builds it
-// param lease: integer [ms] — for how long it is to be believed, from now
+// param lease: integer [ms] — for how long the builder counts as alive, from now
 // column id: string — the profile's id
 MATCH (n:Profile {id: $id})
 WHERE n.owner = $owner

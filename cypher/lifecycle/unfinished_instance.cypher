@@ -1,4 +1,4 @@
-// What is being built or deleted, or was when its process died.
+// What a process builds or deletes, or did so when it died.
 //
 // mode: reads
 // column id: string — the instance's id

@@ -1,6 +1,7 @@
 // The memory of rank classes: peaks, bytes by category at the moments of a step, and the tensors that are held at the
-// peak. A class that has it already is left alone. The SET takes the class's lock, so that of two that record at once
-// the second finds what the first one wrote; on an engine without such locks the MERGE fails, and is run again.
+// peak. A class that already has its memory does not change. The SET takes the class's lock, so that the second of two
+// simultaneous writers finds the result of the first one. An engine without such locks fails at the MERGE, which is then
+// run again.
 //
 // mode: writes
 // param instance: string — the instance's id

@@ -1,4 +1,4 @@
-// What one rank computes and sends in a step: its class's ops, times how often they run.
+// What one rank computes and sends in a step: the ops of its class, times their runs.
 //
 // mode: reads
 // param instance: string — the instance's id
@@ -6,8 +6,8 @@
 // column phase: string — forward, backward, optimizer
 // column type: string — compute, collective, send, recv
 // column kind: string — matmul, attention, all_reduce, …
-// column axis: string — mesh axis of a message, null of a compute op
-// column dtype: string — format of the elements on the wire, null of a compute op
+// column axis: string — mesh axis of a message, null for a compute op
+// column dtype: string — format of the elements on the wire, null for a compute op
 // column bytes_in: integer [bytes] — this rank's operand of one message
 // column bytes_out: integer [bytes] — its result
 // column flops: integer — of all these ops together

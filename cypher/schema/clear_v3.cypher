@@ -1,5 +1,5 @@
-// Delete some of the nodes that schema 3 wrote for instances and profiles. What another process has made again already has
-// a schema, and stays.
+// Delete some of the nodes that schema 3 wrote for instances and profiles. Nodes that another process
+// has made again have a schema, and stay.
 //
 // mode: writes
 // column done: integer — how many; 0 when none is left

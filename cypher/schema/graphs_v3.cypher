@@ -1,4 +1,4 @@
-// The graphs whose options and sizes are not yet properties of their own.
+// The graphs that do not have options and sizes as properties yet.
 //
 // mode: reads
 // column id: string — the graph's id

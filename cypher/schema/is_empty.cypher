@@ -1,4 +1,4 @@
-// Whether the database holds nothing at all. It reads one node at most, of whatever label.
+// Whether the database is empty. It reads one node at most, of any label.
 //
 // mode: reads
 // column empty: boolean — no node of any label

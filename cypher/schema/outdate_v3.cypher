@@ -1,5 +1,5 @@
 // Mark the instances and profiles that schema 3 wrote: they are hidden until they are made
-// again from what decides them. What is being deleted stays so.
+// again from their graph, plan and system. Those that are being deleted stay as they are.
 //
 // mode: writes
 // column done: integer — how many were marked

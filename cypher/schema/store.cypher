@@ -1,4 +1,4 @@
-// What this database is: the newest migration applied to it, or no row if it is not a store of stagedb.
+// The newest migration that this database has. No row if it is not a store of stagedb.
 //
 // mode: reads
 // column version: integer — number of the newest migration applied

@@ -1,6 +1,6 @@
-"""The verbs of stagedb as typed Python: models, build, instantiate, export, profile, query, and what the store holds.
+"""The verbs of stagedb as typed Python: models, build, instantiate, export, profile, query, and the store's content.
 
-The command line is a thin skin over this package; it stands above all others but that one.
+The command line is a thin layer over this package, and the only package above it.
 
     import stagedb
 

@@ -1,4 +1,4 @@
-"""Graphs, instances and profiles that a store holds: found by id, by the start of an id, or by name."""
+"""Graphs, instances and profiles of a store: found by id, by the start of an id, or by name."""
 
 import dataclasses
 import difflib
@@ -15,21 +15,21 @@ Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo)
 Removed = GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo
 
 SHORT_ID = 12
-"""Characters of an id that people are shown; the start of an id is enough wherever one is asked for."""
+"""Characters of an id that people see. The start of an id is enough everywhere."""
 
 
 def graphs(store: Store) -> list[GraphInfo]:
-    """All whole graphs, the newest first."""
+    """All complete graphs, the newest first."""
     return [_graph(row) for row in store.read("catalog/graphs")]
 
 
 def instances(store: Store) -> list[InstanceInfo]:
-    """All whole instances, the newest first."""
+    """All complete instances, the newest first."""
     return [_instance(row) for row in store.read("catalog/instances")]
 
 
 def profiles(store: Store) -> list[ProfileInfo]:
-    """All whole profiles, the newest first."""
+    """All complete profiles, the newest first."""
     return [_profile(row) for row in store.read("catalog/profiles")]
 
 
@@ -39,18 +39,18 @@ def find_graph(store: Store, word: str) -> GraphInfo | None:
 
 
 def find_instance(store: Store, word: str) -> InstanceInfo | None:
-    """The instance with this id, start of an id, or name; of several with one name, the newest."""
+    """The instance with this id, start of an id, or name. The newest of several with the same name."""
     known = instances(store)
     named = next((instance for instance in known if instance.name == word), None)
     return named or _by_id(known, word, "instance")
 
 
 def the_instance(store: Store, word: str | None) -> InstanceInfo:
-    """The instance that is meant: by id or name, or the newest. Raises UsageError where there is none."""
+    """The instance with an id or name, or the newest. Raises UsageError if there is none."""
     known = instances(store)
     if word is None:
         if not known:
-            raise UsageError("the store holds no instance yet: make one with `stagedb instantiate MODEL`")
+            raise UsageError("the store has no instance yet: make one with `stagedb instantiate MODEL`")
         return known[0]
     found = find_instance(store, word)
     if found is None:
@@ -60,16 +60,16 @@ def the_instance(store: Store, word: str | None) -> InstanceInfo:
 
 
 def find_profile(store: Store, word: str, known: list[ProfileInfo] | None = None) -> ProfileInfo | None:
-    """The profile with this id, start of an id, or name; of several with one name, the newest."""
+    """The profile with this id, start of an id, or name. The newest of several with the same name."""
     known = profiles(store) if known is None else known
     named = next((profile for profile in known if profile.name == word), None)
     return named or _by_id(known, word, "profile")
 
 
 def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = None) -> ProfileInfo:
-    """The profile that is meant: by id or name, or the newest; of an instance, if one is given.
+    """The profile with an id or name, or the newest; only profiles of `instance`, if it is given.
 
-    Raises UsageError where there is none.
+    Raises UsageError if there is none.
     """
     every = profiles(store)
     known = [each for each in every if instance is None or each.instance == instance.id]
@@ -77,7 +77,7 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
     if word is None:
         if not known:
             named = "" if instance is None else f" {instance.id[:SHORT_ID]}"
-            raise UsageError(f"the store holds no profile{whose} yet: make one with `stagedb profile{named}`")
+            raise UsageError(f"the store has no profile{whose} yet: make one with `stagedb profile{named}`")
         return known[0]
     found = find_profile(store, word, known)
     if found is None:
@@ -89,7 +89,7 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
 
 
 def find(store: Store, word: str) -> GraphInfo | InstanceInfo | ProfileInfo:
-    """The graph, instance or profile that a word stands for. Raises UsageError where there is none."""
+    """The graph, instance or profile with an id or name. Raises UsageError if there is none."""
     return find_graph(store, word) or find_instance(store, word) or find_profile(store, word) or _unknown(store, word)
 
 
@@ -100,17 +100,17 @@ def _unknown(store: Store, word: str) -> GraphInfo:
 
 
 def tag(store: Store, word: str, name: str) -> InstanceInfo | ProfileInfo:
-    """Call an instance or a profile by another name, which others may have too: it means the newest of them.
+    """Rename an instance or a profile. Several may have one name, which then means the newest of them.
 
-    Raises UsageError for a graph, which is called what its model is, and for a name without letters.
+    Raises UsageError for a graph, which always has the name of its model, and for a name without letters.
     """
     found, name = find(store, word), name.strip()
     if isinstance(found, GraphInfo):
         raise UsageError(
-            f"graph {found.id[:SHORT_ID]} is called what its model is, {found.name}: name an instance of it"
+            f"graph {found.id[:SHORT_ID]} always has the name of its model, {found.name}: rename an instance of it"
         )
     if not name or not name.isprintable():
-        raise UsageError(f"{name!r} is no name: it takes letters that can be printed")
+        raise UsageError(f"{name!r} is not a name: a name needs printable characters")
     kind = "profile" if isinstance(found, ProfileInfo) else "instance"
     store.write(f"catalog/tag_{kind}", **{kind: found.id, "name": name})
     return dataclasses.replace(found, name=name)
@@ -153,7 +153,7 @@ def remove(store: Store, word: str, force: bool) -> list[Removed]:
 
 
 def near(word: str, names: Iterable[str]) -> str:
-    """`: did you mean …?`, where some name is like the word."""
+    """`: did you mean …?`, if some name is similar to the word."""
     known = sorted(set(names))
     lowered = {name.lower(): name for name in known}
     found = [lowered[name] for name in difflib.get_close_matches(word.lower(), lowered, n=4, cutoff=0.5)]
@@ -165,7 +165,7 @@ def _by_id(known: list[Info], word: str, what: str) -> Info | None:
     found = [info for info in known if len(word) >= 4 and info.id.startswith(word)]
     if len(found) > 1 and word != found[0].id:
         ids = ", ".join(info.id for info in found[:5])
-        raise UsageError(f"{word!r} is the start of {len(found)} ids ({ids}): give more of the {what}'s")
+        raise UsageError(f"{word!r} is the start of {len(found)} ids ({ids}): give more characters of the {what}'s id")
     return found[0] if found else None
 
 

@@ -41,11 +41,13 @@ if TYPE_CHECKING:
 
 
 class Stagedb:
-    """A connection to one store. Made by `stagedb.connect()`; a context manager, as it holds connections open.
+    """A connection to one store, made by `stagedb.connect()`. It is a context manager, because it keeps connections
+    open.
 
-    Models are named as on the command line: the library's names, a path of a card or of a Hugging Face `config.json`,
-    or a graph that the store holds. Plans are said in keyword arguments, the same words as the command line's options.
-    Requests that cannot be served raise `stagedb.errors.UsageError` and change nothing; failures raise `StagedbError`.
+    Models are named as on the command line: a name of the library, the path of a card or of a Hugging Face
+    `config.json`, or a graph of the store. Keyword arguments give the plan: they are the words of the command line's
+    options. A request that cannot be served raises `stagedb.errors.UsageError` and changes nothing. A failure raises
+    `StagedbError`.
     """
 
     def __init__(self, store: Store) -> None:
@@ -60,21 +62,21 @@ class Stagedb:
         self.close()
 
     def close(self) -> None:
-        """Close the connection. An embedded store ends by itself, some time after the last one."""
+        """Close the connection. An embedded store ends by itself, some time after its last connection."""
         self.store.close()
 
     def build(self, model: str | Card, /, **words: Unpack[GraphWords]) -> GraphInfo:
-        """Put the model's symbolic graph into the store, unless it is there already."""
+        """Write the model's symbolic graph to the store, unless it is there already."""
         return library.find_source(self.store, model, typed_words(words)).in_store(self.store)
 
     def instantiate(
         self, target: str | Card, /, *, name: str | None = None, **words: Unpack[PlanWords]
     ) -> InstanceInfo:
-        """Lay a model, or a graph of the store, out under a plan.
+        """Copy a model, or a graph of the store, out under a plan.
 
-        target: a model, its card, or the id (or its start) of a graph. name: what the instance is called; the model's
-        name if not given. Several instances may have one name: it means the newest of them. Without `seq_len` it is
-        the sequence length that the model was trained with.
+        target: a model, its card, or the id (or its start) of a graph. name: the name of the instance, by default the
+        model's. Several instances may have one name, which then means the newest of them. Without `seq_len` it is the
+        sequence length that the model was trained with.
         """
         return of_model(self.store, target, typed_words(words), name).make(self.store, StageClock())
 
@@ -187,9 +189,9 @@ class Stagedb:
     ) -> Rows:
         """Answer a Cypher text that only reads, or a named query (`queries` lists them).
 
-        instance: id or name of the instance that `$instance` stands for; the newest if not given. profile: the same of
-        `$profile`, a profile of that instance if one is given. timeout: seconds after which the query is ended. Raises
-        UsageError for a text that could write, and for unknown names.
+        instance: id or name of the instance for `$instance`; the newest by default. profile: id or name of the profile
+        for `$profile`; the newest by default, of that instance if one is given. timeout: seconds after which the query
+        is ended. Raises UsageError for a text that could write, and for unknown names.
         """
         return querying.run(self.store, query, dict(params or {}), instance, profile, timeout)
 
@@ -198,15 +200,15 @@ class Stagedb:
         return querying.queries()
 
     def graphs(self) -> list[GraphInfo]:
-        """The graphs that the store holds, the newest first."""
+        """The graphs of the store, the newest first."""
         return catalog.graphs(self.store)
 
     def instances(self) -> list[InstanceInfo]:
-        """The instances that the store holds, the newest first."""
+        """The instances of the store, the newest first."""
         return catalog.instances(self.store)
 
     def profiles(self) -> list[ProfileInfo]:
-        """The profiles that the store holds, the newest first."""
+        """The profiles of the store, the newest first."""
         return catalog.profiles(self.store)
 
     def show(self, word: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
@@ -214,19 +216,19 @@ class Stagedb:
         return catalog.find(self.store, word)
 
     def classes(self, instance: str, /) -> Rows:
-        """The rank classes of an instance: their stages, layers, ranks, and how many operators and tasks they have."""
+        """The rank classes of an instance: their stages, layers, ranks, operators and tasks."""
         return self.query("classes", instance=instance)
 
     def memory(
         self, target: str | None = None, /, *, model: str | Card | None = None, **words: Unpack[PlanWords]
     ) -> Memory:
-        """What one rank of each class holds in memory over a step: peaks, phases, tensors.
+        """The memory of one rank of each class over a step: peaks, phases, tensors.
 
-        target, model and words: as `export` takes them; the newest instance if nothing is said. It is computed once
-        and kept in the store, where `Memory`, `MemoryLevel` and `MemoryTensor` nodes answer queries about it.
+        target, model and words: as in `export`, by default the newest instance. The result is computed once and kept in
+        the store, where queries read it from `Memory`, `MemoryLevel` and `MemoryTensor` nodes.
         """
         found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, StageClock())
-        # Each class is written as a whole, and who was interrupted may have left some out.
+        # Each class is written as a whole, and an interrupted run may have left some classes out.
         if len(self.store.read("memory/all_peaks", instance=found.id)) < found.classes:
             from stagedb.memory import analyse, record
 
@@ -248,32 +250,33 @@ class Stagedb:
         progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
     ) -> Profile:
-        """Time a step of an instance on a system, and keep where the time goes in the store.
+        """Time a step of an instance on a system, and store where the time goes.
 
-        target, model and words: as `export` takes them; the newest instance if nothing is said. system: a preset's name
-        or a file's path. durations: measured ones, which take the model's place: a file as `stagedb.api.durations`
-        reads it, or what that gave. scale: what is to take so many times as long, such as `collective:tp=0.5`; of
-        several that choose an op, all count. blocking: mesh axes whose communication a rank waits for before it
-        computes on, such as `tp,pp`, because its framework does. name: what the profile is called. progress: told how
-        many of so many rows are written. The same profile twice is one.
+        target, model and words: as in `export`, by default the newest instance. system: a preset's name or a file's
+        path.
+        durations: measured durations, which replace modelled ones: a file that `stagedb.api.durations` reads, or its
+        result. scale: factors on durations, such as `collective:tp=0.5`; several that match an op multiply. blocking:
+        mesh axes whose communication a rank waits for before it computes on, such as `tp,pp`, because its framework
+        does. name: the name of the profile. progress: called with the number of written rows and of all rows. The same
+        profile is stored once.
 
-        `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes answer queries about it. Raises UsageError where the system
-        has no room or no rate for the job, for a scaling that chooses nothing, and for an unknown axis.
+        Queries read it from `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes. Raises UsageError if the system has
+        no room or no rate for the job, for a scaling that matches nothing, and for an unknown axis.
         """
         from stagedb.api import profiling
 
         asked = profiling.asked(system, durations, scale, blocking)
         clock = StageClock()
         wanted = find_wanted(self.store, target, model, typed_words(words))
-        asked.system.network(wanted.plan.world)  # has room for the job, before anything is made
+        asked.system.network(wanted.plan.world)  # checks that the job has room, before anything is made
         instance = wanted.make(self.store, clock)
         clock.lap("instance")
         return profiling.run(self.store, instance, asked, name, clock.lap, clock.seconds, progress)
 
     def diff(self, first: str, second: str, /) -> Difference:
-        """What two instances, or two profiles and their instances, do differently; by id or name.
+        """The differences between two instances, or two profiles and their instances; by id or name.
 
-        Raises UsageError where a word stands for neither, or the two are of different sorts.
+        Raises UsageError for an unknown word, and for an instance compared with a profile.
         """
         return comparing.compare(self.store, first, second)
 
@@ -294,13 +297,12 @@ class Stagedb:
         force: bool = False,
         **words: Unpack[PlanWords],
     ) -> Viewed:
-        """Write when everything of a step runs on a system, as a trace for Perfetto's viewer.
+        """Write a trace for Perfetto's viewer that shows when everything of a step runs on a system.
 
-        target, model, words: what to run, as `export` takes them. profile: id or name of a profile of the store, which
-        is run again as it was; or system, durations, scale and blocking, as `profile` takes them. out: the file
-        (`./NAME-RANKS.pftrace` if not given). granularity: `op`, or `task` for slices of tasks alone; by itself `op`,
-        where that makes no more than half a million. only: pipeline stages to show, such as `0,4-7`. force: replace the
-        timeline that exists under the name.
+        target, model, words: what to run, as in `export`. profile: id or name of a profile of the store, which is run
+        again; or system, durations, scale and blocking, as in `profile`. out: the file (`./NAME-RANKS.pftrace` by
+        default). granularity: `op`, or `task` for slices of tasks only; by default `op` if that makes at most half a
+        million slices. only: pipeline stages to show, such as `0,4-7`. force: replace a timeline of the same name.
         """
         from stagedb.api import profiling, views
 
@@ -325,9 +327,9 @@ class Stagedb:
         color: bool = False,
         **words: Unpack[PlanWords],
     ) -> str:
-        """The same as text: a Gantt chart of the pipeline's stages, `width` columns wide, with their colours if asked.
+        """The timeline as text: a Gantt chart of the pipeline's stages, `width` columns wide, in colour if asked for.
 
-        Raises UsageError where that is too narrow to show anything.
+        Raises UsageError if the chart would be too narrow.
         """
         from stagedb.api import profiling
         from stagedb.api.views import stages_of
@@ -353,9 +355,9 @@ class Stagedb:
         force: bool = False,
         **words: Unpack[PlanWords],
     ) -> Viewed:
-        """Write what a step does on a system as one HTML file that fetches nothing.
+        """Write a report of a step on a system as one HTML file that fetches nothing.
 
-        out: the file (`./NAME-RANKS.html` if not given). All else as `timeline` takes it.
+        out: the file (`./NAME-RANKS.html` by default). All other parameters are those of `timeline`.
         """
         from stagedb.api import profiling, views
 
@@ -364,7 +366,7 @@ class Stagedb:
         return views.write_report(job, instance, path)
 
     def tag(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo:
-        """Call an instance or a profile by another name. Several may have one: it means the newest of them."""
+        """Rename an instance or a profile. Several may have one name, which then means the newest of them."""
         return catalog.tag(self.store, word, name)
 
     def rm(self, word: str, /, *, force: bool = False) -> "list[catalog.Removed]":
@@ -384,9 +386,9 @@ class Stagedb:
         ending: str = "",
         force: bool = False,
     ) -> "tuple[Path, InstanceInfo, StepView]":
-        """Where a view goes, what it is of, and what it shows; the place is checked before anything is made.
+        """The path, the instance and the content of a view. The path is checked before anything is made.
 
-        asked: with what the step is timed, or a profile of the store that says so.
+        asked: the system and durations for the step, or a profile of the store that has them.
         """
         from stagedb.api.views import check_place, job_of
         from stagedb.timing import read_profile
@@ -411,7 +413,7 @@ def _rows(store: Store, statement: str, instance: str) -> Rows:
 
 
 def connect(store: str | None = None) -> Stagedb:
-    """Open a store: see `stagedb.connect`. What an older version wrote into the embedded one is made again."""
+    """Open a store: see `stagedb.connect`. Content of an older version in the embedded one is made again."""
     return Stagedb(open_rebuilt(store))
 
 

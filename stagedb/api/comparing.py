@@ -1,4 +1,4 @@
-"""Two instances, or two profiles, beside each other: words of their plans, figures, work and time that differ."""
+"""Two instances, or two profiles, compared: words of their plans, figures, work and time that differ."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import Any
 from stagedb.api import catalog, querying
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
-from stagedb.plans.graph_options import UNSAID
+from stagedb.plans.aspects import LATER
 from stagedb.store import Store
 
 COLUMNS = ("what", "unit", "first", "second", "ratio")
 
 WORK = (("calls", "calls"), ("flops", "FLOPs"), ("bytes", "bytes"))
 TIME = (("time", "ns a rank"), ("exposed", "ns exposed a rank"), ("critical", "ns on the critical path"))
-"""Columns of the named queries that are compared, and their units."""
+"""Columns of the named queries that are compared, with their units."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class _Side:
 
 
 def compare(store: Store, first: str, second: str) -> Difference:
-    """What is different between two instances, or two profiles and their instances, by id or name.
+    """The differences between two instances, or two profiles and their instances, by id or name.
 
-    Raises UsageError where a word stands for neither, and where one is an instance and the other a profile.
+    Raises UsageError for an unknown word, and if one is an instance and the other a profile.
     """
     one, other = (_side(store, word) for word in (first, second))
     if (one.profile is None) != (other.profile is None):
@@ -55,13 +55,13 @@ def _side(store: Store, word: str) -> _Side:
         return _Side(found, None)
     if isinstance(found, ProfileInfo):
         return _Side(catalog.the_instance(store, found.instance), found)
-    raise UsageError(f"{word!r} is a graph: two instances or two profiles are compared (`stagedb ls` lists them)")
+    raise UsageError(f"{word!r} is a graph: compare two instances or two profiles (`stagedb ls` lists them)")
 
 
 def _plan(one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:
     if one.model != other.model:
         yield "model", one.model, other.model
-    first, second = ({**UNSAID, **each.plan} for each in (one, other))
+    first, second = ({**LATER, **each.plan} for each in (one, other))
     for word in sorted({*first, *second}):
         ours, theirs = first.get(word), second.get(word)
         if ours != theirs:

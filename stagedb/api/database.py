@@ -1,4 +1,4 @@
-"""The database itself: is it there, which version is it, start it, end it, bring it up to date."""
+"""The database itself: its state and version, how to start and end it, and how to migrate it."""
 
 import os
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from stagedb.store import store_targets as targets
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """The state of a store. `address` is None, and so is what follows, for an embedded engine that does not run.
+    """The state of a store. `address` and all fields after it are None for an embedded engine that does not run.
 
-    engine: embedded or neo4j. files: the embedded engine's directory. version: the schema's, 0 for an empty database;
-    newest: the one that this program writes. graphs, instances: how many it holds; None where the schema is not the
-    newest. outdated: instances and profiles that an older version wrote, which `stagedb store migrate` makes again.
+    engine: embedded or neo4j. files: the embedded engine's directory. version: the schema's, 0 for an empty database.
+    newest: the version that this program writes. graphs, instances: their numbers; None if the schema is not the
+    newest. outdated: instances and profiles of an older version, which `stagedb store migrate` makes again.
     """
 
     engine: str
@@ -31,7 +31,7 @@ class StoreStatus:
 
 
 def status(store: str | None = None) -> StoreStatus:
-    """Look at a store without starting or changing it. Raises UsageError where a server does not answer."""
+    """Look at a store without starting or changing it. Raises UsageError if a server does not answer."""
     files = None
     if _is_embedded(store):
         home = targets.home(os.environ)
@@ -51,7 +51,7 @@ def status(store: str | None = None) -> StoreStatus:
         if waiting:
             state = "has outdated content: run `stagedb store migrate`"
         if 0 < version < migrations.NEWEST:
-            state = "waits for `stagedb store migrate`"
+            state = "needs `stagedb store migrate`"
         elif version > migrations.NEWEST:
             state = "written by a newer stagedb"
         return StoreStatus(
@@ -60,22 +60,22 @@ def status(store: str | None = None) -> StoreStatus:
 
 
 def up(store: str | None = None) -> str:
-    """Start the embedded engine, or see that a server answers, and make an empty database a store. Its address."""
+    """Start the embedded engine, or check that a server answers, and make an empty database a store. Its address."""
     with open_rebuilt(store) as opened:
         return opened.uri
 
 
 def down(store: str | None = None) -> bool:
-    """End the embedded engine; False if it did not run. Raises UsageError for a server, which is not ours to end."""
+    """End the embedded engine; False if it did not run. Raises UsageError for a server, which stagedb cannot end."""
     if not _is_embedded(store):
-        raise UsageError("this store is a server, and is stopped where it runs; --store embedded means this machine's")
+        raise UsageError("this store is a server: stop it on its machine. --store embedded names this machine's engine")
     return embedded.stop(targets.home(os.environ))
 
 
 def migrate(store: str | None = None, notice: Notice = lambda line: None) -> list[str]:
-    """Bring a store up to date. Returns what each migration did that was applied.
+    """Bring a store up to date. Returns a description of each migration that was applied.
 
-    notice: told what is made again of what an older version wrote, a line each.
+    notice: called with a line for each thing of an older version that is made again.
     """
     with open_store(store) as opened:
         applied = [f"{migration.version} ({migration.description})" for migration in opened.migrate()]

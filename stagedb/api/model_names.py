@@ -1,4 +1,4 @@
-"""What a word that names a model means: a card of the library, a file, or a graph that the store holds."""
+"""The meaning of a word that names a model: a card of the library, a file, or a graph of the store."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.errors import UsageError
 from stagedb.models import Card, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
-from stagedb.plans.context_checks import with_habit
+from stagedb.plans.context_checks import with_default_kind
 from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.store import Store, write_graph
 
@@ -20,9 +20,9 @@ FILE_ENDINGS = (".yaml", ".yml", ".json", ".toml")
 
 
 def find_card(word: str) -> Card | None:
-    """The card that a name of the library, or a path, stands for; None for other words.
+    """The card with a name of the library or at a path; None for other words.
 
-    Raises UsageError for a path that holds no card.
+    Raises UsageError for a path without a card.
     """
     if word in card_names():
         return load_card(word)
@@ -32,7 +32,7 @@ def find_card(word: str) -> Card | None:
 
 
 def card(word: str) -> Card:
-    """The card of a model that needs no store. Raises UsageError, with the near names, where there is none."""
+    """The card of a model that needs no store. Raises UsageError, with similar names, if there is none."""
     found = find_card(word)
     if found is None:
         raise unknown_model(word)
@@ -40,7 +40,7 @@ def card(word: str) -> Card:
 
 
 def unknown_model(word: str, store: Store | None = None) -> UsageError:
-    """The error for a word that means nothing, with the names near it."""
+    """The error for an unknown word, with similar names."""
     names = [*card_names(), *(graph.name for graph in catalog.graphs(store))] if store else [*card_names()]
     return UsageError(
         f"unknown model {word!r}{catalog.near(word, names)}; `stagedb models` lists the library, "
@@ -50,19 +50,19 @@ def unknown_model(word: str, store: Store | None = None) -> UsageError:
 
 @dataclass(frozen=True)
 class Source:
-    """A graph that may have to be built yet: it is in the store, or its card makes it."""
+    """A graph that may not be built yet: it is in the store, or its card makes it."""
 
     options: GraphOptions
     sizes: Mapping[str, int]
     origin: GraphInfo | Card
 
     def plan(self, words: Mapping[str, object]) -> Plan:
-        """The plan that the words say for this model, checked. Raises UsageError; nothing has been written by then."""
+        """The plan of these words for this model, checked. Raises UsageError before anything is written."""
         default = {"seq_len": self.sizes["S"]} if "S" in self.sizes else {}
         return plan_for({**default, **words, **self.options.to_dict()}, self.sizes)
 
     def in_store(self, store: Store) -> GraphInfo:
-        """The graph, built now if the store lacks it."""
+        """The graph. It is built now if it is not in the store."""
         if isinstance(self.origin, GraphInfo):
             return self.origin
         from stagedb.build.model_graph import build_graph
@@ -73,21 +73,21 @@ class Source:
 
 
 def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Source:
-    """The graph that a word and the words of a plan ask for: of a card, else by id, else by name in the store.
+    """The graph for a word and the words of a plan: from a card, else by id, else by name in the store.
 
-    A card in place of the word stands for itself. Raises UsageError for an unknown word (with the near names), and for
-    options that a stored graph does not have.
+    The word may be a card itself. Raises UsageError for an unknown word (with similar names), and for options that a
+    stored graph does not have.
     """
-    said = {option: value for option, value in words.items() if option in OPTION_WORDS}
+    given = {option: value for option, value in words.items() if option in OPTION_WORDS}
     card = word if isinstance(word, Card) else find_card(word)
     if card is not None:
-        return _of_card(store, card, _options(words, said))
+        return _of_card(store, card, _options(words, given))
     word = str(word)
-    graph = catalog.find_graph(store, word) or _by_name(store, word, _options(words, said))
+    graph = catalog.find_graph(store, word) or _by_name(store, word, _options(words, given))
     if graph is None:
         raise unknown_model(word, store)
     options = GraphOptions(**graph.options)
-    for option, value in said.items():
+    for option, value in given.items():
         if getattr(options, option) != getattr(GraphOptions(**{**graph.options, option: value}), option):
             raise UsageError(
                 f"graph {graph.id[: catalog.SHORT_ID]} has {option} {getattr(options, option)}, not {value}: an option "
@@ -97,10 +97,10 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
     return Source(options, graph.sizes, graph)
 
 
-def _options(words: Mapping[str, Any], said: Mapping[str, Any]) -> GraphOptions:
-    """The options that words mean where no graph has its own: with the framework's defaults."""
-    wanted = GraphOptions(**said)
-    return wanted if "cp_kind" in said else with_habit(wanted, words.get("cp", 1), words.get("ulysses", 1))
+def _options(words: Mapping[str, Any], given: Mapping[str, Any]) -> GraphOptions:
+    """The options for a graph that is not stored: those that are given, and the framework's defaults."""
+    wanted = GraphOptions(**given)
+    return wanted if "cp_kind" in given else with_default_kind(wanted, words.get("cp", 1), words.get("ulysses", 1))
 
 
 def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
@@ -118,7 +118,7 @@ def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None
         held = "; ".join(f"{graph.id[: catalog.SHORT_ID]} ({describe(graph.options)})" for graph in named)
         raise UsageError(
             f"{word} has no model card here, and none of its graphs in the store has these options. "
-            f"The store holds {held}: give one of these ids, or its options"
+            f"The store has {held}: give one of these ids, or its options"
         )
     return found
 
@@ -128,7 +128,7 @@ def _by_key(store: Store, key: str) -> GraphInfo:
 
 
 def describe(words: Mapping[str, object]) -> str:
-    """A plan's words, or a graph's options, in short: what differs from the defaults."""
+    """A plan's words, or a graph's options, in short: those that differ from the defaults."""
     usual = Plan().to_dict()
     recipe_usual = Plan(options=GraphOptions(recipe=str(words.get("recipe", usual["recipe"])))).to_dict()
     parts = []

@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 
 
 class GraphWords(TypedDict, total=False):
-    """What changes a graph's structure. See `stagedb.plans.GraphOptions`."""
+    """Words that change the structure of a graph. See `stagedb.plans.GraphOptions`."""
 
     recipe: str
     """The framework that the graph follows. [torch]"""
@@ -17,53 +17,53 @@ class GraphWords(TypedDict, total=False):
     dropout: float
     """Dropout probability. [0]"""
     kernels: Literal["fused", "eager"]
-    """Fused element-wise kernels, or one a primitive as autograd runs. [fused]"""
+    """Fused element-wise kernels, or one kernel a primitive, as autograd runs them. [fused]"""
     sp: bool
     """Sequence parallelism between tensor-parallel regions. [no-sp]"""
     shared_input: bool
-    """Gather a tensor-parallel region's input once, or for each matmul on its own. [shared-input]"""
+    """Gather a tensor-parallel region's input once; without it, once for each matmul. [shared-input]"""
     loss_parallel: bool
-    """Cross-entropy on vocabulary-parallel logits, or on gathered ones. [loss-parallel]"""
+    """Cross-entropy on vocabulary-parallel logits; without it, on gathered ones. [loss-parallel]"""
     strategy: str
-    """Sharding rules of your own, by region of the model (YAML)."""
+    """Your own sharding rules, by region of the model (YAML)."""
     zero: Literal[0, 1, 2, 3]
-    """Sharded over dp: nothing, the optimizer's state, gradients, parameters. [0]"""
+    """Sharded over dp: nothing, the optimizer's state, gradients too, parameters too. [0]"""
     reshard: bool
-    """With --zero 3, give parameters back after the forward. [reshard]"""
+    """With --zero 3, free gathered parameters after the forward. [reshard]"""
     grad_sync: bool
-    """Reduce gradients over dp after each micro-batch, or after the last. [as the framework does]"""
+    """Reduce gradients over dp after each micro-batch, or after the last. [the framework's default]"""
     recompute: Literal["none", "full", "core", "pointwise", "operators"]
-    """What a layer's backward computes again: all, the attention core, all but matmuls, or what
+    """What a layer's backward computes again: all, the attention core, all but matmuls, or the operators that
     --recompute-operators names. [none]"""
     recompute_operators: Sequence[str] | str
-    """Operators of a layer, each with all under its name, such as attn_norm,ffn.gate."""
+    """Operators of a layer, each with all operators under its name, such as attn_norm,ffn.gate."""
     early_stop: bool
-    """Recompute only what the backward reads, or all. [torch: early-stop; megatron: all]"""
+    """Recompute only what the backward reads, or everything. [torch: early-stop; megatron: all]"""
     cp_kind: Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
     """How the ranks of --cp compute attention: allgather-kv, ring-allgather, ring-alltoall, ring-p2p, ulysses or
     ulysses-ring. [torch: ring-allgather; megatron: ring-p2p]"""
     cp_chunks: Literal["none", "balanced", "contiguous"]
     """Which part of a sequence a rank of --cp has: balanced (a chunk from the front and one from the back) or
-    contiguous. [balanced where the kind can]"""
+    contiguous. [balanced if the kind allows it]"""
     cp_grad_sync: bool
-    """Reduce gradients over cp, too, or over dp alone. [cp-grad-sync]"""
+    """Reduce gradients over cp as well as dp; without it, over dp only. [cp-grad-sync]"""
     expert_tp: bool
-    """Tensor parallelism partitions each expert too, or its ranks (with --sp) have whole ones, among those of --ep.
+    """Tensor parallelism partitions each expert; or its ranks (with --sp) have whole experts, among those of --ep.
     [expert-tp]"""
     ep_sync: bool
-    """Reduce over ep the gradients of all but experts; without, copies drift apart. [ep-sync]"""
+    """Reduce the gradients of all weights but experts over ep; without it, copies drift apart. [ep-sync]"""
     scatter_gather: bool
-    """Of what ranks of tp hold alike each sends its part to the next stage, which gathers it; or each sends the
-    whole. [no-scatter-gather]"""
+    """Ranks of tp with the same tensor each send a part of it to the next stage, which gathers it; without it each
+    sends the whole. [no-scatter-gather]"""
     matmul_dtype: Literal["same", "fp8"]
-    """Operands of linear layers: as --dtype, or cast to fp8. [same]"""
+    """Operands of linear layers: in --dtype, or cast to fp8. [same]"""
 
 
 class PlanWords(GraphWords, total=False):
-    """How a training step is laid out over ranks. See `stagedb.plans.Plan`."""
+    """Words that lay a training step out over ranks. See `stagedb.plans.Plan`."""
 
     ranks: int
-    """World size; gives dp = N / (tp x pp x cp) where --dp is not given."""
+    """World size; sets dp = N / (tp x pp x cp) if --dp is not given."""
     tp: int
     """Tensor parallelism. [1]"""
     pp: int
@@ -82,12 +82,12 @@ class PlanWords(GraphWords, total=False):
     global_batch_size: int
     """Sequences of one step. [one micro-batch a data-parallel rank]"""
     seq_len: int
-    """Tokens of a sequence. [what the model was trained with]"""
+    """Tokens of a sequence. [the length that the model was trained with]"""
     schedule: str
     """Order of micro-batches on the stages: gpipe, all forwards, then all backwards; 1f1b, a warm-up of forwards,
     then a forward and a backward in turn; interleaved, 1F1B over several chunks of layers a stage; zb-h1, 1F1B with
     split backwards, whose weight gradients fill the bubble; breadth-first, all micro-batches through one chunk of
-    layers after the other; or a YAML or JSON file with each stage's. [1f1b]"""
+    layers after the other; or a YAML or JSON file with the order of each stage. [1f1b]"""
     virtual_stages: int
     """Chunks of layers on each stage; 1f1b is then interleaved. [1]"""
     task_order: Sequence[str] | str
@@ -99,13 +99,13 @@ class PlanWords(GraphWords, total=False):
     capacity_factor: float
     """Slots of an expert, as a multiple of its even share. [dropless]"""
     expert_load: Sequence[int] | str
-    """How many choices of tokens go to each expert: a YAML or JSON list, or numbers as 3,1,2,2. [even]"""
+    """Choices of tokens that go to each expert: a YAML or JSON list, or numbers such as 3,1,2,2. [even]"""
     hsdp: int
     """Copies of what is sharded, each on dp / N neighbouring ranks. [1]"""
     recompute_every: int
-    """Recompute in every K-th layer of a stage alone. [1]"""
+    """Recompute only in every K-th layer of a stage. [1]"""
     dtype: Literal["bf16", "fp16", "fp32"]
-    """Activations, and every format that no other option gives. [bf16]"""
+    """Activations, and every format without an option of its own. [bf16]"""
     param_dtype: Literal["bf16", "fp16", "fp32"]
     """Parameters. [--dtype; torch: fp32 with fp16]"""
     grad_dtype: Literal["bf16", "fp16", "fp32"]
@@ -115,6 +115,6 @@ class PlanWords(GraphWords, total=False):
     opt_dtype: Literal["bf16", "fp32"]
     """Optimizer moments. [torch: as parameters; megatron: fp32]"""
     master_dtype: Literal["none", "fp32"]
-    """The optimizer's own copy of parameters. [torch: none; megatron: fp32 unless parameters are]"""
+    """The optimizer's own copy of parameters. [torch: none; megatron: fp32 unless parameters are fp32]"""
     logits_dtype: Literal["bf16", "fp16", "fp32"]
     """Logits in the loss and their gradient. [fp32]"""

@@ -1,4 +1,4 @@
-"""Profiles: an instance's step timed on a system and kept in the store."""
+"""Profiles: an instance's step, timed on a system and kept in the store."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from stagedb.timing.profile_recording import Progress
 from stagedb.workload.store_reading import read_workload
 
 PARTS = ("kind", "axis", "phase", "stage")
-"""By what the critical path is taken apart."""
+"""Columns by which the critical path is split."""
 
 LANES = ("class", "stage", "rank", "ranks", "busy", "exposed", "bubble", "idle", "communication")
 
@@ -27,7 +27,7 @@ def asked(
     scale: Sequence[str | Scaling],
     blocking: str | Sequence[str],
 ) -> Asked:
-    """Read all that is named. Raises UsageError for what cannot be right."""
+    """Read the system, the durations, the scalings and the axes. Raises UsageError for invalid ones."""
     found = timing.described(system)
     return Asked(
         found,
@@ -44,11 +44,11 @@ def asked_or_profile(
     scale: Sequence[str | Scaling],
     blocking: str | Sequence[str],
 ) -> Asked | str:
-    """The same, or a profile that says it all. UsageError where both are said."""
+    """The same, or the id of a profile, which has all of them. UsageError if both are given."""
     if profile is None:
         return asked(system, durations, scale, blocking)
-    said = {"--system": system, "--durations": durations, "--scale": scale, "--blocking": blocking}
-    for option, value in said.items():
+    given = {"--system": system, "--durations": durations, "--scale": scale, "--blocking": blocking}
+    for option, value in given.items():
         if value:
             raise UsageError(f"a profile is shown as it was made: leave out {option}, or --profile")
     return profile
@@ -63,7 +63,7 @@ def run(
     seconds: Mapping[str, float],
     progress: Progress | None = None,
 ) -> Profile:
-    """Profile an instance. lap is told each stage that ends, seconds is what it keeps."""
+    """Profile an instance. lap: called with each stage of work that ends. seconds: the time of each."""
     workload = read_workload(store, instance.id)
     lap("read")
     job = profile_job(workload, wanted.system, wanted.measured, wanted.scalings, wanted.blocking)

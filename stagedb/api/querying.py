@@ -12,9 +12,9 @@ from stagedb.store import Statement, Store, load, names, unknown_words
 
 FOLDER = "analyze/"
 CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile")}
-"""Parameters that stand for something the store holds, and how a text asks for them."""
+"""Parameters with an id of something in the store, and the pattern by which a text uses them."""
 MEMORY = re.compile(r":Memory(Level|Tensor)?\b")
-"""Labels of what `memory` computes."""
+"""Labels of the nodes that `memory` writes."""
 WORD = re.compile(r"^[A-Za-z][\w/-]*$")
 
 
@@ -33,9 +33,9 @@ def queries() -> list[QueryInfo]:
 
 
 def find(word: str) -> Statement:
-    """The named query that a word means: `hotspots`, `communication/hotspots` or `analyze/communication/hotspots`.
+    """The named query of a word: `hotspots`, `communication/hotspots` or `analyze/communication/hotspots`.
 
-    A `-` means `_`. Raises UsageError with the nearest names where there is none.
+    A `-` means `_`. Raises UsageError with the nearest names if there is none.
     """
     path = word.removeprefix(FOLDER).replace("-", "_")
     known = {name.rsplit("/", 1)[-1]: name for name in _named()}
@@ -53,24 +53,25 @@ def short(statement: Statement) -> str:
 
 
 def _named() -> list[str]:
-    """Statements of the named queries. A file whose name starts with `_` is internal."""
+    """Statements of the named queries. A file is internal if its name starts with `_`."""
     return [name for name in names() if name.startswith(FOLDER) and not name.rsplit("/", 1)[-1].startswith("_")]
 
 
 def run(
     store: Store, query: str, params: Mapping[str, Any], instance: str | None, profile: str | None, timeout: float
 ) -> Rows:
-    """The answer to a text, or to a named query. `instance`, `profile` None: the newest, where the query asks for one.
+    """The answer to a text, or to a named query. If `instance` or `profile` is None, a query that uses it gets the
+    newest.
 
-    With a profile and no instance, `$instance` is the profile's; with an instance, the profile is one of its. A named
-    query's `other`, which it compares with, may be a name or the start of an id, too.
+    With a profile and no instance, `$instance` is the instance of the profile. With an instance, the profile is one of
+    its profiles. The parameter `other` of a named query may also be a name or the start of an id.
     """
     text, statement = _text(query)
     asked = {name for name, pattern in CHOSEN.items() if pattern.search(text)}
     params = dict(params)
-    instance = _said("instance", asked, params, instance)
-    profile = _said("profile", asked, params, profile)
-    _check_said(statement, asked, params, instance, profile)
+    instance = _take("instance", asked, params, instance)
+    profile = _take("profile", asked, params, profile)
+    _check_parameters(statement, asked, params, instance, profile)
     chosen, newest = _chosen(store, asked, instance, profile)
     given = {**params, **chosen}
     if statement is not None and "other" in given:
@@ -90,27 +91,27 @@ def run(
 def _chosen(
     store: Store, asked: Set[str], instance: str | None, profile: str | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What `$instance` and `$profile` stand for, and how those are called that nobody named."""
+    """The values of `$instance` and `$profile`, and the descriptions of those that were chosen as the newest."""
     of = catalog.the_instance(store, instance) if instance is not None else None
     if "profile" in asked:
         found = catalog.the_profile(store, profile, of)
         scaled = f", scaled: {', '.join(found.scalings)}" if found.scalings else ""
-        told = f"{found.id[: catalog.SHORT_ID]} of {found.instance_name} on {found.system}{scaled}"
+        description = f"{found.id[: catalog.SHORT_ID]} of {found.instance_name} on {found.system}{scaled}"
         given = {"profile": found.id, **({"instance": found.instance} if "instance" in asked else {})}
-        return given, {} if profile is not None else {"profile": told}
+        return given, {} if profile is not None else {"profile": description}
     if "instance" in asked:
         newest = of or catalog.the_instance(store, None)
-        told = f"{newest.id[: catalog.SHORT_ID]} {newest.name}"
-        return {"instance": newest.id}, {} if of is not None else {"instance": told}
+        description = f"{newest.id[: catalog.SHORT_ID]} {newest.name}"
+        return {"instance": newest.id}, {} if of is not None else {"instance": description}
     return {} if of is None else {"instance": of.id}, {}
 
 
-def _said(name: str, asked: Set[str], params: dict[str, Any], option: str | None) -> str | None:
-    """How a text's `$instance` or `$profile` is called, said as an option or as a parameter, which is taken out."""
+def _take(name: str, asked: Set[str], params: dict[str, Any], option: str | None) -> str | None:
+    """The word for a text's `$instance` or `$profile`, from the option or the parameter. The parameter is removed."""
     if name not in asked or name not in params:
         return option
     if option is not None:
-        raise UsageError(f"--{name} and the parameter {name} both say what ${name} stands for: leave one out")
+        raise UsageError(f"--{name} and the parameter {name} both set ${name}: leave one out")
     return str(params.pop(name))
 
 
@@ -118,14 +119,14 @@ def _without_memory(store: Store, instance: str) -> list[str]:
     if store.read("memory/all_peaks", instance=instance):
         return []
     short = instance[: catalog.SHORT_ID]
-    return [f"nobody has computed the memory of instance {short} yet: `stagedb memory {short}` does"]
+    return [f"the memory of instance {short} is not computed yet: `stagedb memory {short}` does that"]
 
 
 def _without_wires(store: Store, profile: str) -> list[str]:
     there = store.read("profile/figures", profile=profile)
     if not there or there[0]["dimensions"] is not None:
         return []
-    return ["an older stagedb made this profile, and did not tell what goes into the network: profile it again"]
+    return ["an older stagedb made this profile, without the traffic into the network: profile it again"]
 
 
 def _text(query: str) -> tuple[str, Statement | None]:
@@ -137,19 +138,19 @@ def _text(query: str) -> tuple[str, Statement | None]:
     return statement.text, statement
 
 
-def _check_said(
+def _check_parameters(
     statement: Statement | None, asked: Set[str], params: Mapping[str, Any], instance: str | None, profile: str | None
 ) -> None:
-    """Raise UsageError where a query's parameters are not those that were said."""
+    """Raise UsageError if a query does not have the parameters that are given."""
     if statement is None:
         if profile is not None and "profile" not in asked:
             raise UsageError(
-                "the query has no $profile, which --profile would say: write it there, or leave the option out"
+                "the query has no $profile for --profile: use $profile in the query, or leave the option out"
             )
         return
-    # Said in vain is said by mistake, but an instance chooses a profile too.
-    said = {name for name, word in (("instance", instance), ("profile", profile)) if word is not None}
-    _check(statement, asked | params.keys() | (said - ({"instance"} if "profile" in asked else set())))
+    # An option without a parameter is a mistake. Only --instance may have none, as it also restricts `$profile`.
+    given = {name for name, word in (("instance", instance), ("profile", profile)) if word is not None}
+    _check(statement, asked | params.keys() | (given - ({"instance"} if "profile" in asked else set())))
 
 
 def _check(statement: Statement, params: Set[str]) -> None:

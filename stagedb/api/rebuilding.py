@@ -1,7 +1,7 @@
-"""Instances and profiles that an older schema wrote, made again from what decides them: graph, plan and system.
+"""Instances and profiles of an older schema are made again from their graph, plan and system.
 
-They keep their ids, names and dates. Until then they are hidden. Whoever opens the embedded store next, or runs
-`stagedb store migrate`, goes on where another was interrupted.
+They keep their ids, names and dates, and are hidden until then. The next program that opens the embedded store, or
+`stagedb store migrate`, continues after an interruption.
 """
 
 import json
@@ -15,7 +15,7 @@ from stagedb.plans import Plan
 from stagedb.store import Store, connect, delete
 
 Notice = Callable[[str], None]
-"""Told what is done, a line each."""
+"""Called with a line for each thing that is done."""
 
 
 def to_stderr(line: str) -> None:
@@ -23,12 +23,12 @@ def to_stderr(line: str) -> None:
 
 
 def outdated(store: Store) -> int:
-    """How many instances and profiles wait to be made again."""
+    """The number of instances and profiles that are to be made again."""
     return len(store.read("catalog/outdated"))
 
 
 def open_rebuilt(store: str | None = None) -> Store:
-    """Open a store. What an older version wrote into the embedded one is made again first."""
+    """Open a store. Content of an older version in the embedded one is made again first."""
     opened = connect(store)
     try:
         if opened.engine == "embedded" and outdated(opened):
@@ -40,15 +40,15 @@ def open_rebuilt(store: str | None = None) -> Store:
 
 
 def rebuild(store: Store, notice: Notice) -> None:
-    """Make all of them again. What cannot be made is named with its reason and stays hidden.
+    """Make all of them again. Those that cannot be made are reported with the reason, and stay hidden.
 
-    Memory is not made again here: it is computed when it is next asked for.
+    Memory is not made again here: the next request for it computes it.
     """
     instances, profiles = (store.read(f"catalog/outdated_{kind}") for kind in ("instances", "profiles"))
     if instances or profiles:
         notice(
             f"an older stagedb wrote {len(instances)} instances and {len(profiles)} profiles of this store: "
-            "they are made again, and memory is computed when it is next asked for"
+            "they are made again now; memory is computed when it is next needed"
         )
     now: dict[str, str] = {}
     for row, outcome in _each(instances, lambda row: _instance(store, row, now)):
@@ -65,11 +65,11 @@ def _each(
             yield row, make(row)
         except StagedbError as error:
             short = row["id"][: catalog.SHORT_ID]
-            yield row, f"stays hidden, as it cannot be made again (`stagedb rm {short}` removes it): {error}"
+            yield row, f"stays hidden, because it cannot be made again (`stagedb rm {short}` removes it): {error}"
 
 
 def _instance(store: Store, row: Mapping[str, Any], now: dict[str, str]) -> str:
-    """Make an instance again. `now` gets its id, which is another where what decides ids has changed."""
+    """Make an instance again. `now` gets its id, which differs if the rules for ids have changed."""
     from stagedb.instances import instantiate
 
     made = instantiate(store, row["graph"], Plan.from_mapping(json.loads(row["plan"])), name=row["name"])
@@ -89,7 +89,7 @@ def _profile(store: Store, row: Mapping[str, Any], now: Mapping[str, str]) -> st
     instance = now.get(row["instance"], row["instance"])
     if not store.read("lifecycle/state_instance", id=instance):
         delete(store, "Profile", row["id"])
-        return "removed, as its instance is gone"
+        return "removed, because its instance is gone"
     workload = read_workload(store, instance)
     job = profile_job(workload, asked.system, asked.measured, asked.scalings, asked.blocking)
     made, _ = record_profile(store, job, row["name"])

@@ -1,4 +1,4 @@
-"""What the verbs give back: plain rows."""
+"""The results of the verbs: plain rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """The answer to a query: column names, and one tuple a row."""
+    """The answer to a query: column names, and one tuple for each row."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     newest: Mapping[str, str] = dataclasses.field(default_factory=dict, kw_only=True, compare=False)
-    """Where a query was not told which instance or profile: the newest, which it took, by parameter."""
+    """If the caller did not name the instance or profile: the newest one, which the query used, by parameter."""
     hints: tuple[str, ...] = dataclasses.field(default=(), kw_only=True, compare=False)
-    """Why a query may not answer what was meant: words that no store has, numbers that nobody has computed yet."""
+    """Why an answer may be unexpected: words that no store has, or numbers that are not computed yet."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -41,7 +41,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """A symbolic graph in the store. `new`: this call put it there. `sizes`: the model's symbols."""
+    """A symbolic graph in the store. `new`: this call wrote it. `sizes`: the model's symbols."""
 
     id: str
     name: str
@@ -57,7 +57,7 @@ class InstanceInfo:
     """A graph under one plan. `graph` is its id, `model` the model's name, `ranks` the size of its world.
 
     `plan` has the plan's words (`stagedb.plans.Plan.to_dict`), `classes` is the number of rank classes.
-    `new`: this call put it there.
+    `new`: this call wrote it.
     """
 
     id: str
@@ -76,9 +76,9 @@ class InstanceInfo:
 class Unpacked:
     """A trace set on disk, of a job of `world` ranks. `bytes` counts the trace files.
 
-    `replayed` says whether they were run as a simulator would, `seconds` has the time of each stage of the work.
-    `there`: with `resume`, it was there already; `mended` are its files that were missing or cut short and have been
-    written again, none where it was complete.
+    `replayed`: whether a replay as in a simulator has checked them. `seconds`: the time of each stage of the work.
+    `there`: with `resume`, the set existed already. `mended`: its files that were missing or cut short and have been
+    written again.
     """
 
     path: Path
@@ -94,10 +94,10 @@ class Unpacked:
 
 @dataclass(frozen=True)
 class Exported(Unpacked):
-    """A trace set on disk, and the instance that it is of.
+    """A trace set on disk, and its instance.
 
-    `packed`: bytes of the one file that the set is packed in, None for a directory of plain traces. `profile`: whose
-    durations the nodes have, if they have any.
+    `packed`: bytes of the one file that contains the set, None for a directory of plain traces. `profile`: the profile
+    with the durations of the nodes, if they have any.
     """
 
     instance: InstanceInfo
@@ -107,9 +107,9 @@ class Exported(Unpacked):
 
 @dataclass(frozen=True)
 class Viewed:
-    """A file that shows a step of `step` ns, and the instance that it is of. bytes: its size.
+    """A file that shows a step of `step` ns, and its instance. bytes: its size.
 
-    slices, flows: how many a timeline has. left_out: what it lacks, in words.
+    slices, flows: their numbers in a timeline. left_out: what the file lacks, in words.
     """
 
     path: Path
@@ -123,10 +123,10 @@ class Viewed:
 
 @dataclass(frozen=True)
 class Memory:
-    """What one rank of each class of an instance holds in memory over a step, in bytes.
+    """The memory of one rank of each class of an instance over a step, in bytes.
 
-    peaks: a row a class: the most, and when it is held. levels: bytes by class, moment and category; moments are the
-    start, the end of each phase, and the most within each. tensors: what lives at the peak, the biggest first.
+    peaks: a row for each class, with the peak and its moment. levels: bytes by class, moment and category; moments are
+    the start, the end of each phase, and the peak within each. tensors: the tensors held at the peak, largest first.
     """
 
     instance: InstanceInfo
@@ -139,9 +139,9 @@ class Memory:
 class ProfileInfo:
     """A profile in the store: a step of an instance on a system.
 
-    name: what its maker called it, if anything. instance is the id, instance_name the name of what was profiled.
+    name: given by the user, if at all. instance, instance_name: the id and the name of its instance.
     blocking: mesh axes whose communication a rank waits for. step, unscaled: ns of the step, and without the scalings.
-    measured_time: share of the modelled time that was measured. `new`: this call put it there.
+    measured_time: share of the modelled time that was measured. `new`: this call wrote it.
     """
 
     id: str
@@ -166,10 +166,10 @@ class ProfileInfo:
 class Profile:
     """A step of an instance on a system, and where its time goes; times in ns.
 
-    info: the profile in the store. merit: step, tokens and FLOPs a second, MFU and HFU. lanes: a row a lane (ranks of a
-    class and stage that keep the same time): `busy + exposed + bubble + idle` are the step. path: the critical path by
-    kind, axis, phase and stage. coverage: how much was measured. job: the step in memory, node by node. seconds: how
-    long each stage of the work took.
+    info: the profile in the store. merit: step, tokens and FLOPs a second, MFU and HFU. lanes: a row for each lane
+    (ranks of a class and stage with the same times): `busy + exposed + bubble + idle` are the step. path: the critical
+    path by kind, axis, phase and stage. coverage: how much was measured. job: the step in memory, node by node.
+    seconds: the time of each stage of the work.
     """
 
     info: ProfileInfo
@@ -196,13 +196,13 @@ class Profile:
 
     @property
     def gain(self) -> int:
-        """By how many ns the scalings shorten the step; below 0 where they lengthen it."""
+        """The ns by which the scalings shorten the step; negative if they lengthen it."""
         return self.job.gain
 
 
 @dataclass(frozen=True)
 class QueryInfo:
-    """A named query: its subject, its parameters, and the columns that it promises."""
+    """A named query: its subject, its parameters, and its columns."""
 
     name: str
     subject: str
@@ -213,9 +213,9 @@ class QueryInfo:
 
 @dataclass(frozen=True)
 class OutdatedInfo:
-    """An instance or a profile that an older schema wrote, and that is not yet made again.
+    """An instance or a profile that an older schema wrote, and that has not been made again.
 
-    kind: Instance or Profile. graph: of an instance, the id of its graph.
+    kind: Instance or Profile. graph: the id of its graph, for an instance.
     """
 
     kind: Literal["Instance", "Profile"]
@@ -233,7 +233,7 @@ def kind_of(info: GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo) -> str:
 
 
 def properties(info: GraphInfo | InstanceInfo | ProfileInfo) -> dict[str, Any]:
-    """What is known of a graph, an instance or a profile, flat: its plan's words, its options beside the rest."""
+    """All properties of a graph, an instance or a profile, flat: the plan's words and the options among them."""
     flat: dict[str, Any] = {"kind": kind_of(info)}
     for field in dataclasses.fields(info):
         value = getattr(info, field.name)
@@ -246,10 +246,10 @@ def properties(info: GraphInfo | InstanceInfo | ProfileInfo) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two instances or two profiles; each row says what, and its value in the first and second.
+    """The differences of two instances or two profiles. Each row names one, with its value in the first and second.
 
     plan: words of their plans. work: calls, FLOPs and bytes of a step, all ranks together, by kind, axis and phase.
-    time: of profiles, their figures, and what a rank spends on average in each.
+    time, for profiles: their figures, and the average time of a rank in each kind of work.
     """
 
     first: InstanceInfo | ProfileInfo

@@ -1,4 +1,4 @@
-"""Systems and measured durations: what gives an instance a clock. Needs no store."""
+"""Systems and measured durations, which give an instance its times. They need no store."""
 
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,14 @@ from stagedb.systems.system_files import DEFAULT, load_system, system_names
 
 
 def systems() -> list[dict[str, Any]]:
-    """The presets: one row a system, with rates in TFLOP/s and GB/s, and its network, innermost dimension first."""
+    """The presets: a row for each system, with rates in TFLOP/s and GB/s, and its network, innermost first."""
     return [_row(name) for name in system_names()]
 
 
 def system(name: str | Path) -> dict[str, Any]:
-    """One system, by a preset's name or a file's path, field by field as its file has them: `network[0].bandwidth`.
+    """One system, by a preset's name or a file's path, with the keys of its file: `network[0].bandwidth`.
 
-    UsageError for unknown names, and with file, line and key for a file that describes none.
+    UsageError for unknown names, and with file, line and key for a file that does not describe a system.
     """
     return dict(_flat("", load_system(name).to_dict()))
 
@@ -25,7 +25,7 @@ def system(name: str | Path) -> dict[str, Any]:
 def durations(path: Path | str) -> Durations:
     """Measured durations: a table (.csv, .parquet), or a Chakra trace of a run (.et, or a directory of them).
 
-    UsageError, with file, row and column, for a table that cannot be right; StagedbError for a damaged trace.
+    UsageError, with file, row and column, for an invalid table; StagedbError for a damaged trace.
     """
     path = Path(path)
     if path.suffix == ".et" or path.is_dir():
@@ -33,12 +33,12 @@ def durations(path: Path | str) -> Durations:
 
         return trace_durations(path)
     if path.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"{path}: measured durations come as .csv or .parquet, or as Chakra traces (.et)")
+        raise UsageError(f"{path}: measured durations are read from .csv or .parquet files, or Chakra traces (.et)")
     return read_durations(path)
 
 
 def described(system: str | Path | System | None) -> System:
-    """What a preset's name or a file's path describes; the default preset where none is said."""
+    """The system of a preset's name or a file's path; the default preset for None."""
     return system if isinstance(system, System) else load_system(system or DEFAULT)
 
 
@@ -53,11 +53,11 @@ def _row(name: str) -> dict[str, Any]:
         "fp8_tflops": peak.get("fp8"),
         "memory_gb": plain(accelerator.capacity),
         "memory_gb_s": plain(accelerator.bandwidth),
-        "network": ", ".join(map(_said, found.dimensions)),
+        "network": ", ".join(map(_description, found.dimensions)),
     }
 
 
-def _said(each: Dimension) -> str:
+def _description(each: Dimension) -> str:
     size = "" if each.size is None else f"{each.size} x "
     return f"{size}{each.name} {plain(each.bandwidth)} GB/s"
 

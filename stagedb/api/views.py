@@ -1,4 +1,4 @@
-"""Views of an instance on a system: what a step of it looks like."""
+"""Views of a step of an instance on a system."""
 
 import re
 from collections.abc import Mapping
@@ -14,28 +14,28 @@ from stagedb.timing import Asked, profile_job
 from stagedb.workload.store_reading import read_workload
 
 HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
-"""What files of each kind begin with."""
+"""The first bytes of files of each kind."""
 
 
 def job_of(store: Store, instance: InstanceInfo, asked: Asked, profile: ProfileInfo | None = None) -> StepView:
-    """Run a step of an instance, and account for its memory. Writes nothing.
+    """Run a step of an instance, and compute its memory. Writes nothing.
 
-    profile: where it was run before; StagedbError where it takes another time now.
+    profile: the profile with the first run; StagedbError if the step takes another time now.
     """
     job = profile_job(
         read_workload(store, instance.id), asked.system, asked.measured, asked.scalings, blocking=asked.blocking
     )
     if profile is not None and profile.step != job.step:
         raise StagedbError(
-            f"profile {profile.id} has a step of {profile.step} ns, and it takes {job.step} ns now: another version of "
-            "stagedb made it; remove it with `stagedb rm` and profile again"
+            f"profile {profile.id} has a step of {profile.step} ns, and takes {job.step} ns now: another version "
+            "of stagedb made it; remove it with `stagedb rm` and profile again"
         )
     memory = analyse(store, instance.id)
     return StepView(job.times, job.durations, asked.system, job.merit, memory, job.scalings, job.blocking)
 
 
 def check_place(path: Path, kind: str, force: bool) -> None:
-    """Raise UsageError where a file of a kind of `HEADS` cannot be written. force: over another of its kind."""
+    """Raise UsageError if a file of a kind of `HEADS` cannot be written. force: replace another one of its kind."""
     check(path, HEADS[kind], force)
 
 
@@ -49,14 +49,14 @@ def write_timeline(
 
 
 def write_report(job: StepView, instance: InstanceInfo, path: Path) -> Viewed:
-    """Save what is to be said of a step as a page."""
+    """Save a report of a step as a page."""
     made = render(job).encode()
     write_whole(path, made, "--out")
     return Viewed(path, len(made), job.times.step, instance)
 
 
 def stages_of(only: str | None) -> list[int] | None:
-    """Stages of a text such as `0,4-7`; None stays so. Raises UsageError for another text."""
+    """The stages in a text such as `0,4-7`; None for None. Raises UsageError for another text."""
     if only is None:
         return None
     found: set[int] = set()

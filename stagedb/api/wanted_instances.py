@@ -1,4 +1,4 @@
-"""Which instance is meant: one of the store, one under a changed plan, or a model's; and making what is missing."""
+"""The instance of a request: one of the store, one under a changed plan, or a model's. Missing ones are made."""
 
 import dataclasses
 import time
@@ -18,18 +18,18 @@ from stagedb.store import Store
 
 DEFAULT_MODEL = "llama3-70b"
 DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
-"""What an export from an empty store is of, where nothing is said."""
+"""The model of an export from an empty store, if the request names none."""
 
 
 class StageClock:
-    """Seconds of one stage of work after another."""
+    """Seconds of consecutive stages of work."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._since = time.perf_counter()
 
     def lap(self, stage: str) -> None:
-        """The stage that ends now."""
+        """End a stage, which has this name."""
         now = time.perf_counter()
         self.seconds[stage] = now - self._since
         self._since = now
@@ -37,7 +37,7 @@ class StageClock:
 
 @dataclass(frozen=True)
 class Wanted:
-    """An instance that may have to be made yet: checked, and nothing written so far."""
+    """An instance that may not exist yet. It is checked, and nothing has been written."""
 
     source: library.Source
     plan: Plan
@@ -50,7 +50,7 @@ class Wanted:
         return self.source.origin.name
 
     def make(self, store: Store, clock: StageClock) -> InstanceInfo:
-        """The instance; it and its graph are put into the store where they are not there."""
+        """The instance. It and its graph are written to the store if they are not there."""
         from stagedb.instances import instantiate
 
         if self.there is not None:
@@ -65,27 +65,27 @@ class Wanted:
 
 
 def of_model(store: Store, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> Wanted:
-    """A model, or a graph of the store, under the plan that words say."""
+    """A model, or a graph of the store, under the plan of the words."""
     source = library.find_source(store, target, words)
     return Wanted(source, source.plan(words), name)
 
 
 def find_wanted(store: Store, target: str | None, model: str | Card | None, words: Mapping[str, Any]) -> Wanted:
-    """What a request is about that names an instance, or a model, or neither.
+    """The instance of a request that names an instance, or a model, or neither.
 
-    Neither is the newest instance, or in an empty store `DEFAULT_MODEL`. Words change the plan of an instance. Raises
-    UsageError where both are said, or what is said is not there.
+    Neither means the newest instance, or in an empty store `DEFAULT_MODEL`. Words change the plan of an instance.
+    Raises UsageError if both are given, or if a name is unknown.
     """
     if target is not None and model is not None:
-        raise UsageError(f"both an instance ({target}) and --model say what is meant: leave one out")
+        raise UsageError(f"an instance ({target}) and --model cannot both be given: leave one out")
     if model is not None:
         return of_model(store, model, words)
     if target is None and not catalog.instances(store):
         return of_model(store, DEFAULT_MODEL, {**DEFAULT_WORDS, **words})
     if target in card_names() and catalog.find_instance(store, str(target)) is None:
         raise UsageError(
-            f"{target} is a model, and the store holds no instance of it: --model {target} with the options of a "
-            "plan makes one"
+            f"{target} is a model, and the store has no instance of it: use --model {target} with the options of a "
+            "plan to make one"
         )
     instance = catalog.the_instance(store, target)
     source = library.find_source(store, instance.graph, words)
@@ -97,29 +97,29 @@ def find_timed(
 ) -> tuple[ProfileInfo, Wanted]:
     """A profile by id or name, and its instance.
 
-    target, model and words, where something is said, mean what they mean to `find_wanted`; words alone change the plan
-    of the profile's instance. UsageError where they lead to another instance than the profile's.
+    target, model and words have the meaning that they have in `find_wanted`; words alone change the plan of the
+    profile's instance. UsageError if they lead to another instance than the profile's.
     """
     wanted = None if target is None and model is None else find_wanted(store, target, model, words)
     there = None if wanted is None else _there(store, wanted)
-    # Of several profiles with one name that of the instance is meant.
+    # If several profiles have the name, the one of the instance is meant.
     mine = [] if there is None else [each for each in catalog.profiles(store) if each.instance == there.id]
     found = catalog.find_profile(store, profile, mine) or catalog.the_profile(store, profile)
     if wanted is None:
         wanted = find_wanted(store, found.instance, None, words)
         there = _there(store, wanted)
     if there is None or there.id != found.instance:
-        asked = "another, which is not in the store" if there is None else f"{_named(there.id, there.name)}"
+        asked = "another one, which is not in the store" if there is None else f"{_named(there.id, there.name)}"
         raise UsageError(
-            f"profile {found.id[: catalog.SHORT_ID]} is of instance {_named(found.instance, found.instance_name)}, and "
-            f"what else is said means {asked}: leave out INSTANCE, --model and the options of the plan, or profile "
-            "what they mean (`stagedb profile` takes the same) and name that profile"
+            f"profile {found.id[: catalog.SHORT_ID]} is of instance {_named(found.instance, found.instance_name)}, but "
+            f"the other arguments choose {asked}: leave out INSTANCE, --model and the options of the plan, or profile "
+            "that instance (`stagedb profile` takes the same arguments) and name its profile"
         )
     return found, dataclasses.replace(wanted, there=there)
 
 
 def _there(store: Store, wanted: Wanted) -> InstanceInfo | None:
-    """The instance of the store that is wanted, if it has been made."""
+    """The wanted instance, if the store has it."""
     from stagedb.instances import in_full
 
     if wanted.there is not None or not isinstance(wanted.source.origin, GraphInfo):
@@ -135,16 +135,16 @@ def _named(id: str, name: str) -> str:
 
 
 def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan's words with others on top: a new number of ranks changes dp, a new dtype what follows from it."""
-    said = {**plan, **words}
+    """A plan's words with others on top. A new number of ranks changes dp, a new dtype the words that follow it."""
+    merged = {**plan, **words}
     if "ranks" in words and "dp" not in words:
-        said["dp"] = None
+        merged["dp"] = None
     if "schedule" in words:
-        said |= {word: words.get(word) for word in ("virtual_stages", "task_order")}
+        merged |= {word: words.get(word) for word in ("virtual_stages", "task_order")}
     elif "virtual_stages" in words and follows_from_chunks(plan.get("schedule")):
-        said["schedule"] = None  # as the number of chunks has it
+        merged["schedule"] = None  # the number of chunks sets it
     if "dtype" in words:
-        said |= {word: words.get(word) for word in DTYPE_WORDS if word != "dtype"}
+        merged |= {word: words.get(word) for word in DTYPE_WORDS if word != "dtype"}
     elif "param_dtype" in words:
-        said |= {word: words.get(word) for word in ("grad_dtype", "reduce_dtype", "opt_dtype", "master_dtype")}
-    return said
+        merged |= {word: words.get(word) for word in ("grad_dtype", "reduce_dtype", "opt_dtype", "master_dtype")}
+    return merged

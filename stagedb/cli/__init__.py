@@ -1,6 +1,6 @@
-"""The command line: one module a command group, thin skins over `stagedb.api`.
+"""The command line: one module for each command group, as a thin layer over `stagedb.api`.
 
-`main` runs it. Nothing heavy is imported before a command needs it, so that `--help` and completion answer at once.
+`main` runs it. Heavy packages are imported only when a command needs them, so that `--help` and completion are fast.
 """
 
 from stagedb.cli.application import app, main

@@ -1,4 +1,4 @@
-"""The application: which commands there are, and what becomes of errors."""
+"""The application: its commands, and how errors are shown."""
 
 import os
 import sys
@@ -17,14 +17,14 @@ HELP = """Execution traces of distributed LLM training, in a graph database.
 \b
 stagedb export --model llama3-8b --tp 2 --pp 2 --ranks 8 --out traces
                              traces of eight ranks, one file each
-stagedb models               the models that it knows
-stagedb systems              the systems that they may run on
-stagedb report               what a step of it does on a system, as a page
-stagedb query bytes_by_axis  what the newest instance sends, over which axis
-stagedb profile              how long its step takes, and where the time goes
+stagedb models               the models of the library
+stagedb systems              the systems of the library
+stagedb report               a step of it on a system, as a page
+stagedb query bytes_by_axis  the bytes that the newest instance sends, by axis
+stagedb profile              the time of its step, and where it goes
 
 Model, plan and traces are one chain: `build` writes a model's symbolic graph into the store, `instantiate` copies it
-out under a plan, `export` writes one trace a rank; each makes what is missing before it. `query` asks in Cypher.
+out under a plan, `export` writes one trace a rank. Each makes what is missing before it. `query` asks in Cypher.
 """
 
 EXIT_BROKEN_PIPE = 141
@@ -64,7 +64,7 @@ def _version(wanted: bool) -> None:
 def root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    del version  # its callback did it
+    del version  # its callback has printed it
 
 
 def main() -> None:
@@ -75,6 +75,6 @@ def main() -> None:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_status)
     except BrokenPipeError:
-        # Whoever read the output has enough. Python would complain once more when it flushes at exit.
+        # The reader of the output has closed it. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_BROKEN_PIPE)

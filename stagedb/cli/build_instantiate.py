@@ -20,14 +20,14 @@ ModelArgument = Annotated[
 def build(model: ModelArgument, *, words: GraphFlags, common: Common) -> None:
     """Write a model's symbolic graph into the store.
 
-    The graph holds every degree and size as a symbol, so one graph serves all plans with the same options here.
+    The graph has a symbol for every degree and size, so one graph serves all plans with the same options here.
     """
     from stagedb.api import connect
 
-    said = words.words()
+    given = words.words()
     began = time.perf_counter()
     with connect(common.store) as db:
-        graph = db.build(model, **said)
+        graph = db.build(model, **given)
     what = "built" if graph.new else "already in the store:"
     common.say(f"{what} graph {graph.id[:12]} of {graph.name} ({graph.recipe}) in {time.perf_counter() - began:.1f} s")
 
@@ -37,22 +37,22 @@ def instantiate(
     target: Annotated[
         str, typer.Argument(metavar="MODEL|GRAPH", help="A model as in `build`, or the id of a graph in the store.")
     ],
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call it.  [the model's name]")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the instance.  [the model's name]")] = None,
     *,
     words: PlanFlags,
     common: Common,
 ) -> None:
     """Copy a graph out under a plan, as an instance.
 
-    An instance has rank classes with their operators and tasks, ranks and communicator groups. Builds the model's
-    graph if the store lacks it.
+    An instance has rank classes with their operators and tasks, ranks and communicator groups. If the store lacks the
+    model's graph, it is built first.
     """
     from stagedb.api import connect
 
-    said = words.words()
+    given = words.words()
     began = time.perf_counter()
     with connect(common.store) as db:
-        instance = db.instantiate(target, name=name, **said)
+        instance = db.instantiate(target, name=name, **given)
     seconds = time.perf_counter() - began
     tell_bubble(common, instance)
     what = "made" if instance.new else "already in the store:"
@@ -63,7 +63,7 @@ def instantiate(
 
 
 def tell_bubble(common: Common, instance: "InstanceInfo") -> None:
-    """Say what a pipeline with few micro-batches leaves idle, where nobody chose their number."""
+    """Note how long a pipeline with few micro-batches idles, if the user did not choose their number."""
     plan = instance.plan
     stages = plan["pp"]
     if stages == 1 or plan["global_batch_size"] is not None:
@@ -72,7 +72,7 @@ def tell_bubble(common: Common, instance: "InstanceInfo") -> None:
     batch = enough * plan["dp"] * plan["micro_batch_size"]
     common.note(
         f"one micro-batch a data-parallel rank: each of the {stages} stages idles {bubble(stages, 1):.0%} of the step; "
-        f"with --global-batch-size {batch} it would be {bubble(stages, enough):.0%}"
+        f"with --global-batch-size {batch} it is {bubble(stages, enough):.0%}"
     )
 
 
@@ -82,7 +82,7 @@ def count(number: int, one: str, many: str | None = None) -> str:
 
 
 def bubble(stages: int, microbatches: int) -> float:
-    """The share of a step that a stage idles while the pipeline fills and drains, forward and backward alike."""
+    """The share of a step that a stage idles while the pipeline fills and drains, in forward and backward."""
     return (stages - 1) / (microbatches + stages - 1)
 
 

@@ -1,4 +1,4 @@
-"""`diff`: what two instances or two profiles do differently."""
+"""`diff`: the differences between two instances or two profiles."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from stagedb.api import InstanceInfo, ProfileInfo
 
 MOST = 24
-"""Rows of a table that a terminal is shown."""
+"""Rows of a table on a terminal."""
 
 TITLES = {
     "plan": "words of the plans",
     "work": "work and messages of a step, all ranks together",
-    "time": "time: figures, and what a rank spends on average",
+    "time": "time: figures, and the average time of a rank",
 }
 
 
 class DiffRows(StrEnum):
-    """Which rows are printed."""
+    """The rows that are printed."""
 
     PLAN = "plan"
     WORK = "work"
@@ -34,11 +34,11 @@ class DiffRows(StrEnum):
 @option_groups
 def diff(
     first: Annotated[str, typer.Argument(metavar="FIRST", help="Id or name of an instance or a profile.")],
-    second: Annotated[str, typer.Argument(metavar="SECOND", help="Another of the same sort.")],
+    second: Annotated[str, typer.Argument(metavar="SECOND", help="Another one of the same kind.")],
     show: Annotated[
         DiffRows | None,
         typer.Option(
-            help="plan: words of the plans; work: calls, FLOPs and bytes by kind, axis and phase; time: of profiles, "
+            help="plan: words of the plans; work: calls, FLOPs and bytes by kind, axis and phase; time, for profiles: "
             "their figures and times.  [all in a table, else time of profiles, work of instances]"
         ),
     ] = None,
@@ -46,18 +46,24 @@ def diff(
     output: Output,
     common: Common,
 ) -> None:
-    """Compare two instances, or two profiles and their instances: only what differs is printed."""
+    """Compare two instances, or two profiles and their instances.
+
+    Only differences are printed.
+    """
     printed = output.format is RowFormat.TABLE and output.output is None
     if show is DiffRows.ALL and not printed:
-        raise UsageError("tables of different columns make one file of no format: --show plan, work or time")
+        raise UsageError("tables with different columns do not fit into one file: --show plan, work or time")
     from stagedb import api
 
     with api.connect(common.store) as db:
         found = db.diff(first, second)
     profiles = isinstance(found.first, api.ProfileInfo)
     chosen = show or (DiffRows.ALL if printed else DiffRows.TIME if profiles else DiffRows.WORK)
-    tell = common.say if printed else common.note
-    tell(f"first {_said(found.first)}, second {_said(found.second)}" + (": nothing differs" if found.same else ""))
+    write = common.say if printed else common.note
+    write(
+        f"first {_description(found.first)}, second {_description(found.second)}"
+        + (": nothing differs" if found.same else "")
+    )
     for part, title in TITLES.items():
         rows = {"plan": found.plan, "work": found.work, "time": found.time}[part]
         if chosen.value == part:
@@ -66,10 +72,10 @@ def diff(
             typer.echo(f"\n{title}")
             output.write(rows.columns, rows.rows[:MOST])
             if len(rows) > MOST:
-                common.say(f"and {len(rows) - MOST} more: --show {part} has all")
+                common.say(f"and {len(rows) - MOST} more: --show {part} prints all")
 
 
-def _said(info: "InstanceInfo | ProfileInfo") -> str:
+def _description(info: "InstanceInfo | ProfileInfo") -> str:
     instance = getattr(info, "instance_name", None)
     if instance is None:
         return f"{info.id[:12]} {info.name}"

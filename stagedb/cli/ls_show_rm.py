@@ -1,4 +1,4 @@
-"""`ls`, `show` and `rm`: what the store holds."""
+"""`ls`, `show`, `tag` and `rm`: the content of the store."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """What may be listed."""
+    """Kinds of things to list."""
 
     GRAPHS = "graphs"
     INSTANCES = "instances"
@@ -24,7 +24,7 @@ WordArgument = Annotated[
     str,
     typer.Argument(
         metavar="ID|NAME",
-        help="Id of a graph, an instance or a profile (its start will do), or the name of one of the last two.",
+        help="Id of a graph, an instance or a profile (its start is enough), or the name of one of the last two.",
     ),
 ]
 
@@ -53,7 +53,7 @@ def ls(
 
 
 def _profiled(info: "ProfileInfo") -> str:
-    """What a profile is of, in words."""
+    """The instance, the system and the step of a profile, in words."""
     words = [f"{info.instance_name} {info.instance[:12]} on {info.system}:", f"{info.step / 1e6:,.1f} ms"]
     waits = [f"blocking {','.join(info.blocking)}"] if info.blocking else []
     return " ".join([*words, *info.scalings, *waits])
@@ -62,12 +62,15 @@ def _profiled(info: "ProfileInfo") -> str:
 @option_groups
 def show(
     word: WordArgument,
-    classes: Annotated[bool, typer.Option("--classes", help="One row a rank class of the instance instead.")] = False,
+    classes: Annotated[bool, typer.Option("--classes", help="Show a row for each rank class of the instance.")] = False,
     *,
     output: Output,
     common: Common,
 ) -> None:
-    """Show a graph, an instance or a profile: sizes, options, plan, figures."""
+    """Show a graph, an instance or a profile.
+
+    Prints sizes, options, the plan and figures.
+    """
     from stagedb import api
 
     with api.connect(common.store) as db:
@@ -82,29 +85,32 @@ def show(
 @option_groups
 def tag(
     word: WordArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called from now on.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")],
     *,
     common: Common,
 ) -> None:
-    """Call an instance or a profile by another name.
+    """Rename an instance or a profile.
 
-    Several may have one name, which then means the newest of them; ids stay as they are.
+    Several may have one name, which then means the newest of them. Ids do not change.
     """
     from stagedb import api
 
     with api.connect(common.store) as db:
         found = db.tag(word, name)
-    common.say(f"{api.kind_of(found)} {found.id[:12]} is called {found.name}")
+    common.say(f"{api.kind_of(found)} {found.id[:12]} now has the name {found.name}")
 
 
 @option_groups
 def rm(
     word: WordArgument,
-    force: Annotated[bool, typer.Option("--force", help="With a graph, remove the instances made of it too.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="With a graph, remove its instances too.")] = False,
     *,
     common: Common,
 ) -> None:
-    """Remove an instance with its profiles, a profile, or a graph that no instance needs."""
+    """Remove an instance, a profile or a graph.
+
+    An instance is removed with its profiles. A graph that instances need is refused without --force.
+    """
     from stagedb import api
 
     with api.connect(common.store) as db:

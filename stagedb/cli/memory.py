@@ -1,4 +1,4 @@
-"""`memory`: what a rank holds over a step, and whether an accelerator has room for it."""
+"""`memory`: the memory of a rank over a step, and whether an accelerator has room for it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,11 +33,11 @@ MOMENTS = (
     "peak",
 )
 BIGGEST = 12
-"""Tensors that a terminal is shown."""
+"""Tensors in a table on a terminal."""
 
 
 class MemoryRows(StrEnum):
-    """Which rows are printed."""
+    """The rows that are printed."""
 
     PEAKS = "peaks"
     PHASES = "phases"
@@ -50,13 +50,13 @@ def memory(
     target: Target = None,
     model: Model = None,
     capacity: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Say whether each rank fits into so much, such as 80GiB or 80GB.")
+        str | None, typer.Option(metavar="SIZE", help="Check whether each rank fits into this size, as 80GiB or 80GB.")
     ] = None,
     show: Annotated[
         MemoryRows | None,
         typer.Option(
-            help="peaks: a row a rank class; phases: live bytes by category at each phase's end and peak; tensors: "
-            "what lives at the peak, the biggest first.  [all in a table, else peaks]"
+            help="peaks: a row for each rank class; phases: bytes by category at each phase's end and peak; tensors: "
+            "the tensors held at the peak, the largest first.  [all in a table, else peaks]"
         ),
     ] = None,
     rank_class: Annotated[
@@ -70,9 +70,9 @@ def memory(
     """Account for a rank's memory, tensor by tensor, over a step.
 
     Parameters, gradients, optimizer state, saved and recomputed activations, gathered parameters, communication
-    buffers and temporaries live from the operator that makes them to the last one that reads them, over the schedule's
-    order. Sizes are exact; an allocator's rounding and fragmentation are not in them. The numbers are kept in the store
-    (`stagedb query memory_at_peak`). With --capacity, exits with status 1 where a class does not fit.
+    buffers and temporaries are held from the operator that makes them to the last one that reads them, over the
+    schedule's order. Sizes are exact, without an allocator's rounding and fragmentation. The store keeps the numbers
+    (`stagedb query memory_at_peak`). With --capacity, exits with status 1 if a class does not fit.
     """
     room = None if capacity is None else _size(capacity)
     chosen = show or (
@@ -80,7 +80,7 @@ def memory(
     )
     if chosen is MemoryRows.ALL and (output.format is not RowFormat.TABLE or output.output is not None):
         raise UsageError(
-            "three tables of different columns make one file of no format: --show peaks, phases or tensors"
+            "three tables with different columns do not fit into one file: --show peaks, phases or tensors"
         )
     from stagedb.api import connect
 
@@ -94,16 +94,16 @@ def memory(
     if chosen in (MemoryRows.PEAKS, MemoryRows.ALL):
         output.write(*_peaks(found, room, table))
     if chosen in (MemoryRows.PHASES, MemoryRows.ALL):
-        _title(chosen, f"class {fullest}: live at the end of each phase, and the most within")
+        _title(chosen, f"class {fullest}: held at the end of each phase, and at its peak")
         output.write(*_phases(found, fullest, table))
     living = [row for row in found.tensors if row["class"] == fullest]
     if chosen is MemoryRows.TENSORS:
         output.write(*_tensors(living))
     elif chosen is MemoryRows.ALL:
-        _title(chosen, f"class {fullest}: what makes the peak, the biggest first")
+        _title(chosen, f"class {fullest}: tensors at the peak, the largest first")
         output.write(*_biggest(living))
     if room is not None:
-        _tell(common, peaks, room)
+        _report_fit(common, peaks, room)
 
 
 def _title(chosen: MemoryRows, text: str) -> None:
@@ -121,7 +121,7 @@ def _shown(size: int, table: bool) -> float | int:
 
 def _peaks(found: "Memory", room: int | None, table: bool) -> tuple[list[str], list[list[Any]]]:
     levels = {(row["class"], row["category"]): row["bytes"] for row in found.levels if row["moment"] == "peak"}
-    categories = [] if table else _categories(found)  # a terminal is shown them by phase
+    categories = [] if table else _categories(found)  # a terminal shows them by phase
     columns = ["class", "stages", "ranks", _unit("peak", table)]
     columns += [_unit("left", table)] if room is not None else []
     columns += ["phase", "microbatch", "op", *categories]
@@ -152,7 +152,7 @@ def _tensors(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[An
 
 
 def _biggest(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """The same tensor of all layers as one."""
+    """A tensor of all layers as one row."""
     taken: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         sums = taken.setdefault((row["name"], row["category"]), [0, 0, 0])
@@ -164,19 +164,19 @@ def _biggest(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[An
 
 
 def _categories(found: "Memory") -> list[str]:
-    """Those that hold something, the biggest first."""
+    """The categories with bytes, the largest first."""
     totals: dict[str, int] = {}
     for row in found.levels:
         totals[row["category"]] = totals.get(row["category"], 0) + row["bytes"]
     return sorted(totals, key=lambda category: -totals[category])
 
 
-def _tell(common: Common, peaks: Sequence[Mapping[str, Any]], room: int) -> None:
-    """Whether all classes fit; exits with status 1 where one does not."""
+def _report_fit(common: Common, peaks: Sequence[Mapping[str, Any]], room: int) -> None:
+    """Print whether all classes fit. Exits with status 1 if one does not."""
     over = [row for row in peaks if row["peak"] > room]
     most = max(row["peak"] for row in peaks)
     if not over:
-        common.say(f"fits: {(room - most) / GIB:,.2f} GiB of {room / GIB:,.2f} GiB are left on the fullest rank")
+        common.say(f"fits: the fullest rank leaves {(room - most) / GIB:,.2f} GiB of {room / GIB:,.2f} GiB free")
         return
     ranks = sum(row["ranks"] for row in over)
     common.say(
@@ -192,7 +192,7 @@ def _size(text: str) -> int:
     units = {unit.lower(): size for unit, size in UNITS.items()}
     if match is None or match[2].lower() not in units:
         raise UsageError(
-            f"{text!r} is not a size: --capacity takes a number and one of {', '.join(UNITS)}, as in 80GiB"
+            f"{text!r} is not a size: --capacity takes a number and one of {', '.join(UNITS)}, such as 80GiB"
         )
     return int(float(match[1]) * units[match[2].lower()])
 

@@ -15,7 +15,7 @@ def models(
     output: Output,
     common: Common,
 ) -> None:
-    """List the models that stagedb knows, or show one model's card."""
+    """List the models of the library, or show one model's card."""
     del common  # reads no store
     from stagedb import api
 

@@ -1,4 +1,4 @@
-"""The options that describe a graph and a plan, as `stagedb.plans.aspects` declares their words."""
+"""The options that describe a graph and a plan, from the words that `stagedb.plans.aspects` declares."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Given:
-    """Words of a plan, each an option; None where the command line does not give one."""
+    """Words of a plan, each an option; None if the command line does not give one."""
 
     plan: Annotated[
         Path | None,
@@ -27,7 +27,7 @@ class _Given:
     ] = None
 
     def words(self) -> dict[str, Any]:
-        """The words of the file, then those of the command line on top."""
+        """The words of the file, with those of the command line on top."""
         given = {
             field.name: value
             for field in dataclasses.fields(self)
@@ -41,13 +41,13 @@ class _Given:
 
 
 def _options(name: str, words: Mapping[str, Word]) -> type[_Given]:
-    """A dataclass with a field for each word that is an option, as `option_groups` takes it."""
+    """A dataclass with a field for each word that is an option, for `option_groups`."""
     fields = [_FIELDS[name] for name in words if name in _FIELDS]
     return dataclasses.make_dataclass(name, fields, bases=(_Given,), frozen=True, namespace={"__module__": __name__})
 
 
 def _field(word: Word) -> tuple[str, Any, None]:
-    # Lists, and words that may be the name of a file, are text here; `typed_words` reads them.
+    # Lists, and words that may name a file, are text here. `typed_words` reads them.
     type_: Any = word.kind if word.kind in (int, float, bool) else str
     option = typer.Option(*word.flags, metavar=word.metavar, help=word.help)
     return word.name, Annotated[type_ | None, option], None
@@ -59,12 +59,12 @@ _FIELDS = {name: _field(word) for name, word in PLAN_WORDS.items() if word.about
 if TYPE_CHECKING:
 
     class GraphFlags(_Given):
-        """What changes a graph's structure."""
+        """Words that change the structure of a graph."""
 
         def __init__(self, *, plan: Path | None = None, **words: Unpack[GraphKeywords]) -> None: ...
 
     class PlanFlags(_Given):
-        """How a training step is laid out over ranks."""
+        """Words that lay a training step out over ranks."""
 
         def __init__(self, *, plan: Path | None = None, **words: Unpack[PlanKeywords]) -> None: ...
 

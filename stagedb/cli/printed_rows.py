@@ -1,4 +1,4 @@
-"""Rows on their way out: one code path for every command that prints some."""
+"""Printed rows: one code path for every command that prints rows."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from stagedb.errors import UsageError
 
 
 class RowFormat(StrEnum):
-    """How rows are written."""
+    """The format of printed rows."""
 
     TABLE = "table"
     CSV = "csv"
@@ -28,19 +28,19 @@ class RowFormat(StrEnum):
 
 @dataclass(frozen=True)
 class Output:
-    """Where rows go, and how they look."""
+    """The format and the file of printed rows."""
 
-    format: Annotated[RowFormat, typer.Option("--format", "-f", help="How rows are printed.")] = RowFormat.TABLE
+    format: Annotated[RowFormat, typer.Option("--format", "-f", help="Format of the rows.")] = RowFormat.TABLE
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the rows to a file instead of the terminal."),
     ] = None
 
     def write(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Print or save the rows. Raises UsageError where the format needs a file, StagedbError where it fails."""
+        """Print or save the rows. Raises UsageError if the format needs a file, StagedbError if writing fails."""
         if self.format is RowFormat.PARQUET:
             if self.output is None:
-                raise UsageError("parquet is not text: say where it goes with --output FILE")
+                raise UsageError("parquet is not text: name a file with --output FILE")
             write_whole(self.output, _parquet(columns, rows), "--output")
         elif self.output is not None:
             write_whole(self.output, render(self.format, columns, rows, sys.stdout.isatty()).encode(), "--output")
@@ -49,13 +49,13 @@ class Output:
             sys.stdout.flush()
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
-        """The same for dicts that all have the first one's keys."""
+        """Print or save dicts. All have the keys of the first one."""
         columns = list(records[0]) if records else []
         self.write(columns, [[record[column] for column in columns] for record in records])
 
 
 def render(format_: RowFormat, columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool) -> str:
-    """The rows as text: what is printed, or saved."""
+    """The rows as text, to print or save."""
     if format_ is RowFormat.CSV:
         return _csv(columns, rows)
     if format_ is RowFormat.TABLE:
@@ -70,14 +70,14 @@ def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     lines = []
     for cells in (columns, *([_cell(value) for value in row] for row in rows)):
         text = io.StringIO()
-        # The writer quotes what is in its line terminator: with both characters, a lone one is safe in a cell.
+        # The writer quotes each part of its line terminator: with both characters, a lone one is safe in a cell.
         csv.writer(text, lineterminator="\r\n").writerow(cells)
         lines.append(text.getvalue().removesuffix("\r\n") + "\n")
     return "".join(lines)
 
 
 def _cell(value: Any) -> str:
-    """A value as text: nothing for null, JSON for what has parts."""
+    """A value as text: empty for null, JSON for lists and maps."""
     if value is None:
         return ""
     if isinstance(value, list | tuple | dict):
@@ -88,7 +88,7 @@ def _cell(value: Any) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool) -> str:
-    """Aligned columns. Wrapped to the terminal's width; never cut where another program reads them."""
+    """Aligned columns, wrapped to the width of a terminal. Text for another program is never cut."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -132,7 +132,7 @@ def _parquet(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
         try:
             arrays.append(pa.array(values))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-            # A column of mixed types, or of maps with different keys: as text, like in csv.
+            # A column of mixed types, or of maps with different keys, is text, as in csv.
             arrays.append(pa.array([None if value is None else _cell(value) for value in values]))
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, names=list(columns)), sink)

@@ -1,4 +1,4 @@
-"""`profile`: how long a step takes on a system, and where the time goes."""
+"""`profile`: the time of a step on a system, and where it goes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ MS = 1e6
 
 SHARES = ("busy", "exposed", "bubble", "idle")
 LANES = 32
-"""Lanes that a terminal is shown."""
+"""Lanes in a table on a terminal."""
 
 TITLES = {"kind": "by kind", "axis": "by axis"}
-"""Parts of the critical path that a terminal is shown."""
+"""Parts of the critical path on a terminal."""
 
 
 class ProfileRows(StrEnum):
-    """Which rows are printed."""
+    """The rows that are printed."""
 
     LANES = "lanes"
     MERIT = "merit"
@@ -41,11 +41,11 @@ class ProfileRows(StrEnum):
 def profile(
     target: Target = None,
     model: Model = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="What to call the profile.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the profile.")] = None,
     show: Annotated[
         ProfileRows | None,
         typer.Option(
-            help="lanes: where the step goes, a row for ranks that keep the same time; merit: tokens and FLOPs; path: "
+            help="lanes: where the step goes, a row for ranks with the same times; merit: tokens and FLOPs; path: "
             "the critical path by kind, axis, phase and stage.  [all in a table, else lanes]"
         ),
     ] = None,
@@ -55,19 +55,19 @@ def profile(
     output: Output,
     common: Common,
 ) -> None:
-    """Time a step on a system, and tell where the time goes.
+    """Time a step on a system, and show where the time goes.
 
     A rank is busy (it computes), exposed (it communicates and computes nothing), in a bubble (it waits for other
-    stages) or idle; together these are the step. The profile is kept in the store, where `stagedb query critical-path`
-    and `stagedb query hotspots` ask about it.
+    stages) or idle; together these are the step. The store keeps the profile, and `stagedb query critical-path`
+    and `stagedb query hotspots` read it.
     """
     printed = output.format is RowFormat.TABLE and output.output is None
     chosen = show or (ProfileRows.ALL if printed else ProfileRows.LANES)
     if chosen is ProfileRows.ALL and not printed:
-        raise UsageError("tables of different columns make one file of no format: --show lanes, merit or path")
+        raise UsageError("tables with different columns do not fit into one file: --show lanes, merit or path")
     from stagedb.api import connect
 
-    said = words.words()
+    given = words.words()
     with connect(common.store) as db, progress(common, "writing", "rows") as report:
         found = db.profile(
             target,
@@ -75,18 +75,18 @@ def profile(
             name=name,
             progress=report,
             **timing.words(),
-            **said,
+            **given,
         )
     common.profile(found.seconds)
-    if target is None and model is None and not said:
+    if target is None and model is None and not given:
         common.note(f"of the newest instance, {found.instance.id[:12]} {found.instance.name}")
-    if model is not None or said:
+    if model is not None or given:
         tell_bubble(common, found.instance)
     did, *figures = _lines(found)
     (common.say if printed else common.note)(did)
     for line in figures:
         if printed:
-            typer.echo(line)  # a result, which --quiet leaves
+            typer.echo(line)  # a result, which --quiet keeps
         else:
             common.note(line)
     _write(found, chosen, printed, output, common)
@@ -98,7 +98,7 @@ def _write(found: "Profile", chosen: ProfileRows, printed: bool, output: Output,
         _title(chosen, "where the step of each rank goes: ms, and percent of the step")
         output.write(*(_shown_lanes(found) if printed else (found.lanes.columns, found.lanes.rows)))
         if printed and len(found.lanes) > LANES:
-            common.say(f"and {len(found.lanes) - LANES} more: --show lanes -f csv has all")
+            common.say(f"and {len(found.lanes) - LANES} more: --show lanes -f csv prints all")
     if chosen is ProfileRows.MERIT:
         output.write_records([dataclasses.asdict(found.merit)])
     if chosen is ProfileRows.PATH:
@@ -110,7 +110,7 @@ def _write(found: "Profile", chosen: ProfileRows, printed: bool, output: Output,
 
 
 def _lines(found: "Profile") -> list[str]:
-    """What was done and what came out, in a few lines."""
+    """What was done, and its results, in a few lines."""
     info, merit = found.info, found.merit
     what = "made" if info.new else "already in the store:"
     named = "" if info.name is None else f" {info.name}"
@@ -138,14 +138,15 @@ def _lines(found: "Profile") -> list[str]:
         )
         if unmatched := found.job.durations.unmatched:
             rows = ", ".join(row.where for row in unmatched[:4]) + (", …" if len(unmatched) > 4 else "")
-            lines.append(f"{count(len(unmatched), 'measured row')} of nothing that runs here: {rows}")
+            lines.append(f"{count(len(unmatched), 'measured row')} without an operator here: {rows}")
     return lines
 
 
 def _gain(found: "Profile") -> str:
     before, gain = found.job.unscaled, found.gain
     share = abs(gain) / before if before else 0.0
-    change = "as long" if not gain else f"{abs(gain) / MS:,.3f} ms ({share:.1%}) {'shorter' if gain > 0 else 'longer'}"
+    difference = f"{abs(gain) / MS:,.3f} ms ({share:.1%}) {'shorter' if gain > 0 else 'longer'}"
+    change = difference if gain else "of equal length"
     return f"the step is {change}; it was {before / MS:,.3f} ms"
 
 

@@ -1,4 +1,4 @@
-"""A progress bar for work that takes longer than a second, on a terminal only."""
+"""A progress bar for work that takes longer than a second, only on a terminal."""
 
 import sys
 import time
@@ -9,18 +9,18 @@ from typing import Protocol
 from stagedb.cli.shared_options import Common
 
 PATIENCE = 1.0
-"""Seconds that work may take before a bar appears."""
+"""Seconds of work before a bar appears."""
 
 
 class ReportProgress(Protocol):
-    """Called with how much is done, of how much, and how many bytes that is."""
+    """Called with the amount that is done, the whole amount, and the bytes that are done."""
 
     def __call__(self, done: int, of: int, size: int = 0, /) -> None: ...
 
 
 @contextmanager
 def progress(common: Common, what: str, unit: str, *, speed: bool = False) -> Iterator[ReportProgress | None]:
-    """Yield a function to report to, or None where nobody would see the bar. speed: show bytes a second."""
+    """Yield a function that reports progress, or None if no bar is shown. speed: show bytes a second."""
     if common.quiet or not sys.stderr.isatty():
         yield None
         return

@@ -22,24 +22,24 @@ def query(
     ] = None,
     instance: Annotated[
         str | None,
-        typer.Option(metavar="INSTANCE", help="Id or name of the instance that $instance stands for.  [the newest]"),
+        typer.Option(metavar="INSTANCE", help="Id or name of the instance for $instance.  [the newest]"),
     ] = None,
     profile: Annotated[
         str | None,
         typer.Option(
             metavar="PROFILE",
-            help="Id or name of the profile that $profile stands for.  [the newest, of INSTANCE if that is given]",
+            help="Id or name of the profile for $profile.  [the newest, of INSTANCE if that is given]",
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="End the query after so long.")] = 60.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="End the query after this time.")] = 60.0,
     *,
     output: Output,
     common: Common,
 ) -> None:
-    """Ask the store.
+    """Ask the store in Cypher, or run a named query.
 
-    A text that could write is refused. In a text, $instance is the id of the instance asked about, and $profile that of
-    the profile. Names may be written with - or _.
+    A text that could write is refused. In a text, $instance is the id of the instance, and $profile the id of the
+    profile. Names may be written with - or _.
     """
     from stagedb import api
 
@@ -59,7 +59,10 @@ def query(
 
 @option_groups
 def queries(*, output: Output, common: Common) -> None:
-    """List the named queries by subject, with their parameters; in formats other than the table with their columns."""
+    """List the named queries by subject, with their parameters.
+
+    Formats other than the table have their columns too.
+    """
     del common  # reads no store
     from stagedb import api
 

@@ -1,7 +1,7 @@
-"""Options that several commands share: written once, as the fields of a dataclass.
+"""Options that several commands share, each written once, as a field of a dataclass.
 
-A command takes such a dataclass as a parameter; `option_groups` hands typer a signature in which the parameter is
-replaced by one option a field, and collects their values into it again.
+A command takes such a dataclass as a parameter. `option_groups` gives typer a signature in which one option for each
+field replaces the parameter, and collects the values of the options into the dataclass.
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ Model = Annotated[
     str | None,
     typer.Option(metavar="MODEL", help="This model under the plan of the options; makes what is missing."),
 ]
-"""Instead of an instance."""
+"""A model, instead of an instance."""
 
 
 @dataclass(frozen=True)
 class TimingOptions:
-    """What a step is timed with; fields are the words of `Stagedb.profile`."""
+    """The system and durations for timing a step. The fields are the words of `Stagedb.profile`."""
 
     system: Annotated[
         str | None,
@@ -42,14 +42,14 @@ class TimingOptions:
     durations: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Measured durations, which take the model's place: a table, or traces of a run."
+            metavar="FILE", help="Measured durations, which replace modelled ones: a table, or traces of a run."
         ),
     ] = None
     scale: Annotated[
         list[str] | None,
         typer.Option(
             metavar="WHAT=FACTOR",
-            help="Let some of it take FACTOR times as long, such as collective:tp=0.5, and say what the step gains.",
+            help="Multiply durations by FACTOR, such as collective:tp=0.5, and show how much shorter the step gets.",
         ),
     ] = None
     blocking: Annotated[
@@ -62,13 +62,13 @@ class TimingOptions:
     ] = ""
 
     def words(self) -> dict[str, Any]:
-        """As keyword arguments."""
+        """The fields as keyword arguments."""
         return {**dataclasses.asdict(self), "scale": self.scale or ()}
 
 
 @dataclass(frozen=True)
 class Common:
-    """What every command takes."""
+    """The options of every command."""
 
     store: Annotated[
         str | None,
@@ -78,26 +78,26 @@ class Common:
             "NEO4J_URI, else the embedded store of this machine.",
         ),
     ] = None
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")] = False
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell where the time goes.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show where the time of the command goes.")] = False
 
     def say(self, line: str) -> None:
-        """What a command did, in one line on standard output."""
+        """Print what a command did, in one line on standard output."""
         if not self.quiet:
             typer.echo(line)
 
     def note(self, line: str) -> None:
-        """Something worth knowing that is not a result: on standard error."""
+        """Print a useful remark that is not a result, on standard error."""
         if not self.quiet:
             typer.echo(line, err=True)
 
     def detail(self, line: str) -> None:
-        """What only `--verbose` tells."""
+        """Print a line only with `--verbose`."""
         if self.verbose:
             typer.echo(line, err=True)
 
     def profile(self, stages: Mapping[str, float]) -> None:
-        """Where the time of the command went: its start (of the interpreter, and what it imports), then each stage."""
+        """Print where the time of the command went: its start (the interpreter and its imports), then each stage."""
         if not self.verbose:
             return
         whole = _age()
@@ -110,7 +110,7 @@ def _age() -> float:
     """Seconds since this process began."""
     began = psutil.Process().create_time()
     if hasattr(time, "CLOCK_BOOTTIME"):
-        # The system's clock is known to whole seconds at boot only, which both of these have in them.
+        # The time of boot is known only to whole seconds. Both of these contain it, so that their difference is exact.
         return time.clock_gettime(time.CLOCK_BOOTTIME) - (began - psutil.boot_time())
     return time.time() - began
 
@@ -138,7 +138,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(**values, **collected)
         except KeyboardInterrupt as interrupt:
-            # What calls the command would end in silence.
+            # Without this line the program that runs the command would end silently.
             typer.echo(f"Interrupted: {interrupt}" if str(interrupt) else "Interrupted.", err=True)
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
@@ -149,7 +149,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options(group: type[Any]) -> Iterator[inspect.Parameter]:
-    """One keyword a field: a class's own fields before those that it inherits, because its own say what it is about."""
+    """A keyword for each field. The command's own fields come before inherited ones: they are its subject."""
     hints = get_type_hints(group, include_extras=True)
     inherited = [field.name for base in group.__mro__[1:] for field in _fields(base)]
     fields = sorted(_fields(group), key=lambda field: field.name in inherited)

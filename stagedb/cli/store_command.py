@@ -13,7 +13,10 @@ group = typer.Typer(help="The database: status, up, down, migrate.", no_args_is_
 @group.command()
 @option_groups
 def status(*, output: Output, common: Common) -> None:
-    """Tell which store is meant, whether it answers, and what it holds. Starts nothing."""
+    """Show which store is used, its state, and its content.
+
+    Starts nothing.
+    """
     from stagedb.api import database
 
     found = database.status(common.store)
@@ -23,9 +26,9 @@ def status(*, output: Output, common: Common) -> None:
 @group.command()
 @option_groups
 def up(*, common: Common) -> None:
-    """Start the embedded engine, or see that a server answers, and print the address.
+    """Start the embedded engine, or check a server, and print the address.
 
-    Not needed before other commands: they do the same.
+    Other commands do the same, so that this is not needed before them.
     """
     from stagedb.api import database
 
@@ -35,7 +38,10 @@ def up(*, common: Common) -> None:
 @group.command()
 @option_groups
 def down(*, common: Common) -> None:
-    """End the embedded engine now. It keeps what it holds; without this it ends some time after its last client."""
+    """End the embedded engine now.
+
+    Its data stays. Without this command it ends some time after its last client.
+    """
     from stagedb.api import database
 
     common.say("stopped" if database.down(common.store) else "was not running")
@@ -44,7 +50,10 @@ def down(*, common: Common) -> None:
 @group.command()
 @option_groups
 def migrate(*, common: Common) -> None:
-    """Bring a server's store up to date; the embedded store does so by itself."""
+    """Bring a server's store up to date.
+
+    The embedded store does so by itself.
+    """
     from stagedb.api import database
 
     applied = database.migrate(common.store, common.say)

@@ -17,7 +17,10 @@ def systems(
     output: Output,
     common: Common,
 ) -> None:
-    """List the systems that stagedb knows, or show one whole: accelerator, network, and where its numbers come from."""
+    """List the systems of the library, or show one.
+
+    One system is shown whole: accelerator, network, and the sources of its numbers.
+    """
     del common  # reads no store
     from stagedb import api
 

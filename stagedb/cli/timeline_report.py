@@ -1,4 +1,4 @@
-"""`timeline`, `report`: what a step of an instance looks like on a system."""
+"""`timeline`, `report`: views of a step of an instance on a system."""
 
 import shutil
 import sys
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 OfProfile = Annotated[
     str | None,
-    typer.Option("--profile", metavar="PROFILE", help="Show this profile, by id or name, as it was made."),
+    typer.Option("--profile", metavar="PROFILE", help="Show this profile, by id or name, with its system."),
 ]
-Only = Annotated[str | None, typer.Option(metavar="STAGES", help="Show these pipeline stages only, such as 0,4-7.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file of the same kind under the name.")]
+Only = Annotated[str | None, typer.Option(metavar="STAGES", help="Show only these pipeline stages, such as 0,4-7.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file of the same kind and name.")]
 
 
 class TimelineFormat(StrEnum):
-    """What a timeline is written as."""
+    """The format of a timeline."""
 
     PERFETTO = "perfetto"
     TEXT = "text"
 
 
 class SliceGranularity(StrEnum):
-    """What a slice of a timeline is."""
+    """The slices of a timeline."""
 
     OP = "op"
     TASK = "task"
@@ -49,11 +49,11 @@ def timeline(
         TimelineFormat, typer.Option(help="A trace for Perfetto's viewer, or a Gantt chart in the terminal.")
     ] = TimelineFormat.PERFETTO,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where the trace goes.  [./NAME-RANKS.pftrace]")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the trace.  [./NAME-RANKS.pftrace]")
     ] = None,
     granularity: Annotated[
         SliceGranularity | None,
-        typer.Option(help="Slices of operators inside those of tasks, or of tasks alone.  [op, up to 500,000 slices]"),
+        typer.Option(help="Slices of operators inside those of tasks, or only of tasks.  [op, up to 500,000 slices]"),
     ] = None,
     only: Only = None,
     width: Annotated[
@@ -67,21 +67,21 @@ def timeline(
 ) -> None:
     """Show when everything of a step runs on a system.
 
-    The trace opens in https://ui.perfetto.dev: a group of tracks a pipeline stage, a track a stream, operators inside
-    their tasks, an arrow a message from stage to stage, the critical path on top.
+    The trace opens in https://ui.perfetto.dev. It has a group of tracks for each pipeline stage, a track for each
+    stream, operators inside their tasks, an arrow for each message between stages, and the critical path on top.
     """
     from stagedb.api import connect
 
-    said = words.words()
+    plan = words.words()
     if format is TimelineFormat.TEXT:
         for option, given in (("--out", out is not None), ("--granularity", granularity is not None)):
             if given:
-                raise UsageError(f"{option} is for --format perfetto: the text chart is printed as it is")
-        asked = {"model": model, "profile": profile, "only": only, **timing.words(), **said}
+                raise UsageError(f"{option} needs --format perfetto: the text chart does not have it")
+        asked = {"model": model, "profile": profile, "only": only, **timing.words(), **plan}
         _print_chart(target, width, asked, common)
         return
     if width is not None:
-        raise UsageError("--width is for --format text")
+        raise UsageError("--width needs --format text")
     with connect(common.store) as db:
         done = db.timeline(
             target,
@@ -92,13 +92,13 @@ def timeline(
             granularity=None if granularity is None else granularity.value,
             only=only,
             force=force,
-            **said,
+            **plan,
         )
     tell_bubble(common, done.instance)
     for part in done.left_out:
         common.note(f"left out: {part}")
     common.say(
-        f"{done.path}: {_said(done)}, {count(done.slices, 'slice')}, {count(done.flows, 'message')}, "
+        f"{done.path}: {_description(done)}, {count(done.slices, 'slice')}, {count(done.flows, 'message')}, "
         f"{size(done.bytes)}; open it in https://ui.perfetto.dev"
     )
 
@@ -120,7 +120,7 @@ def report(
     model: Model = None,
     profile: OfProfile = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.  [./NAME-RANKS.html]")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the page.  [./NAME-RANKS.html]")
     ] = None,
     force: Force = False,
     *,
@@ -128,22 +128,23 @@ def report(
     words: PlanFlags,
     common: Common,
 ) -> None:
-    """Write a report of a step on a system: one HTML file, which needs no network.
+    """Write a report of a step on a system as one HTML file.
 
-    It has the plan and the system, step time, MFU and tokens a second, the pipeline with its critical path, where each
-    stage's time goes, memory at the peak and over the step, the communication that is exposed, and a roofline.
+    The file needs no network. It has the plan and the system, step time, MFU and tokens a second, the pipeline with its
+    critical path, where each stage's time goes, memory at the peak and over the step, the exposed communication, and a
+    roofline.
     """
     from stagedb.api import connect
 
-    said = words.words()
+    given = words.words()
     with connect(common.store) as db:
-        done = db.report(target, model=model, profile=profile, out=out, force=force, **timing.words(), **said)
+        done = db.report(target, model=model, profile=profile, out=out, force=force, **timing.words(), **given)
     tell_bubble(common, done.instance)
-    common.say(f"{done.path}: {_said(done)}, {size(done.bytes)}; open it in a browser")
+    common.say(f"{done.path}: {_description(done)}, {size(done.bytes)}; open it in a browser")
 
 
-def _said(done: "Viewed") -> str:
-    """What a view is of."""
+def _description(done: "Viewed") -> str:
+    """The subject of a view."""
     from stagedb.reports.terminal_chart import span
 
     instance = done.instance

@@ -1,4 +1,4 @@
-"""`validate`: is a trace set sound? Are stagedb's counts those of a real framework?"""
+"""`validate`: checks trace sets, and compares stagedb's counts with those of real frameworks."""
 
 import fnmatch
 import math
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def validate(
     directory: Annotated[Path | None, typer.Argument(metavar="DIR", help="A directory of traces, of any tool.")] = None,
     replay: Annotated[
-        bool, typer.Option("--replay/--no-replay", help="Run the traces as a simulator would, to find what hangs.")
+        bool, typer.Option("--replay/--no-replay", help="Run the traces as a simulator would, to find those that hang.")
     ] = True,
     records: Annotated[
         Path | None,
@@ -29,12 +29,12 @@ def validate(
     ] = None,
     reference: Annotated[
         bool,
-        typer.Option("--reference", help="Instead of traces, compute the published numbers that stagedb knows again."),
+        typer.Option("--reference", help="Instead of traces, compute the published numbers in stagedb's list again."),
     ] = False,
     only: Annotated[
         str | None,
         typer.Option(
-            metavar="PATTERN", help="Check the records, or predict the steps, with such names only: 'llama3-8b*'."
+            metavar="PATTERN", help="Only check the records, or predict the steps, with such names: 'llama3-8b*'."
         ),
     ] = None,
     *,
@@ -43,16 +43,16 @@ def validate(
 ) -> None:
     """Check a trace set, or stagedb itself.
 
-    With DIR, every rule that simulators rely on; prints the first faults with rank, node and rule. With --records, each
-    record's configuration is built, instantiated and exported, and counted beside the record: FLOPs by phase,
-    collectives and messages and their order, and memory. With --reference, volumes, FLOPs, parameters and memory that
-    papers print, and times of training steps, with their sources; --only chooses among the steps, and leaves out the
-    rest. Exits with status 1 where there is a fault or a difference.
+    With DIR, checks every rule that simulators rely on, and prints the first faults with rank, node and rule. With
+    --records, builds, instantiates and exports each record's configuration, and compares FLOPs by phase, collectives
+    and messages with their order, and memory. With --reference, computes volumes, FLOPs, parameters, memory and times
+    of training steps that papers print, with their sources; --only chooses among the steps, and leaves out the rest.
+    Exits with status 1 if there is a fault or a difference.
     """
     if (directory is not None) + (records is not None) + reference != 1:
         raise UsageError(
-            "validate checks one thing: a DIR of traces, the recorded steps of --records FILE, or with --reference "
-            "the published numbers"
+            "validate checks one thing: DIR (traces), --records FILE (recorded steps), or --reference "
+            "(published numbers)"
         )
     if reference:
         _check_published(only, output, common)
@@ -93,26 +93,26 @@ def _check_records(records: Path, only: str | None, output: Output, common: Comm
     differ = [each.record for each in checked if each.unsupported is None and not each.agrees]
     agree = sum(each.agrees for each in checked)
     skipped = len(checked) - agree - len(differ)
-    left = f", {skipped} not compared: no plan says what they ask for yet" if skipped else ""
+    left = f", {skipped} not compared: no plan can describe them yet" if skipped else ""
     common.note(f"{agree} of {len(checked)} records agree, {len(differ)} differ{left}")
     ordered = [each.exact for each in checked if each.exact is not None]
-    common.note(f"{sum(ordered)} of {len(ordered)} records with an order have their matmuls in it, one by one")
+    common.note(f"{sum(ordered)} of {len(ordered)} records with an order have their matmuls in that order")
     for note in sorted({note for each in checked for note in each.notes}):
         common.note(f"{sum(note in each.notes for each in checked)} records: {note}")
-    _tell_peaks(checked, common)
+    _note_peaks(checked, common)
     if differ:
         common.note(f"different: {', '.join(differ)}")
         raise typer.Exit(1)
 
 
-def _tell_peaks(checked: "Sequence[Checked]", common: Common) -> None:
-    """How far peaks of memory are off, by the bound that holds for them."""
+def _note_peaks(checked: "Sequence[Checked]", common: Common) -> None:
+    """Print the errors of peaks of memory, by the bound that holds for them."""
     peaks = [row for each in checked for row in each.differences if row.quantity == "peak bytes"]
     for bound in sorted({row.bound for row in peaks}):
         own = [row for row in peaks if row.bound == bound]
         worst = max(abs(row.ours / row.theirs - 1) for row in own)
         within = "without a bound (hidden size below 1,024)" if math.isinf(bound) else f"to be within {bound:.1%}"
-        common.note(f"{len(own)} peaks of memory {within}: the farthest is {worst:.4%} off")
+        common.note(f"{len(own)} peaks of memory {within}: the largest error is {worst:.4%}")
 
 
 def _check_published(only: str | None, output: Output, common: Common) -> None:
@@ -139,8 +139,8 @@ def _check_published(only: str | None, output: Output, common: Common) -> None:
     off += [each.published.title for each in timed if not each.agrees]
     if found:
         common.note(
-            f"{sum(each.agrees for each in found)} of {len(found)} published numbers come out, to every digit or "
-            "within what is said"
+            f"{sum(each.agrees for each in found)} of {len(found)} published numbers are reproduced, to every digit or "
+            "within the stated bound"
         )
     for errors in references.errors(timed):
         which = "calibrated" if errors.calibrated else "held out"
@@ -178,7 +178,7 @@ def _rows(checked: "Sequence[Checked]") -> list[tuple[Any, ...]]:
 
 
 def _ignore(done: int, of: int) -> None:
-    """Progress that nobody watches."""
+    """Progress without an observer."""
 
 
 def register(app: typer.Typer) -> None:

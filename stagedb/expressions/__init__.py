@@ -1,9 +1,9 @@
 """Dimensions: sizes, byte counts and FLOPs as exact expressions over named positive integers.
 
 An expression is kept as text in one canonical form (`canonical`), so that a graph can be stored, compared and digested.
-It is read back by a parser of its own that can do arithmetic and nothing else: a shared database must not be able to
-run code. `evaluate` is exact. Whoever builds a graph computes with `Expression`s (`symbol`, `parse`); `sympy_form`
-exchanges them with sympy, which the tests use as the oracle.
+Our own parser reads the text back. It can do arithmetic and nothing else, because a shared database must not be able to
+run code. `evaluate` is exact. Code that builds a graph computes with `Expression`s (`symbol`, `parse`). `sympy_form`
+converts them to and from sympy, which the tests use as the oracle.
 """
 
 from stagedb.expressions.canonical_form import canonical

@@ -1,9 +1,9 @@
-"""The canonical form: one text for equal polynomials and quotients, and readable.
+"""The canonical form: equal polynomials and quotients have one text, and it is readable.
 
-A quotient is in lowest terms, its common factors drawn out of sums: `2*B*S*(H + F)/(dp*tp)`. Names stand in
-alphabetical order, terms by falling degree. `a % b` becomes `a - b*(a//b)`. Whole parts are drawn out of `//` and
-`ceil`, `-((-a)//b)` is `ceil(a/b)`; `min` and `max` are flattened, sorted, and rid of what can never be the answer.
-All of it holds for symbols that are positive integers.
+A quotient is in lowest terms, with common factors moved out of sums: `2*B*S*(H + F)/(dp*tp)`. Names are in
+alphabetical order, terms in order of falling degree. `a % b` becomes `a - b*(a//b)`. Whole parts move out of `//` and
+`ceil`, and `-((-a)//b)` becomes `ceil(a/b)`. `min` and `max` are flattened and sorted, without arguments that can
+never be the result. All this is correct for symbols that are positive integers.
 """
 
 from functools import lru_cache
@@ -29,10 +29,10 @@ from stagedb.expressions.rounding import extreme, round_down, round_up
 
 @lru_cache(maxsize=16_384)
 def canonical(text: str) -> str:
-    """The one text of an expression.
+    """The canonical text of an expression.
 
-    Equal polynomials and quotients have one text, and the canonical form of a canonical text is itself.
-    DimensionError if it is no expression, divides by zero, or is too large once it is multiplied out.
+    Equal polynomials and quotients have the same text. The canonical form of a canonical text is that text. Raises
+    DimensionError for what is no expression, divides by zero, or is too large after it is multiplied out.
     """
     try:
         return written(fraction_of(text))
@@ -41,16 +41,16 @@ def canonical(text: str) -> str:
 
 
 def written(value: Fraction) -> str:
-    """The text of a quotient. DimensionError where it is too long to be read back."""
+    """The text of a quotient. Raises DimensionError if it is too long to be read back."""
     text = text_of(value)
-    # Names and numbers are bounded before. A short text with few parentheses has neither too many parts nor levels.
+    # Names and numbers are bounded already. A short text with few parentheses has neither too many parts nor levels.
     if len(text) > MAX_TOKENS or text.count("(") > MAX_NESTING:
         check_text(text)
     return text
 
 
 def fraction_of(text: str) -> Fraction:
-    """The quotient that a text writes. DimensionError as in `canonical`."""
+    """The quotient of a text. Raises DimensionError where `canonical` does."""
     return _of_node(read(text))
 
 

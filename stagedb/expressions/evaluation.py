@@ -6,14 +6,14 @@ from fractions import Fraction
 from stagedb.expressions.parsing import Call, DimensionError, Node, Power, Product, Sum, read, shorten, symbols
 
 MAX_BITS = 1 << 16
-"""Bound of a power's size: text that comes from a store must not be able to fill the memory."""
+"""Bound of a power's size: text from a store must not be able to fill the memory."""
 
 
 def evaluate(text: str, env: Mapping[str, int], *, what: str = "") -> int:
-    """The whole value of an expression, `env` giving each symbol a positive integer.
+    """The whole value of an expression. `env` gives each symbol a positive integer.
 
-    DimensionError, naming `what`, the expression and the symbols' values, if the text is no expression, a symbol has
-    no value, something is divided by zero, or the value is not whole.
+    Raises DimensionError, which names `what`, the expression and the values of its symbols, if the text is no
+    expression, a symbol has no value, the text divides by zero, or the value is not whole.
     """
     value = _checked(text, env, what)
     if isinstance(value, int):
@@ -22,7 +22,7 @@ def evaluate(text: str, env: Mapping[str, int], *, what: str = "") -> int:
 
 
 def evaluate_all(texts: Iterable[str], env: Mapping[str, int], *, what: str = "") -> dict[str, int]:
-    """Each distinct expression's value; see `evaluate`."""
+    """The value of each distinct expression; see `evaluate`."""
     return {text: evaluate(text, env, what=what) for text in dict.fromkeys(texts)}
 
 
@@ -96,12 +96,12 @@ def _apply(operator: str, left: int | Fraction, right: int | Fraction) -> int | 
 
 
 def _whole(value: int | Fraction) -> int | Fraction:
-    """Integers stay integers: they are faster, and tell that a value is whole."""
+    """Integers stay integers: they are faster, and their type shows that a value is whole."""
     return value if isinstance(value, int) or value.denominator != 1 else value.numerator
 
 
 def _reason(text: str, env: Mapping[str, int]) -> str:
-    """The divisor at fault where one can be named, else what every symbol stands for."""
+    """The divisor that does not divide, if there is one such divisor; else the values of all symbols."""
     above, slash, below = _quotient(text)
     if slash:
         dividend, divisor = _value(read(above), env), _value(read(below), env)
@@ -115,7 +115,7 @@ def _reason(text: str, env: Mapping[str, int]) -> str:
 
 
 def _quotient(text: str) -> tuple[str, str, str]:
-    """`above`, `/`, `below` of a text that is one division at its top; empty `/` of any other."""
+    """`above`, `/`, `below` of a text that is one division at its top; empty `/` for any other text."""
     depth = 0
     slashes = []
     for place, character in enumerate(text):

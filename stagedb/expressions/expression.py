@@ -1,4 +1,4 @@
-"""Expressions that one computes with: whoever builds a graph adds, multiplies and rounds sizes as if they were numbers.
+"""Expressions for computing: code that builds a graph adds, multiplies and rounds sizes as if they were numbers.
 
 An `Expression` is a quotient of polynomials in lowest terms, so two equal ones have one text. Its operators take
 integers too; `ceiling`, `smallest` and `largest` are the functions of a dimension.
@@ -15,9 +15,9 @@ from stagedb.expressions.rounding import extreme, round_down, round_up
 
 
 class Expression:
-    """A size, a count of bytes or of FLOPs, over named positive integers. Immutable; its text is its identity.
+    """A size, a count of bytes or of FLOPs, over named positive integers. It is immutable; its text is its identity.
 
-    Raises DimensionError where a result divides by zero or grows beyond the bounds of `canonical`.
+    Raises DimensionError if a result divides by zero or exceeds the bounds of `canonical`.
     """
 
     __slots__ = ("_fraction", "_text")
@@ -84,7 +84,7 @@ def _fraction(value: Expression | int) -> Fraction:
 
 @lru_cache(maxsize=4_096)
 def symbol(name: str) -> Expression:
-    """The symbol of this name: a positive integer. DimensionError if no symbol may have the name."""
+    """The symbol with this name: a positive integer. Raises DimensionError if no symbol may have the name."""
     return Expression(algebra.atom(check_name(name)))
 
 
@@ -96,12 +96,12 @@ def number(value: int) -> Expression:
 
 @lru_cache(maxsize=16_384)
 def parse(text: str) -> Expression:
-    """The expression that a text writes. DimensionError where `canonical` raises it; no text is ever run."""
+    """The expression of a text. Raises DimensionError where `canonical` does. Nothing in the text is ever run."""
     return Expression(fraction_of(canonical(text)))
 
 
 def total(values: "Iterable[Expression | int]") -> Expression:
-    """The sum; 0 of nothing."""
+    """The sum; 0 without values."""
     result = number(0)
     for value in values:
         result = result + value
@@ -109,7 +109,7 @@ def total(values: "Iterable[Expression | int]") -> Expression:
 
 
 def product(values: "Iterable[Expression | int]") -> Expression:
-    """The product; 1 of nothing."""
+    """The product; 1 without values."""
     result = number(1)
     for value in values:
         result = result * value
@@ -117,15 +117,15 @@ def product(values: "Iterable[Expression | int]") -> Expression:
 
 
 def ceiling(value: Expression) -> Expression:
-    """The smallest whole number not below."""
+    """The smallest whole number that is not below the value."""
     return Expression(round_up(value._fraction))
 
 
 def smallest(*values: Expression | int) -> Expression:
-    """The minimum, folded where it is known for all positive values of the symbols."""
+    """The minimum, folded if the result holds for all positive values of the symbols."""
     return Expression(extreme("min", [_fraction(value) for value in values]))
 
 
 def largest(*values: Expression | int) -> Expression:
-    """The maximum, folded where it is known for all positive values of the symbols."""
+    """The maximum, folded if the result holds for all positive values of the symbols."""
     return Expression(extreme("max", [_fraction(value) for value in values]))

@@ -1,11 +1,11 @@
 """Quotients of polynomials with integer coefficients, in lowest terms: the algebra under the canonical form.
 
-Written out rather than left to sympy because it runs once for every expression of a graph: nearly all denominators are
-single products, whose common factors are found by looking at exponents. Only a sum in a denominator needs a true
-polynomial gcd, which is sympy's.
+This is our own code and not sympy's because it runs once for every expression of a graph. Nearly all denominators are
+single products, and a comparison of exponents finds their common factors. Only a sum in a denominator needs a
+polynomial gcd; sympy computes that one.
 
-A polynomial maps monomials to coefficients; a monomial lists its atoms with their exponents, sorted. An atom is a
-symbol's name or, as a `Function`, the text of a rounding, `min` or `max`.
+A polynomial maps monomials to coefficients. A monomial lists its atoms with their exponents, sorted. An atom is the
+name of a symbol, or a `Function`: the text of a rounding, `min` or `max`.
 """
 
 from functools import reduce
@@ -24,14 +24,14 @@ ONE: Polynomial = {(): 1}
 
 
 class Fraction(NamedTuple):
-    """`above / below` in lowest terms, the leading coefficient of `below` positive."""
+    """`above / below` in lowest terms. The leading coefficient of `below` is positive."""
 
     above: Polynomial
     below: Polynomial
 
 
 class Function(str):
-    """An atom that is no symbol. The text is its identity; the rest says what it is made of."""
+    """An atom that is not a symbol. Its text is its identity; its other fields are the parts that it is made of."""
 
     kind: Literal["floor", "ceil", "min", "max"]
     arguments: tuple[Fraction, ...]
@@ -60,7 +60,7 @@ def times_monomial(one: Monomial, two: Monomial) -> Monomial:
         return one or two
     exponents = dict(one)
     for name, exponent in two:
-        # The atom that stands already is kept: equal texts are equal atoms.
+        # The atom that is already there is kept: equal texts are equal atoms.
         exponents[name] = exponents.get(name, 0) + exponent
         if exponents[name] > MAX_EXPONENT:
             raise DimensionError(f"a dimension with an exponent above {MAX_EXPONENT}")
@@ -68,7 +68,7 @@ def times_monomial(one: Monomial, two: Monomial) -> Monomial:
 
 
 def over_monomial(above: Monomial, below: Monomial) -> Monomial | None:
-    """The quotient of two monomials; None if it is none."""
+    """The quotient of two monomials; None if `below` does not divide `above`."""
     if not below:
         return above
     exponents = dict(above)
@@ -130,7 +130,7 @@ def content(polynomial: Polynomial) -> tuple[int, Monomial]:
 
 
 def divide_out(polynomial: Polynomial, number: int, monomial: Monomial) -> Polynomial:
-    """The polynomial over an integer and a monomial that divide each of its terms."""
+    """The polynomial divided by an integer and a monomial. Both must divide each of its terms."""
     if number == 1 and not monomial:
         return polynomial
     result: Polynomial = {}
@@ -218,7 +218,7 @@ def divide(one: Fraction, two: Fraction) -> Fraction:
 
 
 def _product_of_terms(above: tuple[Polynomial, ...], below: tuple[Polynomial, ...]) -> Fraction:
-    """The quotient of products of single terms: by far the most frequent, and done by adding exponents."""
+    """The quotient of products of single terms. It is by far the most frequent one, and only adds exponents."""
     exponents: dict[str, int] = {}
     numbers = []
     for sign, polynomials in ((1, above), (-1, below)):
@@ -239,7 +239,7 @@ def _product_of_terms(above: tuple[Polynomial, ...], below: tuple[Polynomial, ..
 
 
 def power(base: Fraction, exponent: int) -> Fraction:
-    # Powers of coprime polynomials are coprime: nothing to cancel.
+    # Powers of coprime polynomials are coprime, so that there is nothing to cancel.
     above = reduce(times, [base.above] * exponent, ONE)
     return Fraction(above, reduce(times, [base.below] * exponent, ONE))
 

@@ -1,8 +1,8 @@
-"""From text to a small tree, by way of Python's syntax trees and a whitelist; nothing is ever run.
+"""From text to a small tree, through Python's syntax trees and a whitelist. Nothing is ever run.
 
-Text is checked before Python's parser sees it: ASCII only (Python would fold look-alike letters into others), known
-tokens only, bounded in length, digits and nesting. Chains such as `a + b + c` become one node, so that the depth of a
-tree is bounded by the nesting of the text and not by its length.
+The text is checked before Python's parser reads it: ASCII only (Python would convert look-alike letters to others),
+known tokens only, bounded length, digits and nesting. A chain such as `a + b + c` becomes one node, so that the nesting
+of the text bounds the depth of the tree, and its length does not.
 """
 
 import ast
@@ -21,7 +21,7 @@ MAX_NESTING = 32
 MAX_EXPONENT = 64
 
 FUNCTIONS = frozenset({"ceil", "floor", "max", "min"})
-"""Names with a meaning of their own: no symbol may have them. The canonical form writes `floor` as `//`."""
+"""Names with a meaning of their own, which no symbol may have. The canonical form writes `floor` as `//`."""
 
 RESERVED = FUNCTIONS | frozenset(keyword.kwlist)
 
@@ -68,7 +68,7 @@ _ADDITIVE: dict[type[ast.operator], int] = {ast.Add: 1, ast.Sub: -1}
 
 
 def shorten(text: str) -> str:
-    """The text as a message shows it."""
+    """The text as an error message shows it."""
     return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
 
 
@@ -77,7 +77,7 @@ def refuse(text: str, why: str) -> DimensionError:
 
 
 def check_name(name: str) -> str:
-    """The name, if a symbol may have it."""
+    """The name, if it is allowed for a symbol. Raises DimensionError if not."""
     if not _NAME.fullmatch(name) or name.startswith("__") or name in RESERVED or len(name) > 64:
         raise DimensionError(
             f"not a symbol's name: {shorten(name)!r}: expected a letter or _, then letters, digits and _ "
@@ -87,7 +87,7 @@ def check_name(name: str) -> str:
 
 
 def check_text(text: str) -> None:
-    """Refuse, in time linear in a bounded length, what could trouble Python's parser or mean something else to it."""
+    """Refuse text that could trouble Python's parser, or that it would read as something else. Takes linear time."""
     if len(text) > MAX_LENGTH:
         raise refuse(text, f"longer than {MAX_LENGTH} characters")
     if not text.isascii():
@@ -105,7 +105,7 @@ def check_text(text: str) -> None:
         if digits is not None and len(digits) > MAX_DIGITS:
             raise refuse(text, f"a number of more than {MAX_DIGITS} digits")
         if name is not None and name.startswith("__"):
-            raise refuse(text, f"{shorten(name)!r} is no symbol's name")
+            raise refuse(text, f"{shorten(name)!r} is not a symbol's name")
         depth += (operator == "(") - (operator == ")")
         signs = signs + 1 if operator in ("+", "-") else 0
         if depth > MAX_NESTING or signs > 3:
@@ -116,7 +116,7 @@ def check_text(text: str) -> None:
 
 @lru_cache(maxsize=16_384)
 def read(text: str) -> Node:
-    """The tree of an expression; DimensionError if it is anything but one."""
+    """The tree of an expression. Raises DimensionError for any other text."""
     check_text(text)
     try:
         body = ast.parse(text.strip(" "), mode="eval").body
@@ -131,7 +131,7 @@ def _node(node: ast.expr, text: str) -> Node:
             return value
         case ast.Name(id=name):
             if name in RESERVED:
-                raise refuse(text, f"{name!r} is no symbol's name")
+                raise refuse(text, f"{name!r} is not a symbol's name")
             return name
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return Sum(((-1, _node(operand, text)),))
@@ -145,7 +145,7 @@ def _node(node: ast.expr, text: str) -> Node:
 
 
 def _chain(node: ast.BinOp, text: str) -> Node:
-    """A left-leaning run of operators of one precedence, walked without recursion."""
+    """A left-leaning run of operators of one precedence. It is walked without recursion."""
     if type(node.op) in _ADDITIVE:
         terms: list[tuple[int, Node]] = []
         left: ast.expr = node
@@ -177,7 +177,7 @@ def _call(function: str, arguments: list[ast.expr], text: str) -> Node:
     if function not in FUNCTIONS:
         raise refuse(text, f"there is no function {function!r}; there are {', '.join(sorted(FUNCTIONS))}")
     if not arguments or (function in ("ceil", "floor") and len(arguments) != 1):
-        raise refuse(text, f"{function} of {len(arguments)} arguments")
+        raise refuse(text, f"{function} takes another number of arguments than {len(arguments)}")
     return Call(function, tuple(_node(argument, text) for argument in arguments))
 
 

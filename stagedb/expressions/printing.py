@@ -1,4 +1,4 @@
-"""Fractions as text: the one way to write each."""
+"""Fractions as text, each in one form."""
 
 from stagedb.expressions.fraction import Fraction, Function, Monomial, Polynomial, content, divide_out, rank
 
@@ -15,7 +15,7 @@ def text_of(value: Fraction) -> str:
 
 
 def quotient_text(value: Fraction) -> str:
-    """`above//below`, the whole part of a fraction."""
+    """`above//below`: the whole part of a fraction."""
     sign, above = _factors(value.above)
     _, below = _factors(value.below)
     return f"{sign}{'*'.join(above) or '1'}//{_grouped(below) if below else '1'}"
@@ -26,7 +26,7 @@ def _grouped(factors: list[str]) -> str:
 
 
 def _is_wrapped(value: Fraction) -> bool:
-    """Whether a lone factor stands in parentheses only for the sake of others."""
+    """Whether a factor that is alone needs no parentheses, though it has them among other factors."""
     if len(value.above) > 1:
         return True
     (name, exponent), *_ = next(iter(value.above)) or (("", 0),)
@@ -34,7 +34,7 @@ def _is_wrapped(value: Fraction) -> bool:
 
 
 def _factors(polynomial: Polynomial) -> tuple[str, list[str]]:
-    """Sign and factors: integer, atoms, and what is left of a sum in parentheses. The factor 1 is left out."""
+    """Sign and factors: the integer, atoms, and the rest of a sum in parentheses. The factor 1 is left out."""
     number, shared = content(polynomial)
     if all(coefficient < 0 for coefficient in polynomial.values()):
         sign, number = "-", -number
@@ -56,7 +56,7 @@ def _atom(name: str) -> str:
 
 
 def _sum(polynomial: Polynomial) -> str:
-    """Terms by falling degree, then alphabetically; a positive one is put first."""
+    """Terms by falling degree, then alphabetically. A positive term comes first."""
     terms = sorted(polynomial.items(), key=lambda item: rank(item[0]))
     first = next((place for place, (_, coefficient) in enumerate(terms) if coefficient > 0), 0)
     terms.insert(0, terms.pop(first))

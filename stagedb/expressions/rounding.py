@@ -1,4 +1,4 @@
-"""Rounding, minimum and maximum of fractions: folded where that is known for every positive value of the symbols."""
+"""Rounding, minimum and maximum of fractions. They are folded where the result holds for all positive symbols."""
 
 from stagedb.expressions import fraction as algebra
 from stagedb.expressions.fraction import ONE, Fraction, Function, Polynomial, leading, over_monomial, rank
@@ -6,7 +6,7 @@ from stagedb.expressions.printing import quotient_text, text_of
 
 
 def round_down(value: Fraction) -> Fraction:
-    """The largest whole number not above."""
+    """The largest whole number that is not above the value."""
     whole, rest = _split(value)
     if not rest.above:
         return Fraction(whole, ONE)
@@ -19,7 +19,7 @@ def round_down(value: Fraction) -> Fraction:
 
 
 def round_up(value: Fraction) -> Fraction:
-    """The smallest whole number not below."""
+    """The smallest whole number that is not below the value."""
     return algebra.negate(round_down(algebra.negate(value)))
 
 
@@ -34,7 +34,7 @@ def _constant(value: Fraction) -> tuple[int, int] | None:
 
 
 def _split(value: Fraction) -> tuple[Polynomial, Fraction]:
-    """A whole polynomial and what is left: terms that the denominator divides are drawn out, towards zero."""
+    """A whole polynomial and the rest: terms that the denominator divides move out, rounded towards zero."""
     left = dict(value.above)
     head = leading(value.below)
     divisor = value.below[head]
@@ -65,7 +65,7 @@ def _ceil_atom(value: Fraction) -> Function:
 
 
 def _nested(value: Fraction, kind: str) -> Fraction:
-    """`(a//b)//c` is `a//(b*c)` for a positive whole c, and so with `ceil`."""
+    """`(a//b)//c` is `a//(b*c)` for a positive whole c. The same holds for `ceil`."""
     if len(value.above) == 1 and _is_positive_whole(value.below):
         (term, coefficient), *_ = value.above.items()
         if coefficient == 1 and len(term) == 1 and term[0][1] == 1:
@@ -84,7 +84,7 @@ def _only_symbols(polynomial: Polynomial) -> bool:
 
 
 def extreme(kind: str, arguments: list[Fraction]) -> Fraction:
-    """The minimum or maximum: flattened, without what is never the answer, sorted."""
+    """The minimum or maximum: flattened, sorted, without arguments that are never the result."""
     flat: dict[str, Fraction] = {}
     for argument in arguments:
         for part in _parts(kind, argument):
@@ -113,10 +113,10 @@ def _parts(kind: str, value: Fraction) -> tuple[Fraction, ...]:
 
 
 def _beats(kind: str, one: Fraction, two: Fraction) -> bool:
-    """Whether `one` is at least as extreme as `two` for all positive whole symbols. May say no where it is."""
+    """Whether `one` is at least as extreme as `two` for all positive whole symbols. False may mean unknown."""
     difference = algebra.add(one, two, -1) if kind == "max" else algebra.add(two, one, -1)
     if not (_only_symbols(difference.above) and _is_positive_whole(difference.below)):
         return False
     negative = {term for term, coefficient in difference.above.items() if coefficient < 0}
-    # Every term is at least its coefficient; a falling one must be constant.
+    # Every term is at least as large as its coefficient. A term that falls must be constant.
     return negative <= {()} and sum(difference.above.values()) >= 0

@@ -1,4 +1,4 @@
-"""Expressions exchanged with sympy, for whoever simplifies, solves or plots them there."""
+"""Expressions converted to and from sympy, for code that simplifies, solves or plots them there."""
 
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def to_sympy(expression: Expression) -> "sympy.Expr":
     """The expression in sympy, over symbols that are positive integers.
 
-    Rounding, `min` and `max` come unevaluated: `Expression` has folded them, and sympy would do so in other ways.
+    Rounding, `min` and `max` are unevaluated: `Expression` has folded them, and sympy would fold them otherwise.
     """
     return _build(read(expression.text))
 
 
 def from_sympy(expression: "sympy.Basic") -> Expression:
-    """A sympy expression as ours. DimensionError for what is no dimension: roots, sines, infinities."""
+    """A sympy expression as ours. DimensionError for an expression that is no dimension: roots, sines, infinities."""
     import sympy
 
     if isinstance(expression, sympy.Symbol):

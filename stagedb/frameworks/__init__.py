@@ -1,7 +1,7 @@
-"""Training frameworks as data: how each builds a step, buckets gradients, stores numbers, and what it refuses.
+"""Training frameworks as data: how each builds a step, buckets gradients and stores numbers, and what it refuses.
 
-A plan names one with its word `recipe`. A framework is a file of this package and an entry of `FRAMEWORKS`; the code
-asks a framework's fields, never its name.
+The word `recipe` of a plan names one. A framework is a file of this package and an entry of `FRAMEWORKS`. Code reads
+the fields of a framework and never compares its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,17 +37,17 @@ def either(words: Sequence[str]) -> str:
 
 
 def find_framework(name: str) -> Framework:
-    """The framework of this name. Raises UsageError, with the names that there are, for another one."""
+    """The framework with this name. Raises UsageError, with the known names, for another one."""
     if name not in FRAMEWORKS:
         raise UsageError(f"unknown recipe {name!r}: --recipe is {either(list(FRAMEWORKS))}")
     return FRAMEWORKS[name]
 
 
 def recipes_with(has: Callable[[Framework], bool]) -> str:
-    """The option that chooses a framework which has something, as an error suggests it: `--recipe torch`."""
+    """The option that chooses a framework with some feature, as an error suggests it: `--recipe torch`."""
     return f"--recipe {either([each.name for each in FRAMEWORKS.values() if has(each)])}"
 
 
 def titles_with(has: Callable[[Framework], bool]) -> str:
-    """The frameworks that have something, as an error names them: `PyTorch`."""
+    """The frameworks with some feature, as an error names them: `PyTorch`."""
     return " and ".join(each.title for each in FRAMEWORKS.values() if has(each))

@@ -1,7 +1,7 @@
-"""Bucket policies: how a framework deals the weights of a stage, or their gradients, to collectives.
+"""Bucket policies: how a framework distributes the weights of a stage, or their gradients, over collectives.
 
-A graph stores a policy by its name, so that `POLICIES` is how one comes back from the store. A new policy is an object
-here; a framework uses it by naming it in its `Bucketing`.
+A graph stores a policy by its name, and `POLICIES` finds it again. A new policy is an object here; a framework uses it
+by naming it in its `Bucketing`.
 """
 
 import math
@@ -15,7 +15,7 @@ DDP_FIRST, DDP_LATER = 1 * MIB, 25 * MIB
 """Bytes at which torch's DistributedDataParallel closes its first and its later buckets."""
 
 ALIGNED, BLOCK = 64, 128
-"""Elements at whose multiples a parameter begins in Megatron's buffers, and to whose multiples they are padded."""
+"""In Megatron's buffers each parameter begins at a multiple of so many elements, and is padded to one."""
 
 Units = Sequence[int | None]
 Dealt = list[Sequence[int]]
@@ -24,12 +24,12 @@ Rule = Callable[[Sequence[int], Units], Dealt]
 
 @dataclass(frozen=True)
 class BucketPolicy:
-    """How weights are dealt to buckets, and what a bucket is in memory.
+    """How weights are distributed over buckets, and what a bucket is in memory.
 
     name: the word that graphs store.
-    rule: deals weights, by bytes and unit in order of registration, to buckets of indexes.
-    by_unit: a bucket of gradients is due where its unit's backward ends; else right after the last of its gradients.
-    copied: the framework copies gradients into buckets of their own instead of making them there.
+    rule: assigns weights, by bytes and unit in order of registration, to buckets of indexes.
+    by_unit: a bucket of gradients is due at the end of its unit's backward; else right after the last of its gradients.
+    copied: the framework copies gradients into separate buckets instead of computing them there.
     extent: elements of the padded buffer that holds weights of these sizes for so many shards; None: a bucket is as
         large as its weights.
     """
@@ -41,9 +41,9 @@ class BucketPolicy:
     extent: Callable[[Sequence[int], int], int] | None = None
 
     def deal(self, sizes: Sequence[int], units: Units | None = None) -> Dealt:
-        """Deal weights, given in order of registration, to buckets of indexes.
+        """Assign weights, given in order of registration, to buckets of indexes.
 
-        sizes: the bytes of each. units: the position of each one's layer, None outside layers.
+        sizes: the bytes of each weight. units: the position of each weight's layer, None outside layers.
         """
         return self.rule(sizes, units or [None] * len(sizes)) if sizes else []
 
@@ -71,7 +71,7 @@ def _by_size(first: int, later: int) -> Rule:
 
 
 def _layers(sizes: Sequence[int], units: Units) -> Dealt:
-    """A bucket for each layer, in the order in which a backward reaches them."""
+    """A bucket for each layer, in the order in which a backward reaches the layers."""
     found: dict[int, list[int]] = {}
     for index, unit in enumerate(units):
         if unit is not None:
@@ -109,16 +109,16 @@ UNIT = BucketPolicy("unit", _units, by_unit=True)
 """A bucket for each layer and one for the rest: `fully_shard` on each layer and on the model."""
 
 LAYERS = BucketPolicy("layers", _layers)
-"""A bucket for each layer; what is outside layers has none, because `fully_shard` keeps its root gathered."""
+"""A bucket for each layer. Weights outside layers have none, because `fully_shard` keeps its root gathered."""
 
 EACH = BucketPolicy("each", _single, by_unit=True)
-"""A bucket for each weight: DTensors, which are reduced one by one."""
+"""A bucket for each weight: DTensors are reduced one by one."""
 
 POLICIES: Mapping[str, BucketPolicy] = {policy.name: policy for policy in (DDP, ONE, BUFFER, UNIT, LAYERS, EACH)}
 
 
 def bucket_policy(name: str | None) -> BucketPolicy:
-    """The policy that a graph stores by this name. Raises StagedbError for others: a newer version stored it."""
+    """The policy that a graph stores by this name. Raises StagedbError for one that only newer versions know."""
     policy = POLICIES.get(name or "")
     if policy is None:
         raise StagedbError(f"the graph buckets weights by rule {name!r}, which this version of stagedb does not know")
@@ -127,12 +127,12 @@ def bucket_policy(name: str | None) -> BucketPolicy:
 
 @dataclass(frozen=True)
 class Bucketing:
-    """The policies that a framework has for each use.
+    """The policies of a framework, one for each use.
 
-    gradients: whole gradients, all-reduced over data-parallel ranks.
-    optimizer: gradients that are scattered to shards of the optimizer, and parameters that these have updated.
-    units: sharded gradients and parameters.
-    regathered: sharded parameters that the backward gathers again.
+    gradients: for whole gradients, which data-parallel ranks all-reduce.
+    optimizer: for gradients that are scattered to shards of the optimizer, and the parameters that it has updated.
+    units: for sharded gradients and parameters.
+    regathered: for sharded parameters that the backward gathers again.
     """
 
     gradients: BucketPolicy

@@ -1,4 +1,4 @@
-"""A framework as data: what it fuses, in which order it works, what it keeps in memory, and which plans it refuses."""
+"""A framework as data: what it fuses, the order of its work, what it keeps in memory, and which plans it refuses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from stagedb.frameworks.bucket_policies import Bucketing
 
 @dataclass(frozen=True)
 class FrameworkMemory:
-    """What a framework holds in memory beside the tensors of the graph's operators.
+    """What a framework holds in memory in addition to the tensors of the graph's operators.
 
     gradient_buffer: gradients have buffers from the start, into which each backward adds (Megatron's main gradients);
         else each backward makes them, and the optimizer's step releases them.
     receive_buffers: a pipeline stage has a receive buffer for each micro-batch and direction from the start
         (torch.distributed.pipelining); else a received tensor is like any other.
     keeps_sent: a stage keeps its result until that micro-batch's backward, and the gradient that it sends until its
-        next backward (torch.distributed.pipelining); else it releases what it has sent (Megatron).
+        next backward (torch.distributed.pipelining); else it releases both as soon as they are sent (Megatron).
     whole_batch: each stage holds the tokens and labels of all micro-batches; else those of one.
     optimizer_scalar: bytes of the optimizer's step count for each parameter (torch's AdamW).
     bookkeeping: bytes of small tensors that live all the time, and once more on the last stage of a pipeline.
@@ -36,12 +36,12 @@ class FrameworkMemory:
 
 @dataclass(frozen=True)
 class DefaultFormats:
-    """The number formats that a framework takes where a plan names none, and those that it refuses.
+    """The number formats that a framework uses if a plan names none, and those that it refuses.
 
-    Each table has only what differs: a format that is not in it becomes itself, and a missing master copy `none`.
+    Each table has only exceptions: a format that is missing maps to itself, and a missing master copy to `none`.
 
     parameters: by the format of the compute. gradients, optimizer, master: by the format of the parameters.
-    refused_parameters: by format why the framework cannot train parameters in it, and what to do instead.
+    refused_parameters: by format, why the framework cannot train parameters in it, and what to do instead.
     wide_gradients: gradients may have more bytes an element than their parameters.
     """
 
@@ -65,8 +65,8 @@ class Framework:
     row_bias: the bias of a row-parallel matmul is added `inside` it, on partial results, so that its gradient comes
         from the gathered output gradient; or `after` the reduction.
     weight_gradient_first: a linear without bias issues its weight gradient before its input gradient.
-    whole_backward: an input gradient is reduced over tp after both gradients of its linear; else at once, beside the
-        weight gradient.
+    whole_backward: an input gradient is reduced over tp after both gradients of its linear; else at once, while
+        the weight gradient is computed.
     regather: with sp the backward gathers a column-parallel input again instead of keeping it whole.
     embedding_dropout: dropout acts before (`embedding`) or after (`between`) the split along the sequence.
     vocabulary_multiple: the vocabulary is padded to a multiple of this times tp; None: as the card has it, and tp
@@ -80,7 +80,7 @@ class Framework:
     buckets: the bucket policies, by use.
     zero_stages: the ZeRO stages that the framework has (`--zero`).
     hybrid_stages: those whose shards may have copies (`--hsdp`); errors suggest the first.
-    optimizer_sharding: with zero 1 gradients are all-reduced as without, or reduce-scattered in one buffer a stage.
+    optimizer_sharding: with zero 1 gradients are all-reduced as with zero 0, or reduce-scattered in one buffer a stage.
     partial_in_backward: with zero 2 and 3 gradients that are partial over tp are reduced where a unit's backward ends,
         one by one; else once a step.
     pipelined_sync: with zero 2 and 3 and several stages gradients are reduced after the `last` micro-batch, or after
@@ -93,7 +93,7 @@ class Framework:
         backward; else it reads keys up to the end of a rank's queries, with a call for each part of them.
     scatter_gather: pipeline messages may go in parts, one a rank of tp (`--scatter-gather`).
 
-    formats: number formats. memory: what the framework holds beside the tensors of operators.
+    formats: number formats. memory: what the framework holds in addition to the tensors of operators.
     """
 
     name: str

@@ -45,10 +45,10 @@ TORCH = Framework(
     explicit_mask=True,
     scatter_gather=False,
     formats=DefaultFormats(
-        # `torch.autocast(dtype=torch.float16)` beside fp32 parameters.
+        # `torch.autocast(dtype=torch.float16)` with fp32 parameters.
         parameters={"fp16": "fp32"},
         gradients={},
-        # fp16 parameters are refused for a reason of their own, which a refusal of fp16 moments would hide.
+        # fp16 parameters are refused with a reason of their own, which a refusal of fp16 moments would hide.
         optimizer={"fp16": "fp32"},
         master={},
         refused_parameters={

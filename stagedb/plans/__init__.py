@@ -1,5 +1,5 @@
-"""How a model is spread over ranks: options that shape its graph, the plan of degrees and batches, the mesh and its
-communicator groups."""
+"""How a model is spread over ranks: the options that shape its graph, the plan with degrees and batches, the mesh and
+its communicator groups."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a plan says about context parallelism: its habit, and checks with the nearest plan that would do."""
+"""Context parallelism in a plan: the framework's default, and checks that suggest the nearest valid plan."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from stagedb.plans.written_words import RANK_ORDER
 RING = Way({"cp_kind": "ring-p2p", "ulysses": 1}, "--cp-kind ring-p2p without --ulysses")
 
 
-def with_habit(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
-    """The options with the framework's kind of context parallelism, where there is some and none is named."""
+def with_default_kind(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
+    """The options with the framework's kind of context parallelism, if cp needs one and the options name none."""
     if cp == 1 or options.cp_kind != "none":
         return options
     usual = cast(CpKind, options.framework.cp_kinds[0])
@@ -21,14 +21,14 @@ def with_habit(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
 
 
 def check_context(plan: PlanFields) -> None:
-    """Raise UsageError where cp, or what goes with it, fits no model."""
+    """Raise UsageError if cp, or a word that belongs to it, suits no model."""
     kind = plan.options.cp_kind
     if plan.cp == 1:
         if kind != "none":
             alone = {"cp_kind": "none"}
             chunks = {**alone, "cp_chunks": "none"}
             raise Misfit(
-                f"{kind} with cp 1 has nobody to share a sequence with",
+                f"{kind} with cp 1 has no ranks that share a sequence",
                 [Numbers("cp", range(2, 65))],
                 [
                     (
@@ -41,7 +41,7 @@ def check_context(plan: PlanFields) -> None:
             )
         if plan.options.cp_chunks != "none":
             raise Misfit(
-                "with cp 1 there is one part of a sequence",
+                "with cp 1 a sequence has one part",
                 [Numbers("cp", range(2, 65))],
                 [Way({"cp_chunks": "none"}, "leave --cp-chunks out")],
                 lead="take",
@@ -56,8 +56,8 @@ def check_context(plan: PlanFields) -> None:
     outer = plan.hsdp > 1 and len(places) == 2 and plan.rank_order.index("cp") > plan.rank_order.index("dp")
     if plan.dp > 1 and (apart or outer):
         raise Misfit(
-            f"rank order {','.join(plan.rank_order)} {'parts cp from dp' if apart else 'puts cp outside of dp'}, "
-            "over which gradients are reduced together",
+            f"rank order {','.join(plan.rank_order)} {'separates cp from dp' if apart else 'puts cp outside of dp'}, "
+            "but gradients are reduced over both together",
             ways=[Way({"rank_order": RANK_ORDER})],
         )
 
@@ -66,15 +66,15 @@ def _check_ulysses(plan: PlanFields) -> None:
     ring, near = plan.options.cp_kind == "ulysses-ring", plan.ulysses
     if not ring and near > 1:
         raise Misfit(
-            f"--ulysses {near} says how many ranks exchange heads inside a ring, which --cp-kind ulysses-ring has with "
-            "some multiple of so many ranks",
+            f"--ulysses {near} is the number of ranks that exchange heads inside a ring: it needs --cp-kind "
+            "ulysses-ring and a multiple of that number of ranks",
             ([Way({"cp_kind": "ulysses-ring", "cp": cp})] for cp in (2 * near,)),
             [Way({"ulysses": 1}, "leave --ulysses out")],
             lead="take",
         )
     if ring and (near == 1 or near == plan.cp):
         raise Misfit(
-            f"ulysses-ring with --ulysses {near} of cp {plan.cp} is {'a ring alone' if near == 1 else 'no ring'}",
+            f"ulysses-ring with --ulysses {near} of cp {plan.cp} is {'only a ring' if near == 1 else 'no ring'}",
             nearest("ulysses", near, plan.cp // 2, lambda n: plan.cp % n == 0, least=2),
             [RING if near == 1 else Way({"cp_kind": "ulysses", "ulysses": 1}, "--cp-kind ulysses without --ulysses")],
             lead="take",
@@ -88,7 +88,7 @@ def _check_ulysses(plan: PlanFields) -> None:
 
 
 def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError where a model's heads cannot be dealt to the ranks that exchange them."""
+    """Raise UsageError if the ranks that exchange a model's heads cannot share them equally."""
     kind = plan.options.cp_kind
     if kind not in ("ulysses", "ulysses-ring"):
         return
@@ -102,7 +102,7 @@ def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
 
     if not fits(degree):
         raise Misfit(
-            f"{kind} deals the {sizes['A']} attention heads and {sizes['KV']} key/value heads over tp {plan.tp} x "
+            f"{kind} spreads the {sizes['A']} attention heads and {sizes['KV']} key/value heads over tp {plan.tp} x "
             f"{word} {degree} = {plan.tp * degree}, which does not divide both",
             nearest(word, degree, heads, fits, least=2),
             [RING if inner else Way({"cp_kind": "allgather-kv"})],
@@ -110,9 +110,9 @@ def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
 
 
 def check_sequence(plan: PlanFields) -> None:
-    """Raise UsageError where the sequence cannot be dealt to ranks of cp, and of tp under sp."""
+    """Raise UsageError if the ranks of cp, and of tp under sp, cannot share the sequence equally."""
     split = plan.options.sp and plan.tp > 1
-    # Causal work is balanced by giving each rank two chunks.
+    # Each rank has two chunks, so that causal work is balanced.
     chunks = 2 if plan.options.cp_chunks == "balanced" else 1
     unit = chunks * plan.cp * (plan.tp if split else 1)
     if plan.seq_len % unit == 0:

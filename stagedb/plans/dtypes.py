@@ -1,4 +1,4 @@
-"""Which number format each class of tensors has, and how many bytes an element of it takes."""
+"""The number format of each class of tensors, and the bytes that an element takes."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {word.field: tuple(map(str, word.choice
 """The formats that each field of `Dtypes` may have."""
 
 FIXED: Mapping[str, str] = {name: name for name in ("fp32", "fp8_e4m3", "fp8_e5m2", "int64", "bool")}
-"""Classes whose format no plan changes: statistics and the loss, matmul operands in fp8, token ids, masks."""
+"""Classes with a format that no plan changes: statistics and the loss, matmul operands in fp8, token ids, masks."""
 
 HALVES = frozenset({"bf16", "fp16"})
 
@@ -33,7 +33,7 @@ HALVES = frozenset({"bf16", "fp16"})
 class Dtypes(Formats):
     """The format of each dtype class of a graph.
 
-    Raises UsageError, with the nearest valid plan, for formats that do not exist together.
+    Raises UsageError, with the nearest valid plan, for formats that cannot be combined.
     """
 
     def __post_init__(self) -> None:
@@ -42,16 +42,14 @@ class Dtypes(Formats):
         self._check_halves()
         if self.act == "fp32" and self.param != "fp32":
             raise UsageError(
-                f"a matmul takes operands of one format, and fp32 activations do not meet {self.param} parameters: "
+                f"a matmul needs operands of one format, and fp32 activations differ from {self.param} parameters: "
                 f"take --param-dtype fp32, or --dtype {self.param}"
             )
         if self.act == "fp32" and self.logits != "fp32":
-            raise UsageError(
-                f"a loss in {self.logits} would narrow the fp32 logits that it is given: take --logits-dtype fp32"
-            )
+            raise UsageError(f"a loss in {self.logits} would narrow its fp32 logits: take --logits-dtype fp32")
         if self.master == "fp32" and self.param == "fp32":
             raise UsageError(
-                "a master copy is wider than the parameters that it is of, and these are fp32: "
+                "a master copy is wider than its parameters, and these are fp32: "
                 "take --master-dtype none, or --param-dtype bf16"
             )
 
@@ -68,7 +66,7 @@ class Dtypes(Formats):
         master: str | None = None,
         logits: str | None = None,
     ) -> "Dtypes":
-        """The framework's formats around one compute format; a format that is given by name wins.
+        """The framework's formats for one compute format. A format that is given by name wins.
 
         Gradients are reduced in their own format.
         """
@@ -80,10 +78,10 @@ class Dtypes(Formats):
         return cls(dtype, param, grad, reduce or grad, opt, master, logits or "fp32")
 
     def check(self, recipe: str, fp8: bool) -> None:
-        """Raise UsageError where the framework, or fp8 matmuls, do not have these formats."""
+        """Raise UsageError if the framework, or fp8 matmuls, do not support these formats."""
         if fp8 and self.act != "bf16":
             raise UsageError(
-                f"fp8 matmuls leave bf16 results, and what is not a matmul is computed in bf16 beside them, not in "
+                f"fp8 matmuls produce bf16 results, and all other operators compute in bf16 with them, not in "
                 f"{self.act}: take --dtype bf16, or --matmul-dtype same"
             )
         formats = find_framework(recipe).formats
@@ -91,13 +89,13 @@ class Dtypes(Formats):
             raise UsageError(formats.refused_parameters[self.param])
         if not formats.wide_gradients and WIDTHS[self.grad] > WIDTHS[self.param]:
             raise UsageError(
-                f"{recipe} keeps a gradient in its parameter's format at most, and {self.grad} gradients are wider "
+                f"{recipe} stores a gradient at most in its parameter's format, and {self.grad} gradients are wider "
                 f"than {self.param} parameters: take --grad-dtype {self.param}, --param-dtype {self.grad}, "
                 f"or {recipes_with(lambda other: other.formats.wide_gradients)}"
             )
 
     def names(self) -> dict[str, str]:
-        """Format of every dtype class, the fixed ones included."""
+        """The format of every dtype class, including the fixed ones."""
         return {**FIXED, **self._classes()}
 
     def widths(self) -> dict[str, int]:
@@ -105,7 +103,7 @@ class Dtypes(Formats):
         return {f"e_{name}": WIDTHS[format_] for name, format_ in self._classes().items()}
 
     def _classes(self) -> dict[str, str]:
-        # A master copy has one format or is not there: no class of its own.
+        # A master copy has one format or does not exist: it is no class of its own.
         return {name: format_ for name, format_ in dataclasses.asdict(self).items() if name != "master"}
 
     def _check_halves(self) -> None:
@@ -113,7 +111,7 @@ class Dtypes(Formats):
             other = getattr(self, name)
             if {self.act, other} == HALVES:
                 raise UsageError(
-                    f"{other} {_CLASSES[name]} beside {self.act} activations: bf16 and fp16 differ in range, and no "
+                    f"{other} {_CLASSES[name]} with {self.act} activations: bf16 and fp16 differ in range, and no "
                     f"framework mixes them: take {_OPTIONS[name]} {self.act} or fp32, or --dtype {other}"
                 )
 
@@ -139,17 +137,17 @@ def _check_choice(name: str, format_: str) -> None:
     if format_.startswith("fp8"):
         verb = "has" if name == "master" else "have"
         raise UsageError(
-            f"fp8 is a format of matmul operands alone, {_CLASSES[name]} {verb} too little room in it: "
-            f"{_OPTIONS[name]} is one of {valid}; --matmul-dtype fp8 takes the matmuls of linear layers"
+            f"fp8 is only a format of matmul operands, {_CLASSES[name]} {verb} too little room in it: "
+            f"{_OPTIONS[name]} is one of {valid}; --matmul-dtype fp8 changes the matmuls of linear layers"
         )
     if name == "opt" and format_ == "fp16":
         raise UsageError(
-            "AdamW adds 1e-8 to the root of the second moment, a square of gradients; both are zero in fp16: "
+            "AdamW adds 1e-8 to the root of the second moment, a square of gradients, and both are zero in fp16: "
             "take --opt-dtype fp32 or --opt-dtype bf16"
         )
     if name == "master" and format_ in FORMATS:
         raise UsageError(
-            f"a master copy keeps the bits that updates lose in 16-bit parameters; in {format_} it would keep none: "
+            f"a master copy keeps the bits that updates lose in 16-bit parameters, and {format_} would keep none: "
             "take --master-dtype fp32, or --master-dtype none"
         )
     raise UsageError(f"unknown number format {format_!r}: {_OPTIONS[name]} is one of {valid}")

@@ -1,4 +1,4 @@
-"""What a plan says about experts: checks with the nearest plan that would do, and what their symbols stand for."""
+"""Experts in a plan: checks that suggest the nearest valid plan, and the values of the experts' symbols."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -16,7 +16,7 @@ from stagedb.plans.word_files import read_text
 
 
 def check_expert_parallelism(plan: PlanFields) -> None:
-    """Raise UsageError where ep, or what goes with it, fits no model."""
+    """Raise UsageError if ep, or a word that belongs to it, suits no model."""
     if plan.capacity_factor is not None and not 0 < plan.capacity_factor < float("inf"):
         raise UsageError(f"capacity_factor is {plan.capacity_factor}: --capacity-factor takes a number above 0")
     if plan.expert_load:
@@ -29,15 +29,15 @@ def check_expert_parallelism(plan: PlanFields) -> None:
     ranks = plan.expert_ranks
     if ranks % plan.ep:
         raise Misfit(
-            f"ep {plan.ep} does not divide dp x cp {'x tp ' if over_tp else ''}= {ranks}, whose ranks it divides",
+            f"ep {plan.ep} does not divide dp x cp {'x tp ' if over_tp else ''}= {ranks}, the ranks with experts",
             nearest("ep", plan.ep, ranks, lambda ep: ranks % ep == 0),
             [Way({"sp": True})] if plan.tp > 1 and not plan.options.expert_tp and not over_tp else [],
         )
     if plan.hsdp > 1 and (plan.ep > 1 or over_tp):
         together = [] if plan.ep == 1 else [Way({"ep": 1}, "take --ep 1")]
         raise Misfit(
-            f"hsdp {plan.hsdp} with {'--no-expert-tp' if over_tp else f'ep {plan.ep}'} is not supported, as experts "
-            "would be copied in another way than the rest",
+            f"hsdp {plan.hsdp} with {'--no-expert-tp' if over_tp else f'ep {plan.ep}'} is not supported: the copies of "
+            "experts would differ from those of other weights",
             ways=[Way({"hsdp": 1}, "leave --hsdp out"), *together, *([WITH_TP] if over_tp else [])],
         )
 
@@ -46,22 +46,22 @@ WITH_TP = Way({"expert_tp": True}, "leave --no-expert-tp out")
 
 
 def _check_over_tp(plan: PlanFields) -> None:
-    """Raise UsageError where the ranks that experts see do not stand next to each other."""
+    """Raise UsageError if the ranks that share experts are not next to each other."""
     places = [plan.rank_order.index(axis) for axis in ("tp", "cp", "dp") if getattr(plan, axis) > 1]
     if plan.pp > 1 and min(places) < plan.rank_order.index("pp") < max(places):
         raise Misfit(
-            f"rank order {','.join(plan.rank_order)} puts pp among tp, cp and dp, whose ranks hold experts together "
-            "with --no-expert-tp",
+            f"rank order {','.join(plan.rank_order)} puts pp among tp, cp and dp, but with --no-expert-tp their ranks "
+            "hold experts together",
             ways=[Way({"rank_order": RANK_ORDER}), WITH_TP],
         )
 
 
 def _check_apart(plan: PlanFields) -> None:
-    """Raise UsageError where it cannot be said which reductions go over ep."""
+    """Raise UsageError if the reductions that go over ep cannot be separated from others."""
     synced = Way({"ep_sync": True}, "leave --no-ep-sync out")
     if plan.ep == 1:
         near = nearest("ep", 1, plan.expert_ranks, lambda ep: True)
-        raise Misfit("nothing is reduced over ep 1", near, [synced], lead="take")
+        raise Misfit("with ep 1 nothing is reduced over ep", near, [synced], lead="take")
     if plan.cp > 1 and not plan.options.cp_grad_sync:
         raise Misfit(
             "ranks of ep are among those of cp, so that --no-ep-sync and --no-cp-grad-sync leave out the same",
@@ -69,19 +69,19 @@ def _check_apart(plan: PlanFields) -> None:
         )
     if plan.tp > 1 and plan.options.experts_over_tp:
         raise Misfit(
-            "with --no-expert-tp ranks of ep are among those of tp, which reduce in other ways",
+            "with --no-expert-tp ranks of ep are among those of tp, which have other reductions",
             ways=[synced, WITH_TP],
         )
 
 
 def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError where a model of these sizes cannot run its experts under a plan."""
+    """Raise UsageError if a model of these sizes cannot run its experts under a plan."""
     if "E" not in sizes:
         _check_no_experts(plan)
         return
     if plan.tp > 1 and not plan.options.expert_tp and not plan.options.sp:
         raise Misfit(
-            f"--no-expert-tp leaves whole experts to each of tp {plan.tp} ranks, which without sp have the same tokens",
+            f"--no-expert-tp gives whole experts to each of tp {plan.tp} ranks, which without sp have the same tokens",
             ways=[Way({"sp": True}), WITH_TP],
         )
     experts, ranks = sizes["E"], plan.expert_ranks
@@ -97,8 +97,8 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     elif plan.capacity_factor is None and routed % (experts * split):
         unit = experts * split
         raise Misfit(
-            f"a rank's {routed // split} routed tokens are not divisible among {experts} experts, which a balanced "
-            "load without dropping needs",
+            f"a rank's {routed // split} routed tokens are not divisible among {experts} experts, but a balanced load "
+            "without dropping needs that",
             multiples("seq_len", plan.seq_len, unit // gcd(unit, plan.micro_batch_size * sizes["K"])),
             [Way({"capacity_factor": 1.0}, "--capacity-factor 1")],
             lead="take",
@@ -106,7 +106,7 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
 
 
 def _check_no_experts(plan: PlanFields) -> None:
-    """Raise UsageError where a plan for a model without experts has words that are about experts."""
+    """Raise UsageError if a plan for a model without experts has words that are about experts."""
     held = {**vars(plan), **vars(plan.options)}
     of_experts = [word for word in PLAN_WORDS.values() if word.name == "ep" or word.aspect == "experts"]
     given = [word for word in of_experts if held[word.field] != word.default]
@@ -119,10 +119,10 @@ def _check_no_experts(plan: PlanFields) -> None:
 
 
 def _check_load(plan: PlanFields) -> None:
-    """Raise UsageError for a load that is none."""
+    """Raise UsageError for a load that no model can have."""
     if plan.capacity_factor is not None:
         raise Misfit(
-            "with a capacity factor every expert has equally many slots, whatever its load",
+            "with a capacity factor every expert has the same number of slots, and a load changes nothing",
             ways=[
                 Way({"capacity_factor": None}, "leave --capacity-factor out"),
                 Way({"expert_load": ()}, "leave --expert-load out"),
@@ -130,48 +130,48 @@ def _check_load(plan: PlanFields) -> None:
         )
     if min(plan.expert_load) < 0 or not any(plan.expert_load):
         raise UsageError(
-            f"the load of experts is {_some(plan.expert_load)}: --expert-load takes a number of choices for each, "
-            "none below 0, not all 0"
+            f"the load of experts is {_some(plan.expert_load)}: --expert-load takes a number of choices for each "
+            "expert, none below 0, not all 0"
         )
 
 
 def _check_load_of(plan: PlanFields, sizes: Mapping[str, int], own: Fraction) -> None:
-    """Raise UsageError where a load does not suit a model's experts, or the `own` routed tokens of a rank."""
+    """Raise UsageError if a load does not suit a model's experts, or the `own` routed tokens of a rank."""
     load, experts, choices, total = plan.expert_load, sizes["E"], sizes["K"], sum(plan.expert_load)
     if len(load) != experts:
         raise UsageError(
-            f"--expert-load names the load of {len(load)} experts, the model has {experts}: "
-            f"give it {experts} whole numbers, one an expert (0 for one that gets nothing), or leave it out"
+            f"--expert-load has values for {len(load)} experts, the model has {experts}: "
+            f"give it {experts} whole numbers, one for each expert (0 for an expert without tokens), or leave it out"
         )
     if own.denominator > 1 or own.numerator % total:
         raise UsageError(
             f"--expert-load sums to {total}, which does not divide the {own} routed tokens of a rank (micro-batch "
             f"{plan.micro_batch_size} x {plan.seq_len} tokens x {choices} choices, shared by the ranks of a sequence): "
-            f"let it sum to {own}, or to a divisor of it"
+            f"choose values with the sum {own}, or a divisor of it"
         )
     if max(load) * choices > total:
         raise UsageError(
             f"--expert-load sends {max(load)} of {total} choices to expert {load.index(max(load))}: a token chooses "
-            f"{choices} different experts, so that one gets at most {total // choices}"
+            f"{choices} different experts, so that one expert gets at most {total // choices}"
         )
 
 
 def read_load(path: Path) -> tuple[int, ...]:
-    """The load of a YAML or JSON file: a list of whole numbers, one an expert. UsageError where it is none."""
+    """The load in a YAML or JSON file: a list of whole numbers, one for each expert. UsageError for other content."""
     try:
         content = yaml.safe_load(read_text(path, "load of experts", "--expert-load"))
     except (yaml.YAMLError, RecursionError) as error:
         raise UsageError(f"the load of experts {path} is neither YAML nor JSON: {error} (--expert-load)") from None
     if not isinstance(content, list) or not content:
-        raise UsageError(f"the load of experts {path} is no list: --expert-load takes one of whole numbers, as [3, 1]")
+        raise UsageError(f"the load of experts {path} is no list: --expert-load takes whole numbers, such as [3, 1]")
     for index, value in enumerate(content):
         if not isinstance(value, int) or isinstance(value, bool):
-            raise UsageError(f"{path}: the load of expert {index} is {value!r}, which is no whole number")
+            raise UsageError(f"{path}: the load of expert {index} is {value!r}: it must be a whole number")
     return tuple(content)
 
 
 def loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """What falls to each expert of a model, in the smallest whole numbers."""
+    """The load of each expert of a model, in the smallest whole numbers."""
     return plan.expert_load or (1,) * sizes["E"]
 
 
@@ -182,9 +182,9 @@ def smallest(load: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_rank: int) -> dict[str, int]:
-    """What the load's symbols stand for: all of it, the most of one expert and of one rank's, and this rank's and 1.
+    """The values of the load's symbols: the sum, the most of one expert and of one rank, and this rank's own part + 1.
 
-    `load_here` is counted from 1, as symbols are above 0.
+    `load_here` is one more than the load, because symbols are above 0.
     """
     given = loads(plan, sizes)
     each = sizes["E"] // plan.ep
@@ -202,7 +202,7 @@ def _some(load: tuple[int, ...]) -> str:
 
 
 def widths(plan: PlanFields, sizes: Mapping[str, int]) -> list[int]:
-    """The widths of feed-forwards that tp partitions."""
+    """The widths of the feed-forwards that tp partitions."""
     if "E" not in sizes:
         return [sizes["F"]]
     found = [sizes["FE"]] if plan.options.expert_tp else []
@@ -211,6 +211,6 @@ def widths(plan: PlanFields, sizes: Mapping[str, int]) -> list[int]:
 
 
 def capacity(plan: PlanFields) -> dict[str, int]:
-    """The capacity factor as a fraction, `capacity` / `per`; 1 where nothing is dropped."""
+    """The capacity factor as a fraction, `capacity` / `per`; 1 if no token is dropped."""
     factor = Fraction(1 if plan.capacity_factor is None else str(plan.capacity_factor))
     return {"capacity": factor.numerator, "per": factor.denominator}

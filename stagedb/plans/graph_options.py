@@ -1,4 +1,4 @@
-"""The choices that change a graph's structure. Degrees, sizes, batches and dtypes do not: they stay symbols."""
+"""The choices that change the structure of a graph. Degrees, sizes, batches and dtypes remain symbols."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ SHARDED: Mapping[int, str] = {1: "the optimizer", 2: "gradients too", 3: "everyt
 
 @dataclass(frozen=True)
 class GraphOptions(GraphAspects):
-    """What, beside the model, makes a symbolic graph. `stagedb.plans.aspects` says what each word means.
+    """The choices that make a symbolic graph from a model. `stagedb.plans.aspects` explains each word.
 
-    Raises UsageError for values that no graph could have together.
+    Raises UsageError for values that no graph can combine.
     """
 
     def __post_init__(self) -> None:
-        # The same rules said in other words are the same graph.
+        # The same rules in another notation make the same graph.
         object.__setattr__(self, "strategy", canonical_strategy(self.strategy))
         find_framework(self.recipe)
         for word in GRAPH_WORDS.values():
@@ -38,9 +38,7 @@ class GraphOptions(GraphAspects):
         self._check_messages()
         self._check_context()
         if not self.cp_grad_sync and self.zero:
-            raise UsageError(
-                f"zero {self.zero} shares over dp and cp what belongs to gradients: --no-cp-grad-sync needs --zero 0"
-            )
+            raise UsageError(f"zero {self.zero} shards state over dp and cp together: --no-cp-grad-sync needs --zero 0")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout {self.dropout} is not a probability: --dropout takes a number from 0 to below 1")
         if self.framework.fused_projections == "always" and not self.shared_input:
@@ -56,12 +54,12 @@ class GraphOptions(GraphAspects):
 
     @property
     def experts_over_tp(self) -> bool:
-        """Whether experts see the ranks of tp, which sp gives tokens of their own, as they see those of dp and cp."""
+        """Whether experts are spread over the ranks of tp too: with sp these ranks have tokens of their own."""
         return self.sp and not self.expert_tp
 
     @property
     def resharded(self) -> bool:
-        """Whether parameters are given back after the forward."""
+        """Whether gathered parameters are freed after the forward."""
         return self.zero == 3 and self.reshard is not False
 
     def _check_context(self) -> None:
@@ -71,11 +69,11 @@ class GraphOptions(GraphAspects):
         kinds = self.framework.cp_kinds
         if kind != "none" and kind not in kinds:
             raise UsageError(
-                f"{kind} is {titles_with(lambda other: kind in other.cp_kinds)}'s: --recipe {self.recipe} takes "
-                f"--cp-kind {either(kinds)}"
+                f"{kind} exists only in {titles_with(lambda other: kind in other.cp_kinds)}: --recipe {self.recipe} "
+                f"takes --cp-kind {either(kinds)}"
             )
         if kind == "none":
-            return  # the plan has still to say which
+            return  # the plan sets it later
         free = kind in RINGS or self.calls_by_part
         if self.cp_chunks == "none":
             object.__setattr__(self, "cp_chunks", "balanced" if free else "contiguous")
@@ -85,7 +83,7 @@ class GraphOptions(GraphAspects):
                 if kind == "ulysses"
                 else "one mask goes over all gathered keys"
             )
-            # Another framework balances gathered keys only where its fused kernel needs no mask.
+            # Another framework balances gathered keys only if its fused kernel needs no mask.
             masked = kind != "ulysses" and self.attention == "fused"
             near = f", or {recipes_with(lambda other: not other.explicit_mask)}" if masked else ""
             raise UsageError(
@@ -95,7 +93,7 @@ class GraphOptions(GraphAspects):
 
     @property
     def calls_by_part(self) -> bool:
-        """Whether gathered keys are read by a call for each part of a rank's queries, up to its end."""
+        """Whether each part of a rank's queries has a kernel call of its own, which reads keys up to the part's end."""
         return self.cp_kind == "allgather-kv" and not self.framework.explicit_mask and self.attention == "fused"
 
     def _check_recompute(self) -> None:
@@ -105,16 +103,15 @@ class GraphOptions(GraphAspects):
             )
         if self.recompute == "none":
             object.__setattr__(self, "early_stop", None)  # there is nothing to stop
-        # The same operators said in another order are the same graph.
+        # The order of the operators does not change the graph.
         object.__setattr__(self, "recompute_operators", tuple(sorted(set(self.recompute_operators))))
         if self.recompute == "operators" and not self.recompute_operators:
             raise UsageError(
-                "which operators are to be recomputed is not said: --recompute operators needs --recompute-operators, "
-                "such as attn_norm,ffn.gate"
+                "--recompute operators needs the names: add --recompute-operators, such as attn_norm,ffn.gate"
             )
         if self.recompute_operators and self.recompute != "operators":
             raise UsageError(
-                f"--recompute {self.recompute} says what is recomputed: --recompute-operators needs "
+                f"--recompute {self.recompute} already names what is recomputed: --recompute-operators needs "
                 "--recompute operators"
             )
 
@@ -128,15 +125,15 @@ class GraphOptions(GraphAspects):
             )
         if self.reshard is not None and self.zero != 3:
             raise UsageError(
-                f"only zero 3 gives parameters back after the forward: --{'' if self.reshard else 'no-'}reshard needs "
+                f"only zero 3 frees parameters after the forward: --{'' if self.reshard else 'no-'}reshard needs "
                 f"--zero 3, not {self.zero}"
             )
         if not self.ep_sync and self.zero:
-            raise UsageError(f"zero {self.zero} shares gradients over all of dp: --no-ep-sync needs --zero 0")
+            raise UsageError(f"zero {self.zero} shards gradients over all ranks of dp: --no-ep-sync needs --zero 0")
         if not self.ep_sync and self.strategy:
             raise UsageError(
-                "a strategy has gradients that are reduced over dp or cp alone, which hold the ranks of ep: leave "
-                "--no-ep-sync out, or --strategy"
+                "a strategy has gradients that are reduced only over dp or cp, whose ranks include those of ep: leave "
+                "--no-ep-sync or --strategy out"
             )
         if self.grad_sync and self.zero == 1:
             raise UsageError(
@@ -148,17 +145,17 @@ class GraphOptions(GraphAspects):
             return
         if not self.framework.scatter_gather:
             raise UsageError(
-                f"scattered messages between stages are {titles_with(lambda other: other.scatter_gather)}'s: "
+                f"scattered messages exist only in {titles_with(lambda other: other.scatter_gather)}: "
                 f"--scatter-gather needs {recipes_with(lambda other: other.scatter_gather)}, or leave it out"
             )
         between = parse_strategy(self.strategy).regions.get("between", {}) if self.strategy else {}
         if self.sp or any("tp" in over for over in between.values()):
             raise UsageError(
-                f"with {'sp' if self.sp else 'this strategy'} each rank of tp has only its part of what goes to the "
+                f"with {'sp' if self.sp else 'this strategy'} each rank of tp only has its part of the tensor for the "
                 f"next stage: take {'--no-sp' if self.sp else 'a strategy that leaves tp out between regions'}, "
                 "or leave --scatter-gather out"
             )
 
     def to_dict(self) -> dict[str, object]:
-        """The options as plain values, for digests and for the store, without what `UNSAID` has."""
+        """The options as plain values, for digests and for the store, without those that have the values of `LATER`."""
         return plain_words(GRAPH_WORDS, self)

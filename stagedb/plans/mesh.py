@@ -1,7 +1,7 @@
 """The device mesh of a plan: rank to coordinates and back, and the communicator groups of each axis.
 
-Every group is an arithmetic row of ranks, so that a store can make all groups of a mesh from a handful of numbers:
-group `index` of an axis holds `start(index) + k * step` for k in 0..members-1, where
+Every group is an arithmetic row of ranks, so that a store can make all groups of a mesh from a few numbers: group
+`index` of an axis has the ranks `start(index) + k * step` for k in 0..members-1, where
 `start(index) = index // stride * (stride * size) + index % stride`.
 """
 
@@ -15,21 +15,22 @@ MESH_AXES = ("tp", "cp", "dp", "pp")
 """Axes along which coordinates differ."""
 
 GROUP_AXES = ("tp", "kv", "cp", "cpr", "cpa", "ep", "edp", "data", "dp", "dp_replicate", "pp", "embedding")
-"""Axes that have groups. `dp` are the ranks that gradients are reduced over: those of cp too. With hybrid sharding they
-are the ranks that share one copy of what is sharded, next to each other, and `dp_replicate` those with the same part of
-each copy. `data`: the ranks of dp alone, whatever gradients are reduced over. `cpa`: neighbours on cp that exchange
-heads inside a ring over the rest; `cpr`: those with the same place among their neighbours, which it goes over. `ep`:
-neighbours among the ranks of dp and cp (and of tp, where its ranks have whole experts), which divide the experts among
-them; `edp`: those that hold the same experts. `kv`: the tensor-parallel ranks that hold the same key/value head, where
-tp exceeds their number.
+"""Axes that have groups:
+
+`dp`: the ranks that gradients are reduced over, those of cp included. With hybrid sharding, the neighbouring ranks that
+share one copy of what is sharded. `dp_replicate`: the ranks with the same part of each copy. `data`: the ranks of dp
+alone, also if gradients are reduced over cp. `cpa`: neighbours on cp that exchange heads inside a ring over the others.
+`cpr`: the ranks of that ring, with the same place among their neighbours. `ep`: neighbours among the ranks of dp and cp
+(and of tp, if its ranks have whole experts), which divide the experts among them. `edp`: the ranks with the same
+experts. `kv`: the tensor-parallel ranks that hold the same key/value head, if tp is above the number of heads.
 `embedding`: the first and the last stage, which hold the two copies of a tied embedding."""
 
 
 @dataclass(frozen=True)
 class AxisGroups:
-    """All groups of one axis. `first` is the id of group 0; the others follow.
+    """All groups of one axis. `first` is the id of group 0. The ids of the others follow.
 
-    `size` ranks, `stride` apart, lie along the axis; `members` of them, `step` apart, are in a group.
+    The axis has `size` ranks, `stride` apart. A group has `members` of them, `step` apart.
     """
 
     axis: str
@@ -46,7 +47,7 @@ class AxisGroups:
         return range(start, start + self.members * self.step, self.step)
 
     def index_of(self, rank: int) -> int | None:
-        """The group that a rank is in; None for a rank of an axis that leaves it out (`embedding`'s middle stages)."""
+        """The group of a rank; None for a rank that is in no group of the axis (the middle stages for `embedding`)."""
         along = rank // self.stride % self.size
         if along % (self.step // self.stride):
             return None
@@ -55,7 +56,7 @@ class AxisGroups:
 
 @dataclass(frozen=True)
 class Mesh:
-    """Degrees of the mesh axes, innermost first. Ranks count the coordinates like digits."""
+    """Degrees of the mesh axes, innermost first. Ranks count the coordinates like the digits of a number."""
 
     axes: tuple[tuple[str, int], ...]
 
@@ -78,7 +79,7 @@ class Mesh:
         return dict(self.axes)[axis]
 
     def stride(self, axis: str) -> int:
-        """How far apart two ranks are that differ by one along a mesh axis."""
+        """The distance between two ranks that differ by one along a mesh axis."""
         stride = 1
         for name, size in self.axes:
             if name == axis:
@@ -87,18 +88,18 @@ class Mesh:
         raise KeyError(axis)
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank stands on each mesh axis."""
+        """The coordinates of a rank on each mesh axis."""
         return {axis: rank // self.stride(axis) % size for axis, size in self.axes}
 
     def rank(self, **coordinates: int) -> int:
-        """The rank at the given coordinates; axes left out are 0."""
+        """The rank with the given coordinates. Axes that are left out are 0."""
         return sum(at * self.stride(axis) for axis, at in coordinates.items())
 
 
 def groups(plan: Plan, kv_heads: int, axes: Iterable[str]) -> tuple[AxisGroups, ...]:
-    """Groups of those of the `axes` along which more than one rank communicates, with ids of equal length.
+    """Groups of those `axes` along which several ranks communicate. All ids have the same number of digits.
 
-    Ids start at the first power of ten from which all have as many digits, so that a rank's file can be patched in
+    The first id is the smallest power of ten from which that is possible, so that a rank's file can be patched in
     place. `kv_heads` is the model's number of key/value heads.
     """
     wanted = set(axes)
@@ -112,7 +113,7 @@ def groups(plan: Plan, kv_heads: int, axes: Iterable[str]) -> tuple[AxisGroups, 
 
 
 def first_id(count: int) -> int:
-    """The smallest power of ten from which `count` ids in a row have equally many digits."""
+    """The smallest power of ten from which `count` consecutive ids have the same number of digits."""
     first = 1
     while count > 9 * first:
         first *= 10
@@ -120,12 +121,12 @@ def first_id(count: int) -> int:
 
 
 def expert_axis(plan: Plan) -> str:
-    """The innermost of the axes whose ranks are counted together for experts; they stand next to each other."""
+    """The innermost of the axes that experts are spread over. Ranks that share experts are next to each other."""
     return min((axis for axis in plan.expert_axes if getattr(plan, axis) > 1), key=plan.rank_order.index, default="dp")
 
 
 def members(plan: Plan) -> Counter[tuple[int, int]]:
-    """By coordinates on cp and ep: how many ranks of a stage have them."""
+    """The number of ranks of a stage by their coordinates on (cp, ep)."""
     axes = sorted(plan.expert_axes, key=plan.rank_order.index)
     alike = 1 if "tp" in axes else plan.tp
     found: Counter[tuple[int, int]] = Counter()
@@ -138,7 +139,7 @@ def members(plan: Plan) -> Counter[tuple[int, int]]:
 
 
 def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
-    """Groups of every axis before they have ids; an axis along which each rank is alone has none."""
+    """Groups of every axis, without ids. An axis on which each rank is alone has none."""
     mesh = Mesh.of(plan)
     shared = max(plan.tp // kv_heads, 1)
     copy = plan.dp // plan.hsdp
@@ -155,7 +156,7 @@ def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
         mesh_axis, apart, size = along[axis]
         stride = mesh.stride(mesh_axis) * apart
         if axis == "dp" and together > 1:
-            # Those of dp and cp, which stand next to each other in the order of ranks.
+            # The ranks of dp and cp, which are next to each other in the order of ranks.
             size, stride = plan.shards, min(stride, mesh.stride("cp"))
         if size < 2:
             continue

@@ -1,7 +1,7 @@
-"""What would do in place of a plan that does not suit: a refusal names the nearest ways out, each tried with the rest.
+"""The nearest valid plans: a refusal of a plan suggests changes, each tried together with the rest of the plan.
 
-A check knows the one rule that it holds. So it raises a `Misfit` with candidates, and whoever knows more of the request
-(all words of the plan, the sizes of the model) says how a candidate is tried: only those that are accepted are named.
+A check knows only its own rule, so it raises a `Misfit` with candidates. A caller that knows more of the request (all
+words of the plan, the sizes of the model) decides how a candidate is tried. Only accepted candidates are named.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,26 +16,26 @@ Change = Mapping[str, object]
 """Words of a plan with other values; None leaves a word out."""
 
 Trial = Callable[[Change], object]
-"""Makes the plan with a change and checks it: raises UsageError where that does not suit either."""
+"""Makes the plan with a change and checks it. Raises UsageError if that plan is not valid either."""
 
 TRIES = 256
-"""Candidates that are tried in one direction."""
+"""Candidates in one direction, which are tried in order."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A change that may mend a plan. said: in place of its options (`leave --ep out`)."""
+    """A change that may make a plan valid. text: shown in place of its options (`leave --ep out`)."""
 
     change: Change
-    said: str = ""
+    text: str = ""
 
     def __str__(self) -> str:
-        return self.said or " ".join(_option(word, value) for word, value in self.change.items())
+        return self.text or " ".join(_option(word, value) for word, value in self.change.items())
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The valid ones of some numbers for a word, in this order."""
+    """Those of some numbers for a word that are valid, in their order."""
 
     word: str
     numbers: range
@@ -52,16 +52,16 @@ def nearest(word: str, value: int, most: int, valid: Callable[[int], bool], leas
 
 
 def multiples(word: str, value: int, unit: int) -> tuple[Numbers, Numbers]:
-    """The multiples of a unit next to `value`, which is none, below and above."""
+    """The multiples of a unit next to `value`, below and above. `value` is no multiple."""
     below = max(value, 0) // unit * unit
     return Numbers(word, range(below, 0, -unit)), Numbers(word, range(below + unit, below + (TRIES + 1) * unit, unit))
 
 
 class Misfit(UsageError):
-    """A plan that does not suit, and ways out. It reads as its reason with those that the rest of the plan takes.
+    """A plan that is not valid, and ways out. Its text is the reason with the ways that the rest of the plan allows.
 
-    near, and then ways (one, or several to choose from): of each the first that is accepted is named. lead: what is
-    said before those that are near. last: what is said in any case. trial: how one is tried; None accepts all.
+    near, ways: several choices each, or one way; the first accepted way of each choice is named. lead: the text before
+    the near ones. last: the text at the end in any case. trial: how a way is tried; None accepts all.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Misfit(UsageError):
         self.lead, self.last, self.trial = lead, last, trial
 
     def tried(self, trial: Trial) -> "Misfit":
-        """The same with its ways tried by one who knows more."""
+        """The same with a trial of its ways by a caller that knows more of the request."""
         return Misfit(self.reason, self.near, self.ways, self.lead, self.last, trial)
 
     def __str__(self) -> str:
@@ -102,20 +102,20 @@ class Misfit(UsageError):
         return None
 
     def _why_none(self) -> str:
-        """What is in the way of the first candidate, as more than one word of the plan is amiss."""
+        """Why the first candidate fails, if several words of the plan are wrong."""
         way = next(iter(chain.from_iterable((*self.near, *self.ways))), None)
         error = None if way is None else self._refused(way)
         if way is None or error is None:
             return ""
         plain = " ".join(f"{word} {_plain(value)}" for word, value in way.change.items())
-        # Not as a whole: what it would name has been tried with a change that is not made.
+        # Only the reason: the ways of that error were tried with a change that is not made.
         reason = error.reason if isinstance(error, Misfit) else str(error).partition(":")[0]
-        return f"; no change of that alone will do, as with {plain} {reason}: change that, too"
+        return f"; a change of that alone is not enough, because with {plain} {reason}: change that too"
 
 
 @contextmanager
 def tried_by(trial: Trial) -> Iterator[None]:
-    """Checks whose ways out are tried like this."""
+    """Checks in this block try their ways out with `trial`."""
     try:
         yield
     except Misfit as error:

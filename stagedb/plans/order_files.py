@@ -1,4 +1,4 @@
-"""Files that hold the orders of tasks of a schedule."""
+"""Files with a schedule's orders of tasks."""
 
 from pathlib import Path
 
@@ -9,29 +9,29 @@ from stagedb.plans.word_files import read_text
 from stagedb.schedules import order_text, parse_order
 
 ENDINGS = (".yaml", ".yml", ".json")
-"""Endings of their names."""
+"""Suffixes of their names."""
 
 
 def read_schedule_file(path: Path) -> tuple[str, ...]:
-    """The orders of a YAML or JSON file, a text a stage: under `stages` a list of texts, or of lists of tasks.
+    """The orders in a YAML or JSON file, one text for each stage. `stages` is a list of texts, or of lists of tasks.
 
-    Raises UsageError with the line of what is wrong.
+    Raises UsageError with the line of the fault.
     """
     text = read_text(path, "schedule", "--schedule")
     try:
-        # Nodes, not objects: they know their lines, and nothing is ever constructed from them.
+        # Nodes, not objects: a node has its line, and nothing is ever constructed from it.
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"the schedule {path} cannot be read: {error}") from error
+        raise UsageError(f"cannot read the schedule {path}: {error}") from error
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{path}, line {_line(root)}: a schedule is `stages:` and a list of orders, one a stage")
     orders: list[str] | None = None
     for key, value in root.value:
         if not isinstance(key, yaml.ScalarNode) or key.value != "stages" or orders is not None:
             name = repr(key.value) if isinstance(key, yaml.ScalarNode) else "this key"
-            raise UsageError(f"{path}, line {_line(key)}: {name} is unknown or there twice; the one key is 'stages'")
+            raise UsageError(f"{path}, line {_line(key)}: {name} is unknown or appears twice; the only key is 'stages'")
         if not isinstance(value, yaml.SequenceNode) or not value.value:
-            raise UsageError(f"{path}, line {_line(value)}: stages is a list of orders, one a stage")
+            raise UsageError(f"{path}, line {_line(value)}: stages must be a list of orders, one for each stage")
         orders = [_stage_text(path, index, node) for index, node in enumerate(value.value)]
     if orders is None:
         raise UsageError(f"{path}, line {_line(root)}: the key 'stages' is missing")

@@ -1,4 +1,4 @@
-"""A plan: how one training step of a model is laid out over ranks. Checked against the model before it is used."""
+"""A plan: how one training step of a model is laid out over ranks. It is checked against the model before use."""
 
 import dataclasses
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
-from stagedb.plans.context_checks import check_context, check_heads, check_sequence, with_habit
+from stagedb.plans.context_checks import check_context, check_heads, check_sequence, with_default_kind
 from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.expert_checks import (
     capacity,
@@ -45,11 +45,11 @@ from stagedb.schedules import EXPLICIT
 class Plan(PlanFields):
     """Degrees, batches, schedule and formats of one training step, checked (`stagedb.plans.aspects`).
 
-    Raises UsageError for values that no model could run; `check` tells about one model.
+    Raises UsageError for values that no model can run. `check` checks them for one model.
     """
 
     def __post_init__(self) -> None:
-        self._settle(options=with_habit(self.options, self.cp, self.ulysses))
+        self._settle(options=with_default_kind(self.options, self.cp, self.ulysses))
         if self.dtypes is None:
             self._settle(dtypes=Dtypes.of(self.options.recipe))
         self._settle(**settled(self.schedule, self.virtual_stages))
@@ -67,8 +67,8 @@ class Plan(PlanFields):
         check_sharding(self)
         if self.recompute_every > 1 and self.options.recompute == "none":
             raise UsageError(
-                f"--recompute-every {self.recompute_every} has nothing to recompute: say what with --recompute, "
-                "or leave it out"
+                f"--recompute-every {self.recompute_every} has nothing to recompute: choose it with --recompute, "
+                "or leave --recompute-every out"
             )
         if sorted(self.rank_order) != sorted(RANK_ORDER):
             raise UsageError(
@@ -84,7 +84,7 @@ class Plan(PlanFields):
             check_layers_per_stage(self, self.layers_per_stage)
 
     def _settle(self, **fields: object) -> None:
-        """Say what follows from other words, before anybody has seen the plan."""
+        """Set words that follow from other words, before other code has the plan."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
@@ -92,28 +92,28 @@ class Plan(PlanFields):
     def from_mapping(cls, words: Mapping[str, object]) -> "Plan":
         """A plan from flat words, as on the command line (`tp`, `micro-batch-size`, `dtype`, …).
 
-        `ranks` gives dp = ranks / (tp * pp * cp) where dp is not said. Raises UsageError for unknown words (with the
-        near ones), wrong types, and ranks that do not divide (with the nearest that do).
+        `ranks` gives dp = ranks / (tp * pp * cp) if dp is not given. Raises UsageError for unknown words (with similar
+        ones), wrong types, and ranks that do not divide (with the nearest that do).
         """
         typed = typed_words(words)
         ranks = typed.pop("ranks", None)
         if str(typed.get("schedule", "")).lower().endswith(ENDINGS):
             if "task_order" in typed:
-                raise UsageError("the plan says its order of tasks twice: as task_order, and as a file (--schedule)")
+                raise UsageError("the plan gives its order of tasks twice: as task_order, and as a file (--schedule)")
             typed |= {"task_order": read_schedule_file(Path(typed["schedule"])), "schedule": EXPLICIT}
         if isinstance(typed.get("expert_load"), str):
             typed["expert_load"] = read_load(Path(typed["expert_load"]))
-        said = {**typed} if ranks is None else {**typed, "ranks": ranks}
+        every = {**typed} if ranks is None else {**typed, "ranks": ranks}
         options = GraphOptions(**{word: typed.pop(word) for word in GRAPH_WORDS if word in typed})
         formats = {word.removesuffix("_dtype"): typed.pop(word) for word in FORMAT_WORDS if word in typed}
         dtypes = Dtypes.of(options.recipe, **formats)
-        with tried_by(lambda change: cls.from_mapping({**said, **change})):
+        with tried_by(lambda change: cls.from_mapping({**every, **change})):
             if ranks is not None:
                 typed["dp"] = _dp_of(ranks, typed)
             return cls(options=options, dtypes=dtypes, **typed)
 
     def with_ranks(self, ranks: int) -> "Plan":
-        """The same plan on another number of ranks: dp changes, nothing else."""
+        """The same plan on another number of ranks. Only dp changes."""
         same = {word: value for word, value in self.to_dict().items() if word != "dp"}
         return Plan.from_mapping({**same, "ranks": ranks})
 
@@ -132,17 +132,17 @@ class Plan(PlanFields):
 
     @property
     def digest(self) -> str:
-        """sha256 of the plan's meaning: a default and the same value said aloud are one plan."""
+        """sha256 of the plan's meaning: a plan that leaves a default out has the digest of one that gives it."""
         return hashlib.sha256(self.canonical.to_json().encode()).hexdigest()
 
     @property
     def canonical(self) -> "Plan":
-        """The plan with defaults said aloud, and without a load of experts that is even."""
+        """The plan with all defaults filled in, and without a load of experts that is even."""
         even = len(set(self.expert_load)) < 2
         return dataclasses.replace(self, global_batch_size=self.batch, expert_load=() if even else self.expert_load)
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
-        """Layers of each stage, in order. Raises UsageError when they cannot be dealt."""
+        """Layers of each stage, in order. Raises UsageError if the stages cannot share them."""
         if self.pp > layers:
             raise UsageError(f"pp {self.pp} is more than the model's {layers} layers: --pp takes at most {layers}")
         if self.layers_per_stage is None:
@@ -150,8 +150,8 @@ class Plan(PlanFields):
             return tuple(share + (stage < rest) for stage in range(self.pp))
         if sum(self.layers_per_stage) != layers:
             raise UsageError(
-                f"--layers-per-stage {','.join(map(str, self.layers_per_stage))} deals {sum(self.layers_per_stage)} "
-                f"layers, the model has {layers}; evenly it would be "
+                f"--layers-per-stage {','.join(map(str, self.layers_per_stage))} has {sum(self.layers_per_stage)} "
+                f"layers, the model has {layers}; an even split is "
                 f"{','.join(map(str, dataclasses.replace(self, layers_per_stage=None).stage_layers(layers)))}"
             )
         return self.layers_per_stage
@@ -159,7 +159,7 @@ class Plan(PlanFields):
     def chunk_layers(self, layers: int) -> tuple[int, ...]:
         """Layers of each chunk, in the order of the pipeline (`placement`).
 
-        Raises UsageError when a stage's layers cannot be dealt to its chunks.
+        Raises UsageError if the chunks of a stage cannot share its layers equally.
         """
         dealt = self.stage_layers(layers)
         if any(share % self.virtual_stages for share in dealt):
@@ -184,14 +184,14 @@ class Plan(PlanFields):
         most = max(self.stage_layers(sizes["L"]))
         if self.recompute_every > most:
             raise UsageError(
-                f"no stage has more than {most} layers, so that every {self.recompute_every}th is none: "
+                f"no stage has more than {most} layers, so that no layer is the {self.recompute_every}th: "
                 f"--recompute-every takes at most {most}"
             )
         rules = self._tp_rules(sizes)
         broken = next((reason for reason, fits in rules if not fits(self.tp)), None)
         if broken is not None:
             near = nearest("tp", self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
-            raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest that this model takes is")
+            raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest for this model is")
         check_heads(self, sizes)
         check_strategy(self, sizes)
         if self.seq_len > sizes.get("P", self.seq_len):
@@ -203,15 +203,15 @@ class Plan(PlanFields):
         check_sequence(self)
 
     def rank_symbols(self, sizes: Mapping[str, int], cp_rank: int, ep_rank: int) -> dict[str, int]:
-        """What the symbols stand for that differ between ranks of a stage."""
+        """The values of the symbols that differ between ranks of a stage."""
         return {"cp_rank": cp_rank + 1, **(load_symbols(self, sizes, ep_rank) if "E" in sizes else {})}
 
     def env(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """What the symbols of expressions stand for: the model's sizes, degrees, B, S, and bytes of each dtype class.
+        """The values of the symbols of expressions: the model's sizes, degrees, B, S, and bytes of each dtype class.
 
-        B is the global micro-batch: the sequences that all data-parallel ranks together run at once. copies: how many
-        there are of the parameters, a master copy counted. runs: how often what is recomputed runs; 1 where it is not.
-        cp_rank, step and load_here are those of one rank and one turn: the first.
+        B is the global micro-batch: the sequences that all data-parallel ranks together run at once. copies: the number
+        of copies of the parameters, including a master copy. runs: how often a recomputed operator runs; 1 without
+        recomputing. cp_rank, step and load_here have the values of the first rank and the first turn.
         """
         return {
             **sizes,
@@ -257,7 +257,7 @@ class Plan(PlanFields):
 
 
 def plan_for(words: Mapping[str, object], sizes: Mapping[str, int]) -> Plan:
-    """The plan that the words say, checked for a model of these sizes: what an error names suits that, too."""
+    """The plan with these words, checked for a model of these sizes. Errors suggest plans that suit the model too."""
 
     def made(change: Change) -> Plan:
         plan = Plan.from_mapping({**words, **change})
@@ -270,7 +270,7 @@ def plan_for(words: Mapping[str, object], sizes: Mapping[str, int]) -> Plan:
 
 
 def plan_for_ranks(ranks: int, words: Mapping[str, object]) -> Plan:
-    """`Plan.from_mapping` with dp such that the world has `ranks` ranks."""
+    """`Plan.from_mapping`, with dp chosen for a world of `ranks` ranks."""
     return Plan.from_mapping({**words, "ranks": ranks})
 
 
@@ -289,7 +289,7 @@ def _dp_of(ranks: int, words: Mapping[str, Any]) -> int:
     given = words.get("dp")
     if given is not None and given != ranks // unit:
         raise Misfit(
-            f"{ranks} ranks with {text} leave dp {ranks // unit}, but the plan says dp {given}",
+            f"{ranks} ranks with {text} need dp {ranks // unit}, but the plan has dp {given}",
             ways=[Way({"ranks": given * unit}), Way({"dp": None}, "leave --dp out")],
         )
     return int(ranks // unit)

@@ -1,6 +1,7 @@
-"""What a plan holds, and what follows from that alone. `stagedb.plans.plan` checks it.
+"""The fields of a plan, and what follows from them alone. `stagedb.plans.plan` checks them.
 
-The checks of each aspect (`*_plans.py`) read these fields, and `Plan` calls the checks: neither imports the other.
+The checks of each aspect (`*_checks.py`) read these fields, and `Plan` calls the checks, so that neither imports the
+other.
 """
 
 import math
@@ -17,13 +18,13 @@ class _Structure:
     """The graph that the plan is for, and the formats of its tensors."""
 
     options: GraphOptions = field(default_factory=GraphOptions)
-    # `Plan` replaces None, so that readers always find a Dtypes: only there the options say which framework's.
+    # `Plan` replaces None, so that readers always find a Dtypes: it depends on the framework of the options.
     dtypes: Dtypes = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
 class PlanFields(LayoutAspects, _Structure):
-    """The words of a plan as values. `stagedb.plans.aspects` says what each means."""
+    """The words of a plan as values. `stagedb.plans.aspects` explains each."""
 
     @property
     def world(self) -> int:
@@ -32,17 +33,17 @@ class PlanFields(LayoutAspects, _Structure):
 
     @property
     def shards(self) -> int:
-        """Ranks that gradients are reduced over, and share what belongs to them: dp and cp, but for copies."""
+        """Ranks that gradients are reduced over, and that share what is sharded: dp and cp, divided by the copies."""
         return self.dp // self.hsdp * (self.cp if self.options.cp_grad_sync else 1)
 
     @property
     def expert_axes(self) -> tuple[str, ...]:
-        """The mesh axes of those: dp and cp, and tp where its ranks have whole experts for tokens of their own."""
+        """The mesh axes that experts are spread over: dp and cp, and tp if its ranks have whole experts."""
         return ("tp", "cp", "dp") if self.options.experts_over_tp else ("cp", "dp")
 
     @property
     def expert_ranks(self) -> int:
-        """Ranks that experts are divided among, or copied on."""
+        """Ranks that experts are spread over, in parts or as copies."""
         return math.prod(getattr(self, axis) for axis in self.expert_axes)
 
     @property
@@ -72,5 +73,5 @@ class PlanFields(LayoutAspects, _Structure):
         return stage_orders(self.schedule, self.pp, self.microbatches, self.virtual_stages)
 
     def recomputes(self, layer: int) -> bool:
-        """Whether a layer, counted from 0 on its stage, recomputes what the options name."""
+        """Whether a layer, counted from 0 on its stage, recomputes the operators that the options choose."""
         return (layer + 1) % self.recompute_every == 0

@@ -1,4 +1,4 @@
-"""Checks of a plan's schedule, with the nearest plan that suits, and the words that follow from the schedule."""
+"""Checks of a plan's schedule that suggest the nearest valid plan, and the words that follow from the schedule."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES, Schedule, check_orde
 
 
 def check_schedule(plan: PlanFields) -> None:
-    """Raise UsageError where a schedule does not suit the stages, chunks and micro-batches of a plan."""
+    """Raise UsageError if a schedule does not suit the stages, chunks and micro-batches of a plan."""
     if plan.schedule not in (*SCHEDULES, EXPLICIT):
         raise UsageError(
             f"unknown schedule {plan.schedule!r}: --schedule is one of {', '.join(SCHEDULES)}, "
-            f"or a file of one ({', '.join(ENDINGS)})"
+            f"or a file with orders of tasks ({', '.join(ENDINGS)})"
         )
     if plan.task_order and plan.schedule != EXPLICIT:
         raise UsageError(f"task_order goes with --schedule {EXPLICIT}, not with {plan.schedule}: leave one out")
@@ -32,43 +32,43 @@ def settled(schedule: str, chunks: int) -> dict[str, Any]:
 
 
 def follows_from_chunks(schedule: object) -> bool:
-    """Whether a plan may have a schedule of this name because it asked for chunks, and not for the schedule."""
+    """Whether a plan may have the schedule with this name only because it asks for chunks."""
     return schedule is not None and any(each.chunked == schedule for each in SCHEDULES.values())
 
 
 def check_messages(plan: PlanFields) -> None:
-    """Raise UsageError where messages between stages are to go in parts, and there are no such messages or parts."""
+    """Raise UsageError if messages between stages are scattered, and there are no such messages or no parts."""
     if not plan.options.scatter_gather:
         return
-    reasons = {"pp": "nothing goes between stages", "tp": "one rank sends a message, and nobody has the rest of it"}
+    reasons = {"pp": "no message goes between stages", "tp": "one rank sends the whole message"}
     for word, reason in reasons.items():
         if getattr(plan, word) == 1:
-            without = Way({"scatter_gather": False}, said="leave --scatter-gather out")
+            without = Way({"scatter_gather": False}, text="leave --scatter-gather out")
             raise Misfit(f"with {word} 1 {reason}", ways=[[Way({word: number}) for number in range(2, 9)], without])
 
 
 def explicit(plan: PlanFields) -> dict[str, Any]:
-    """What a plan's own orders of tasks settle: chunks a stage, and one text for one order.
+    """The words that follow from a plan's own orders of tasks: its chunks, and one text for each order.
 
-    Raises UsageError where the plan cannot run them.
+    Raises UsageError if the plan cannot run them.
     """
     if not plan.task_order:
-        raise UsageError(f"schedule {EXPLICIT} needs its order of tasks: name a file of it with --schedule FILE")
+        raise UsageError(f"schedule {EXPLICIT} needs an order of tasks: name a file with it as --schedule FILE")
     orders = plan.orders()
     chunks = check_orders(orders, plan.pp, plan.microbatches)
     if plan.virtual_stages not in (1, chunks):
         raise Misfit(
-            f"the schedule has {chunks} chunks a stage, the plan says virtual_stages {plan.virtual_stages}",
+            f"the schedule has {chunks} chunks a stage, the plan has virtual_stages {plan.virtual_stages}",
             ways=[Way({"virtual_stages": chunks}), UNCHUNKED],
         )
-    # One text for one order, so that a plan's digest is of its meaning.
+    # One text for each order, so that equal plans have equal digests.
     return {"virtual_stages": chunks, "task_order": tuple(map(order_text, orders))}
 
 
 def _check_chunks(plan: PlanFields, schedule: Schedule) -> None:
     if plan.virtual_stages > 1 and not schedule.several_chunks:
         raise Misfit(
-            f"schedule {schedule.name} has one chunk a stage, the plan says virtual_stages {plan.virtual_stages}",
+            f"schedule {schedule.name} has one chunk a stage, the plan has virtual_stages {plan.virtual_stages}",
             [_whole_groups(plan, _chunked_default(), {"schedule": _chunked_default().name})],
             [UNCHUNKED],
             lead="take",
@@ -101,7 +101,7 @@ def _check_groups(plan: PlanFields, schedule: Schedule) -> None:
 
 UNCHUNKED = Way({"virtual_stages": 1}, "leave --virtual-stages out")
 PLAIN: Change = {"schedule": DEFAULT.name}
-"""The change of a plan to the schedule that suits most."""
+"""The change of a plan to the schedule that suits most plans."""
 
 
 def _chunked_default() -> Schedule:
@@ -110,7 +110,7 @@ def _chunked_default() -> Schedule:
 
 
 def _whole_groups(plan: PlanFields, schedule: Schedule, change: Change) -> list[Way]:
-    """A change, by itself or with the fewest micro-batches for a schedule that takes them in groups."""
+    """A change alone, or with the fewest micro-batches for a schedule that takes them in groups."""
     if not schedule.groups:
         return [Way(change)]
     pp = change.get("pp", plan.pp)
@@ -119,7 +119,7 @@ def _whole_groups(plan: PlanFields, schedule: Schedule, change: Change) -> list[
 
 
 def chunk_ways(chunks: int, most: int) -> tuple[list[Way], list[Way]]:
-    """The numbers of chunks next to one that divide `most` layers; one chunk is another schedule."""
+    """The numbers of chunks next to `chunks` that divide `most` layers. One chunk needs another schedule."""
     numbers = [n for n in range(1, most + 1) if most % n == 0]
     below = [Way({"virtual_stages": n}) for n in reversed(numbers) if n < chunks]
     if chunks > 1:
@@ -128,9 +128,9 @@ def chunk_ways(chunks: int, most: int) -> tuple[list[Way], list[Way]]:
 
 
 def check_layers_per_stage(plan: PlanFields, layers: tuple[int, ...]) -> None:
-    """Raise UsageError where explicit numbers of layers are not one for each stage."""
+    """Raise UsageError if explicit numbers of layers are not one for each stage."""
     text = ",".join(map(str, layers))
     if len(layers) != plan.pp:
-        raise UsageError(f"--layers-per-stage {text} names {len(layers)} stages, --pp {plan.pp}: they must agree")
+        raise UsageError(f"--layers-per-stage {text} has {len(layers)} stages, --pp {plan.pp}: they must agree")
     if min(layers) < 1:
-        raise UsageError(f"--layers-per-stage {text} leaves a stage without a layer: each takes at least 1")
+        raise UsageError(f"--layers-per-stage {text} has a stage without a layer: each needs at least 1")

@@ -1,16 +1,16 @@
-"""What a plan says about sharding over data-parallel ranks: checks with the nearest plan that would do."""
+"""Sharding over data-parallel ranks in a plan: checks that suggest the nearest valid plan."""
 
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
 
 
 def check_sharding(plan: PlanFields) -> None:
-    """Raise UsageError where ZeRO, or copies of what is sharded, do not suit the ranks of dp and cp."""
+    """Raise UsageError if ZeRO, or copies of what is sharded, do not suit the ranks of dp and cp."""
     zero, ranks = plan.options.zero, plan.dp * plan.cp
     without = Way({"hsdp": 1}, "leave --hsdp out")
     if zero and ranks == 1:
         raise Misfit(
-            f"zero {zero} with dp 1 has nothing to share",
+            f"zero {zero} with dp 1 has nothing to shard",
             [Numbers("dp", range(2, 65))],
             [Way({"zero": 0}, "leave --zero out")],
             lead="take",
@@ -20,18 +20,18 @@ def check_sharding(plan: PlanFields) -> None:
     framework = plan.options.framework
     if zero not in framework.hybrid_stages:
         raise Misfit(
-            f"hsdp {plan.hsdp} keeps copies of what is sharded, and zero {zero} "
+            f"hsdp {plan.hsdp} makes copies of what is sharded, and zero {zero} "
             + ("shards nothing" if zero == 0 else f"has no such copies in the {framework.name} recipe"),
             ways=[*(Way({"zero": stage}) for stage in framework.hybrid_stages[:1]), without],
         )
 
     def fits(copies: int) -> bool:
-        # What is sharded over cp too is shared even by the ranks of one place on dp.
+        # What is sharded over cp too is shared also by ranks with the same place on dp.
         return plan.dp % copies == 0 and copies < ranks
 
     if plan.hsdp == ranks:
         raise Misfit(
-            f"hsdp {plan.hsdp} keeps as many copies as there are ranks, so that they share nothing",
+            f"hsdp {plan.hsdp} makes a copy for each rank, so that ranks share nothing",
             [Numbers("hsdp", range(ranks - 1, 1, -1), fits)],
             [Way({"zero": 0, "hsdp": 1}, "--zero 0 without --hsdp")],
             lead="take",

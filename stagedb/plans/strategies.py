@@ -1,9 +1,9 @@
-"""Sharding strategies: by region of the model, which mesh axes partition which logical axis.
+"""Sharding strategies: for each region of the model, the mesh axes that partition each logical axis.
 
-Applied to an operator's named axes a rule gives the layouts that it wants and the one it leaves; the collective matcher
-does the rest. Data parallelism partitions the batch everywhere, context parallelism the sequence; tensor parallelism
-(Shoeybi et al. 2019) partitions heads, feed-forward and vocabulary inside their regions; sequence parallelism
-(Korthikanti et al. 2022) partitions the sequence over tp between them.
+A rule gives the layouts that an operator reads and the one that it writes. The collective matcher does the rest. Data
+parallelism partitions the batch everywhere, context parallelism the sequence. Tensor parallelism (Shoeybi et al. 2019)
+partitions heads, feed-forward and vocabulary inside their regions. Sequence parallelism (Korthikanti et al. 2022)
+partitions the sequence over tp between them.
 """
 
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ TENSOR_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 HEADS_OVER_CONTEXT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "attention_core": {"batch": ("dp",), "heads": ("tp", "cp"), "kv_heads": ("tp", "cp")},
 }
-"""Ulysses (Jacobs et al. 2023): inside attention each rank has the whole sequence of some heads. Without it queries are
-partitioned there, and keys and values, whose sequence `kseq` no rule names, gathered."""
+"""Ulysses (Jacobs et al. 2023): inside attention each rank has the whole sequence of some heads. Without it queries
+stay partitioned, and keys and values are gathered, because no rule names their sequence `kseq`."""
 
 HEADS_OVER_NEIGHBOURS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "attention_core": {"batch": ("dp",), "seq": ("cpr",), "heads": ("tp", "cpa"), "kv_heads": ("tp", "cpa")},
 }
-"""Ulysses inside a ring (Fang and Zhao 2024): neighbours exchange sequence for heads, and a ring goes over the rest."""
+"""Ulysses inside a ring (Fang and Zhao 2024): neighbours exchange sequence for heads; a ring connects the others."""
 
 SEQUENCE_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "between": {"batch": ("dp",), "seq": ("cp", "tp")},
@@ -48,13 +48,13 @@ WHOLE_EMBEDDING_GRADIENT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 
 Table = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""By region, which mesh axes partition which logical axis."""
+"""By region, the mesh axes that partition each logical axis."""
 
 
 def rules(options: GraphOptions, experts: bool = False, own: bool = True) -> Table:
-    """The table of a graph's options: the base with the regions that an option changes, and those of experts.
+    """The table of a graph's options: the base, the regions that an option changes, and those of experts.
 
-    own: with those of a user's strategy.
+    own: include the regions of a user's strategy.
     """
     table: dict[str, Mapping[str, tuple[str, ...]]] = dict(TENSOR_PARALLEL)
     if options.cp_kind == "ulysses":
@@ -73,7 +73,7 @@ def rules(options: GraphOptions, experts: bool = False, own: bool = True) -> Tab
 
 
 def _of_gradient(regions: Table, options: GraphOptions) -> Table:
-    """The regions of a user's strategy; the gradient of a table of embeddings follows the rules of what reads it."""
+    """The regions of a user's strategy. The gradient of an embedding table follows the rules of `embedding`."""
     if "embedding" not in regions:
         return regions
     whole = options.framework.embedding_gradient == "whole"
@@ -82,9 +82,9 @@ def _of_gradient(regions: Table, options: GraphOptions) -> Table:
 
 
 def _of_mesh(table: Table, options: GraphOptions) -> Table:
-    """The rules without cp where there is none: a weight that would be cut over it is whole.
+    """The rules without cp if the graph has none: a weight that cp would cut is whole.
 
-    Tokens are said to be over it in all regions of the built-in table too.
+    Tokens keep cp in all regions, as they do in the built-in table.
     """
     if options.cp_kind != "none":
         return table
@@ -98,7 +98,7 @@ def _of_mesh(table: Table, options: GraphOptions) -> Table:
 
 
 def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
-    """The rule with the ranks of cp told as those of two axes."""
+    """The rule with the ranks of cp written as those of two axes."""
     return {
         axis: tuple(part for mesh_axis in over for part in (("cpr", "cpa") if mesh_axis == "cp" else (mesh_axis,)))
         for axis, over in rule.items()
@@ -106,7 +106,7 @@ def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ..
 
 
 def kept(options: GraphOptions) -> Table:
-    """By region, how its weights are kept where that is not as its operators want them."""
+    """By region, the layout of its weights in memory, if it differs from the layout that its operators read."""
     weights = _of_mesh(parse_strategy(options.strategy).weights, options) if options.strategy else {}
     if options.cp_kind == "ulysses-ring":
         weights = {region: _two_axes(rule) for region, rule in weights.items()}
@@ -114,16 +114,16 @@ def kept(options: GraphOptions) -> Table:
 
 
 def _with_shared(rule: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """The rule with the width of shared experts, where a model has some, as that of a feed-forward."""
+    """The rule with the width of shared experts treated as that of a feed-forward, if a model has shared experts."""
     return {**rule, "shared_ffn": rule["ffn"]} if "ffn" in rule else dict(rule)
 
 
 def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tuple[str, ...]]]:
     """Expert parallelism (Lepikhin et al. 2020): the ranks of dp and cp are those of `edp` times those of `ep`.
 
-    Tokens stay where they are between the experts; a token's slot in an expert is where its rank has put it. Among
-    experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or (`expert_tp` off, under
-    sp) its ranks, which have tokens of their own, are among those of `edp` and `ep`.
+    Between the experts tokens stay on their ranks, and a token's rank chooses its slot in an expert. Inside the experts
+    the slots of all ranks of `ep` are together. Tensor parallelism partitions each expert. With `expert_tp` off, under
+    sp, the ranks of tp have tokens of their own and are among those of `edp` and `ep`.
     """
     split = {region: _with_shared(rule) for region, rule in table.items()}
     home = split["between"]
@@ -135,5 +135,5 @@ def _with_experts(table: Table, options: GraphOptions) -> dict[str, dict[str, tu
 
 
 def slot_axes(options: GraphOptions) -> tuple[str, ...]:
-    """The mesh axes whose ranks each have tokens of their own to deal to the slots of experts."""
+    """The mesh axes on which each rank has tokens of its own for the slots of experts."""
     return ("edp", "ep", "tp") if options.sp and options.expert_tp else ("edp", "ep")

@@ -1,4 +1,4 @@
-"""What a plan says about a user's strategy: whether its degrees cut what that partitions into whole parts."""
+"""A user's strategy in a plan: whether the plan's degrees cut each partitioned axis into whole parts."""
 
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -11,11 +11,11 @@ from stagedb.plans.strategies import rules
 from stagedb.plans.strategy_files import parse_strategy
 
 MOST = 64
-"""Up to which degree, or micro-batch, another one is looked for."""
+"""The largest degree or micro-batch that is tried as a way out."""
 
 
 def check_strategy(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError where a strategy cuts an axis into parts that are not whole, or moves heads that ranks copy."""
+    """Raise UsageError if a strategy cuts an axis into parts that are not whole, or moves heads that ranks copy."""
     if not plan.options.strategy:
         return
     _check_heads_moved(plan, sizes)
@@ -33,24 +33,24 @@ def check_strategy(plan: PlanFields, sizes: Mapping[str, int]) -> None:
                 f"the strategy's {where} cut {axis} into {ranks} parts, and {odd} is not divisible by {parts}",
                 [side for word in words for side in nearest(word, getattr(plan, word), MOST, lambda number: True)],
                 lead="take",
-                last="; or leave it out there",
+                last="; or leave the axis out there",
             )
 
 
 def check_routed(options: GraphOptions) -> None:
-    """Raise UsageError where a strategy has tokens between operators elsewhere than experts take them from."""
+    """Raise UsageError if tokens between operators are on other ranks than those from which experts take them."""
     strategy, usual = parse_strategy(options.strategy), rules(options, own=False)["between"]
     rule = strategy.regions.get("between")
     if rule is None or all(rule.get(axis, ()) == usual.get(axis, ()) for axis in ("batch", "seq")):
         return
     raise UsageError(
-        f"the strategy moves tokens between operators, and experts take them from where they usually are: leave "
-        f"regions: between out, or say {{batch: [{', '.join(usual['batch'])}], seq: [{', '.join(usual['seq'])}]}} there"
+        f"the strategy moves tokens between operators, and experts expect them in their usual place: leave "
+        f"regions: between out, or set it to {{batch: [{', '.join(usual['batch'])}], seq: [{', '.join(usual['seq'])}]}}"
     )
 
 
 def _cuts(plan: PlanFields) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Where a strategy partitions which axis over which mesh axes; heads as they usually are left out."""
+    """The tables, axes and mesh axes of a strategy, without heads in their usual place."""
     strategy = parse_strategy(plan.options.strategy)
     for table, by_region in (("regions", strategy.regions), ("weights", strategy.weights)):
         for region, rule in by_region.items():
@@ -60,14 +60,14 @@ def _cuts(plan: PlanFields) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def _lengths(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """How long axes are that are not padded, all ranks together: the ffn axis is that of shared experts, too."""
+    """The lengths of axes without padding, all ranks together. The ffn axis is also that of shared experts."""
     names = {"heads": ("A",), "kv_heads": ("KV",), "head_dim": ("D",), "hidden": ("H",), "ffn": ("F", "FS")}
     model = {axis: tuple(sizes[name] for name in each if sizes.get(name)) for axis, each in names.items()}
     return {"batch": (plan.micro_batch_size * plan.dp,), "seq": (plan.seq_len,), **model}
 
 
 def _check_heads_moved(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError where a strategy would move key/value heads of which ranks hold copies."""
+    """Raise UsageError if a strategy moves key/value heads of which ranks hold copies."""
     strategy, usual = parse_strategy(plan.options.strategy), ("tp",)
     named = [
         table["attention"].get("kv_heads", ()) for table in (strategy.regions, strategy.weights) if "attention" in table
@@ -78,6 +78,6 @@ def _check_heads_moved(plan: PlanFields, sizes: Mapping[str, int]) -> None:
         if prod(getattr(plan, axis) for axis in axes) > sizes["KV"]:
             ranks = " x ".join(f"{axis} {getattr(plan, axis)}" for axis in axes)
             raise UsageError(
-                f"the strategy moves key/value heads, and {ranks} is more than the {sizes['KV']} of them, so that "
+                f"the strategy moves key/value heads, and {ranks} is above their number, {sizes['KV']}, so that "
                 "ranks hold copies: take fewer ranks there, or leave attention out of the strategy"
             )

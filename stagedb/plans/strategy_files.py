@@ -1,13 +1,13 @@
-"""Sharding strategies of users: rules by region, as data, that change the built-in table.
+"""Sharding strategies of users: rules by region, as data, which change the built-in table.
 
     regions:
       ffn: {batch: [dp], seq: [cp, tp]}
     weights:
       ffn: {ffn: [tp]}
 
-`regions` says which mesh axes partition which logical axis of what an operator of the region works on; a region that is
-named has these rules and no others. `weights` says how a region's weights are kept, where that is not as its operators
-want them: the matcher then gathers them before each use, and scatters their gradients.
+`regions` gives the mesh axes that partition each logical axis of an operator's tensors in a region. A region that is
+named has these rules and no others. `weights` gives the layout of a region's weights in memory, if it differs from the
+one that its operators read: the matcher then gathers them before each use, and scatters their gradients.
 """
 
 import json
@@ -36,32 +36,32 @@ AXES: Mapping[str, tuple[str, ...]] = {
 """The logical axes of each region that rules may partition. Attention reads every position of the sequence."""
 
 WHOLE: Mapping[str, Mapping[str, str]] = {
-    "embedding": {"positions": "a rank reads the rows of positions that are its own"},
-    "between": {"hidden": "norms read all of a token's"},
-    "attention": {"head_dim": "attention and rotary positions read all of a head's"},
+    "embedding": {"positions": "a rank reads the rows of its own positions"},
+    "between": {"hidden": "norms read all values of a token"},
+    "attention": {"head_dim": "attention and rotary positions read all values of a head"},
 }
-"""The logical axes that operators of a region need whole, and why. Weights may be kept in parts of them."""
+"""The logical axes that operators of a region need whole, with the reason. Weights in memory may be cut along them."""
 
 PLANNED: Mapping[str, str] = {
-    "router": "whose rules follow from --ep and --sp",
-    "experts": "whose rules follow from --ep and --expert-tp",
-    "attention_core": "whose rules follow from --cp-kind",
-    "ep": "which partitions experts alone (--ep)",
-    "pp": "which parts layers (--layers-per-stage)",
+    "router": "which follows --ep and --sp",
+    "experts": "which follows --ep and --expert-tp",
+    "attention_core": "which follows --cp-kind",
+    "ep": "which only partitions experts (--ep)",
+    "pp": "which splits layers (--layers-per-stage)",
 }
-"""Regions and mesh axes that strategies leave to the plan, and which of its words they follow."""
+"""Regions and mesh axes that the plan decides, with the words that they follow."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Rules that replace those of the regions named, and how weights of regions are kept."""
+    """Rules that replace those of the named regions, and the layouts of regions' weights in memory."""
 
     regions: Rules
     weights: Rules
 
 
 def read_strategy(path: Path) -> str:
-    """The text of a strategy's file (YAML or JSON). UsageError, naming file and key, where it holds none."""
+    """The text of a strategy's file (YAML or JSON). UsageError, which names file and key, if it is no strategy."""
     try:
         content = yaml.safe_load(read_text(path, "strategy", "--strategy"))
     except yaml.YAMLError as error:
@@ -70,7 +70,7 @@ def read_strategy(path: Path) -> str:
 
 
 def canonical_strategy(text: str) -> str:
-    """The one text of a strategy; a path is read. Empty stays empty."""
+    """The canonical text of a strategy. A path is read. An empty text stays empty."""
     if not text:
         return ""
     if not text.lstrip().startswith("{"):
@@ -79,7 +79,7 @@ def canonical_strategy(text: str) -> str:
 
 
 def parse_strategy(text: str) -> Strategy:
-    """The strategy of a text. UsageError where it is none."""
+    """The strategy of a text. UsageError if it is none."""
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -102,15 +102,15 @@ def _text(strategy: Strategy) -> str:
 
 def _strategy(content: Any, where: str) -> Strategy:
     if not isinstance(content, dict) or not content:
-        raise UsageError(f"{where} holds no rules: it takes `regions`, `weights`, or both")
+        raise UsageError(f"{where} has no rules: give `regions`, `weights`, or both")
     _known(content, ("regions", "weights"), where, "key")
     regions, weights = (_table(content.get(name) or {}, f"{where}: {name}") for name in ("regions", "weights"))
     for region, rules in regions.items():
         for axis, why in WHOLE.get(region, {}).items():
             if rules.get(axis):
                 raise UsageError(
-                    f"{where}: regions: {region} partitions {axis}, but {why}: leave it out there (weights may be kept "
-                    f"in parts of it: weights: {{{region}: {{{axis}: [{', '.join(rules[axis])}]}}}})"
+                    f"{where}: regions: {region} partitions {axis}, but {why}: leave it out there (weights in memory "
+                    f"may be cut along it: weights: {{{region}: {{{axis}: [{', '.join(rules[axis])}]}}}})"
                 )
     return Strategy(regions, weights)
 
@@ -133,18 +133,18 @@ def _rules(content: Any, region: str, where: str) -> dict[str, tuple[str, ...]]:
             raise UsageError(f"{where}: {axis} is {_kind(over)}: it takes a list of mesh axes ({', '.join(MESH)})")
         _known(named, MESH, f"{where}: {axis}", "mesh axis")
         if len(set(named)) < len(named):
-            raise UsageError(f"{where}: {axis} names a mesh axis twice")
-        # Of several, the outer one cuts first.
+            raise UsageError(f"{where}: {axis} names the same mesh axis twice")
+        # The first of several mesh axes cuts first: it is the outer one.
         rules[axis] = tuple(sorted(named, key=MESH.index))
     for mesh_axis in MESH:
         taken = [axis for axis, over in rules.items() if mesh_axis in over]
         if len(taken) > 1 and taken != ["heads", "kv_heads"]:  # no tensor has both of these
             raise UsageError(
-                f"{where}: {mesh_axis} cannot partition both {' and '.join(taken)} of one tensor: leave one out"
+                f"{where}: {mesh_axis} cannot partition both {' and '.join(taken)} of one tensor: leave one of them out"
             )
     if region == "attention" and rules.get("heads") != rules.get("kv_heads"):
         raise UsageError(
-            f"{where}: query heads and their key/value heads go together: heads and kv_heads take one rule"
+            f"{where}: query heads and their key/value heads go together: heads and kv_heads need the same rule"
         )
     return rules
 

@@ -1,4 +1,4 @@
-"""Files that a plan's words name: their text, with one error for each way in which there is none."""
+"""Files that a plan's words name: their text, with a clear error if there is none."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from stagedb.errors import UsageError
 
 
 def read_text(path: Path, what: str, option: str) -> str:
-    """The text of a file. UsageError, which says `what` it was to hold and the option, where it cannot be read."""
+    """The text of a file. UsageError, which names `what` it contains and the option, if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

@@ -31,7 +31,7 @@ WORDS: Mapping[str, type] = {name: word.kind for name, word in PLAN_WORDS.items(
 """Every word of a plan with the type of its value: `tuple` is a list of integers, `list` a list of names."""
 
 _NUMBERS = re.compile(r"[-+\d.,\s]+")
-"""What is no file's name, whatever its ending looks like: `1.5,1`."""
+"""A text that is no file's name although its ending looks like one: `1.5,1`."""
 
 _KINDS: Mapping[type, str] = {
     int: "a whole number",
@@ -44,30 +44,30 @@ _KINDS: Mapping[type, str] = {
 
 
 def typed_words(words: Mapping[str, object]) -> dict[str, Any]:
-    """The words with `-` read as `_` and their values' types checked; those without a value (None) are left out."""
+    """The words with `-` read as `_`, after a check of their types. Words without a value (None) are left out."""
     typed: dict[str, Any] = {}
     for given, value in words.items():
         word = str(given).replace("-", "_")
         if word not in WORDS:
             raise UsageError(f"unknown word {given!r} in the plan{_near(word)}")
         if word in typed:
-            raise UsageError(f"the plan says {word!r} twice")
+            raise UsageError(f"the plan has the word {word!r} twice")
         if value is not None:
             typed[word] = _typed(word, WORDS[word], value)
     return typed
 
 
 def read_plan_file(path: Path) -> dict[str, Any]:
-    """The words of a YAML, JSON or TOML file (by its ending), checked; feed them to `Plan.from_mapping`."""
+    """The checked words of a YAML, JSON or TOML file (by its suffix), for `Plan.from_mapping`."""
     text = read_text(path, "plan", "--plan")
     try:
         words = _parse(path.suffix.lower(), text)
     except (ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"the plan {path} cannot be read: {error}") from error
+        raise UsageError(f"cannot read the plan {path}: {error}") from error
     if words is None:
         return {}
     if not isinstance(words, dict):
-        raise UsageError(f"the plan {path} is not a list of `word: value`")
+        raise UsageError(f"the plan {path} is not a mapping of words to values (`word: value`)")
     try:
         return typed_words(words)
     except UsageError as error:
@@ -107,8 +107,8 @@ def _typed(word: str, kind: type, value: object) -> object:
     if kind in (bool, str) and isinstance(value, kind):
         return value
     wrong = next((item for item in value if not _is_int(item)), None) if isinstance(value, list | tuple) else None
-    which = f": {wrong!r} is no whole number" if kind is tuple and wrong is not None else ""
-    raise UsageError(f"{word} is {_KINDS[kind]}, not {value!r}{which} ({option(word)})")
+    which = f": {wrong!r} is not a whole number" if kind is tuple and wrong is not None else ""
+    raise UsageError(f"{word} must be {_KINDS[kind]}, not {value!r}{which} ({option(word)})")
 
 
 def _is_int(value: object) -> bool:

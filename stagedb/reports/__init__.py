@@ -1,6 +1,6 @@
-"""What a step on a system looks like: a trace for Perfetto's viewer, a chart for a terminal, a page for a browser.
+"""Views of a step on a system: a trace for Perfetto's viewer, a chart for a terminal, a page for a browser.
 
-Each is a pure function of a `StepView`, which holds what is known of the step; `check` says where a file of it may go.
+Each is a pure function of a `StepView`, which has all data of the step. `check` decides where a file of it may go.
 """
 
 from stagedb.reports.figures import Hotspot, Shares, hotspots, shares

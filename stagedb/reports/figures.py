@@ -1,4 +1,4 @@
-"""The numbers of a report: what a step achieves, where its time goes, what it sends, what it holds."""
+"""The numbers of a report: what a step achieves, where its time goes, what it sends, and what it holds."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ GB = 10**9
 
 @dataclass(frozen=True)
 class Shares:
-    """Where the step of a rank goes, as shares of the step, mean of all ranks."""
+    """Where the step of a rank goes, as shares of the step. Each is the mean of all ranks."""
 
     busy: float
     exposed: float
@@ -26,7 +26,7 @@ class Shares:
 
 
 def shares(job: StepView) -> Shares:
-    """Where a step goes."""
+    """The shares of a step."""
     whole = job.times.step * len(job.workload.ranks) or 1
     words = ("busy", "exposed", "bubble", "idle")
     spent = (sum(int(getattr(times, word)) * lane.ranks for lane, _, times in _lanes(job)) for word in words)
@@ -34,7 +34,7 @@ def shares(job: StepView) -> Shares:
 
 
 def rate_of(accelerator: Accelerator, dtype: str) -> float:
-    """Peak FLOPs a ns of a format, infinite where the accelerator has none of it."""
+    """Peak FLOPs a ns of a format; infinite if the accelerator has no rate for it."""
     rate = accelerator.peak.get("fp8" if dtype.startswith("fp8") else dtype, math.inf)
     return float(rate) * 1000
 
@@ -46,9 +46,9 @@ def _lanes(job: StepView) -> Iterator[tuple[Lane, ClassColumns, LaneTimes]]:
 @dataclass(frozen=True)
 class Hotspot:
     """Collectives and sends of one place in the model. calls, bytes (operands), wire (bytes that they send into the
-    network): of all ranks in a step.
+    network): sums over all ranks in a step.
 
-    time, exposed: ns of one rank in a step, mean of all ranks.
+    time, exposed: ns of a rank in a step, the mean of all ranks.
     """
 
     axis: str
@@ -62,7 +62,7 @@ class Hotspot:
 
 
 def hotspots(job: StepView) -> list[Hotspot]:
-    """What is communicated, the most exposed first."""
+    """The communication of a step, the most exposed first."""
     found: dict[tuple[str, str, str], list[float]] = {}
     for lane, columns, times in _lanes(job):
         ops, took = columns.ops, job.durations.lanes[lane.number]
@@ -91,8 +91,8 @@ def place_of(name: str, kind: str, axis: str) -> str:
 
 @dataclass(frozen=True)
 class AlikeOps:
-    """Operators that do the same, wherever. intensity: FLOPs a byte; rate: FLOPs a ns that they reach; time: ns of one
-    rank in a step, mean of all ranks; share: of all that computes."""
+    """Operators that do the same, in all layers. intensity: FLOPs a byte; rate: FLOPs a ns that they reach; time: ns of
+    a rank in a step, the mean of all ranks; share: their part of all compute time."""
 
     kind: str
     place: str
@@ -116,7 +116,7 @@ class AlikeOps:
 
 
 def works(job: StepView) -> list[AlikeOps]:
-    """What is computed, the longest first; with `flops` 0 what moves bytes only."""
+    """The compute of a step, the longest first. Work that only moves bytes has `flops` 0."""
     found: dict[tuple[str, str, str, int, int, int], list[float]] = {}
     names: dict[tuple[str, str, str, int, int, int], str] = {}
     for lane, columns, times in _lanes(job):
@@ -143,7 +143,7 @@ def works(job: StepView) -> list[AlikeOps]:
 
 @dataclass(frozen=True)
 class Held:
-    """What one rank of a class holds at its peak, in bytes by category, and when that is."""
+    """The memory of one rank of a class at its peak, in bytes by category, and the moment of the peak."""
 
     rank_class: int
     stages: tuple[int, ...]
@@ -170,7 +170,7 @@ def held(job: StepView) -> list[Held]:
 
 @dataclass(frozen=True)
 class Levels:
-    """Memory over time: from each of `times` [ns] on, the most that is held before the next, in bytes by category."""
+    """Memory over time: from each of `times` [ns] to the next, the peak in bytes by category."""
 
     lane: Lane
     times: Sequence[int]
@@ -178,11 +178,11 @@ class Levels:
 
 
 MOMENTS = 600
-"""Moments that a curve of memory has; where there are more tasks, the fullest of some in a row stands for them."""
+"""Moments of a memory curve. With more tasks, the fullest of several consecutive tasks represents them."""
 
 
 def levels(job: StepView) -> Levels | None:
-    """What a rank of the fullest lane holds over the step: within each task the most. None where nobody asked."""
+    """The memory of a rank of the fullest lane over the step: the peak within each task. None if it is not computed."""
     if not job.memory:
         return None
     fullest = max(job.memory, key=lambda each: sum(each.usage.at(each.peak).values()))
@@ -193,7 +193,7 @@ def levels(job: StepView) -> Levels | None:
     times = [int(starts[task]) for task in order]
     size = -(-len(order) // MOMENTS)
     picks = [
-        (times[at], max(columns[at : at + size], key=sum))  # of several the fullest, from when the first begins
+        (times[at], max(columns[at : at + size], key=sum))  # the fullest of several, from the begin of the first
         for at in range(0, len(order), size)
     ]
     after = fullest.usage.after(len(order) - 1)
@@ -207,6 +207,6 @@ def levels(job: StepView) -> Levels | None:
 
 
 def _fullest(memory: ClassMemory, task: int) -> list[int]:
-    """Bytes by category when a task holds the most."""
+    """Bytes by category at the peak of a task."""
     found = memory.usage.levels(task)
     return [int(value) for value in found[:, int(found.sum(axis=0).argmax())]]

@@ -1,4 +1,4 @@
-"""The sections of a report that are about memory."""
+"""The sections of a report about memory."""
 
 import math
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ CATEGORIES = (
     "communication_buffers",
     "temporaries",
 )
-"""Of memory, in the order in which they stand on each other."""
+"""Categories of memory, from the bottom of a chart to its top."""
 
 
 def room_of(job: StepView) -> float:
-    """Bytes that an accelerator has room for."""
+    """Bytes of an accelerator's memory."""
     return float(job.system.accelerator.capacity) * GB
 
 
 def peaks_section(job: StepView) -> str:
-    """Memory at the peak, by stage; nothing where it is not known."""
+    """Memory at the peak, by stage; empty if it is not computed."""
     peaks = held(job)
     if not peaks:
         return ""
@@ -50,7 +50,7 @@ def peaks_section(job: StepView) -> str:
     items += [("dashed", "capacity")] if limit else []
     fullest = max(peaks, key=lambda peak: peak.total)
     return (
-        "<section><h2>Memory at the peak</h2><p>Of one rank, by category. The fullest is at its peak in "
+        "<section><h2>Memory at the peak</h2><p>One rank's memory, by category. The fullest is at its peak in "
         f"{escape(fullest.when)}.</p>{legend(items)}{bars(rows, whole, limit)}</section>"
     )
 
@@ -68,7 +68,7 @@ def _class(peak: Held) -> str:
 
 
 def curve_section(job: StepView) -> str:
-    """Memory of the fullest stage over the step; nothing where it is not known."""
+    """Memory of the fullest stage over the step; empty if it is not computed."""
     found = levels(job)
     if found is None:
         return ""
@@ -82,8 +82,8 @@ def curve_section(job: StepView) -> str:
         limit = f'<path class="limit" d="M0 {y:.0f}h100000"/>'
     items = [(f"m{CATEGORIES.index(each)}", each.replace("_", " ")) for each in reversed(shown)]
     return (
-        f"<section><h2>Memory over the step</h2><p>Of one rank of {escape(job.label(found.lane))}, the fullest: "
-        "the most that it holds within each task"
+        f"<section><h2>Memory over the step</h2><p>One rank's memory in {escape(job.label(found.lane))}, the fullest: "
+        "the peak within each task"
         f"{', and the capacity of an accelerator' if limit else ''}.</p>"
         f"{legend([*items, *([('dashed', 'capacity')] if limit else [])])}"
         f'<div class="plot">{level_ticks(whole, GB, "GB")}<svg viewBox="0 0 100000 1000" preserveAspectRatio="none" '
@@ -93,7 +93,7 @@ def curve_section(job: StepView) -> str:
 
 
 def _areas(found: Levels, shown: Sequence[str], whole: float, step: int) -> str:
-    """Categories on top of each other, each from the top of the one below to its own."""
+    """Categories on top of each other, each from the top of the one below."""
     across = [round(time / step * 100_000) for time in (*found.times, step)]
     below = [0] * len(found.times)
     text = ""

@@ -1,4 +1,4 @@
-"""Parts of a page: charts as inline SVG and plain HTML, whose text keeps its size however wide they are."""
+"""Parts of a page: charts as inline SVG and plain HTML. Their text keeps its size at any width."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from stagedb.reports.terminal_chart import span
 
 @dataclass(frozen=True)
 class BarPart:
-    """A part of a bar: `style` is its CSS class, `value` how much it is, `title` what a reader is told of it."""
+    """A part of a bar: `style` is its CSS class, `value` its length, `title` its tooltip."""
 
     style: str
     value: float
@@ -19,7 +19,7 @@ class BarPart:
 
 @dataclass(frozen=True)
 class Bar:
-    """A row of bars. note: what stands behind it."""
+    """A row of bars. note: the text after it."""
 
     label: str
     parts: Sequence[BarPart]
@@ -27,7 +27,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar], whole: float, limit: tuple[float, str] | None = None) -> str:
-    """Stacked bars, one below the other; `whole` is what a full one is, `limit` a mark on all of them."""
+    """Stacked bars, one below the other. `whole` is the length of a full one, `limit` a mark on all of them."""
     found = []
     for row in rows:
         parts = "".join(
@@ -44,7 +44,7 @@ def bars(rows: Sequence[Bar], whole: float, limit: tuple[float, str] | None = No
 
 
 def legend(items: Iterable[tuple[str, str]]) -> str:
-    """CSS classes, and what they mean."""
+    """CSS classes and their meaning."""
     return (
         '<div class="legend">'
         + "".join(f'<span><i class="{style}"></i>{escape(text)}</span>' for style, text in items)
@@ -54,7 +54,7 @@ def legend(items: Iterable[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table: numbers stand to the right. key: sort by it first, falling."""
+    """A column of a table. Numbers are aligned right. key: the table is sorted by it first, in falling order."""
 
     name: str
     numeric: bool = False
@@ -62,11 +62,11 @@ class TableColumn:
 
 
 Cell = str | tuple[str, float]
-"""A text, or a text and the number that it is sorted by."""
+"""A text, or a text with the number for sorting."""
 
 
 def table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Cell]], shares: Sequence[float] = ()) -> str:
-    """A table that is sorted by its heads. shares: from 0 to 1, of each row, drawn behind it."""
+    """A table that its heads sort. shares: the share of each row, from 0 to 1, drawn after it."""
     meter = '<th class="meter"></th>' if shares else ""
     heads = ""
     for column in columns:
@@ -91,13 +91,13 @@ def table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Cell]], shares
 
 
 def facts(rows: Mapping[str, str]) -> str:
-    """Names and what they stand for."""
+    """Names and their values."""
     lines = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows.items())
     return f'<table class="facts"><tbody>{lines}</tbody></table>'
 
 
 def time_ticks(step: int, count: int = 9) -> str:
-    """Marks of a time axis, as children of a box over which it runs."""
+    """Marks of a time axis, as children of the box under it."""
     every = _nice(step / count) if step else 1
     marks = [at * every for at in range(int(step / every) + 1) if step - at * every > every / 2]
     spans = "".join(f'<span style="left:{percent(mark, step)}">{escape(_mark(mark))}</span>' for mark in marks)
@@ -105,7 +105,7 @@ def time_ticks(step: int, count: int = 9) -> str:
 
 
 def level_ticks(top: float, unit: float, name: str, count: int = 6) -> str:
-    """Marks of a vertical axis from 0 to `top`, told in `unit`s of a name."""
+    """Marks of a vertical axis from 0 to `top`, in multiples of `unit`, which is called `name`."""
     every = _nice(top / unit / count) if top else 1.0
     marks = [at * every for at in range(int(top / unit / every) + 1)]
     lines = "".join(f'<div class="grid" style="bottom:{percent(mark * unit, top)}"></div>' for mark in marks[1:])
@@ -124,11 +124,11 @@ class Scale:
     high: float
 
     def at(self, value: float) -> float:
-        """Where a value stands, from 0 to 1."""
+        """The position of a value, from 0 to 1."""
         return math.log(value / self.low) / math.log(self.high / self.low)
 
     def ticks(self) -> list[float]:
-        """Powers of ten; of a short axis also twos and fives."""
+        """Powers of ten; a short axis also has twos and fives."""
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         steps = (1, 2, 5) if last - first <= 3 else (1,)
         values = (step * 10.0**power for power in range(first, last + 1) for step in steps)
@@ -136,7 +136,7 @@ class Scale:
 
 
 def _nice(value: float) -> float:
-    """The next of 1, 2, 5, 10, …"""
+    """The next number of 1, 2, 5, 10, …"""
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999)
 

@@ -1,6 +1,6 @@
 """A step as a trace for Perfetto's viewer (https://ui.perfetto.dev): a group of tracks a lane, a track a stream.
 
-The format is protobuf; its messages are small and there are many, so whole columns of them are put together at once.
+The format is protobuf with many small messages, so whole columns of messages are encoded at once.
 Field numbers are those of Perfetto's `trace_packet.proto`, `track_event.proto` and `track_descriptor.proto`.
 """
 
@@ -18,7 +18,7 @@ from stagedb.workload.instance_columns import RECV, SEND, TASK_KINDS, TYPES, Int
 
 GRANULARITIES = ("op", "task")
 MOST = 500_000
-"""Slices of operators in a trace, where nobody says how fine it is to be: what a browser takes in some seconds."""
+"""Slices of operators in a trace without a chosen granularity. A browser loads so many in some seconds."""
 
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 _EXPLICIT, _BYTES = 3, 3
@@ -27,7 +27,7 @@ _FIXED64 = 1
 
 @dataclass(frozen=True)
 class Traced:
-    """A trace: `content` is the file's. slices, flows: how many it has. left_out: what it lacks, in words."""
+    """A trace: `content` is the file's. slices, flows: their numbers. left_out: what it lacks, in words."""
 
     content: bytes
     slices: int
@@ -38,12 +38,12 @@ class Traced:
 def trace(job: StepView, granularity: str | None = None, stages: Sequence[int] | None = None) -> Traced:
     """A step as Perfetto's protobuf, with times in ns from the step's begin.
 
-    granularity: `op`, slices of operators and collectives nested in those of their tasks; `task`, those of the tasks
-    and of what is sent; None: `op` where that makes no more than `MOST`. stages: only these. Raises UsageError for
-    words and stages that there are not.
+    granularity: `op` for slices of operators and collectives nested in those of their tasks; `task` for slices of the
+    tasks and of messages; None: `op` if that makes no more than `MOST`. stages: only these. Raises UsageError for
+    unknown words and stages.
     """
     if granularity not in (None, *GRANULARITIES):
-        raise UsageError(f"a trace's slices are {' or '.join(GRANULARITIES)}, not {granularity!r} (--granularity)")
+        raise UsageError(f"unknown granularity {granularity!r}: --granularity is {' or '.join(GRANULARITIES)}")
     lanes = job.of_stages(stages)
     net = job.times.network
     nodes = sum(int(net.firsts[lane.number + 1] - net.firsts[lane.number]) for lane in lanes)
@@ -63,7 +63,7 @@ def trace(job: StepView, granularity: str | None = None, stages: Sequence[int] |
 
 
 class _Names:
-    """Texts that are written once and then meant by number."""
+    """Texts that are written once. Other messages use their numbers."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -78,7 +78,7 @@ class _Names:
 
 @dataclass(frozen=True)
 class _Events:
-    """Events in the order of their tracks. name: a number, 0 for an end. more: fields of the event besides."""
+    """Events in the order of their tracks. name: a number, 0 for an end. more: further fields of the event."""
 
     kind: Ints
     track: Ints
@@ -99,7 +99,7 @@ class _Writer:
         self.events: list[_Events] = []
         self.slices = 0
         messages = self.net.reason == Reason.MESSAGE
-        # A message is known by the node that receives it.
+        # The node that receives a message identifies it.
         self.flow_of = np.zeros(len(self.net), np.int64)
         self.sent_from: dict[int, int] = {}
         for source, target in zip(self.net.source[messages].tolist(), self.net.target[messages].tolist(), strict=True):
@@ -123,7 +123,7 @@ class _Writer:
         return number
 
     def lane(self, place: int, lane: Lane) -> None:
-        """Write what a lane runs: a track a stream, one for what it receives, one for what it holds."""
+        """Write what a lane runs: a track for each stream, one for receives, one for memory."""
         net = self.net
         ranks = "1 rank" if lane.ranks == 1 else f"{lane.ranks:,} ranks"
         group = self._track(
@@ -145,7 +145,7 @@ class _Writer:
         """Slices of a stream's nodes, which run one after the other, inside slices of their tasks."""
         net, ops = self.net, self.net.columns[lane.number].ops
         event = net.event[nodes]
-        # In the order in which they run: what takes no time stands before what begins then.
+        # In the order in which they run: a slice without duration comes before one that begins at its time.
         order = np.lexsort((nodes, self.times.finish[event], self.times.start[event]))
         nodes, event = nodes[order], event[order]
         start, finish = self.times.start[event], self.times.finish[event]
@@ -154,12 +154,12 @@ class _Writer:
         fresh[1:] = task[1:] != task[:-1]
         firsts = np.flatnonzero(fresh)
         lasts = np.append(firsts[1:], len(nodes)) - 1
-        names, told = self._tasks(lane)
+        names, args_of_tasks = self._tasks(lane)
         shown = np.arange(len(nodes)) if self.fine else np.flatnonzero(net.type[nodes] == SEND)
         op = net.op[nodes[shown]]
         flows = np.where(net.type[nodes[shown]] == SEND, self.flow_of[nodes[shown]], 0)
         begun = join(args.take(op), self._node_args(nodes[shown]), _flow(47, flows))[0]
-        # Where each stands among the begins and ends of the stream.
+        # The place of each among the begins and ends of the stream.
         keys = np.concatenate([4 * firsts, 4 * shown + 1, 4 * shown + 2, 4 * lasts + 3])
         place = np.argsort(keys, kind="stable")
         tasks, parts = len(firsts), len(shown)
@@ -172,7 +172,7 @@ class _Writer:
                 np.concatenate([names[task[firsts]], self.names.of(ops.name)[op], np.zeros(parts + tasks, np.int64)])[
                     place
                 ],
-                stack(told.take(task[firsts]), begun, constant(b"", parts + tasks)).take(place),
+                stack(args_of_tasks.take(task[firsts]), begun, constant(b"", parts + tasks)).take(place),
             )
         )
 
@@ -188,7 +188,7 @@ class _Writer:
         self.events.append(_Events(np.full(count, INSTANT), np.full(count, track), time, names, more))
 
     def _memory(self, lane: Lane, group: int) -> None:
-        """What the lane's ranks hold: from the begin of each task the most within it, and what is left at the end."""
+        """The memory of the lane's ranks: the peak within each task from its begin, and the memory at the end."""
         found = next((each for each in self.job.memory if each.rank_class.number == lane.rank_class), None)
         if found is None:
             return
@@ -210,14 +210,14 @@ class _Writer:
         )
 
     def path(self) -> None:
-        """Write the critical path: a slice for what of it lies in one task in a row."""
+        """Write the critical path: a slice for each of its stretches inside one task."""
         legs = self.job.times.path.legs()
         count = len(legs.lane)
-        said = [
+        texts = [
             f"{self.job.label(self.job.lanes[lane])}: {self._task_name(self.job.lanes[lane], task)}"
             for lane, task in zip(legs.lane.tolist(), legs.task.tolist(), strict=True)
         ]
-        names = np.stack([self.names.of(said), np.zeros(count, np.int64)], axis=1).reshape(-1)
+        names = np.stack([self.names.of(texts), np.zeros(count, np.int64)], axis=1).reshape(-1)
         self.slices += count
         self.events.append(
             _Events(
@@ -230,7 +230,7 @@ class _Writer:
         )
 
     def _tasks(self, lane: Lane) -> tuple[Ints, ByteRows]:
-        """Of each task of a lane its name's number, and its arguments."""
+        """For each task of a lane the number of its name, and its arguments."""
         tasks, times = self.net.columns[lane.number].tasks, self.job.times.lanes[lane.number].tasks
         names = [self._task_name(lane, task) for task in range(len(tasks))]
         columns = [
@@ -250,18 +250,18 @@ class _Writer:
         return f"{kind} of micro-batch {int(tasks.microbatch[task])}{chunk}"
 
     def _op_args(self, lane: Lane) -> ByteRows:
-        """Of each op of a lane's class what is the same whenever it runs."""
+        """The arguments of each op of a lane's class that are the same in all its runs."""
         ops, took = self.net.columns[lane.number].ops, self.job.durations.lanes[lane.number]
         computes = ops.type == TYPES.index("compute")
         category = [TYPES[kind] for kind in ops.type.tolist()]
         columns = [
             bytes_fields(22, texts(category)),
-            self._said("kind", ops.kind),
-            self._said("phase", ops.phase),
-            self._said("axis", ops.axis),
-            self._said("dtype", ops.dtype),
-            self._said("rule", took.rule),
-            self._said("dimension", [each or "" for each in took.dimension]),
+            self._text_arg("kind", ops.kind),
+            self._text_arg("phase", ops.phase),
+            self._text_arg("axis", ops.axis),
+            self._text_arg("dtype", ops.dtype),
+            self._text_arg("rule", took.rule),
+            self._text_arg("dimension", [each or "" for each in took.dimension]),
             self._arg("flops", ops.flops).where(ops.flops > 0),
             self._arg("bytes", np.where(computes, ops.bytes, ops.size)),
         ]
@@ -276,12 +276,12 @@ class _Writer:
         return join(flag, slack, exposed)[0]
 
     def _arg(self, key: str, values: Ints) -> ByteRows:
-        """An argument that is a whole number, one a row."""
+        """An argument that is a whole number, one for each row."""
         name = constant(_number(1, self.keys[key]), len(values))
         return bytes_fields(4, join(name, number_fields(3, values))[0])
 
-    def _said(self, key: str, values: Sequence[str]) -> ByteRows:
-        """An argument that is a text, one a row, and none where that is empty."""
+    def _text_arg(self, key: str, values: Sequence[str]) -> ByteRows:
+        """An argument that is a text, one for each row. An empty text has no argument."""
         name = constant(_number(1, self.keys[key]), len(values))
         found = bytes_fields(4, join(name, number_fields(17, self.values.of(values)))[0])
         return found.where(np.array([bool(value) for value in values], bool))
@@ -324,7 +324,7 @@ def stack(*parts: ByteRows) -> ByteRows:
 
 
 def _flow(field: int, numbers: Ints) -> ByteRows:
-    """A flow's number as a field of eight bytes, none where it is 0."""
+    """The number of a flow as a field of eight bytes; no field for 0."""
     value = numbers.astype("<i8").view(np.uint8).reshape(len(numbers), 8)
     head = np.tile(np.frombuffer(tag(field, _FIXED64), np.uint8), (len(numbers), 1))
     rows = np.concatenate([head, value], axis=1)

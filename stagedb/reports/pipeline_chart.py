@@ -1,4 +1,4 @@
-"""The Gantt chart of a page: a row a lane, with the critical path on it."""
+"""The Gantt chart of a page: a row for each lane, with the critical path on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ STYLES = ("forward", "backward", "weight", "recompute", "step", "communication",
 
 MOST_LANES = 64
 MOST_SPANS = 24_000
-"""Spans of a chart. Of more, recomputing is part of the backward; what is still more is drawn in columns of time."""
+"""Spans of a chart. If there are more, recomputing is drawn as backward, or the chart as columns of time."""
 
 MOST_LEGS = 10_000
-"""Legs of a critical path that are all drawn."""
+"""Legs of a critical path up to which all are drawn."""
 
 MOST_NUMBERS = 700
 WIDE = 1.7
-"""Of a span that has its micro-batch's number in it: at least so many percent of the step."""
+"""The least width of a span with its micro-batch's number, in percent of the step."""
 
 _ACROSS = 100_000
 _ROW, _TOP, _HEIGHT, _PATH = 20, 2, 15, 17
 _SEEN = 0.5
-"""Of a row's height, what is seen."""
+"""The visible part of a row's height."""
 
 
 @dataclass(frozen=True)
 class Gantt:
-    """`html` is the chart; `data` what a pointer is told over it; `left_out` what is not shown, in words."""
+    """`html` is the chart, `data` the content of its tooltips, `left_out` what is not shown, in words."""
 
     html: str
     data: list[dict[str, Any]]
@@ -43,7 +43,7 @@ class Gantt:
 
 
 def lanes_shown(job: StepView) -> tuple[Lane, ...]:
-    """The lanes that a page has: all, or of many the critical path's first and then one a stage."""
+    """The lanes of a page: all, or if there are many, first those of the critical path, then one for each stage."""
     lanes = job.of_stages(None)
     if len(lanes) <= MOST_LANES:
         return lanes
@@ -65,7 +65,7 @@ def gantt(job: StepView, lanes: Sequence[Lane]) -> Gantt:
         if any(phase == "recompute" for each in job.times.network.columns for phase in each.ops.phase):
             left_out.append("recomputing is part of the backward here")
     if sum(map(len, found)) > MOST_SPANS:
-        # Fewer pieces than spans, however many lanes there are.
+        # Columns make fewer pieces than spans for any number of lanes.
         columns = max(MOST_SPANS // len(lanes) // 2, 1)
         found = [in_columns(each, job.times.step, columns) for each in found]
         left_out.append(f"every {span(job.times.step / columns)} show what takes most of them")
@@ -82,14 +82,14 @@ def gantt(job: StepView, lanes: Sequence[Lane]) -> Gantt:
         f'<div class="scroll"><div class="canvas">{chart}<div class="bars">{numbers}</div>'
         f"{time_ticks(job.times.step, 12)}</div></div></div>"
     )
-    data = [_told(job, lane, each) for lane, each in zip(lanes, found, strict=True)]
+    data = [_tooltip(job, lane, each) for lane, each in zip(lanes, found, strict=True)]
     return Gantt(html, data, tuple(left_out))
 
 
 def _paths(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
-    """All spans of one kind as one path; every other micro-batch in a lighter colour, so that neighbours differ.
+    """All spans of one kind as one path. Every other micro-batch has a lighter colour, so that neighbours differ.
 
-    A span is filled as high as the share of it that computes, and pale above.
+    A span is filled up to its share of compute, and pale above.
     """
     step = job.times.step or 1
     drawn: dict[str, list[str]] = {}
@@ -117,7 +117,7 @@ def _critical(job: StepView, lanes: Sequence[Lane]) -> str:
     place = {lane.number: at for at, lane in enumerate(lanes)}
     legs, step = job.times.path.legs(), job.times.step or 1
     points: list[str] = []
-    # Of very many legs those that can be seen.
+    # Only visible legs, if there are very many.
     least = step / 2000 if len(legs.lane) > MOST_LEGS else 0
     for lane, begin, end in zip(legs.lane.tolist(), legs.start.tolist(), legs.finish.tolist(), strict=True):
         if lane in place and end - begin > least:
@@ -127,7 +127,7 @@ def _critical(job: StepView, lanes: Sequence[Lane]) -> str:
 
 
 def _numbers(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
-    """The micro-batches' numbers, in spans that are wide enough; none where few are."""
+    """The micro-batches' numbers, in spans that are wide enough; none if few spans are."""
     step = job.times.step or 1
     texts, narrow = [], 0
     for place, (lane, each) in enumerate(zip(lanes, found, strict=True)):
@@ -147,7 +147,7 @@ def _numbers(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans]) -> st
     return "".join(texts) if len(texts) <= MOST_NUMBERS and narrow < len(texts) else ""
 
 
-def _told(job: StepView, lane: Lane, each: Spans) -> dict[str, Any]:
+def _tooltip(job: StepView, lane: Lane, each: Spans) -> dict[str, Any]:
     tasks = job.times.network.columns[lane.number].tasks
     rows: list[list[int]] = []
     shares = np.round(100 * each.busy / (each.finish - each.start)).astype(np.int64)

@@ -1,6 +1,6 @@
-"""A report: one HTML file that says what a step on a system does, with nothing to be fetched.
+"""A report: one HTML file that shows what a step on a system does. It fetches nothing.
 
-All text is escaped, and data are JSON in which nothing ends a script: names come from a store that others write to.
+All text is escaped, and data are JSON that cannot end a script, because names come from a store that others write to.
 """
 
 import json
@@ -23,7 +23,7 @@ from stagedb.timing import Lane
 from stagedb.timing.figures_of_merit import Merit
 
 EXACT = 6
-"""Digits of the step, by which two reports are told apart."""
+"""Digits of the step. They distinguish two reports."""
 
 HOTSPOTS = 40
 """Rows of the table of communication."""
@@ -60,7 +60,7 @@ def render(job: StepView) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON that may stand in a script of a page: nothing in it can end the script."""
+    """JSON for a script of a page. Nothing in it can end the script."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -83,8 +83,8 @@ def _head(job: StepView, found: Merit, title: str) -> str:
         "recipe": plan["recipe"],
         "dtype": plan["dtype"],
     }
-    said = {**degrees, **({"sp": "on"} if plan.get("sp") else {}), **{k: v for k, v in words.items() if v is not None}}
-    chips = "".join(f"<li>{escape(name)} <b>{escape(str(value))}</b></li>" for name, value in said.items())
+    shown = {**degrees, **({"sp": "on"} if plan.get("sp") else {}), **{k: v for k, v in words.items() if v is not None}}
+    chips = "".join(f"<li>{escape(name)} <b>{escape(str(value))}</b></li>" for name, value in shown.items())
     ranks = f"{found.world:,} × {job.system.accelerator.name}" if found.world > 1 else job.system.accelerator.name
     return (
         f"<header><h1>{escape(title)}</h1><p>One training step of {escape(job.workload.model)} on {escape(ranks)}</p>"
@@ -97,7 +97,7 @@ def _tiles(job: StepView, found: Merit) -> str:
     spent, again = shares(job), found.hardware_flops > found.model_flops and found.hfu is not None
     number, unit = span(found.step, EXACT).split(" ")
     rate = found.model_flops / found.world / found.step * 1e-3 if found.step else math.inf
-    more = f", {found.hfu:.1%} with what is computed again" if again else ""
+    more = f", {found.hfu:.1%} with recomputing" if again else ""
     tiles = [
         ("Step time", number, unit, f"{found.tokens:,} tokens"),
         ("MFU", "–" if found.mfu is None else f"{100 * found.mfu:.1f}", "%", f"{rate:,.0f} TFLOP/s each{more}"),
@@ -133,7 +133,7 @@ def _tile(name: str, value: str, unit: str, note: str, bad: bool = False) -> str
 
 
 def _summary(job: StepView) -> str:
-    """What a reader should know first, in a sentence or two."""
+    """The most important facts, in a sentence or two."""
     spent = shares(job)
     parts = {"computing": spent.busy, "exposed communication": spent.exposed, "pipeline bubble": spent.bubble}
     parts["other waiting"] = spent.idle
@@ -162,9 +162,9 @@ def _pipeline(job: StepView, chart: Gantt) -> str:
     note = "".join(f'<p class="small">{escape(each[0].upper() + each[1:])}.</p>' for each in chart.left_out)
     zoom = '<label class="zoom">Zoom <input id="zoom" type="range" min="0" max="6" step="0.25" value="0"></label>'
     return (
-        "<section><h2>The pipeline</h2><p>When every stage does what. A block is filled as high as the share of it "
-        "that computes; what is pale above communicates or waits. Neighbouring micro-batches differ in shade. The line "
-        "is the critical path: what would have to be shorter for the step to be shorter.</p>"
+        "<section><h2>The pipeline</h2><p>What every stage does over time. A block is filled up to its share of "
+        "compute; the pale part above communicates or waits. Neighbouring micro-batches differ in shade. The line is "
+        "the critical path: the step gets shorter only if something on this path does.</p>"
         f"{legend(items).removesuffix('</div>')}{zoom}</div>{chart.html}{note}</section>"
     )
 
@@ -182,7 +182,7 @@ def _stages(job: StepView, lanes: Sequence[Lane]) -> str:
         ]
         rows.append(Bar(job.label(lane), parts, f"{times.busy / step:.0%} busy"))
     return (
-        "<section><h2>Where the time goes</h2><p>By stage, as shares of the step. Communication counts where the stage "
+        "<section><h2>Where the time goes</h2><p>By stage, as shares of the step. Communication counts if the stage "
         f"computes nothing meanwhile.</p>{legend(words)}{bars(rows, step)}</section>"
     )
 
@@ -196,7 +196,7 @@ def _communication(job: StepView) -> str:
     columns = [
         TableColumn("axis"),
         TableColumn("kind"),
-        # What it is sorted by stands where a phone shows it.
+        # The sorted column comes first, because a phone shows only the first ones.
         TableColumn("exposed", True, first=True),
         TableColumn("of the step", True),
         TableColumn("place in the model"),
@@ -226,8 +226,8 @@ def _communication(job: StepView) -> str:
         else ""
     )
     return (
-        '<section class="long"><h2>Communication</h2><p>Of all layers together. Calls, bytes (operands) and what these '
-        "send into the network are of all ranks; times are of one rank, mean of all. Exposed is what no computing "
+        '<section class="long"><h2>Communication</h2><p>All layers together. Calls, bytes (operands) and the bytes '
+        "sent into the network are sums over all ranks; times are means over all ranks. Exposed is what no computing "
         "hides.</p>"
         f"{table(columns, cells, [row.exposed / most for row in shown])}{more}</section>"
     )

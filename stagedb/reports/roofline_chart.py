@@ -1,4 +1,4 @@
-"""The roofline of a report: how fast operators are, below what the accelerator could."""
+"""The roofline of a report: the speed of operators, below the limits of the accelerator."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
 
 NUMBERED = 8
-"""Operators of the roofline that are named beside it."""
+"""Operators with a name next to the roofline."""
 
 
 def roofline(job: StepView) -> str:
@@ -23,11 +23,11 @@ def roofline(job: StepView) -> str:
         time = sum(row.time for row in moved)
         sent = sum(row.bytes / max(row.ns, 1) * row.time for row in moved) / (time or 1)
         moves = (
-            f'<p class="small">What has no FLOPs to count (norms, element-wise work, the optimizer) is '
+            f'<p class="small">Work without FLOPs (norms, element-wise work, the optimizer) is '
             f"{sum(row.share for row in moved):.1%} of computing, and moves {sent:,.0f} GB/s.</p>"
         )
     if not points:
-        return f"<section><h2>Roofline</h2><p>Nothing has FLOPs.</p>{moves}</section>"
+        return f"<section><h2>Roofline</h2><p>No operator has FLOPs.</p>{moves}</section>"
     accelerator = job.system.accelerator
     dtypes = sorted({row.dtype for row in points}, key=lambda dtype: rate_of(accelerator, dtype))
     roofs = {dtype: rate_of(accelerator, dtype) / 1000 for dtype in dtypes}
@@ -62,8 +62,8 @@ def roofline(job: StepView) -> str:
     rules = sorted({_bound(row) for row in points})
     items = [(rule, {"compute": "bound by computing", "memory": "bound by memory"}.get(rule, rule)) for rule in rules]
     return (
-        "<section><h2>Roofline</h2><p>Operators by how much they compute a byte, and how fast they do, below what the "
-        "accelerator could. The larger the dot, the more of the computing time it takes.</p>"
+        "<section><h2>Roofline</h2><p>Operators by their FLOPs a byte and their speed, below the limits of the "
+        "accelerator. The larger the dot, the more of the computing time it takes.</p>"
         f'{legend(items)}<div class="plot tall">{_axes(x, y)}'
         f'<svg viewBox="0 0 100000 1000" preserveAspectRatio="none" role="img" aria-label="Roofline">'
         f"{_roofs(x, y, roofs.values(), band)}</svg>{_notes(x, y, roofs, band)}{_dots(x, y, points)}</div>"

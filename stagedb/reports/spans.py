@@ -1,4 +1,4 @@
-"""What a lane does over time, in as few pieces as a chart can show: what computes in a row for one task is one."""
+"""What a lane does over time, in as few pieces as a chart can show: consecutive compute of one task is one piece."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,27 +18,27 @@ class Doing(IntEnum):
     FORWARD = 0
     BACKWARD = 1
     WEIGHT = 2
-    """The gradients of weights, where a schedule runs them on their own."""
+    """Gradients of weights, if a schedule runs them separately."""
     RECOMPUTE = 3
     STEP = 4
     COMMUNICATION = 5
-    """Communicating for long, or between tasks, with nothing else to do."""
+    """Communication that is long or between tasks, while nothing is computed."""
     IDLE = 6
 
 
 LONG = 200
-"""A time between two kernels of a task that is longer than this part of the step is on its own."""
+"""A gap between two kernels of a task is a span of its own if it is longer than this part of the step."""
 
 WORDS = ("forward", "backward", "weight gradients", "recompute", "optimizer step", "communication", "waiting")
-"""What a reader is told, by `Doing`."""
+"""Words for a reader, by `Doing`."""
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Disjoint spans of a lane in ascending order. start, finish in ns; doing: of each a `Doing`.
+    """Disjoint spans of a lane in ascending order. start, finish in ns; doing: a `Doing` for each.
 
-    task: of each the index of its task, -1 for communication. busy: how many ns of it compute. Short times between the
-    kernels of a task, in which it communicates or waits, are in its spans (`LONG`). What lies in no span waits.
+    task: the index of the task of each, -1 for communication. busy: the ns of each that compute. Short gaps between the
+    kernels of a task, in which it communicates or waits, belong to its spans (`LONG`). Time in no span is waiting.
     """
 
     start: Ints
@@ -52,14 +52,14 @@ class Spans:
 
 
 def doing_of(job: StepView, lane: Lane) -> Ints:
-    """Of each op of a lane's class, as a task runs it for which it was made, a `Doing`."""
+    """A `Doing` for each op of a lane's class, in the kind of task that the op is for."""
     ops = job.times.network.columns[lane.number].ops
     of_phase = {"forward": Doing.FORWARD, "recompute": Doing.RECOMPUTE, "optimizer": Doing.STEP}
     return np.array([of_phase.get(phase, Doing.BACKWARD) for phase in ops.phase], np.int64)
 
 
 def spans(job: StepView, lane: Lane, whole_tasks: bool = False) -> Spans:
-    """The spans of a lane. whole_tasks: recomputing is not told apart from the backward that it is for."""
+    """The spans of a lane. whole_tasks: recomputing belongs to the span of its backward."""
     net, times = job.times.network, job.times.timeline
     columns = net.columns[lane.number]
     at = np.arange(int(net.firsts[lane.number]), int(net.firsts[lane.number + 1]))
@@ -83,14 +83,14 @@ def spans(job: StepView, lane: Lane, whole_tasks: bool = False) -> Spans:
     near = (task[firsts[1:]] == task[firsts[:-1]]) & ((begin[1:] - end[:-1]) * LONG <= job.times.step)
     end[:-1] = np.where(near, begin[1:], end[:-1])
     talks = net.stream[at] > COMPUTE_STREAM
-    said_start, said_finish = _without(Cover.of(start[talks], finish[talks]), begin, end, job.times.step)
-    order = np.argsort(np.concatenate([begin, said_start]), kind="stable")
-    more = len(said_start)
+    gap_start, gap_finish = _without(Cover.of(start[talks], finish[talks]), begin, end, job.times.step)
+    order = np.argsort(np.concatenate([begin, gap_start]), kind="stable")
+    more = len(gap_start)
     computing = Cover.of(times.start[net.event[works]], times.finish[net.event[works]])
     busy = computing.before(end) - computing.before(begin)
     return Spans(
-        np.concatenate([begin, said_start])[order],
-        np.concatenate([end, said_finish])[order],
+        np.concatenate([begin, gap_start])[order],
+        np.concatenate([end, gap_finish])[order],
         np.concatenate([doing[firsts], np.full(more, int(Doing.COMMUNICATION))])[order].astype(np.int64),
         np.concatenate([task[firsts], np.full(more, -1)])[order].astype(np.int64),
         np.concatenate([busy, np.zeros(more, np.int64)])[order],
@@ -98,7 +98,7 @@ def spans(job: StepView, lane: Lane, whole_tasks: bool = False) -> Spans:
 
 
 def _without(cover: Cover, start: Ints, finish: Ints, end: int) -> tuple[Ints, Ints]:
-    """What of a cover lies in none of some disjoint spans."""
+    """The parts of a cover that are outside some disjoint spans."""
     free_start, free_finish = Cover.of(start, finish).gaps(end)
     cuts = np.unique(np.concatenate([free_start, free_finish, cover.start, cover.finish]))
     begin, stop = cuts[:-1], cuts[1:]
@@ -115,7 +115,7 @@ def _within(time: Ints, start: Ints, finish: Ints) -> "np.ndarray[tuple[int], np
 
 
 def shares(found: Spans, step: int, columns: int) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """Of each of so many columns of time (rows) how many ns the lane does what (columns, by `Doing`)."""
+    """ns that a lane spends in each `Doing` (columns), for each of so many equal columns of time (rows)."""
     edges = np.linspace(0, step, columns + 1)
     total = np.zeros((columns, len(Doing)))
     for doing in Doing:
@@ -126,7 +126,7 @@ def shares(found: Spans, step: int, columns: int) -> "np.ndarray[tuple[int, int]
 
 
 def in_columns(found: Spans, step: int, columns: int) -> Spans:
-    """Spans of no task, which say of each of so many columns of time what takes most of it; all count as busy."""
+    """Spans without tasks, one for each of so many columns of time: its longest kind of work. All count as busy."""
     most = shares(found, step, columns).argmax(axis=1)
     edges = np.round(np.linspace(0, step, columns + 1)).astype(np.int64)
     fresh = np.ones(columns, bool)
@@ -140,7 +140,7 @@ def in_columns(found: Spans, step: int, columns: int) -> Spans:
 
 
 def covered(start: Ints, finish: Ints, times: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> "Floats":
-    """How many ns of disjoint ascending spans lie before each of these times."""
+    """The ns of disjoint ascending spans before each of these times."""
     if not len(start):
         return np.zeros(len(times))
     whole = np.concatenate([[0], np.cumsum(finish - start)])

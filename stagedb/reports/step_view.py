@@ -1,4 +1,4 @@
-"""A step of an instance on a system, with all that its views tell of it."""
+"""A step of an instance on a system, with all data of its views."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from stagedb.workload.instance_columns import Workload
 
 @dataclass(frozen=True)
 class StepView:
-    """times: when everything runs; durations: how long all takes, and what says so; system: on what; merit: how good.
+    """times: when everything runs; durations: how long it takes, and by which rule; system; merit: figures of merit.
 
-    memory: what each rank class holds, where that was asked for. scalings: what takes longer or shorter than it would.
-    blocking: axes whose communication a rank waits for.
+    memory: the memory of each rank class, if it was computed. scalings: factors on durations. blocking: axes whose
+    communication a rank waits for.
     """
 
     times: StepTimes
@@ -30,23 +30,23 @@ class StepView:
 
     @property
     def workload(self) -> Workload:
-        """What is run."""
+        """The work that runs."""
         return self.times.network.workload
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """Ranks that keep the same time, by pipeline stage."""
+        """Ranks with the same times, by pipeline stage."""
         return self.times.network.lanes
 
     def label(self, lane: Lane) -> str:
-        """A lane in words: its stage, and its class and first rank where the stage has several lanes."""
+        """A lane in words: its stage, and its class and first rank if the stage has several lanes."""
         several = sum(each.stage == lane.stage for each in self.lanes) > 1
         alike = sum((each.stage, each.rank_class) == (lane.stage, lane.rank_class) for each in self.lanes) > 1
         more = f", class {lane.rank_class}" if several else ""
         return f"stage {lane.stage}{more}{f', rank {lane.rank}' if alike else ''}"
 
     def of_stages(self, stages: Sequence[int] | None) -> tuple[Lane, ...]:
-        """The lanes of these stages (None: of all), by stage. Raises UsageError for a stage that there is not."""
+        """The lanes of these stages (None: all), by stage. Raises UsageError for a stage that does not exist."""
         lanes = sorted(self.lanes, key=lambda lane: (lane.stage, lane.number))
         if stages is None:
             return tuple(lanes)

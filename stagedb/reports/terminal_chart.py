@@ -1,4 +1,4 @@
-"""A step's Gantt chart for a terminal: a row a lane, columns of time."""
+"""A step's Gantt chart for a terminal: a row for each lane, columns of time."""
 
 import textwrap
 from collections.abc import Sequence
@@ -11,44 +11,44 @@ from stagedb.reports.step_view import StepView
 from stagedb.workload.instance_columns import Ints
 
 LETTERS = "fbwrsc."
-"""By `Doing`; in capitals on the critical path, `*` where the lane that it is in waits."""
+"""By `Doing`; capitals on the critical path, `*` if the lane of the critical path waits."""
 
 COLORS = ("34", "33", "36", "35", "32", "31", "90")
 """Terminal colours, by `Doing`."""
 
 NARROWEST = 24
-"""Columns that a chart needs beside its labels and shares."""
+"""Columns that a chart needs in addition to its labels and shares."""
 
 
 def draw(job: StepView, width: int, stages: Sequence[int] | None = None, color: bool = False) -> str:
     """The chart as lines of at most `width` columns. stages: rows for these only; color: with terminal colours.
 
-    A cell shows what its lane does for most of its time. In each column one lane, the one in which the critical path
-    spends most of it, is in capitals; where that is none of the lanes that are shown, nothing is.
-    Raises UsageError for a width that nothing fits into, and for a stage that there is not.
+    A cell shows what its lane does for most of its time. In each column, the lane in which the critical path spends
+    most of it has capitals, if that lane is shown. Raises UsageError for a width that is too small, and for a stage
+    that does not exist.
     """
     lanes = job.of_stages(stages)
     labels = [job.label(lane) for lane in lanes]
-    beside = max(map(len, labels)) + len(" | 100% busy")
-    columns = width - beside
+    margin = max(map(len, labels)) + len(" | 100% busy")
+    columns = width - margin
     if columns < NARROWEST:
         raise UsageError(
-            f"a chart of {width} columns leaves {max(columns, 0)} for time: it takes {NARROWEST + beside} (--width)"
+            f"a chart of {width} columns leaves {max(columns, 0)} for time: it needs {NARROWEST + margin} (--width)"
         )
     marked = _marked(job, columns)
-    lines = [_head(job, columns, beside)]
+    lines = [_head(job, columns, margin)]
     found = [spans(job, lane) for lane in lanes]
     for lane, label, each in zip(lanes, labels, found, strict=True):
         cells = shares(each, job.times.step, columns).argmax(axis=1)
         busy = round(100 * job.times.lanes[lane.number].busy / job.times.step) if job.times.step else 0
         row = _row(cells.tolist(), (marked == lane.number).tolist(), color)
-        lines.append(f"{label:<{beside - 12}} {row} {busy:3}% busy".rstrip())
+        lines.append(f"{label:<{margin - 12}} {row} {busy:3}% busy".rstrip())
     lines += _legend(width)
     lengths = np.concatenate([(each.finish - each.start)[each.task >= 0] for each in found])
     usual = float(np.median(lengths)) if len(lengths) else 0.0
     if usual * columns < job.times.step:
         lines += textwrap.wrap(
-            f"A column is longer than most tasks ({span(usual)}): what takes less of it does not show. A larger "
+            f"A column is longer than most tasks ({span(usual)}): shorter work in it does not show. A larger "
             "--width shows more.",
             width,
         )
@@ -56,7 +56,7 @@ def draw(job: StepView, width: int, stages: Sequence[int] | None = None, color: 
 
 
 def _marked(job: StepView, columns: int) -> Ints:
-    """Of each column of time the lane in which the critical path spends most of it."""
+    """For each column of time, the lane in which the critical path spends most of it."""
     legs = job.times.path.legs()
     edges = np.linspace(0, job.times.step, columns + 1)
     spent = np.zeros((len(job.lanes), columns))
@@ -81,13 +81,13 @@ def _row(cells: Sequence[int], marked: Sequence[bool], color: bool) -> str:
     return f"{text}\033[0m" if color else text
 
 
-def _head(job: StepView, columns: int, beside: int) -> str:
+def _head(job: StepView, columns: int, margin: int) -> str:
     left, right = "0", span(job.times.step)
     each = f"a column {span(job.times.step / columns)}"
     line = f"{left}{each:^{max(columns - len(left) - len(right), len(each) + 2)}}{right}"
     if len(line) > columns:
         line = f"{left}{right:>{columns - 1}}"
-    return f"{'':<{beside - 12}} {line}"
+    return f"{'':<{margin - 12}} {line}"
 
 
 def _legend(width: int) -> list[str]:
@@ -102,7 +102,7 @@ def _legend(width: int) -> list[str]:
 
 
 def span(ns: float, digits: int = 3) -> str:
-    """A duration as people say it, in so many digits."""
+    """A duration in a readable unit, with so many digits."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if ns >= size:
             return f"{_digits(ns / size, digits)} {unit}"

@@ -1,4 +1,4 @@
-"""Where a view may be written: a place where it replaces nothing that is not its like."""
+"""Where a view may be written: a file replaces only a file of its own kind."""
 
 import os
 from pathlib import Path
@@ -7,15 +7,15 @@ from stagedb.errors import UsageError
 from stagedb.traces.output_places import TakenError
 
 SIGN = "stagedb"
-"""What the beginning of every view has, so that it is known again."""
+"""Text at the beginning of every view, by which it is recognised."""
 
 _HEAD = 512
 
 
 def check(path: Path, head: bytes, force: bool) -> None:
-    """Raise TakenError where a file cannot get this name: with `force` one of stagedb is replaced, and no other.
+    """Raise TakenError if a file cannot have this name. `force` allows it to replace a file of stagedb.
 
-    head: bytes that a file of the same kind begins with.
+    head: the first bytes of a file of the same kind.
     """
     if not os.path.lexists(path):
         if not path.parent.is_dir():

@@ -29,7 +29,7 @@ SCHEDULES: Mapping[str, Schedule] = {
 """Schedules by the name that a plan uses."""
 
 DEFAULT = ONE_F_ONE_B
-"""The schedule of a plan that names none."""
+"""The schedule of a plan that does not name one."""
 
 __all__ = [
     "DEFAULT",
@@ -57,10 +57,10 @@ __all__ = [
 
 
 def stage_orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tuple[tuple[Task, ...], ...]:
-    """The order of every stage under a schedule of this name."""
+    """The order of every stage under the schedule with this name."""
     return SCHEDULES[schedule].orders(stages, microbatches, chunks)
 
 
 def placement_of(schedule: str) -> ChunkPlacement:
-    """Where a schedule of this name has its chunks. Explicit orders have them in loops."""
+    """Where the schedule with this name has its chunks. Explicit orders have them in loops."""
     return SCHEDULES[schedule].placement if schedule in SCHEDULES else LOOP

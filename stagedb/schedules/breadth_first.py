@@ -5,7 +5,7 @@ from stagedb.schedules.task import Task, TaskKind
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """All micro-batches through one chunk after the other, forward and then backward, as GPipe does with one chunk."""
+    """All micro-batches run through one chunk, then the next: forward, then backward. GPipe is this with one chunk."""
     del stage, stages  # every stage does the same
     batches = range(microbatches)
     forwards = [Task(TaskKind.FORWARD, index, chunk) for chunk in range(chunks) for index in batches]

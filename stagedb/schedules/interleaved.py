@@ -5,7 +5,7 @@ from stagedb.schedules.task import Task, TaskKind
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """Groups of `stages` micro-batches pass through one chunk after the other; needs micro-batches in whole groups."""
+    """Groups of `stages` micro-batches run through one chunk, then the next. Micro-batches come in whole groups."""
     total = microbatches * chunks
     warm_up = min(_warm_up_forwards(stage, stages, chunks), total)
 
@@ -24,7 +24,7 @@ def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task
 
 
 def _warm_up_forwards(stage: int, stages: int, chunks: int) -> int:
-    """Forwards that Megatron runs on a stage before the forward of its first backward."""
+    """The forwards that Megatron runs on a stage before the forward of its first backward."""
     return 2 * (stages - stage - 1) + (chunks - 1) * stages
 
 

@@ -1,4 +1,4 @@
-"""A replay of orders: each task after what it depends on. It proves that orders can end, and times their bubble."""
+"""A replay of orders. It runs each task after those that it depends on, proves that orders end, and times bubbles."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class Span:
 def receiver(
     task: Task, stage: int, stages: int, chunks: int = 1, placement: ChunkPlacement = LOOP
 ) -> tuple[int, Task] | None:
-    """The stage and task that wait for what this task sends: the next after a forward, the previous after a backward.
+    """The stage and task that receive from this task: the next number after a forward, the previous after a backward.
 
-    None where nothing is sent: at the ends of the pipeline, and by weight gradients and the step.
+    None if nothing is sent: at the ends of the pipeline, and for weight gradients and the step.
     """
     hop = _hop(task)
     return _Pipeline(stages, chunks, placement).neighbour(task, stage, hop) if hop else None
@@ -34,10 +34,11 @@ def replay(
     cost: Callable[[Task], Fraction | int] = lambda task: unit_cost(task),
     placement: ChunkPlacement = LOOP,
 ) -> tuple[tuple[Span, ...], ...]:
-    """Run the orders, each stage one task at a time, each task after what it depends on; the spans of every stage.
+    """Run the orders, and return the spans of every stage. A stage runs one task at a time, after those it depends on.
 
-    A forward depends on the one before it in the pipeline, a backward on the next one's and on its own forward, a
-    weight gradient on its input gradient. Raises UsageError, naming the waiting tasks, when the orders cannot end.
+    A forward depends on the previous forward in the pipeline. A backward depends on the next one's and on its own
+    forward. A weight gradient depends on its input gradient. Raises UsageError, which names the waiting tasks, if the
+    orders cannot end.
     """
     stages = len(orders)
     chunks = 1 + max((task.chunk for order in orders for task in order), default=0)
@@ -73,12 +74,12 @@ def replay(
 
 
 def unit_cost(task: Task) -> int:
-    """Forward 1, backward 2, each half of a backward 1, step 0: the units in which bubbles are published."""
+    """Forward 1, backward 2, each half of a backward 1, step 0. Publications give bubbles in these units."""
     return {TaskKind.STEP: 0, TaskKind.BACKWARD: 2}.get(task.kind, 1)
 
 
 def bubble(orders: Sequence[Order], placement: ChunkPlacement = LOOP) -> Fraction:
-    """The share of a stage's time that it idles, the mean over stages, in unit costs."""
+    """The share of its time that a stage idles, the mean over stages, in unit costs."""
     spans = replay(orders, placement=placement)
     makespan = max(stage[-1].end for stage in spans)
     busy = sum(unit_cost(task) for order in orders for task in order)
@@ -86,20 +87,20 @@ def bubble(orders: Sequence[Order], placement: ChunkPlacement = LOOP) -> Fractio
 
 
 def _hop(task: Task) -> int:
-    """Along the pipeline, which way a task's message goes: 0 where it has none."""
+    """The direction of a task's message along the pipeline: 1, -1, or 0 if it sends none."""
     return {TaskKind.FORWARD: 1, TaskKind.BACKWARD: -1, TaskKind.INPUT_GRADIENT: -1}.get(task.kind, 0)
 
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """Stages with so many chunks each, in the pipeline where `placement` has them."""
+    """Stages with `chunks` chunks each, in the pipeline that `placement` describes."""
 
     stages: int
     chunks: int
     placement: ChunkPlacement
 
     def neighbour(self, task: Task, stage: int, hop: int) -> tuple[int, Task] | None:
-        """The stage and task of this kind that is `hop` numbers further in the pipeline."""
+        """The stage and task of this kind that is `hop` numbers later in the pipeline."""
         number = self.placement.position(stage, task.chunk, self.stages) + hop
         if not 0 <= number < self.stages * self.chunks:
             return None

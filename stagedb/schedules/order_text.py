@@ -1,4 +1,4 @@
-"""Orders of tasks as text, `F0 F1 B0 W0.1`: people write them, plans keep them. Read and checked here."""
+"""Orders of tasks as text, `F0 F1 B0 W0.1`, as people write them and plans store them. Read and checked here."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _FORM = "F, B, I or W (forward, backward, input gradient, weight gradient), a mi
 
 
 def parse_order(text: str, where: str) -> tuple[Task, ...]:
-    """The tasks of a stage, the step after them. Raises UsageError, with `where`, for what is no task."""
+    """The tasks of a stage, followed by the step. Raises UsageError, with `where`, for a word that is no task."""
     tasks = []
     for word in text.split():
         match = _TASK.fullmatch(word)
@@ -32,7 +32,7 @@ def parse_order(text: str, where: str) -> tuple[Task, ...]:
 
 
 def order_text(order: Order) -> str:
-    """The text that `parse_order` reads. It leaves the step out."""
+    """The text that `parse_order` reads. The step is left out."""
     letter = {kind: letter for letter, kind in LETTERS.items()}
     return " ".join(
         f"{letter[task.kind]}{task.microbatch}" + (f".{task.chunk}" if task.chunk else "")
@@ -42,7 +42,7 @@ def order_text(order: Order) -> str:
 
 
 def check_orders(orders: Sequence[Order], stages: int, microbatches: int) -> int:
-    """How many chunks each stage has. Raises UsageError where a plan cannot run these orders."""
+    """The number of chunks of each stage. Raises UsageError if a plan cannot run these orders."""
     if len(orders) != stages:
         raise UsageError(
             f"the schedule has the orders of {len(orders)} stages, the plan has pp {stages}: take --pp {len(orders)}"
@@ -67,7 +67,7 @@ def check_orders(orders: Sequence[Order], stages: int, microbatches: int) -> int
                 first = order_text([min(tasks, key=lambda task: (task.microbatch, task.chunk, kinds.index(task.kind)))])
                 raise UsageError(
                     f"the schedule's stage {stage} {word} {first}: this plan has micro-batches 0 to {microbatches - 1} "
-                    f"(--global-batch-size, --micro-batch-size and --dp say how many), chunks 0 to {chunks - 1}, and "
+                    f"(--global-batch-size, --micro-batch-size and --dp set the number), chunks 0 to {chunks - 1}, and "
                     f"{'I and W' if split else 'B'} for each of them"
                 )
     replay(orders)

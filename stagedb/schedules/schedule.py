@@ -1,4 +1,4 @@
-"""What a schedule is: its order of tasks, and the plans that it suits."""
+"""What a schedule contains: its order of tasks, and the plans that it suits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ class Schedule:
     """A pipeline schedule.
 
     name: its word in a plan. help: one line. order: the tasks of a stage, by (stage, stages, micro-batches, chunks).
-    several_chunks: whether a stage holds several chunks (virtual stages) instead of one.
-    chunked: the name of the schedule that it is with several chunks, where it has one chunk and a plan asks for more.
-    one_stage: why a plan with one stage is refused, a text with {name} and {chunks}; empty where one stage suits.
-    groups: why micro-batches must be a multiple of the stages, a text with {stages} and {microbatches}; empty where
+    several_chunks: whether a stage has several chunks (virtual stages) instead of one.
+    chunked: the name of the schedule that replaces it when a plan asks for several chunks.
+    one_stage: why a plan with one stage is refused, a text with {name} and {chunks}; empty if one stage suits.
+    groups: why micro-batches must be a multiple of the stages, a text with {stages} and {microbatches}; empty if
     any number suits.
     alternates: whether, with one stage, the backward of each micro-batch follows its forward at once.
-    placement: where chunks are in the pipeline.
+    placement: the places of chunks in the pipeline.
     """
 
     name: str

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TaskKind(StrEnum):
-    """What a task runs. `backward` computes both gradients; the next two are its halves, for split schedules."""
+    """What a task runs. `backward` computes both gradients. The next two are its halves, if a schedule splits it."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -17,7 +17,7 @@ class TaskKind(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Task:
-    """One run of a template: for a micro-batch of a chunk (virtual stage). The step has neither: both are 0."""
+    """One run of a template, for a micro-batch of a chunk (virtual stage). Both are 0 for the step."""
 
     kind: TaskKind
     microbatch: int = 0
@@ -25,11 +25,11 @@ class Task:
 
 
 Order = Sequence[Task]
-"""Tasks of one stage, in the order in which it runs them."""
+"""Tasks of one stage in the order in which they run."""
 
 
 def splits(order: Order) -> bool:
-    """Whether backwards run as their halves."""
+    """Whether backwards run as two halves."""
     return any(task.kind in (TaskKind.INPUT_GRADIENT, TaskKind.WEIGHT_GRADIENT) for task in order)
 
 

@@ -6,9 +6,9 @@ from stagedb.schedules.task import Task, TaskKind
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
-    """1F1B whose weight gradients come `stage` micro-batches after their input gradients.
+    """1F1B in which weight gradients come `stage` micro-batches after their input gradients.
 
-    What a stage holds for weight gradients that wait and for input gradients is together what the first stage holds.
+    Each stage holds as much for waiting weight gradients and input gradients together as the first stage holds.
     """
     found: list[Task] = []
     for task in one_f_one_b.order(stage, stages, microbatches, chunks):

@@ -1,9 +1,10 @@
 """The graph store: one driver, one Cypher, two engines.
 
-`connect` opens a store: a Neo4j server, or the embedded engine of this machine, which it starts when needed.
-`Store.read`, `Store.write` and `Store.write_rows` run the statements under `cypher/` by name; `Store.query` answers
-free Cypher that only reads. `write_graph` and `read_graph` hold symbolic graphs, `building` is how anything comes
-into being whole, `delete` and `sweep` remove. Nothing else in stagedb imports the driver.
+`connect` opens a store: a Neo4j server, or the embedded engine of this machine, which it starts if needed.
+`Store.read`, `Store.write` and `Store.write_rows` run the statements under `cypher/` by name. `Store.query` answers
+free Cypher that only reads. `write_graph` and `read_graph` store symbolic graphs. `building` makes a graph, an instance
+or a profile visible only when it is complete; `delete` and `sweep` remove them. Nothing else in stagedb imports the
+driver.
 """
 
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports

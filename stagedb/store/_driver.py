@@ -1,7 +1,7 @@
-"""The driver, imported without pandas and pyarrow, which it looks for and which nothing here passes through it.
+"""The driver, imported without pandas and pyarrow. It would import both, and stagedb passes neither to it.
 
-Together they take longer to import than the rest of a command to run. They can be imported afterwards as ever.
-What it logs, retries of transactions above all, is for those who set up logging: Python would print it otherwise.
+Their import takes longer than the rest of a command. Code may still import them afterwards. The driver's log, above all
+of transactions that it runs again, goes to programs that set up logging: Python would print it otherwise.
 """
 
 import logging

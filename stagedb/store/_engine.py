@@ -1,7 +1,7 @@
-"""The embedded engine's process: run as a file, it serves the store in one directory until nobody uses it.
+"""The embedded engine's process. Run as a file, it serves the store in one directory until nobody uses it.
 
-It imports nothing of stagedb, so that it starts quickly. Its settings, the password among them, come as JSON on
-standard input: a command line or an environment can be read by others.
+It imports nothing of stagedb, so that it starts quickly. Its settings, which include the password, arrive as JSON on
+standard input: others could read a command line or an environment.
 """
 
 import base64
@@ -20,15 +20,15 @@ import filelock
 import psutil
 
 POLL = 1.0
-"""Seconds between two looks at who is connected."""
+"""Seconds between two checks of who is connected."""
 
 ABANDONED = 5.0
-"""Seconds for which work may go on that no client waits for."""
+"""Seconds for which the engine lets work go on after its client has gone."""
 
 OPTIONS: dict[str, Any] = {
     "server_plugins": "Bolt:com.arcadedb.bolt.BoltProtocolPlugin",
     "host": "127.0.0.1",
-    # In production mode it would keep the text of errors to itself.
+    # In production mode the engine would not send the text of errors.
     "mode": "development",
 }
 
@@ -36,13 +36,13 @@ PROPERTIES = {
     "polyglotEngineEnabled": "false",
     "opencypher.loadCsv.allowFileUrls": "false",
     "opencypher.loadCsv.allowRemoteUrls": "false",
-    # Batches and columns of large instances are messages beyond its defaults.
+    # Batches and columns of large instances are messages above its default sizes.
     "bolt.maxMessageSize": str(1 << 28),
     "bolt.packstream.maxValueLength": str(1 << 28),
     "bolt.packstream.maxElements": str(1 << 24),
     "queryMaxHeapElementsAllowedPerOp": "10000000",
 }
-"""Settings that the engine reads from the virtual machine's properties."""
+"""Settings that the engine reads from the properties of the virtual machine."""
 
 LOCK_TIMEOUT = 90.0
 
@@ -58,7 +58,7 @@ def main() -> int:
     stopping = _Stopping()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopping.ask)
-    # One that is still ending holds the files until it has.
+    # An engine that is still ending locks the files until it has ended.
     lock = filelock.FileLock(root / "engine.lock", timeout=LOCK_TIMEOUT)
     lock.acquire()
     _write_accounts(root / "config", settings)
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def _write_accounts(config: Path, settings: dict[str, Any]) -> None:
-    """Replace the accounts of the last run: one that may do all, and readers, each with a longest time for a query."""
+    """Replace the accounts of the last run: one with all rights, and readers, one for each longest time of a query."""
     config.mkdir(mode=0o700, exist_ok=True)
     accounts = [(settings["username"], settings["password"], "admin")]
     groups = {
@@ -166,10 +166,10 @@ def _withdraw(endpoint: Path, nonce: str) -> None:
 
 
 def _serve(port: int, idle: float, stopping: _Stopping) -> None:
-    """Return when asked to, or when no client has been connected for `idle` seconds.
+    """Return when a signal asks for it, or when no client has been connected for `idle` seconds.
 
-    A query whose client has gone runs on, and nothing can end it but the process. If nobody else is connected either,
-    this ends the process as it is: the files bear that as they bear a power cut.
+    A query goes on after its client has gone, and only the end of the process ends it. If nobody else is connected
+    either, this ends the process at once. The files survive that as they survive a power cut.
     """
     me = psutil.Process()
     used = abandoned = time.monotonic()

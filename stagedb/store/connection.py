@@ -1,4 +1,4 @@
-"""A connection to a store: statements of `cypher/` read and written, free queries answered, through one door each."""
+"""A connection to a store: one method that reads, one that writes, and one for free queries."""
 
 import json
 import os
@@ -23,25 +23,25 @@ from stagedb.store.statements import Statement, load
 from stagedb.store.typed_properties import graph_properties
 
 AWAIT_INDEXES: Final = "CALL db.awaitIndexes(60)"
-"""Of a server alone: the embedded engine has its indexes at once, and no such procedure."""
+"""Only for a server. The embedded engine has its indexes at once, and does not have this procedure."""
 
 MADE_MEANWHILE: Final = "Neo.ClientError.Schema.EquivalentSchemaRuleAlreadyExists"
 
 BATCH = 5_000
-"""Rows that one transaction writes, unless the server's memory is too small for them."""
+"""Rows that one transaction writes. A server with too little memory gets fewer."""
 
 CONNECT_TIMEOUT = 10.0
 RETRY_TIME = 20.0
 EMBEDDED_ATTEMPTS = 5
 EMBEDDED_RETRY_TIME = 8.0
-"""Seconds for which a transaction that another one was in the way of, or whose server went away, is tried again. The
-embedded engine, once gone, does not come back at the same address."""
+"""Seconds for which a transaction is tried again, after a conflict with another one or the loss of its server. An
+embedded engine that has ended does not come back at the same address."""
 
 
 class Store:
-    """One open store. Made by `connect`; a context manager. Safe to share between threads.
+    """One open store, made by `connect`. It is a context manager, and threads may share it.
 
-    All methods raise StagedbError where the store fails, and UsageError where what is asked cannot be served.
+    All methods raise StagedbError if the store fails, and UsageError if the request cannot be served.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Store:
         self.engine = engine
         """`embedded` or `neo4j`."""
         self.uri = uri
-        """Where it is; without an account."""
+        """Its address, without an account."""
 
     def __enter__(self) -> Self:
         return self
@@ -73,15 +73,15 @@ class Store:
         self._driver.close()
 
     def read(self, name: str, /, **params: Any) -> list[dict[str, Any]]:
-        """Rows of the statement `cypher/<name>.cypher`, which must be one that reads."""
+        """Rows of the statement `cypher/<name>.cypher`. The statement must read."""
         statement = self._statement(name, "reads", params)
         with translated(self.uri, f"statement {name}"), self._session(neo4j.READ_ACCESS) as session:
             return session.execute_read(_rows, statement.text, params)
 
     def write(self, name: str, /, **params: Any) -> dict[str, Any]:
-        """Run a statement that writes in one transaction. Returns the last row that it gives, {} if it gives none.
+        """Run a statement that writes in one transaction. Returns the last row of its result, {} for an empty result.
 
-        The driver runs a transaction again where the server asks for it: statements must bear that.
+        The driver runs a transaction again if the server asks for it, so that a statement must be safe to repeat.
         """
         statement = self._statement(name, "writes", params)
         with translated(self.uri, f"statement {name}"), self._session(neo4j.WRITE_ACCESS) as session:
@@ -89,9 +89,9 @@ class Store:
         return rows[-1] if rows else {}
 
     def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]], /, **params: Any) -> None:
-        """Run a statement that unwinds `$rows`, in a transaction for each batch of them.
+        """Run a statement that unwinds `$rows`, with one transaction for each batch of rows.
 
-        A batch that is too large for the server's memory is halved, and so are those after it.
+        If a batch is too large for the server's memory, this batch and all later ones are halved.
         """
         statement = self._statement(name, "writes", {**params, "rows": rows})
         start, size = 0, BATCH
@@ -109,37 +109,37 @@ class Store:
                 start += size
 
     def query(self, text: str, params: Mapping[str, Any] | None = None, *, timeout: float = 60.0) -> Table:
-        """The answer to a Cypher text that only reads. Nothing that it does stays.
+        """The answer to a Cypher text that only reads. All its effects are rolled back.
 
-        timeout: seconds after which it is ended. Raises UsageError for a text that could write or that the store does
-        not understand, StagedbError when its time is over.
+        timeout: seconds after which the query is ended. Raises UsageError for a text that could write or that the store
+        does not understand, StagedbError if the query takes longer than `timeout`.
         """
         queries.check(text)
         if self._reader is None:
             return queries.run(self._driver, self._database, self.uri, text, params or {}, timeout)
-        # Closing its connections is the one way to give a query of this engine up.
+        # On this engine only a closed connection ends a query.
         with self._reader(timeout) as driver:
             return queries.run(driver, self._database, self.uri, text, params or {}, timeout)
 
     def version(self) -> int:
-        """The newest migration that this database has; 0 if it is empty. Raises UsageError if it is not a store."""
+        """The newest migration that this database has; 0 if it is empty. Raises UsageError if it is no store."""
         rows = self.read("schema/store")
         if not rows:
             if self.read("schema/is_empty")[0]["empty"]:
                 return 0
-            # Another process may have made it a store since it was looked at first.
+            # Another process may have made it a store since the first check.
             rows = self.read("schema/store")
         if not rows:
             raise UsageError(
-                f"the database at {self.uri} holds data that is not stagedb's, and is left alone: "
-                "name another one with --store or NEO4J_DATABASE"
+                f"the database at {self.uri} holds data of another program, and stagedb leaves it alone: name another "
+                "one with --store or NEO4J_DATABASE"
             )
         return int(rows[0]["version"])
 
     def migrate(self) -> tuple[Migration, ...]:
-        """Apply the migrations that are pending. Returns them. Several processes may do so at once.
+        """Apply the migrations that are pending, and return them. Several processes may do so at once.
 
-        The store is marked when all are done: one that is only being made is no store that waits for migrations.
+        The store is marked after the last migration, so that a store that is being made does not count as outdated.
         """
         version = self.version()
         todo = pending(version)
@@ -148,13 +148,13 @@ class Store:
         if todo:
             self.write("schema/mark", version=todo[-1].version, now=time.time_ns() // 1_000_000)
         if todo and self.engine == "neo4j":
-            # A server fills new indexes behind one's back, and plans without them until it is done.
+            # A server fills new indexes in the background, and plans queries without them until that is done.
             with translated(self.uri, "waiting for its indexes"):
                 self._driver.execute_query(AWAIT_INDEXES, database_=self._database)
         return todo
 
     def _apply(self, migration: Migration, empty: bool) -> None:
-        """An empty database has nothing to drop or to change: it needs the definitions alone."""
+        """An empty database has nothing to drop or to change, and needs only the definitions."""
         with translated(self.uri, f"migration {migration.version}"):
             for dropped in () if empty else migration.drops:
                 self._define(f"DROP {dropped} IF EXISTS")
@@ -174,18 +174,19 @@ class Store:
                     self.write("schema/graph_v3", id=graph["id"], properties=properties)
 
     def _define(self, text: str) -> None:
-        """Make a constraint or an index: a transaction of its own, whose text comes from the schema table alone."""
+        """Make a constraint or an index in a transaction of its own. The text comes only from the schema table."""
         try:
             self._driver.execute_query(text, database_=self._database)
         except neo4j.exceptions.ClientError as error:
-            # `IF NOT EXISTS` looks before it takes the lock, so that two who make the same index may both go on.
+            # `IF NOT EXISTS` checks before it takes the lock, so that two processes may both try to make the same
+            # index.
             if error.code != MADE_MEANWHILE:
                 raise
 
     def _statement(self, name: str, mode: str, params: Mapping[str, Any]) -> Statement:
         statement = load(name)
         if statement.mode != mode:
-            raise StagedbError(f"statement {name} {statement.mode}, and was called where one that {mode} is wanted")
+            raise StagedbError(f"statement {name} {statement.mode}, and was called as one that {mode}")
         statement.check(frozenset(params))
         return statement
 
@@ -200,11 +201,11 @@ def connect(
     home: Path | None = None,
     migrate: bool = False,
 ) -> Store:
-    """Open the store that is meant: see `targets.choose`. Starts the embedded engine if it is that one.
+    """Open the store that `store_targets.choose` finds. Starts the embedded engine if it is chosen.
 
-    An empty database is made a store, the embedded one is brought up to date, a server's only with `migrate`.
-    Raises UsageError for a store that does not answer or refuses the account, and for a database that is not
-    stagedb's, that a newer stagedb wrote, or that waits for a migration.
+    An empty database becomes a store. An embedded store is migrated to the newest version, a server's only by
+    `migrate`. Raises UsageError for a store that does not answer or refuses the account, and for a database that does
+    not belong to stagedb, that a newer stagedb wrote, or that waits for a migration.
     """
     store = open_store(uri, environment=environment, home=home)
     try:
@@ -225,7 +226,7 @@ def connect(
 def open_store(
     uri: str | None = None, *, environment: Mapping[str, str] | None = None, home: Path | None = None
 ) -> Store:
-    """A connection to whatever is there, as it is: for looking at a store before it is used."""
+    """A connection to the store as it is, without changes: to look at a store before it is used."""
     env = os.environ if environment is None else environment
     target = targets.choose(uri, env, targets.config_file(env))
     if target is None:
@@ -245,7 +246,7 @@ def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
             if embedded.running(home) != endpoint:
                 raise ConnectionLost(f"{source} is ending")
         except (UsageError, ConnectionLost):
-            # It was just about to end, or was killed this moment: the next one is there soon.
+            # The engine was about to end, or was killed at this moment. The next one starts soon.
             if store is not None:
                 store.close()
             if attempt == EMBEDDED_ATTEMPTS - 1:
@@ -269,7 +270,7 @@ def _on_endpoint(endpoint: embedded.Endpoint, source: str) -> Store:
 def _driver(
     uri: str, auth: tuple[str, str] | None, source: str, retry_time: float = EMBEDDED_RETRY_TIME
 ) -> neo4j.Driver:
-    """A driver that has spoken to its server. Raises UsageError if that fails."""
+    """A driver that has reached its server. Raises UsageError if that fails."""
     driver = neo4j.GraphDatabase.driver(
         uri,
         auth=auth,
@@ -291,9 +292,9 @@ def _driver(
 
 
 def _write(session: neo4j.Session, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Run a statement in a managed transaction, again where another one merged the same node at the same time.
+    """Run a statement in a managed transaction, and again if another one merged the same node at the same time.
 
-    One engine lets both make it and tells the second one when it commits; run again, it finds the node.
+    One engine lets both make the node, and the second one fails when it commits. The second run finds the node.
     """
     for pause in (0.05, 0.2, None):
         try:
@@ -312,6 +313,6 @@ def _rows(transaction: neo4j.ManagedTransaction, text: str, params: Mapping[str,
         return [dict(zip(keys, record, strict=True)) for record in result]
     except neo4j.exceptions.Neo4jError as error:
         if is_out_of_memory(error):
-            # The driver would run it again as it is, until its time is over.
+            # The driver would run it again unchanged until its time is over.
             raise OutOfMemory(f"a transaction needs more memory than the server gives it ({error.code})") from error
         raise

@@ -1,4 +1,4 @@
-"""The words of a Cypher text, with what is inside strings, quoted names and comments told apart from them."""
+"""The words of a Cypher text, separated from strings, quoted names and comments."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ class UnclosedError(ValueError):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Pieces of a text in order, without spaces and comments. Raises UnclosedError where something has no end."""
+    """The pieces of a text in order, without spaces and comments. Raises UnclosedError if a piece has no end."""
     line = 1
     for found in _TOKEN.finditer(text):
         kind = found.lastgroup
@@ -52,7 +52,7 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 def returned(text: Sequence[Token]) -> Iterator[list[list[Token]]]:
-    """The items of every RETURN that is not inside brackets, one of each branch of a UNION."""
+    """The items of every RETURN outside brackets. A UNION has one RETURN in each branch."""
     depth = 0
     items: list[list[Token]] | None = None
     for token in text:

@@ -1,7 +1,7 @@
-"""The embedded engine as its clients see it: found through its endpoint file, started when there is none.
+"""The embedded engine for its clients: they find it through its endpoint file, and start it if there is none.
 
-One detached process on loopback serves one directory to every stagedb process of the user, and ends by itself when
-nobody has been connected for a while.
+One detached process on loopback serves one directory to all stagedb processes of the user. It ends by itself after
+some time without a client.
 """
 
 import json
@@ -33,15 +33,15 @@ HEAP = "1g"
 """The engine's largest heap; STAGEDB_HEAP overrides it."""
 
 READER_SECONDS = tuple(2**power for power in range(17))
-"""The engine knows a longest time for an account, not for a query: there is one for each of these."""
+"""The engine limits the time of queries by account and not by query: it has one reader account for each of these."""
 
-# A garbage collector of one thread fits a machine that has other work.
+# A garbage collector with one thread suits a machine that has other work.
 _JVM = "-Xms64m -Xmx{heap} -XX:+UseSerialGC"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A running engine: where it listens, which process it is, and the account that it made for this run."""
+    """A running engine: its port, its process, and the account that it made for this run."""
 
     port: int
     pid: int
@@ -58,13 +58,13 @@ class Endpoint:
         return f"bolt://127.0.0.1:{self.port}"
 
     def reader_account(self, timeout: float) -> tuple[str, str]:
-        """An account that cannot write, and whose queries the engine ends after `timeout` seconds or soon later."""
+        """An account that cannot write. The engine ends its queries after `timeout` seconds or soon after that."""
         seconds = next((step for step in READER_SECONDS if step >= timeout), READER_SECONDS[-1])
         return f"{self.reader}{seconds}", self.reader_password
 
 
 def running(home: Path) -> Endpoint | None:
-    """The engine that serves this directory, or None. Starts nothing, changes nothing."""
+    """The engine that serves this directory, or None. It starts and changes nothing."""
     try:
         row = json.loads((home / "endpoint.json").read_text(encoding="utf-8"))
         endpoint = Endpoint(**row)
@@ -74,7 +74,7 @@ def running(home: Path) -> Endpoint | None:
 
 
 def ensure(home: Path, environment: Mapping[str, str] | None = None) -> Endpoint:
-    """The engine that serves this directory, started if it does not run. Raises StagedbError if it cannot be."""
+    """The engine that serves this directory. It is started if it does not run. Raises StagedbError if that fails."""
     endpoint = running(home)
     if endpoint is not None:
         return endpoint
@@ -90,7 +90,7 @@ def ensure(home: Path, environment: Mapping[str, str] | None = None) -> Endpoint
 
 
 def stop(home: Path) -> bool:
-    """End the engine gracefully. False if none ran. Raises StagedbError if it does not end in a minute."""
+    """End the engine gracefully. False if none ran. Raises StagedbError if it has not ended after a minute."""
     if not home.is_dir():
         return False
     with _lock(home):
@@ -103,7 +103,7 @@ def stop(home: Path) -> bool:
             process.wait(STOP_TIMEOUT)
         except psutil.TimeoutExpired:
             raise StagedbError(
-                f"the embedded engine (process {process.pid}) was asked to end {STOP_TIMEOUT:.0f} s ago; "
+                f"the embedded engine (process {process.pid}) did not end within {STOP_TIMEOUT:.0f} s of a request; "
                 f"its log is {home / 'engine.log'}"
             ) from None
         return True
@@ -114,7 +114,7 @@ def _lock(home: Path) -> filelock.BaseFileLock:
 
 
 def _process(endpoint: Endpoint) -> psutil.Process | None:
-    """The engine's process, unless it has ended: another process may have its number by now."""
+    """The engine's process, unless it has ended: another process may have its number now."""
     try:
         process = psutil.Process(endpoint.pid)
         same = abs(process.create_time() - endpoint.started) < 1.0
@@ -159,14 +159,14 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
             umask=0o077,
         )
     if process.stdin is not None:
-        # A process that has ended already says why in its log.
+        # If the process has ended already, its log has the reason.
         with suppress(BrokenPipeError), process.stdin as pipe:
             pipe.write(json.dumps(settings).encode() + b"\n")
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline and process.poll() is None:
         found = running(home)
         if found is not None and found.nonce == settings["nonce"]:
-            # It outlives this process; should it end sooner, somebody has to take note, or it stays as a zombie.
+            # The engine outlives this process. If it ends sooner, this thread collects it, or it stays as a zombie.
             threading.Thread(target=process.wait, name="embedded engine", daemon=True).start()
             return found
         time.sleep(0.05)
@@ -180,13 +180,13 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
 
 
 def _idle(environment: Mapping[str, str]) -> float:
-    said = environment.get("STAGEDB_IDLE", str(IDLE))
+    text = environment.get("STAGEDB_IDLE", str(IDLE))
     try:
-        seconds = float(said)
+        seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        raise UsageError(f"STAGEDB_IDLE is a number of seconds, not {said!r}")
+        raise UsageError(f"STAGEDB_IDLE must be a number of seconds, not {text!r}")
     return seconds
 
 

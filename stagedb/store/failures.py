@@ -1,4 +1,4 @@
-"""What the driver and the servers report, as what to do about it. No message holds a password or a query's values."""
+"""Errors of the driver and the servers, translated to advice. No message has a password or a query's values."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,19 +12,19 @@ _READ_ONLY = ("WriteOnReadOnlyAccess", "ReadOnly", "NotALeader", "AccessMode")
 
 
 class OutOfMemory(StagedbError):
-    """A transaction was too large for the server's memory: less of it at once may fit."""
+    """A transaction was too large for the server's memory. A smaller one may fit."""
 
 
 _ENDED = "credentials of this connection are no longer valid"
 
 
 class ConnectionLost(StagedbError):
-    """The server went away while it was spoken to."""
+    """The server went away during a request."""
 
 
 @contextmanager
 def translated(uri: str, doing: str) -> Iterator[None]:
-    """Turn the driver's errors into stagedb's. `doing` says what failed, such as `statement build/ops`."""
+    """Turn the driver's errors into stagedb's. `doing` names what failed, such as `statement build/ops`."""
     try:
         yield
     except (driver.Neo4jError, driver.DriverError, OSError) as error:
@@ -32,7 +32,7 @@ def translated(uri: str, doing: str) -> Iterator[None]:
 
 
 def is_out_of_memory(error: driver.Neo4jError) -> bool:
-    """Whether a transaction outgrew the memory it may use; the driver would retry it as it is."""
+    """Whether a transaction exceeded its memory limit. The driver would retry it unchanged."""
     return "OutOfMemory" in (error.code or "") or "MemoryLimit" in (error.code or "")
 
 
@@ -42,15 +42,15 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
     if any(word in text.lower() for word in _FULL):
         return UsageError(
             f"the store at {uri} cannot write, its disk is full ({text}): make room and run the command again; "
-            f"what was unfinished is cleared then"
+            f"that also clears unfinished work"
         )
     if text.startswith("Transaction error on commit"):
-        # All that the embedded engine tells of a write that its files did not take.
+        # The embedded engine reports nothing more precise for a failed write of its files.
         return UsageError(
-            f"the store at {uri} could not write what {doing} made, and has kept what it held before: see whether its "
+            f"the store at {uri} could not write the result of {doing}, and its old data is intact: check whether its "
             "disk is full, and run the command again"
         )
-    # The embedded engine says the latter where it ends under a connection, as a server does when it is lost.
+    # The embedded engine reports the latter if it ends during a connection, as a server does when it is lost.
     if isinstance(error, driver.AuthError) and _ENDED not in text:
         return UsageError(
             f"the store at {uri} refused the account: check NEO4J_USERNAME and NEO4J_PASSWORD, or the store's entry in "
@@ -58,19 +58,17 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
         )
     if isinstance(error, driver.ServiceUnavailable | driver.SessionExpired | driver.AuthError | OSError):
         return ConnectionLost(
-            f"the connection to the store at {uri} was lost during {doing}: run the command again, it clears what is "
-            "unfinished and completes"
+            f"the connection to the store at {uri} was lost during {doing}: run the command again, it "
+            "clears unfinished work and completes"
         )
     if "DatabaseNotFound" in code:
-        return UsageError(
-            f"the server at {uri} has no such database: name one that it has with NEO4J_DATABASE ({text})"
-        )
+        return UsageError(f"the server at {uri} has no such database: set NEO4J_DATABASE to one that it has ({text})")
     if isinstance(error, driver.Neo4jError) and is_out_of_memory(error):
         return OutOfMemory(
             f"{doing} needs more memory than the store at {uri} gives a transaction: raise its limit ({text})"
         )
     if any(word in code for word in _READ_ONLY):
-        return UsageError(f"the store at {uri} is read-only, and {doing} writes: name one that can be written")
+        return UsageError(f"the store at {uri} is read-only, and {doing} writes: name one that allows writing")
     return StagedbError(f"{doing} failed on the store at {uri}: {text} ({code or type(error).__name__})")
 
 

@@ -1,4 +1,4 @@
-"""Free Cypher: checked, run where it cannot write, ended when its time is over, its values as plain data."""
+"""Free Cypher queries: checked, run without the right to write, ended after their time, their values plain data."""
 
 import queue
 import threading
@@ -17,11 +17,11 @@ from stagedb.store.readonly import check
 __all__ = ["check", "run"]
 
 GRACE = 1.0
-"""Seconds that the server has for ending a query itself before it is given up."""
+"""Seconds that the server has to end a query itself. After that the caller gives up."""
 
 
 def run(driver: neo4j.Driver, database: str, uri: str, text: str, params: Mapping[str, Any], timeout: float) -> Table:
-    """The answer to a text that only reads (see `check`). Raises as `Store.query` says."""
+    """The answer to a text that only reads (see `check`). Raises the errors of `Store.query`."""
     if not timeout > 0:
         raise UsageError(f"a query's time-out is a number of seconds above 0, not {timeout}")
     answers: queue.SimpleQueue[Table | BaseException] = queue.SimpleQueue()
@@ -30,10 +30,10 @@ def run(driver: neo4j.Driver, database: str, uri: str, text: str, params: Mappin
         try:
             with driver.session(database=database, default_access_mode=neo4j.READ_ACCESS) as session:
                 answers.put(_answer(session, uri, text, params, timeout))
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked
+        except BaseException as error:  # noqa: BLE001 - the calling thread raises it
             answers.put(error)
 
-    # A server that does not look at the clock must not hold the caller; the thread ends with the server's answer.
+    # A server that ignores the time-out must not block the caller. The thread ends with the server's answer.
     threading.Thread(target=work, name="query", daemon=True).start()
     try:
         answer = answers.get(timeout=timeout + GRACE)
@@ -54,7 +54,7 @@ def _answer(session: neo4j.Session, uri: str, text: str, params: Mapping[str, An
             transaction.rollback()
             return Table(columns, rows)
     except StagedbError as error:
-        raise _told(error, timeout) from error.__cause__
+        raise _explained(error, timeout) from error.__cause__
 
 
 def _columns(text: str) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def _columns(text: str) -> tuple[str, ...]:
     )
 
 
-def _told(error: StagedbError, timeout: float) -> StagedbError:
+def _explained(error: StagedbError, timeout: float) -> StagedbError:
     cause = error.__cause__
     if not isinstance(cause, neo4j.exceptions.Neo4jError):
         return error
@@ -81,14 +81,14 @@ def _told(error: StagedbError, timeout: float) -> StagedbError:
             f"the query needs more memory than the store gives it: narrow it with WHERE or LIMIT ({code})"
         )
     if "AccessMode" in code or "Forbidden" in code:
-        return UsageError("queries only read, and this one writes: the store refused it")
+        return UsageError("a query can only read, and this one writes: the store refused it")
     if "ParameterMissing" in code and cause.message is not None:
         missing = cause.message.partition(":")[2].strip() or "a parameter"
-        return UsageError(f"nothing says what the query's parameters stand for: {missing} (--param KEY=VALUE)")
+        return UsageError(f"the query's parameters have no values: {missing} (--param KEY=VALUE)")
     if code.startswith("Neo.ClientError.Statement"):
         return UsageError(f"the store does not understand the query: {cause.message}")
     return error
 
 
 def _too_long(timeout: float) -> StagedbError:
-    return StagedbError(f"the query was ended after {timeout:g} s: narrow it, or give it longer with --timeout")
+    return StagedbError(f"the query was ended after {timeout:g} s: narrow it, or allow more time with --timeout")

@@ -1,4 +1,4 @@
-"""Labels and relationships of symbolic graphs; filled by `stagedb build`."""
+"""Labels and relationships of symbolic graphs. `stagedb build` writes them."""
 
 from stagedb.plans.aspects import GRAPH_WORDS
 from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
@@ -23,7 +23,7 @@ SIZES: dict[str, tuple[str, str]] = {
     "FS": ("shared_ffn", "width of the experts that compute every token"),
     "LD": ("dense_layers", "first layers, which have no experts"),
 }
-"""A model's symbols: the property of `Graph` that holds each, and what it is."""
+"""A model's symbols, each with its property of `Graph` and its meaning."""
 
 OPTIONS: dict[str, tuple[str, str]] = {
     name: (word.property_type, word.about.property) for name, word in GRAPH_WORDS.items()
@@ -40,7 +40,7 @@ GRAPH_LABELS = (
         "Graph",
         "A symbolic tensor graph: a model under one strategy and one recipe. Every degree and size is a symbol.",
         (
-            id_of("digest of what the graph was made from"),
+            id_of("digest of the model, the options and the format"),
             Property("name", "string", "the model's name"),
             *options(),
             *(Property(word, "integer?", f"{what} (`{symbol}`)") for symbol, (word, what) in SIZES.items()),
@@ -78,10 +78,10 @@ GRAPH_LABELS = (
             Property("buckets", "string[]", "weights: bucket ops that its gradient passes, in order"),
             Property("grads", "string[]", "weights: ops that produce its gradient"),
             Property("tied", "string?", "the weight that it shares its values with"),
-            Property("storage", "string?", "the tensor whose bytes it takes over; absent: it has its own"),
+            Property("storage", "string?", "the tensor that it shares memory with; absent: it has its own memory"),
             Property("kept", "boolean", "it is kept for the backward, even if nothing there reads it"),
             PRESENT,
-            Property("repeats", "string?", "the tensor that it recomputes; where it is absent, readers read that one"),
+            Property("repeats", "string?", "the tensor that it recomputes; if it is absent, readers read that one"),
         ),
         style=("#8dcc93", "name"),
     ),
@@ -115,7 +115,7 @@ GRAPH_LABELS = (
             PRESENT,
             Property("times", "string?", "how often it is unrolled, an expression"),
             Property("loop", "integer?", "order of the first op of its loop, which it is unrolled with"),
-            Property("previous", "string[]", "tensors that it reads as the loop's turn before left them"),
+            Property("previous", "string[]", "tensors of the previous turn of its loop that it reads"),
             Property("bucket", "string?", "rule by which weights are grouped into buckets"),
             Property("semantics", "string", "what it computes, as JSON for the interpreter"),
         ),

@@ -1,4 +1,4 @@
-"""Labels and relationships of instances; filled by `stagedb instantiate`."""
+"""Labels and relationships of instances. `stagedb instantiate` writes them."""
 
 from stagedb.plans.aspects import FORMAT_WORDS, LAYOUT_WORDS
 from stagedb.store.graph_labels import DEP_KIND, options
@@ -15,7 +15,7 @@ PLAN_WORDS = (
     ),
     *options(),
 )
-"""Every word of a plan; what the words leave open is filled in (`Plan.canonical`, layers by stage, batch)."""
+"""Every word of a plan. Words that a plan leaves open are filled in (`Plan.canonical`, layers by stage, batch)."""
 
 INSTANCE_LABELS = (
     Label(
@@ -23,12 +23,12 @@ INSTANCE_LABELS = (
         "A graph under one plan: every size is a number. Every word of the plan is a property.",
         (
             id_of("digest of the graph's id and the plan"),
-            Property("name", "string", "the name that its maker gave it"),
+            Property("name", "string", "its name, given by the user"),
             Property("graph", "string", "id of its graph"),
             *PLAN_WORDS,
             Property("microbatches", "integer", "micro-batches of a step on one rank of dp"),
             Property("world", "integer", "number of ranks", "ranks"),
-            Property("plan", "string", "the plan as it was given, as canonical JSON"),
+            Property("plan", "string", "the plan as the user gave it, as canonical JSON"),
             *OWNED,
         ),
         indexes=(("name",),),
@@ -47,8 +47,8 @@ INSTANCE_LABELS = (
                 "first_layers", "integer[]", "by stage and chunk: an op's `layer` plus this is its layer in the model"
             ),
             Property("layers", "integer", "layers of one stage"),
-            Property("cp", "integer", "coordinate on cp of the ranks whose work it is; 0 where all do the same"),
-            Property("ep", "integer", "coordinate on ep of the ranks whose work it is; 0 where all do the same"),
+            Property("cp", "integer", "coordinate of its ranks on cp; 0 if all coordinates do the same work"),
+            Property("ep", "integer", "coordinate of its ranks on ep; 0 if all coordinates do the same work"),
             Property("ranks", "integer", "number of ranks", "ranks"),
             Property("ops", "integer", "number of its ops"),
             Property("tasks", "integer", "number of its tasks"),
@@ -64,7 +64,7 @@ INSTANCE_LABELS = (
             Property("class", "integer", "number of its rank class"),
             Property("index", "integer", "its place among the ops of the class: by chunk, template and issue order"),
             Property("runs", "integer", "how often one rank runs it in a step"),
-            Property("chunk", "integer", "part of the stage, where a stage holds several"),
+            Property("chunk", "integer", "part of the stage, if the stage holds several"),
             Property("template", "string", "forward, input_gradient, weight_gradient or step"),
             Property("position", "integer", "position of its block on the stage; messages are at -1 and n"),
             Property("order", "integer", "issue order inside the task"),
@@ -80,7 +80,7 @@ INSTANCE_LABELS = (
             Property("bytes_read", "integer", "of one run on one rank", "B"),
             Property("bytes_written", "integer", "of one run on one rank", "B"),
             Property("temporary", "integer", "what it allocates only while it runs", "B"),
-            Property("dims", "integer[]?", "sizes of a matmul or an attention; none where experts have uneven loads"),
+            Property("dims", "integer[]?", "sizes of a matmul or an attention; absent if experts have uneven loads"),
             Property("axis", "string?", "mesh axis that it communicates on"),
             Property("comm_bytes", "integer?", "its input on one rank; a message's size", "B"),
             Property("comm_out_bytes", "integer?", "its output on one rank", "B"),
@@ -100,7 +100,7 @@ INSTANCE_LABELS = (
             Property("index", "integer", "place in the class's schedule"),
             Property("kind", "string", "forward, backward, input_gradient, weight_gradient or step"),
             Property("microbatch", "integer?", "which micro-batch; absent for the step"),
-            Property("chunk", "integer", "part of the stage, where a stage holds several"),
+            Property("chunk", "integer", "part of the stage, if the stage holds several"),
             Property("first", "boolean", "its micro-batch is the first"),
             Property("last", "boolean", "its micro-batch is the last"),
         ),
@@ -108,7 +108,7 @@ INSTANCE_LABELS = (
     ),
     Label(
         "Rank",
-        "One accelerator of an instance. It is joined to its class and groups by properties: see above.",
+        "One accelerator of an instance. Its properties join it to its class and groups: see above.",
         (
             id_of("instance id, `/`, rank"),
             INSTANCE,
@@ -116,7 +116,7 @@ INSTANCE_LABELS = (
             *(Property(axis, "integer", f"coordinate on the {axis} axis") for axis in MESH_AXES),
             Property("class", "integer", "number of its rank class"),
             *(
-                Property(f"group_{axis}", "integer?", f"its group on the {axis} axis, if it has one")
+                Property(f"group_{axis}", "integer?", f"its group on the {axis} axis; absent if it has none")
                 for axis in RANK_GROUPS
             ),
         ),
@@ -148,7 +148,7 @@ INSTANCE_RELATIONSHIPS = (
         "CARRIES",
         "Op",
         "SymTensor",
-        "The collective carries the gradient, or the parameters, of a weight: of one, or of all in its bucket.",
+        "The collective carries the gradient or the parameters of this weight, alone or with others of its bucket.",
         (
             Property("number", "integer", "its place in the bucket, from 0"),
             Property("position", "integer", "position of the weight's block on the stage"),

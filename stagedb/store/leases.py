@@ -1,8 +1,8 @@
-"""Graphs, instances and profiles come into being whole: built under a lease, invisible until they are ready.
+"""Graphs, instances and profiles are built under a lease, and are invisible until they are complete.
 
-The node of the thing being built carries `state`, `owner` and `lease`. Whoever builds renews the lease; a builder
-that died is known by its lease running out, or at once where it ran on this machine. What it left is cleared by the
-next one that builds the same thing, and by `sweep`. Times are the server's.
+The node of the thing carries `state`, `owner` and `lease` while it is built. The builder renews the lease. A builder
+has died if its lease has run out, or if its process on this machine has ended. The next builder of the same thing
+clears what a dead one left, and so does `sweep`. Times are the server's.
 """
 
 import os
@@ -25,7 +25,7 @@ from stagedb.store.schema import VERSION, members
 Kind = Literal["Graph", "Instance", "Profile"]
 
 LEASE = 60.0
-"""Seconds for which a builder is believed to live without a sign of it."""
+"""Seconds for which a builder counts as alive after its last sign of life."""
 
 CHUNK = 2_000
 """Nodes that one transaction deletes."""
@@ -35,7 +35,7 @@ _PARENTS: Mapping[Kind, str] = {"Instance": "graph", "Profile": "instance"}
 
 
 class Lease:
-    """The right to build one thing. A thread renews it; a builder calls `renew` between its writes."""
+    """The right to build one thing. A thread renews it. A builder calls `renew` between its writes."""
 
     def __init__(self, store: Store, kind: Kind, id: str, owner: str) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class Lease:
         self._thread = threading.Thread(target=self._keep, name=f"lease of {id}", daemon=True)
 
     def renew(self) -> None:
-        """Say that the builder lives, if that was not said lately. Raises StagedbError if another took over."""
+        """Show that the builder is alive, unless it just did so. Raises StagedbError if another one took over."""
         with self._lock:
             if time.monotonic() - self._renewed >= LEASE / 4:
                 self._extend()
@@ -61,7 +61,7 @@ class Lease:
 
     def _keep(self) -> None:
         while not self._ended.wait(LEASE / 4):
-            # A failure here shows in the builder's own next write.
+            # The builder's own next write reports a failure here.
             with suppress(StagedbError):
                 self.renew()
 
@@ -70,25 +70,25 @@ class Lease:
             state = _state(self._store, self._kind, self._id)
             if state is not None and state["owner"] == self.owner:
                 raise StagedbError(
-                    f"{self._low} {self._id} cannot be finished: its {_PARENTS[self._kind]} was removed meanwhile; "
-                    "`stagedb ls` lists those that there are"
+                    f"cannot finish {self._low} {self._id}: its {_PARENTS[self._kind]} was removed meanwhile; "
+                    "`stagedb ls` lists those that exist"
                 )
             raise self._lost()
 
     def _lost(self) -> StagedbError:
         return StagedbError(
-            f"another process took over the building of {self._low} {self._id}, as this one gave no sign for "
-            f"{LEASE:.0f} s: run the command again, it finds what the other makes"
+            f"another process took over the building of {self._low} {self._id}, as this one gave no sign of life for "
+            f"{LEASE:.0f} s: run the command again, it finds the other one's result"
         )
 
 
 @contextmanager
 def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> Iterator[Lease | None]:
-    """Build a graph, an instance or a profile: everything written inside becomes visible together, at the end.
+    """Build a graph, an instance or a profile. All that is written inside becomes visible together, at the end.
 
-    Gives None if it is there and whole: nothing is to be done. While another process builds it, this waits; where that
-    one died, this takes over, with what it left cleared away. An error inside clears what was made and goes on.
-    Raises StagedbError for a profile whose instance is not there, and for an instance whose graph is not there.
+    Yields None if the thing exists and is complete: there is nothing to do. While another process builds it, this
+    waits. If that process died, this clears what it left and takes over. An error inside clears what was made, and is
+    raised again. Raises StagedbError for a profile without its instance, and for an instance without its graph.
     """
     lease = _claim(store, kind, id, properties)
     if lease is None:
@@ -99,9 +99,10 @@ def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -
         yield lease
         lease._finish()
     except ConnectionLost:
-        raise  # as after a kill: the next builder clears it
+        raise  # the same state as after a kill: the next builder clears it
     except BaseException:
-        # Cleared if it is still this process's, and that is possible; otherwise it is as after a kill.
+        # Cleared if this process still owns it and the store allows it; else the next builder clears it, as after a
+        # kill.
         with suppress(StagedbError):
             lease._extend()
             _clear(store, kind, id, lease)
@@ -114,7 +115,7 @@ def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -
 def delete(store: Store, kind: Kind, id: str) -> bool:
     """Delete a graph, an instance (with its profiles) or a profile. False if there is none.
 
-    It is invisible from the first moment on. Raises StagedbError while another process builds it.
+    It becomes invisible first. Raises StagedbError while another process builds it.
     """
     owner = _me()
     state = _state(store, kind, id)
@@ -128,7 +129,7 @@ def delete(store: Store, kind: Kind, id: str) -> bool:
     if not row:
         raise StagedbError(f"{kind.lower()} {id} is being built or deleted by another process: wait until it is done")
     if kind == "Instance":
-        # None begins from now on, as they begin for what is ready alone.
+        # From now on no profile can begin, because a profile needs an instance that is ready.
         for profile in store.read("catalog/profiles_of", instance=id):
             delete(store, "Profile", profile["id"])
     lease = Lease(store, kind, id, owner)
@@ -149,13 +150,13 @@ def _check_profiles(store: Store, instance: str) -> None:
 
 
 def sweep(store: Store) -> list[tuple[Kind, str]]:
-    """Delete what dead builders left. Returns what was swept."""
+    """Delete what dead builders left, and return it."""
     swept: list[tuple[Kind, str]] = []
     kinds: tuple[Kind, ...] = ("Profile", "Instance", "Graph")
     for kind in kinds:
         for row in store.read(f"lifecycle/unfinished_{kind.lower()}"):
             if row["expired"] or _dead_owner(row) is not None:
-                # Another process may have begun to build or to sweep it meanwhile.
+                # Another process may have begun to build or to sweep it since.
                 with suppress(StagedbError):
                     if delete(store, kind, row["id"]):
                         swept.append((kind, row["id"]))
@@ -182,8 +183,8 @@ def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> 
         )
         if not row:
             raise StagedbError(
-                f"{kind.lower()} {id} cannot be made: its {_PARENTS[kind]} is gone, or is being deleted; `stagedb ls` "
-                "lists those that there are"
+                f"cannot make {kind.lower()} {id}: its {_PARENTS[kind]} is gone, or is being deleted; `stagedb ls` "
+                "lists those that exist"
             )
         if row.get("owner") == owner:
             lease = Lease(store, kind, id, owner)
@@ -212,13 +213,13 @@ def _milliseconds() -> int:
 
 
 def _me() -> str:
-    """This process, and a word that no other claim has: `machine pid started word`."""
+    """This process, and a word that is unique to this claim: `machine pid started word`."""
     started = psutil.Process().create_time()
     return f"{_machine()} {os.getpid()} {started:.2f} {secrets.token_hex(8)}"
 
 
 def _machine() -> str:
-    """This machine, as far as process numbers mean the same: a container has its own."""
+    """This machine, more exactly its space of process numbers: a container has its own."""
     try:
         space = Path("/proc/self/ns/pid").readlink().name
     except OSError:

@@ -1,4 +1,4 @@
-"""Labels and relationships of memory over a step; filled by `stagedb memory`."""
+"""Labels and relationships of memory over a step. `stagedb memory` writes them."""
 
 from stagedb.store.schema_forms import INSTANCE, Label, Property, Relationship, id_of
 
@@ -7,16 +7,16 @@ _CLASS = Property("class", "integer", "number of its rank class")
 MEMORY_LABELS = (
     Label(
         "Memory",
-        "What a rank of one class holds in memory over a step.",
+        "The memory of one rank of a class over a step.",
         (
             id_of("instance id, `/`, class"),
             INSTANCE,
             _CLASS,
             Property("peak", "integer", "the most that it holds at once", "B"),
-            Property("phase", "string", "when: forward, backward or optimizer"),
-            Property("task", "integer", "index of the task that runs then"),
+            Property("phase", "string", "phase of the peak: forward, backward or optimizer"),
+            Property("task", "integer", "index of the task that runs at the peak"),
             Property("microbatch", "integer?", "its micro-batch; absent for the step"),
-            Property("name", "string", "name of the op that runs then"),
+            Property("name", "string", "name of the op that runs at the peak"),
         ),
         style=("#c990c0", "peak"),
     ),
@@ -33,7 +33,7 @@ MEMORY_LABELS = (
                 "start, forward_end, backward_end, step_end, forward_peak, backward_peak, optimizer_peak or peak",
             ),
             Property("category", "string", "parameters, gradients, optimizer_state, activations …"),
-            Property("bytes", "integer", "held then", "B"),
+            Property("bytes", "integer", "held at that moment", "B"),
         ),
         style=("#da7194", "category"),
     ),

@@ -1,8 +1,8 @@
-"""Numbered changes of the schema, and which of them a database has.
+"""Numbered changes of the schema, and those that a database has.
 
 A migration first drops indexes, then runs statements of `cypher/schema` until they find nothing left to do, then makes
-constraints and indexes. All of it may be run again: a database remembers the newest one that was applied whole.
-Add one at the end; never change what one that was released does to data.
+constraints and indexes. Each part is safe to repeat: a database remembers the newest migration that was completed.
+Add a migration at the end. Never change what a released one does to data.
 """
 
 from collections.abc import Iterable
@@ -22,9 +22,9 @@ _INDEXES_OF_3 = (
 
 @dataclass(frozen=True)
 class Migration:
-    """One step from the version before to `version`.
+    """One step from the previous version to `version`.
 
-    drops: indexes and constraints. work: statements of `cypher/schema`, each of which returns how much it did, `done`.
+    drops: indexes and constraints. work: statements of `cypher/schema`; each returns as `done` how much it did.
     statements: the definitions of constraints and indexes.
     """
 
@@ -36,7 +36,7 @@ class Migration:
 
 
 MIGRATIONS = (
-    # Versions 1 to 3 made indexes alone, and 4 replaces them.
+    # Versions 1 to 3 made only indexes, and 4 replaces them.
     Migration(1, "graphs, instances, rank classes, ops, tasks, ranks, groups"),
     Migration(2, "memory"),
     Migration(3, "profiles"),
@@ -53,7 +53,7 @@ NEWEST = MIGRATIONS[-1].version
 
 
 def pending(version: int) -> tuple[Migration, ...]:
-    """Migrations that a store of this version (0: none yet) lacks. Raises UsageError for one that is too new."""
+    """The migrations that a store of this version (0: none yet) lacks. Raises UsageError for a newer store."""
     if version > NEWEST:
         raise UsageError(
             f"the store was written by a newer stagedb (its schema is version {version}, this stagedb knows {NEWEST}): "

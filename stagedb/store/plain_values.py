@@ -1,4 +1,4 @@
-"""Values of a free query as plain data: what JSON holds, whatever the database's own types."""
+"""Values of a free query as plain data: values of JSON in place of the database's own types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import neo4j.graph
 
 @dataclass(frozen=True)
 class Table:
-    """The answer to a query. Nodes, relationships and paths are dicts; times and points are text."""
+    """The answer to a query. Nodes, relationships and paths are dicts. Times and points are text."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]

@@ -1,8 +1,8 @@
-"""Free queries read: whatever could write, change the schema or reach outside is refused before it is sent.
+"""Free queries only read: a query that could write, change the schema or reach outside is refused before it is sent.
 
-One engine would refuse most of it by itself, the other by the account that such queries use; this check is the same
-for both, says why, and stands in front. It refuses too much rather than too little: where a text means different
-things to different readers (escapes outside strings, invisible characters), it is refused.
+One engine would refuse most such queries itself, the other through the account of a query. This check is the same for
+both, names the reason, and comes first. It refuses too much rather than too little: a text that could mean different
+things to different readers (escapes outside strings, invisible characters) is refused.
 """
 
 import re
@@ -18,13 +18,13 @@ WRITES = frozenset((*_GRAPH, *_ADMINISTRATION))
 """Words of Cypher 5 and 25 that write, change the schema, load files or change the database."""
 
 FIRST = frozenset(["MATCH", "OPTIONAL", "UNWIND", "WITH", "RETURN", "CALL", "EXPLAIN", "PROFILE"])
-"""What a query may begin with; other languages and administration begin otherwise."""
+"""The first words that a query may have. Other languages and administration begin with other words."""
 
 PROCEDURES = frozenset(["db.labels", "db.relationshiptypes", "db.propertykeys"])
-"""Procedures that read, on both engines, in small letters."""
+"""Procedures that read, on both engines, in lower case."""
 
 NAMESPACES = frozenset(["date", "datetime", "time", "localtime", "localdatetime", "duration", "point", "vector"])
-"""First parts of the names of functions with dots that are the language's own."""
+"""First parts of those names of functions with dots that belong to the language."""
 
 _LETTERS = re.compile("|".join(sorted(WRITES)))
 
@@ -33,13 +33,13 @@ def check(text: str) -> None:
     """Raise UsageError, naming the word and its line, unless the text can only read."""
     for character in text:
         if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn") and character not in "\t\n\r":
-            raise UsageError(f"the query holds an invisible character (U+{ord(character):04X}): remove it")
+            raise UsageError(f"the query contains an invisible character (U+{ord(character):04X}): remove it")
     if re.search(r"\\u", text, re.IGNORECASE):
-        raise UsageError(r"the query holds an escape \u…, which some servers resolve first: write the character itself")
+        raise UsageError(r"the query contains an escape \u…, which some servers resolve first: write the character")
     try:
         found = list(tokens(text))
     except UnclosedError as error:
-        raise UsageError(f"the query cannot be read: {error}") from None
+        raise UsageError(f"cannot read the query: {error}") from None
     while found and found[-1].text == ";":
         found.pop()
     if not found:
@@ -53,17 +53,17 @@ def check(text: str) -> None:
 
 def _check(token: Token, found: Sequence[Token], place: int) -> None:
     if token.text == ";":
-        raise _refused(token, "holds more than one statement", "give them one by one")
+        raise _refused(token, "contains more than one statement", "give them one by one")
     if token.kind == "number":
-        # Where a number ends and a word begins is not the same for all servers.
+        # Servers differ in where a number ends and a word begins.
         if _LETTERS.search(_plain(token.text)):
-            raise _refused(token, f"holds {token.text!r}", "put a space between number and word")
+            raise _refused(token, f"contains {token.text!r}", "put a space between number and word")
         return
     if token.kind == "word":
         word = _plain(token.text)
         if word in WRITES and not _is_name(found, place):
             raise _refused(
-                token, f"holds {token.text.upper()}", "a property, label or variable of that name goes in ``"
+                token, f"contains {token.text.upper()}", "put a property, label or variable of that name in ``"
             )
         if word == "CALL" and not _is_name(found, place):
             _check_call(token, found, place)
@@ -102,14 +102,14 @@ def _check_call(token: Token, found: Sequence[Token], place: int) -> None:
 
 
 def _check_function(found: Sequence[Token], place: int) -> None:
-    """A name with dots that is called must be one of the language's: others may do anything."""
+    """A name with dots that is called must belong to the language: other functions may do anything."""
     end = place
     while _text(found, end + 1) == "." and end + 2 < len(found) and found[end + 2].kind in ("word", "name"):
         end += 2
     if end == place or _text(found, end + 1) != "(":
         return
     if _plain(_text(found, place - 1)) == "CALL":
-        return  # judged as a procedure
+        return  # checked as a procedure
     if found[place].text.lower() not in NAMESPACES:
         name = "".join(token.text for token in found[place : end + 1])
         raise _refused(found[place], f"calls the function {name}", "only the language's own functions may be called")
@@ -120,9 +120,9 @@ def _text(found: Sequence[Token], place: int) -> str:
 
 
 def _plain(word: str) -> str:
-    """A word as the most generous reader sees it: look-alikes and small letters as capitals."""
+    """A word as the most generous reader sees it: look-alikes and lower case as capitals."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", word).casefold()).upper()
 
 
 def _refused(token: Token, what: str, hint: str) -> UsageError:
-    return UsageError(f"queries only read, and this one {what} (line {token.line}): {hint}")
+    return UsageError(f"a query can only read, and this one {what} (line {token.line}): {hint}")

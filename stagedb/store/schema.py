@@ -1,7 +1,7 @@
-"""The store's schema as one table: constraints, indexes, clean-up, drawings and the docs page come from it.
+"""The store's schema as one table. Constraints, indexes, clean-up, drawings and the docs page come from it.
 
-Only what Neo4j's Community Edition has: uniqueness constraints and range indexes. Labels are reached along
-relationships; `Rank` is not, because a relationship a rank costs too much (docs/data-model.md has the figures).
+It uses only what Neo4j's Community Edition has: uniqueness constraints and range indexes. Queries reach labels along
+relationships, except `Rank`: a relationship for each rank costs too much (docs/data-model.md has the figures).
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ VERSION = 4
 
 STORE = Label(
     "Store",
-    "What this database is: one node, written by the migrations.",
+    "The database itself: one node, written by the migrations.",
     (
         id_of("`stagedb`"),
         Property("version", "integer", "number of the newest migration applied"),
@@ -30,13 +30,13 @@ LABELS = (STORE, *GRAPH_LABELS, *INSTANCE_LABELS, *MEMORY_LABELS, *PROFILE_LABEL
 RELATIONSHIPS = (*GRAPH_RELATIONSHIPS, *INSTANCE_RELATIONSHIPS, *MEMORY_RELATIONSHIPS, *PROFILE_RELATIONSHIPS)
 
 OWNERS = tuple(label.name for label in LABELS if set(OWNED) <= set(label.properties))
-"""Labels of what comes into being whole: `Graph`, `Instance`, `Profile`."""
+"""Labels that become visible only when they are complete: `Graph`, `Instance`, `Profile`."""
 
 
 def members(owner: str) -> tuple[tuple[Label, tuple[Relationship, ...]], ...]:
-    """What is deleted with an owner: each label with the relationships that lead to it, the farthest label first.
+    """What is deleted with an owner: each label with the relationships that lead to it, the most distant label first.
 
-    A label without relationships has its owner's id in the property `member_by`.
+    A label without relationships has the id of its owner in the property `member_by`.
     """
     found = list(_members(owner, ()))
     found += [(label, ()) for label in LABELS if label.member_by == owner.lower()]
@@ -52,7 +52,7 @@ def _members(source: str, path: tuple[Relationship, ...]) -> Iterator[tuple[Labe
 
 
 def definitions(labels: tuple[Label, ...] = LABELS) -> tuple[str, ...]:
-    """The statements that make the constraints and indexes of labels. Each may be run again."""
+    """The statements that make the constraints and indexes of labels. Each is safe to repeat."""
     return tuple(chain.from_iterable(_definitions(label) for label in labels))
 
 
@@ -90,7 +90,7 @@ def page() -> str:
 
 def _table(properties: tuple[Property, ...]) -> list[str]:
     return [
-        "| property | type | unit | is |",
+        "| property | type | unit | meaning |",
         "|---|---|---|---|",
         *(f"| `{row.name}` | {row.type} | {row.unit or ''} | {row.description} |" for row in properties),
     ]

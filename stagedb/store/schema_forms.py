@@ -1,11 +1,11 @@
-"""What the schema's table is made of: properties, labels, relationships."""
+"""The parts of the schema's table: properties, labels, relationships."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Property:
-    """A property: its type (`string integer float boolean`, `[]` for a list, `?` where it may be absent), its unit."""
+    """A property: its type (`string integer float boolean`, `[]` for a list, `?` if it may be absent) and its unit."""
 
     name: str
     type: str
@@ -17,9 +17,9 @@ class Property:
 class Label:
     """A kind of node.
 
-    unique: the property that identifies a node; None where an index of `indexes` serves alone. indexes: further
-    look-ups. also: labels that a node has besides. member_by: the property that holds its owner's id, where no
-    relationship leads to it from there.
+    unique: the property that identifies a node; None if only an index of `indexes` serves. indexes: further look-ups.
+    also: other labels that a node may have. member_by: the property with the id of its owner, if no relationship leads
+    from the owner to it.
     style: a node's colour in drawings and in the Neo4j Browser, and the property that is its caption.
     """
 
@@ -50,14 +50,14 @@ def id_of(description: str) -> Property:
 
 
 OWNED = (
-    Property("state", "string", "`ready` once whole; readers do not see `building`, `deleting` or `outdated` ones"),
+    Property("state", "string", "`ready` once complete; readers do not see `building`, `deleting` or `outdated` ones"),
     Property("owner", "string?", "the process that builds it; absent when ready"),
-    Property("lease", "integer?", "until when its builder is believed to live; absent when ready", "ms since 1970"),
+    Property("lease", "integer?", "until when its builder counts as alive; absent when ready", "ms since 1970"),
     Property("created", "integer", "when its building began", "ms since 1970"),
-    Property("claim", "string?", "who asked last to build or delete it; written to take the node's lock"),
+    Property("claim", "string?", "the process that last asked to build or delete it; it is written to take the lock"),
     Property("builder", "string?", "the process that made it"),
     Property("schema", "integer", "version of the schema that it was written with"),
 )
-"""Properties of whatever is built under a lease: see `stagedb.store.leases`."""
+"""Properties of all that is built under a lease: see `stagedb.store.leases`."""
 
 INSTANCE = Property("instance", "string", "id of the instance that it belongs to")

@@ -1,4 +1,4 @@
-"""Cypher statements: one a file under `cypher/`, its path its name, its interface in a typed header.
+"""Cypher statements, one a file under `cypher/`. The path is the name, and a typed header is the interface.
 
     // What the statement does, in sentences.
     //
@@ -7,8 +7,8 @@
     // column flops: integer [flop] — of one rank
     MATCH …
 
-Types are `string integer float boolean map`, with `[]` for a list, `[][]` for a list of lists, and `?` for what may be
-null.
+Types are `string integer float boolean map`, with `[]` for a list, `[][]` for a list of lists, and `?` for a value that
+may be null.
 """
 
 import functools
@@ -31,7 +31,7 @@ _NAME = re.compile(r"^[a-z]\w*(/[a-z_]\w*)+$")
 
 @dataclass(frozen=True)
 class Field:
-    """A parameter or a column of a statement. `unit` is None for what is counted or named."""
+    """A parameter or a column of a statement. `unit` is None for counts and names."""
 
     name: str
     type: str
@@ -62,32 +62,32 @@ class Statement:
 
 
 class HeaderError(StagedbError):
-    """A file under `cypher/` whose header cannot be read."""
+    """The header of a file under `cypher/` cannot be read."""
 
 
 def directory() -> Path:
-    """Where the statements are: inside the installed package, or beside it in a checkout."""
+    """The directory of the statements: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).parents[1]
     return next((path for path in (package / "cypher", package.parent / "cypher") if path.is_dir()), package / "cypher")
 
 
 def names() -> tuple[str, ...]:
-    """Names of all statements, sorted. Those whose last part starts with `_` are internal."""
+    """Names of all statements, sorted. Names whose last part starts with `_` are internal."""
     root = directory()
     return tuple(sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.cypher")))
 
 
 @functools.cache
 def load(name: str) -> Statement:
-    """The statement of this name, such as `store/version`. Raises StagedbError for a name that has no file."""
+    """The statement with this name, such as `store/version`. Raises StagedbError for a name that has no file."""
     path = directory() / f"{name}.cypher"
     if not _NAME.match(name) or not path.is_file():
-        raise StagedbError(f"there is no Cypher statement {name!r}; names are the paths under {directory()}")
+        raise StagedbError(f"unknown Cypher statement {name!r}: names are the paths under {directory()}")
     return parse(name, path.read_text(encoding="utf-8"))
 
 
 def parse(name: str, source: str) -> Statement:
-    """Split a file into its header and its Cypher. Raises HeaderError naming the file and the line."""
+    """Split a file into its header and its Cypher. Raises HeaderError, which names the file and the line."""
     lines = source.splitlines()
     header = 0
     while header < len(lines) and lines[header].startswith("//"):
@@ -99,30 +99,30 @@ def parse(name: str, source: str) -> Statement:
         text = line[2:].strip()
         where = f"cypher/{name}.cypher, line {number}"
         if text.startswith("mode:"):
-            said = text.removeprefix("mode:").strip()
-            if mode is not None or said not in ("reads", "writes"):
-                raise HeaderError(f"{where}: one line `// mode: reads` or `// mode: writes` is wanted, not {text!r}")
-            mode = "reads" if said == "reads" else "writes"
+            word = text.removeprefix("mode:").strip()
+            if mode is not None or word not in ("reads", "writes"):
+                raise HeaderError(f"{where}: expected one line `// mode: reads` or `// mode: writes`, not {text!r}")
+            mode = "reads" if word == "reads" else "writes"
         elif re.match(r"(param|column)\b", text):
             fields[text.split()[0]].append(_field(text, where))
         elif mode is None:
             description.append(text)
         elif text:
-            raise HeaderError(f"{where}: after the mode come `param` and `column` lines, not {text!r}")
-    told = " ".join(part for part in description if part)
-    if mode is None or not told:
-        raise HeaderError(f"cypher/{name}.cypher: the header wants a description and a `// mode:` line")
+            raise HeaderError(f"{where}: only `param` and `column` lines may follow the mode, not {text!r}")
+    sentences = " ".join(part for part in description if part)
+    if mode is None or not sentences:
+        raise HeaderError(f"cypher/{name}.cypher: the header needs a description and a `// mode:` line")
     for what, found in fields.items():
         if len({field.name for field in found}) != len(found):
             raise HeaderError(f"cypher/{name}.cypher: a {what} is declared twice")
     text = "\n".join(lines[header:]).strip()
     if not text:
         raise HeaderError(f"cypher/{name}.cypher: no Cypher below the header")
-    return Statement(name, told, mode, tuple(fields["param"]), tuple(fields["column"]), text)
+    return Statement(name, sentences, mode, tuple(fields["param"]), tuple(fields["column"]), text)
 
 
 def _field(text: str, where: str) -> Field:
     found = _FIELD.match(text)
     if found is None or not _TYPE.match(found["type"]):
-        raise HeaderError(f"{where}: {text!r} is not of the form `param name: type [unit] — description`")
+        raise HeaderError(f"{where}: {text!r} does not have the form `param name: type [unit] — description`")
     return Field(found["name"], found["type"], found["unit"], found["description"])

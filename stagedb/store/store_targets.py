@@ -1,4 +1,4 @@
-"""Which store a command speaks to: `--store`, the environment, the configuration file, or the embedded engine."""
+"""The store that a command uses: `--store`, the environment, the configuration file, or the embedded engine."""
 
 import os
 import tomllib
@@ -22,7 +22,7 @@ _KEYS = {"uri", "username", "password", "password_env", "database"}
 
 @dataclass(frozen=True)
 class StoreTarget:
-    """A server's address and account. The password is kept out of its text; `source` says who chose it."""
+    """A server's address and account. Its text leaves the password out. `source` names where the address comes from."""
 
     uri: str
     username: str | None
@@ -31,21 +31,21 @@ class StoreTarget:
     source: str
 
 
-def choose(said: str | None, environment: Mapping[str, str], config: Path) -> StoreTarget | None:
-    """The server to speak to, or None for the embedded engine.
+def choose(word: str | None, environment: Mapping[str, str], config: Path) -> StoreTarget | None:
+    """The server to use, or None for the embedded engine.
 
-    said: what `--store` gives: a URI, the name of a store in the configuration file, or `embedded`. Without it
-    NEO4J_URI decides, then `default` in the configuration file, then it is the embedded engine.
+    word: the value of `--store`: a URI, the name of a store in the configuration file, or `embedded`. Without it
+    NEO4J_URI decides, then `default` in the configuration file; without these it is the embedded engine.
     Raises UsageError for a URI or a name that cannot be used.
     """
-    if said is None and environment.get("NEO4J_URI"):
+    if word is None and environment.get("NEO4J_URI"):
         return _from_uri(environment["NEO4J_URI"], environment, "NEO4J_URI")
-    if said is not None and "://" in said:
-        return _from_uri(said, environment, "--store")
-    if said == EMBEDDED:
+    if word is not None and "://" in word:
+        return _from_uri(word, environment, "--store")
+    if word == EMBEDDED:
         return None
     settings = _read(config)
-    name = said if said is not None else settings.get("default")
+    name = word if word is not None else settings.get("default")
     if name is None or name == EMBEDDED:
         return None
     stores = settings.get("stores", {})
@@ -66,9 +66,9 @@ def config_file(environment: Mapping[str, str]) -> Path:
 
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
-    """Where the embedded store keeps its files: STAGEDB_HOME, or the user's data directory."""
-    said = (os.environ if environment is None else environment).get("STAGEDB_HOME")
-    return Path(said).absolute() if said else platformdirs.user_data_path("stagedb")
+    """The directory of the embedded store: STAGEDB_HOME, or the user's data directory."""
+    directory = (os.environ if environment is None else environment).get("STAGEDB_HOME")
+    return Path(directory).absolute() if directory else platformdirs.user_data_path("stagedb")
 
 
 def _from_uri(uri: str, environment: Mapping[str, str], source: str) -> StoreTarget:
@@ -86,7 +86,7 @@ def _from_table(name: str, table: Mapping[str, Any], environment: Mapping[str, s
     source = f"[stores.{name}] of {config}"
     unknown = sorted(set(table) - _KEYS)
     if unknown or not all(isinstance(value, str) for value in table.values()) or "uri" not in table:
-        raise UsageError(f"{source} wants uri, and may have {', '.join(sorted(_KEYS - {'uri'}))}, all of them text")
+        raise UsageError(f"{source} needs uri, and may have {', '.join(sorted(_KEYS - {'uri'}))}; all values are text")
     address, username, password = split_uri(table["uri"], source)
     variable = table.get("password_env")
     if variable is not None and variable not in environment:
@@ -101,14 +101,14 @@ def _from_table(name: str, table: Mapping[str, Any], environment: Mapping[str, s
 
 
 def split_uri(uri: str, source: str) -> tuple[str, str | None, str | None]:
-    """The URI without its account, the user and the password. Raises UsageError, without secrets, for a bad one."""
+    """The URI without its account, the user and the password. Raises UsageError, without secrets, if it is invalid."""
     try:
         parts = urlsplit(uri)
         port = parts.port
     except ValueError:
-        raise UsageError(f"{source} is not a URI of a store: write it as bolt://host:7687") from None
+        raise UsageError(f"{source} is not the URI of a store: write it as bolt://host:7687") from None
     if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/"):
-        raise UsageError(f"{source} is not a URI of a store: write it as bolt://host:7687 ({', '.join(SCHEMES)})")
+        raise UsageError(f"{source} is not the URI of a store: write it as bolt://host:7687 ({', '.join(SCHEMES)})")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     address = urlunsplit((parts.scheme, f"{host}:{port or 7687}", "", parts.query, ""))
     user = unquote(parts.username) if parts.username else None

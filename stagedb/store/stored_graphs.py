@@ -26,9 +26,9 @@ from stagedb.store.typed_properties import graph_properties
 
 
 def write_graph(store: Store, graph: SymGraph) -> bool:
-    """Put a graph into the store, unless it is there. True if it was not.
+    """Write a graph to the store, unless it exists. True if it was written.
 
-    Nobody sees it before it is whole. Of two processes that write the same graph at once, one waits for the other.
+    The graph is invisible until it is complete. If two processes write the same graph, one waits for the other.
     """
     properties = {
         **graph_properties(graph.options, graph.sizes),
@@ -50,14 +50,14 @@ def write_graph(store: Store, graph: SymGraph) -> bool:
 
 
 def read_graph(store: Store, id: str) -> SymGraph:
-    """The graph of this id, equal to the one that was written. Raises UsageError if there is none."""
+    """The graph with this id, equal to the one that was written. Raises UsageError if there is none."""
     found = store.read("build/graph", id=id)
     if not found:
         raise UsageError(f"the store has no graph {id!r}: `stagedb ls` lists them, `stagedb build` makes one")
     (row,) = found
     if row["format"] != FORMAT:
         raise UsageError(
-            f"graph {id} is of format {row['format']}, and this stagedb reads format {FORMAT}: "
+            f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: "
             "remove it with `stagedb rm` and build it again"
         )
     reads = _ends(store, "reads", id)
@@ -85,7 +85,7 @@ def gradient_rows(graph: SymGraph) -> list[dict[str, str]]:
 
 
 def _gradients(graph: SymGraph) -> Iterator[tuple[str, str]]:
-    """Each gradient with its weight: what an optimizer reads, and what each reduction of it has read before."""
+    """Pairs of a gradient and its weight: what an optimizer reads, and what each reduction of it has read before."""
     roles = {tensor.name: tensor.role for tensor in graph.tensors}
     reductions = {name: op for op in graph.ops if op.type is OpType.COLLECTIVE for name in op.writes}
     for op in graph.ops:
@@ -101,11 +101,11 @@ def _gradients(graph: SymGraph) -> Iterator[tuple[str, str]]:
 
 
 _OF_GRAPH = ("tensors", "ops")
-"""Statements that connect what they write to its graph."""
+"""Statements that connect the nodes they write to their graph."""
 
 
 def _rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
-    """Rows of each statement, in the order in which they build on each other. `number` keeps a graph's own order."""
+    """Rows of each statement, in the order in which the statements run. `number` keeps the order of a graph."""
     key = graph.key
     return {
         "tensors": [
@@ -142,7 +142,7 @@ def _rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
 
 
 def _plain(row: SymTensor | SymOp, *without: str) -> dict[str, Any]:
-    """The fields as a database takes them; those that are None are left out."""
+    """The fields as a database takes them, without those that are None."""
     values = {field.name: getattr(row, field.name) for field in dataclasses.fields(row) if field.name not in without}
     return {
         name: list(value) if isinstance(value, tuple) else str(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Words of a free query that the schema's table does not have: it answers nothing about them, and without an error."""
+"""Words of a free query that are not in the schema. A database answers nothing about them, and without an error."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -13,17 +13,18 @@ _PROPERTIES = frozenset(row.name for holder in (*LABELS, *RELATIONSHIPS) for row
 
 
 def unknown_words(text: str) -> list[str]:
-    """Of each label, relationship type and property that no store has: that, and the names that are near it.
+    """A sentence for each label, relationship type and property of the text that no store has, with similar names.
 
-    Properties are those of what a pattern names; a map's, which the text or a parameter makes, may be called anything.
+    Only properties of nodes and edges in a pattern count. The keys of a map, which the text or a parameter makes, are
+    free.
     """
     known = {"label": _LABELS, "relationship": _TYPES, "property": _PROPERTIES}
-    return list(dict.fromkeys(_told(what, name, known[what]) for what, name in _named(text) if name not in known[what]))
+    return list(dict.fromkeys(_hint(what, name, known[what]) for what, name in _named(text) if name not in known[what]))
 
 
-def _told(what: str, name: str, known: frozenset[str]) -> str:
+def _hint(what: str, name: str, known: frozenset[str]) -> str:
     near = [each for each in sorted(known) if each.lower() == name.lower()] or difflib.get_close_matches(name, known)
-    hint = f": did you mean {', '.join(near)}?" if near else "; docs/data-model.md lists what there is"
+    hint = f": did you mean {', '.join(near)}?" if near else "; docs/data-model.md lists all names"
     has = {
         "label": "node has the label",
         "relationship": "relationship is a",
@@ -33,14 +34,14 @@ def _told(what: str, name: str, known: frozenset[str]) -> str:
 
 
 def _named(text: str) -> Iterator[tuple[str, str]]:
-    """What a text calls label, relationship (type) and property, with its name."""
+    """The labels, relationship types and properties that a text names: (which of these, name)."""
     found = list(tokens(text))
     opened: list[int] = []
     bound: set[str] = set()
     labels: set[int] = set()
     for place, (token, name) in enumerate(pairwise(found)):
         if token.kind == "word" and token.text.upper() == "AS":
-            # From here on it is what the query makes of it.
+            # The query gives the name a new meaning here.
             bound.discard(_plain(name))
         if token.kind != "symbol":
             continue
@@ -66,7 +67,7 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _goes_on(before: Sequence[Token]) -> bool:
-    """Whether what stands before leads back, over names and signs alone, to the colon of a node's or edge's pattern."""
+    """Whether the tokens lead back, over names and signs alone, to the colon of a node's or edge's pattern."""
     signs = [token.text for token in before if token.kind == "symbol"]
     return len(signs) > 1 and signs[0] in "([" and signs[1] == ":" and set(signs[2:]) <= {"|", "&", ":"}
 

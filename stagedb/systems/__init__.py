@@ -1,7 +1,7 @@
-"""Accelerators and the networks between them, as data, and what operators, collectives and messages cost on them.
+"""Accelerators and the networks between them, as data, and the time that operators, collectives and messages take.
 
-`load_system` reads a system, a preset or a file; `Costs` times what ranks do on it; measured `Durations` take the
-model's place where there are some.
+`load_system` reads a system from a preset or a file. `Costs` times the work of ranks on it. Measured `Durations`
+replace modelled times where there are any.
 """
 
 from stagedb.systems.cost_model import Costs, Message, Timed, Transfer, Wires, Work

@@ -1,7 +1,7 @@
-"""How long operators, collectives and messages take on a system: a model, written down in docs/systems.md.
+"""How long operators, collectives and messages take on a system. docs/systems.md explains the model.
 
-A duration comes with what is put on the wire: bytes that a rank sends into each network dimension. All is
-computed in exact fractions and rounded once, half up. `Costs` remembers what was asked before.
+Each duration comes with the traffic: the bytes that a rank sends into each network dimension. All values are
+computed in exact fractions and rounded once, half up. `Costs` remembers the results of earlier calls.
 """
 
 import math
@@ -16,14 +16,14 @@ from stagedb.systems.spread import Spread
 from stagedb.systems.system import Accelerator, Dimension, Network, System, inverse
 
 Wires = tuple[tuple[str, int], ...]
-"""Network dimensions, innermost first, and bytes sent into each."""
+"""Network dimensions, innermost first, and the bytes that are sent into each."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """An operator on one rank: FLOPs (2 a multiply-add), and bytes that it reads and writes.
+    """An operator on one rank: its FLOPs (2 for a multiply-add), and the bytes that it reads and writes.
 
-    dtype: the format that it computes in, by the name of `stagedb.plans.WIDTHS`.
+    dtype: the format that it computes in, a name of `stagedb.plans.WIDTHS`.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Message:
-    """A collective. bytes of this rank: of an all-gather its input shard, of the others its whole input.
+    """A collective. bytes: what this rank passes in, the input shard of an all-gather, the whole input of others.
 
     ranks: the members, ascending.
     """
@@ -55,11 +55,11 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Timed:
-    """A duration. rule: what made it: `roofline:compute`, `roofline:memory`, the name of a collective algorithm, `p2p`
-    or `measured`. dimension: the slowest network dimension that it spans; None without a network.
+    """A duration. rule: where it comes from: `roofline:compute`, `roofline:memory`, the name of a collective algorithm,
+    `p2p` or `measured`. dimension: the slowest network dimension that it spans; None without a network.
 
-    wires: each dimension that it crosses, innermost first, and the bytes that a rank sends into it, mean of the
-    members. What is sent counts once, in the outermost dimension between its two ends.
+    wires: the dimensions that it crosses, innermost first, each with the bytes that a rank sends into it (mean of the
+    members). A byte counts once, in the outermost dimension between its two ends.
     """
 
     ns: int
@@ -69,9 +69,9 @@ class Timed:
 
 
 class Costs:
-    """The costs on one system for a job of so many ranks; what was asked before is remembered.
+    """The costs on one system for a job with `world` ranks. It remembers the results of earlier calls.
 
-    Raises UsageError where the system's network has too few places for the job.
+    Raises UsageError if the network of the system has too few places for the job.
     """
 
     def __init__(self, system: System, world: int) -> None:
@@ -92,13 +92,13 @@ class Costs:
         return self.placed(message.kind, message.bytes, self.placement(message.ranks))
 
     def placement(self, ranks: tuple[int, ...]) -> Placement:
-        """The placement of a group. Many groups have the same one, and take equally long."""
+        """The placement of a group. Many groups have the same placement, and take the same time."""
         if ranks not in self._places:
             self._places[ranks] = place(ranks, self._sizes)
         return self._places[ranks]
 
     def placed(self, kind: str, size: int, placement: Placement) -> Timed:
-        """How long a collective takes whose group's placement is known: for those who ask often of large groups."""
+        """How long a collective takes in a group with a known placement, for code that often asks for it."""
         asked = (kind, size, placement)
         if asked not in self._known:
             self._known[asked] = time_placed(self.network, kind, size, placement)
@@ -112,16 +112,16 @@ class Costs:
 
 
 def time_work(accelerator: Accelerator, work: Work) -> Timed:
-    """The longer of computing and of reading and writing, and the launch. UsageError for a dtype without a rate."""
+    """The launch, plus the longer of computing and of memory traffic. UsageError for a dtype without a rate."""
     if work.flops < 0 or work.bytes < 0:
-        raise UsageError(f"an operator of {work.flops} FLOPs and {work.bytes} bytes has no duration")
+        raise UsageError(f"an operator with {work.flops} FLOPs and {work.bytes} bytes has no duration")
     compute = Fraction(0)
     if work.flops:
         dtype = "fp8" if work.dtype.startswith("fp8") else work.dtype
         if dtype not in accelerator.peak:
             raise UsageError(
-                f"{accelerator.name} has no rate for {work.kind} in {work.dtype}: its file has accelerator.peak for "
-                f"{', '.join(accelerator.peak)}; add {dtype} there, or take another dtype"
+                f"{accelerator.name} has no rate for {work.kind} in {work.dtype}. Its file has accelerator.peak for "
+                f"{', '.join(accelerator.peak)}: add {dtype} there, or choose another dtype"
             )
         curve = accelerator.attention if work.kind.startswith("attention") else accelerator.matmul
         compute = work.flops / curve.at(work.flops) * inverse(accelerator.peak[dtype]) / 1000
@@ -131,16 +131,16 @@ def time_work(accelerator: Accelerator, work: Work) -> Timed:
 
 
 def time_message(network: Network, message: Message) -> Timed:
-    """The time of the fastest algorithm for a collective. UsageError for unknown kinds."""
+    """The time of the fastest algorithm for a collective. UsageError for an unknown kind."""
     return time_placed(network, message.kind, message.bytes, place(message.ranks, _sizes(network)))
 
 
 def time_placed(network: Network, kind: str, size: int, placement: Placement) -> Timed:
-    """The same for a placement that is known."""
+    """The time of the fastest algorithm in a group with a known placement."""
     if kind not in COLLECTIVES:
-        raise UsageError(f"a collective {kind!r} has no cost: {', '.join(COLLECTIVES)} have")
+        raise UsageError(f"a collective {kind!r} has no cost; the cost model has {', '.join(COLLECTIVES)}")
     if size < 0:
-        raise UsageError(f"a collective of {size} bytes has no duration")
+        raise UsageError(f"a collective with {size} bytes has no duration")
     if not placement.spans:
         return Timed(0, next(each.name for each in ALGORITHMS if kind in each.kinds))
     spread = Spread(network, placement)
@@ -158,11 +158,11 @@ def time_placed(network: Network, kind: str, size: int, placement: Placement) ->
 def time_transfer(network: Network, transfer: Transfer) -> Timed:
     """Latency and bytes over the link of the outermost dimension that the two ranks cross."""
     if transfer.bytes < 0:
-        raise UsageError(f"a message of {transfer.bytes} bytes has no duration")
+        raise UsageError(f"a message with {transfer.bytes} bytes has no duration")
     index, apart = crossed(transfer.source, transfer.target, _sizes(network))
     dimension = network[index]
     size = dimension.places
-    # Of a mesh of links one is taken, and one of a ring's two.
+    # A message uses one link of a fully connected dimension, and one of the two links of a ring.
     slower = {"switch": 1, "fully-connected": size - 1, "ring": 2 if size > 2 else 1}[dimension.kind]
     taken = transfer.bytes * slower * dimension.pace(transfer.bytes)
     wires = ((dimension.name, transfer.bytes),)

@@ -1,6 +1,6 @@
-"""Where the ranks of a group stand in a network: which dimensions they span, and how many lie along each.
+"""The places of a group's ranks in a network: which dimensions they span, and how many ranks are along each.
 
-Rank r stands at place r of the network; places count like digits, the innermost dimension first.
+Rank r has place r of the network. Places count like digits, the innermost dimension first.
 """
 
 import math
@@ -13,14 +13,14 @@ from stagedb.errors import UsageError
 
 @dataclass(frozen=True)
 class Along:
-    """The members of a group along one dimension: in each of its rows that has some, where rows are alike.
+    """The members of a group along one dimension. Only rows of the dimension that have members count.
 
-    dimension: its index, 0 the innermost. members: in the row that has most, least: in the one that has fewest.
-    spacing: places from one member to the next, the widest gap where they differ. wraps: evenly spaced, and the last
-    member is as far from the first as from the one before it, so that they close a ring.
+    dimension: its index, 0 is the innermost. members: those in the fullest row. least: those in the row with fewest.
+    spacing: places from one member to the next; the widest gap if gaps differ. wraps: members are evenly spaced, and
+    the last is as far from the first as from the one before it, so that they close a ring.
 
-    Of all rows together, where messages are counted in the outermost dimension that they cross: joins: how many of the
-    links of a tree over all members, built row by row, cross this one. pairs: how many ordered pairs of members do.
+    The next two are sums over all rows. A message counts in the outermost dimension that it crosses. joins: links of a
+    tree over all members, built row by row, that cross this dimension. pairs: ordered pairs of members that cross it.
     """
 
     dimension: int
@@ -34,10 +34,10 @@ class Along:
 
 @dataclass(frozen=True)
 class Placement:
-    """A group in a network. spans: innermost first, dimensions along which all members stand at one place left out.
+    """A group in a network. spans: the dimensions along which members have different places, innermost first.
 
-    uniform: every row of a dimension has as many members, so that the product of the spans is the group. Where not,
-    costs take what is slowest: every step crosses the outermost dimension, and shares its links with the fewest.
+    uniform: every row of a dimension has the same number of members, so that the product of the spans is the group's
+    size. Otherwise costs take the slowest case: every step crosses the outermost dimension, and has the fewest links.
     """
 
     members: int
@@ -46,30 +46,30 @@ class Placement:
 
 
 def place(ranks: Sequence[int], sizes: Sequence[int]) -> Placement:
-    """The placement of a group, ranks ascending, in a network with dimensions of these sizes, innermost first.
+    """The placement of a group in a network with dimensions of these sizes, innermost first. The ranks ascend.
 
-    UsageError for ranks that do not ascend, or that the network has no place for.
+    UsageError for ranks that do not ascend, or that have no place in the network.
     """
     if not ranks or any(before >= after for before, after in pairwise(ranks)) or ranks[0] < 0:
-        raise UsageError("the ranks of a group are at least one, ascending, from 0")
+        raise UsageError("a group needs at least one rank, and its ranks must ascend from 0 or more")
     if ranks[-1] >= math.prod(sizes):
-        raise UsageError(f"a network of {' x '.join(map(str, sizes))} accelerators has no place for rank {ranks[-1]}")
+        raise UsageError(f"a network with {' x '.join(map(str, sizes))} accelerators has no place for rank {ranks[-1]}")
     spans, uniform = [], True
-    standing = dict.fromkeys(ranks, 1)  # members that stand at a place
+    occupied = dict.fromkeys(ranks, 1)  # members at each place
     for dimension, size in enumerate(sizes):
         rows: dict[int, list[int]] = {}
         inside: dict[int, int] = {}
-        for each, members in standing.items():
+        for each, members in occupied.items():
             rows.setdefault(each // size, []).append(each % size)
             inside[each // size] = inside.get(each // size, 0) + members
         counts = {len(row) for row in rows.values()}
         uniform = uniform and len(counts) == 1
         if max(counts) > 1:
             spacing, wraps = _spacing(list(rows.values()), size)
-            joins = len(standing) - len(rows)
-            pairs = _square(inside.values()) - _square(standing.values())
+            joins = len(occupied) - len(rows)
+            pairs = _square(inside.values()) - _square(occupied.values())
             spans.append(Along(dimension, max(counts), min(counts), spacing, wraps, joins, pairs))
-        standing = inside
+        occupied = inside
     return Placement(len(ranks), tuple(spans), uniform)
 
 
@@ -84,15 +84,15 @@ def _spacing(rows: Sequence[Sequence[int]], size: int) -> tuple[int, bool]:
 
 
 def crossed(source: int, target: int, sizes: Sequence[int]) -> tuple[int, int]:
-    """The outermost dimension that a message between two ranks crosses, and how many places apart they are along it.
+    """The outermost dimension that a message between two ranks crosses, and the number of places between them along it.
 
-    UsageError for a message of a rank to itself, and for ranks that the network has no place for.
+    UsageError for a message of a rank to itself, and for ranks that have no place in the network.
     """
     if source == target or min(source, target) < 0:
-        raise UsageError(f"rank {source} sends to rank {target}: a message has two ends")
+        raise UsageError(f"rank {source} sends a message to rank {target}: sender and receiver must differ")
     if max(source, target) >= math.prod(sizes):
         raise UsageError(
-            f"a network of {' x '.join(map(str, sizes))} accelerators has no place for rank {max(source, target)}"
+            f"a network with {' x '.join(map(str, sizes))} accelerators has no place for rank {max(source, target)}"
         )
     found = (0, 0)
     for dimension, size in enumerate(sizes):

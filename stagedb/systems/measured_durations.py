@@ -1,7 +1,8 @@
-"""Measured durations, which take the place of modelled ones: a table of what to match, and how long it took.
+"""Measured durations, which replace modelled ones. A table has a row for each measurement.
 
-The columns `name`, `kind`, `flops`, `bytes` and `message` say what a row is of; an empty cell matches anything, and a
-name without numbers all layers. The row that says most wins. `duration_ns` or `duration_us` is the time.
+The columns `name`, `kind`, `flops`, `bytes` and `message` choose the operators that a row times. An empty cell matches
+anything; a name without numbers matches all layers. The row with the most cells wins. `duration_ns` or `duration_us` is
+the time.
 """
 
 import csv
@@ -19,20 +20,20 @@ from stagedb.systems.strict_yaml import exact
 TEXTS = ("name", "kind")
 NUMBERS = ("flops", "bytes", "message")
 MATCHED = (*TEXTS, *NUMBERS)
-"""Columns that say what a row is of. `bytes` are what an operator reads and writes, `message` what is communicated."""
+"""Columns that choose operators. `bytes`: what an operator reads and writes. `message`: what is communicated."""
 
 UNITS: Mapping[str, int] = {"duration_ns": 1, "duration_us": 1000}
-"""Columns of the time, and ns of their unit."""
+"""Columns of the time, each with its unit in ns."""
 
 FIELDS = (*MATCHED, "rank")
-"""All that a row may say. Ranks are of traces, where ranks of one operator differ; a table has none."""
+"""All fields of a row. `rank` comes from traces, where a duration can differ between ranks. A table has no ranks."""
 
 Key = tuple[str | int | None, ...]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An operator, collective or send that may have been measured. rank: on which it runs."""
+    """An operator, collective or send that may have a measured duration. rank: the rank that runs it."""
 
     name: str
     kind: str
@@ -43,13 +44,13 @@ class Subject:
 
     @property
     def of_any_layer(self) -> "Subject":
-        """The same by the name that it has in all layers: without numbers."""
+        """The same with the name that it has in all layers: without numbers."""
         return replace(self, name=".".join(part for part in self.name.split(".") if not part.isdecimal()))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A row: what it is of (None: anything), and ns. where: how errors name it."""
+    """A row: what it matches (None: anything), and its ns. where: its place, for errors."""
 
     where: str
     ns: Fraction
@@ -62,14 +63,14 @@ class Measured:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What the row says."""
+        """The fields that the row has."""
         return tuple(each for each in FIELDS if getattr(self, each) is not None)
 
 
 class Durations:
     """A table of measured durations.
 
-    Raises UsageError for no rows, a row that says nothing of what it is of, and two rows of one and the same.
+    Raises UsageError for no rows, for a row that matches everything, and for two rows that match the same.
     """
 
     def __init__(self, rows: Iterable[Measured]) -> None:
@@ -77,12 +78,12 @@ class Durations:
         self._tables: dict[tuple[str, ...], dict[Key, Measured]] = {}
         for row in self.rows:
             if not row.fields:
-                raise UsageError(f"{row.where} says nothing of what it is of: it takes one of {', '.join(MATCHED)}")
+                raise UsageError(f"{row.where} does not name what it measures: give one of {', '.join(MATCHED)}")
             table = self._tables.setdefault(row.fields, {})
             twin = table.setdefault(_key(row, row.fields), row)
             if twin is not row:
                 raise UsageError(
-                    f"{twin.where} and {row.where} are of the same ({said(row)}): leave one, such as their mean"
+                    f"{twin.where} and {row.where} measure the same ({said(row)}): keep one row, such as their mean"
                 )
         if not self.rows:
             raise UsageError("a table of measured durations has no rows")
@@ -90,18 +91,18 @@ class Durations:
         self._known: dict[Subject, Measured | None] = {}
 
     def find(self, subject: Subject) -> Measured | None:
-        """The row that says most of what a subject is; None where none is of it.
+        """The row with the most fields among those that match a subject; None if none matches.
 
-        UsageError where two say equally much, with both.
+        UsageError, which names both, if two rows with equally many fields match.
         """
         if subject not in self._known:
             self._known[subject] = self._find(subject)
         return self._known[subject]
 
     def time(self, subject: Subject, modelled: Timed) -> Timed:
-        """What was measured, by the rule `measured`; what was modelled, where nothing was.
+        """The measured time, with the rule `measured`; the modelled time if no row matches.
 
-        How long it takes says nothing of what it sends: that stays the model's.
+        A measured time does not change the traffic: that stays the model's.
         """
         row = self.find(subject)
         if row is None:
@@ -112,21 +113,21 @@ class Durations:
         names = (subject, subject.of_any_layer)
         pairs = ((table.get(_key(each, fields))) for fields, table in self._tables.items() for each in names)
         found = dict.fromkeys(row for row in pairs if row is not None)
-        # Of a layer's own name and the one of all layers the first says more.
+        # The name of one layer is more precise than the name that all layers have.
         much = {row: (len(row.fields), row.name == subject.name) for row in found}
         most = max(much.values(), default=None)
         best = [row for row in found if much[row] == most]
         if len(best) > 1:
             raise UsageError(
-                f"{' and '.join(f'{row.where} ({said(row)})' for row in best)} are both of {subject.name or 'one'} "
-                f"({subject.kind}): say more in one of them, so that it wins"
+                f"{' and '.join(f'{row.where} ({said(row)})' for row in best)} both match {subject.name or 'one'} "
+                f"({subject.kind}): fill in another column of one row, so that it wins"
             )
         return best[0] if best else None
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a step was measured: operators, and ns that the model takes for them."""
+    """How much of a step was measured: the number of operators, and the ns that the model gives them."""
 
     ops: int = 0
     measured_ops: int = 0
@@ -135,7 +136,7 @@ class Coverage:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[Timed, Timed, int]]) -> "Coverage":
-        """Of (modelled, what was taken, how many times)."""
+        """The coverage of triples (modelled, used, number of times)."""
         ops = measured_ops = ns = measured_ns = 0
         for modelled, taken, times in pairs:
             ops += times
@@ -157,9 +158,9 @@ class Coverage:
 
 
 def read_durations(path: Path) -> Durations:
-    """The table of a CSV or Parquet file. UsageError, with file, row and column, for what is none."""
+    """The table of a CSV or Parquet file. UsageError, with file, row and column, for other content."""
     if path.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"{path}: measured durations come as .csv or .parquet")
+        raise UsageError(f"{path}: measured durations are read from .csv or .parquet files")
     reader = _csv(path) if path.suffix == ".csv" else _parquet(path)
     columns = next(reader).cells
     _check_columns(path, columns)
@@ -168,7 +169,7 @@ def read_durations(path: Path) -> Durations:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a file as texts; an empty one is nothing."""
+    """A row of a file as texts. An empty text is no value."""
 
     where: str
     cells: Mapping[str, str] = field(default_factory=dict)
@@ -179,12 +180,12 @@ def _check_columns(path: Path, columns: Iterable[str]) -> None:
     known = (*MATCHED, *UNITS)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise UsageError(f"{path}: unknown column {unknown[0]!r}; it takes {', '.join(known)}")
+        raise UsageError(f"{path}: unknown column {unknown[0]!r}; a table may have {', '.join(known)}")
     times = [name for name in names if name in UNITS]
     if len(times) != 1:
-        raise UsageError(f"{path} has {' and '.join(times) or 'no duration'}: it takes one of {', '.join(UNITS)}")
+        raise UsageError(f"{path} has {' and '.join(times) or 'no duration'}: give exactly one of {', '.join(UNITS)}")
     if not any(name in MATCHED for name in names):
-        raise UsageError(f"{path} says nothing of what its rows are of: it takes one or more of {', '.join(MATCHED)}")
+        raise UsageError(f"{path} does not name what its rows measure: add a column of {', '.join(MATCHED)}")
 
 
 def _measured(row: _Row) -> Measured:
@@ -198,8 +199,8 @@ def _number(row: _Row, column: str, *, whole: bool = False) -> Fraction:
     value = exact(row.cells[column])
     if value is None or value < 0 or (whole and value != int(value)):
         takes = "a whole number" if whole else "a number"
-        said = repr(row.cells[column][:60]) if row.cells[column] else "empty"
-        raise UsageError(f"{row.where}, column {column} is {said}: it takes {takes}, 0 or more")
+        found = repr(row.cells[column][:60]) if row.cells[column] else "empty"
+        raise UsageError(f"{row.where}, column {column} is {found}: it takes {takes}, 0 or more")
     return value
 
 
@@ -210,7 +211,7 @@ def _csv(path: Path) -> Iterator[_Row]:
             reader = csv.reader(file)
             columns = [name.strip() for name in next(reader, [])]
             if len({*columns}) < len(columns):
-                raise UsageError(f"{path}: a column is there twice in {', '.join(columns)}")
+                raise UsageError(f"{path}: two columns have the same name: {', '.join(columns)}")
             yield _Row(str(path), dict.fromkeys(columns, ""))
             for cells in reader:
                 where = f"{path}, line {reader.line_num}"
@@ -220,7 +221,7 @@ def _csv(path: Path) -> Iterator[_Row]:
                     raise UsageError(f"{where}: {len(cells)} cells under {len(columns)} columns")
                 yield _Row(where, dict(zip(columns, (cell.strip() for cell in cells), strict=True)))
     except OSError as error:
-        raise UsageError(f"the durations {path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"cannot read the durations {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"the durations {path} are not UTF-8 text") from None
     except csv.Error as error:
@@ -234,7 +235,7 @@ def _parquet(path: Path) -> Iterator[_Row]:
     try:
         table = pq.read_table(path)
     except OSError as error:
-        raise UsageError(f"the durations {path} cannot be read: {error.strerror or error}") from None
+        raise UsageError(f"cannot read the durations {path}: {error.strerror or error}") from None
     except pa.ArrowException as error:
         raise UsageError(f"{path}: not Parquet: {str(error).splitlines()[0]}") from None
     yield _Row(str(path), dict.fromkeys(table.column_names, ""))
@@ -253,5 +254,5 @@ def _key(row: Measured | Subject, fields: Iterable[str]) -> Key:
 
 
 def said(row: Measured) -> str:
-    """What a row is of, in words."""
+    """What a row matches, in words."""
     return ", ".join(f"{name} {getattr(row, name)}" for name in row.fields)

@@ -1,4 +1,4 @@
-"""A group of ranks on the network dimensions that it spans: what the times of collective algorithms are made of."""
+"""A group of ranks on the network dimensions that it spans. Collective algorithms compute their times from it."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,14 +9,14 @@ from stagedb.systems.system import Dimension, Network
 
 @dataclass(frozen=True)
 class Spread:
-    """A group on a network. Times are in ns; `whole` is the largest buffer of a collective, in bytes."""
+    """A group on a network. Times are in ns. `whole` is the largest buffer of a collective, in bytes."""
 
     network: Network
     placement: Placement
 
     @property
     def members(self) -> int:
-        """Ranks of the group."""
+        """The number of ranks in the group."""
         return self.placement.members
 
     @property
@@ -26,7 +26,7 @@ class Spread:
 
     @property
     def uniform(self) -> bool:
-        """Whether every row of a dimension has as many members."""
+        """Whether all rows of a dimension have the same number of members."""
         return self.placement.uniform
 
     def dimension(self, along: Along) -> Dimension:
@@ -34,7 +34,7 @@ class Spread:
         return self.network[along.dimension]
 
     def offers(self, algorithm: str) -> bool:
-        """Whether every dimension that the group spans has hardware for an algorithm of this name."""
+        """Whether every dimension that the group spans has hardware for the algorithm with this name."""
         return all(algorithm in self.dimension(each).algorithms for each in self.spans)
 
     def latency(self) -> Fraction:
@@ -46,27 +46,27 @@ class Spread:
         )
 
     def hops(self, along: Along) -> int:
-        """Steps from a dimension's first member round to its last, links counted where members are apart."""
+        """Steps from the first member of a dimension round to its last. They count links between distant members."""
         if self.dimension(along).kind != "ring":
             return along.members - 1
-        # A row that does not close comes back to its first member the whole way.
+        # A row that does not close a ring needs the whole way back to its first member.
         steps = along.members - 1 if along.wraps else 2 * along.members - 3
         return steps * along.spacing
 
     def pace(self, along: Along, whole: Fraction) -> Fraction:
-        """ns a byte of what one member can send along a dimension to the others, all links together."""
+        """ns a byte for what one member can send along a dimension to the others over all links together."""
         dimension = self.dimension(along)
         pace = dimension.pace(whole)
         if dimension.kind == "fully-connected":
-            # Links to those that are not of the group are idle. A row with one member sends as along one link.
+            # Links to ranks outside the group are idle. A row with one member sends over one link.
             return pace * (dimension.places - 1) / max(along.least - 1, 1)
         if dimension.kind == "ring":
-            # Members that are apart share links with other groups; a row that does not close needs the way back.
+            # Distant members share links with other groups. A row that does not close a ring needs the way back.
             return pace * along.spacing * (1 if along.wraps else 2)
         return pace
 
     def shared_pace(self, whole: Fraction) -> Fraction:
-        """ns a byte of the slowest dimension, where all members inside of a dimension share its links."""
+        """ns a byte of the slowest dimension, where all members inside a dimension share its links."""
         paces, inside = [], 1
         for each in self.spans:
             paces.append(self.pace(each, whole) / inside)
@@ -74,14 +74,14 @@ class Spread:
         return max(paces)
 
     def slowest(self, whole: Fraction) -> str:
-        """The name of the dimension over which one member sends slowest; the outer one where two are alike."""
+        """The name of the dimension over which one member sends slowest; the outer one of two that are equally slow."""
         span = max(self.spans, key=lambda each: (self.pace(each, whole), each.dimension))
         return self.dimension(span).name
 
     def link_shares(self) -> list[Fraction]:
         """By dimension, what a member sends in one pass where every link of a tree carries the buffer.
 
-        Shares of the buffer, the mean of all members. A ring along each dimension in turn sends as much: m - 1 m-ths of
-        what the rows inside of it have left.
+        The values are shares of the buffer, the mean of all members. A ring along each dimension in turn sends the
+        same: (m - 1)/m of what the inner dimensions leave.
         """
         return [Fraction(each.joins, self.members) for each in self.spans]

@@ -1,4 +1,4 @@
-"""YAML (or JSON) read strictly: every value knows its file, line and key, so that an error can name them."""
+"""YAML (or JSON) read strictly: every value has its file, line and key, so that an error can name them."""
 
 import math
 import re
@@ -19,7 +19,7 @@ _LONGEST_TEXT = 2000
 
 @dataclass(frozen=True)
 class Value:
-    """A node of a document, with where it stands: file, key, and the line of its key."""
+    """A node of a document, with its place: file, key, and the line of its key."""
 
     node: yaml.Node
     where: str
@@ -27,20 +27,20 @@ class Value:
     line: int
 
     def wrong(self, takes: str) -> UsageError:
-        """The error for a value that cannot be: what it is, where it stands, and what is allowed."""
-        return UsageError(f"{self._place}: {self.key or 'it'} is {self._said}: it takes {takes}")
+        """The error for a value that is not allowed. It names the value, its place, and what is allowed."""
+        return UsageError(f"{self._place}: {self.key or 'it'} is {self._description}: it takes {takes}")
 
     def refused(self, why: str) -> UsageError:
-        """The error for what cannot be for a reason of its own."""
+        """The error for a value that is refused for another reason than its type."""
         return UsageError(f"{self._place}: {why}")
 
     @property
     def is_null(self) -> bool:
-        """Whether it is left open: `null`, `~`, or nothing."""
+        """Whether the value is open: `null`, `~`, or empty."""
         return self.node.tag == "tag:yaml.org,2002:null"
 
     def mapping(self, required: Iterable[str], optional: Iterable[str] = ()) -> "dict[str, Value]":
-        """The values by key: all that are required, and no other than these and the optional ones."""
+        """The values by key: all the required keys, and no others than these and the optional ones."""
         needed = tuple(required)
         known = (*needed, *optional)
         found = self.free_mapping(f"a mapping with {', '.join(known)}")
@@ -55,7 +55,7 @@ class Value:
         return found
 
     def free_mapping(self, takes: str) -> "dict[str, Value]":
-        """The values by key, whatever the keys."""
+        """The values by key. Any key is allowed."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.wrong(takes)
         found: dict[str, Value] = {}
@@ -67,12 +67,12 @@ class Value:
                 raise Value(key, self.where, self.key, _line(key)).wrong(takes)
             value = Value(node, self.where, f"{self.key}.{name}" if self.key else name, _line(key))
             if name in found:
-                raise value.refused(f"{value.key} is there twice")
+                raise value.refused(f"{value.key} appears twice")
             found[name] = value
         return found
 
     def items(self, takes: str) -> "list[Value]":
-        """The values of a list that is not empty."""
+        """The values of a list with at least one value."""
         if not isinstance(self.node, yaml.SequenceNode) or not self.node.value:
             raise self.wrong(takes)
         return [Value(node, self.where, f"{self.key}[{at}]", _line(node)) for at, node in enumerate(self.node.value)]
@@ -88,11 +88,11 @@ class Value:
         return value
 
     def choice(self, words: Sequence[str]) -> str:
-        """One of a few words."""
+        """One of the given words."""
         return self.text(f"one of {', '.join(words)}", lambda text: text in words)
 
     def number(self, takes: str, right: Callable[[Number], bool], *, infinite: bool = False) -> Number:
-        """A number as it is written, exactly; `.inf` where that is allowed."""
+        """A number exactly as it is written; `.inf` if `infinite` allows it."""
         text = self._scalar or ""
         if infinite and text in _INFINITE:
             return math.inf
@@ -101,7 +101,7 @@ class Value:
         if value is None or not right(value):
             raise self.wrong(takes)
         if Fraction(repr(float(value))) != value:
-            raise self.refused(f"{self.key} is {text}: more digits than the 15 that are kept")
+            raise self.refused(f"{self.key} is {text}: at most 15 digits are kept, and it has more")
         return value
 
     def integer(self, takes: str, least: int, most: int = 1 << 40) -> int:
@@ -117,7 +117,7 @@ class Value:
         return f"{self.where}, line {self.line}"
 
     @property
-    def _said(self) -> str:
+    def _description(self) -> str:
         if isinstance(self.node, yaml.MappingNode):
             return "a mapping"
         if isinstance(self.node, yaml.SequenceNode):
@@ -127,12 +127,12 @@ class Value:
 
 
 def exact(text: str) -> Fraction | None:
-    """The number that a text writes, of bounded length and size; None for other texts."""
+    """The number that a text writes, with bounded length and size; None for other texts."""
     return Fraction(text) if _NUMBER.fullmatch(text) else None
 
 
 def compose(text: str, where: str) -> Value:
-    """The document of a text. UsageError, naming file and line, where it is no YAML."""
+    """The document of a text. UsageError, which names file and line, if it is not YAML."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:

@@ -1,7 +1,7 @@
-"""A system that a workload runs on: accelerators, the network between them, and what may overlap.
+"""A system that runs a workload: accelerators, the network between them, and what may overlap.
 
 Units: GB/s is a byte a nanosecond (10^9 bytes a second), TFLOP/s a thousand FLOPs a nanosecond. All numbers are exact
-fractions of what a file says; a rate may be infinite. Files are read by `stagedb.systems.system_files`.
+fractions of the numbers in a file; a rate may be infinite. `stagedb.systems.system_files` reads the files.
 """
 
 import math
@@ -20,31 +20,31 @@ KINDS = ("ring", "switch", "fully-connected")
 """How the accelerators of a network dimension are linked."""
 
 DTYPES = ("bf16", "fp16", "fp32", "fp8")
-"""Number formats that have a rate of their own. Both formats of fp8 have one."""
+"""Number formats that have a rate of their own. Both formats of fp8 share one."""
 
 STREAMS = ("axis", "one")
-"""Communication streams of a rank: one a mesh axis, which run beside each other, or one in all."""
+"""Communication streams of a rank: one for each mesh axis, which run in parallel, or one for all."""
 
 COMPUTE = ("in-order", "out-of-order", "exclusive")
-"""How a rank computes: kernel after kernel as they are issued, beside communication, as a stream of a GPU does; any
-kernel that is ready, the earliest issued first, as simulators do; or in the order of issue, and never while the rank
-communicates."""
+"""How a rank computes. In order: kernels run in issue order, in parallel with communication, as in a GPU stream.
+Out of order: any kernel that is ready, the earliest issued first, as simulators do. Exclusive: in issue order, and
+never while the rank communicates."""
 
 _DIGITS = 12
-"""Decimals of an interpolated efficiency: what logarithms of two machines agree on."""
+"""Decimals of an interpolated efficiency. Logarithms on two machines agree on so many."""
 
 
 def inverse(rate: Number) -> Fraction:
-    """One over a rate; nothing for an infinite one."""
+    """One over a rate; 0 for an infinite one."""
     return Fraction(0) if rate == math.inf else 1 / Fraction(rate)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Which share of a peak an operation of some size reaches, linear over the logarithm of the size between points.
+    """The share of a peak that an operation reaches by its size, linear over the logarithm of the size between points.
 
-    points: (size, efficiency) with growing sizes; before the first and behind the last the efficiency is theirs.
-    Raises UsageError for what is no such curve, and for one by which a larger operation would take less time.
+    points: (size, efficiency) with growing sizes. Below the first and above the last the efficiency is constant.
+    Raises UsageError for points that are no such curve, and for one in which a larger operation would take less time.
     """
 
     points: tuple[tuple[Fraction, Fraction], ...]
@@ -88,8 +88,9 @@ FLAT = Curve(((Fraction(1), Fraction(1)),))
 class Accelerator:
     """What one rank computes on.
 
-    peak: TFLOP/s by dtype. bandwidth: GB/s of its memory, capacity: GB of it. launch: ns that every kernel takes beside
-    its work. matmul, attention: efficiency by FLOPs of the operation; memory: by the bytes that it reads and writes.
+    peak: TFLOP/s by dtype. bandwidth: GB/s of its memory. capacity: GB of its memory. launch: ns that every kernel
+    takes in addition to its work. matmul, attention: efficiency by FLOPs of the operation. memory: efficiency by the
+    bytes that it reads and writes.
     """
 
     name: str
@@ -111,7 +112,7 @@ class Dimension:
 
     size: places; None: as many as the job needs (the outermost only). bandwidth: GB/s of an accelerator in one
     direction, all its links of this dimension together. latency: ns from one accelerator to the next. efficiency: by
-    bytes of the message. algorithms: names of the collective algorithms that it has hardware for.
+    the bytes of a message. algorithms: names of the collective algorithms that it has hardware for.
     """
 
     name: str
@@ -124,17 +125,17 @@ class Dimension:
 
     @property
     def places(self) -> int:
-        """Its size. UsageError where it is open."""
+        """Its size. UsageError if the size is open."""
         if self.size is None:
             raise UsageError(f"the network dimension {self.name} has no size: `System.network(world)` gives it one")
         return self.size
 
     def pace(self, size: Fraction | int) -> Fraction:
-        """ns a byte of what an accelerator sends along it in messages of so many bytes."""
+        """ns a byte for what an accelerator sends along it in messages of so many bytes."""
         return inverse(self.bandwidth) / self.efficiency.at(max(size, 1))
 
     def hops(self, apart: int) -> int:
-        """Links from one place to another so far along it: around a ring the nearer way, else one."""
+        """Links between two places that are `apart` places from each other: the shorter way around a ring, else one."""
         return min(apart, (self.size or 1) - apart) if self.kind == "ring" else 1
 
 
@@ -144,7 +145,7 @@ Network = tuple[Dimension, ...]
 
 @dataclass(frozen=True)
 class Overlap:
-    """What runs beside what. compute: one of `COMPUTE`; streams: one of `STREAMS`."""
+    """What may run in parallel. compute: one of `COMPUTE`; streams: one of `STREAMS`."""
 
     compute: str = "in-order"
     streams: str = "axis"
@@ -152,7 +153,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class System:
-    """A system. sources: where its numbers come from. `dimensions` may leave the outermost size open."""
+    """A system. sources: where its numbers come from. The size of the outermost of its `dimensions` may be open."""
 
     name: str
     sources: tuple[str, ...]
@@ -161,7 +162,7 @@ class System:
     overlap: Overlap = Overlap()
 
     def network(self, world: int) -> Network:
-        """The dimensions with a size for a job of so many ranks. UsageError where they have too few places."""
+        """The dimensions with a size for a job of so many ranks. UsageError if they have too few places."""
         places = 1
         sized = []
         for each in self.dimensions:
@@ -177,7 +178,7 @@ class System:
         return tuple(sized)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields of its file, ready for JSON: `parse_system(json.dumps(...))` is the system."""
+        """The fields of its file, ready for JSON. `parse_system(json.dumps(...))` returns the same system."""
         accelerator = self.accelerator
         return {
             "name": self.name,
@@ -213,7 +214,7 @@ class System:
 
 
 def plain(value: Number) -> int | float | str:
-    """A number as JSON has it; `.inf` for infinity, which JSON lacks."""
+    """A number for JSON; `.inf` for infinity, which JSON does not have."""
     if value == math.inf:
         return ".inf"
     return int(value) if value == int(value) else float(value)

@@ -1,4 +1,4 @@
-"""Where systems come from: the presets that ship with stagedb, and files of one's own. See docs/systems.md."""
+"""Where systems come from: presets that ship with stagedb, and files of the user. See docs/systems.md."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from stagedb.systems.system import (
 )
 
 DEFAULT = "h100"
-"""The preset that is taken where none is named."""
+"""The preset that is used if none is named."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENDINGS = (".yaml", ".yml", ".json")
@@ -36,16 +36,16 @@ _MOST_DIMENSIONS = 8
 
 @lru_cache(maxsize=1)
 def system_names() -> tuple[str, ...]:
-    """The names of the presets, alphabetically."""
+    """The names of the presets in alphabetical order."""
     found = (entry.name for entry in _presets().iterdir())
     return tuple(sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml")))
 
 
 def load_system(word: str | Path) -> System:
-    """The system of a preset's name, or of a file's path (YAML or JSON).
+    """The system with a preset's name, or in a file (YAML or JSON).
 
-    UsageError for unknown names (with the near ones), files that cannot be read, and, with file, line and key, for what
-    does not describe a system.
+    UsageError for an unknown name (with similar ones) and for a file that cannot be read. For content that does not
+    describe a system it names file, line and key.
     """
     if isinstance(word, str) and word in system_names():
         return _preset(word)
@@ -54,28 +54,28 @@ def load_system(word: str | Path) -> System:
         near = get_close_matches(word.lower(), system_names(), n=3, cutoff=0.4)
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise UsageError(
-            f"unknown system {word!r}{hint}: `stagedb systems` lists the presets, and the path of a system's file will "
-            "do too (--system)"
+            f"unknown system {word!r}{hint}: --system takes a preset (`stagedb systems` lists them) or the path of a "
+            "system's file"
         )
     try:
         if path.is_file() and path.stat().st_size > _MAX_BYTES:
-            raise UsageError(f"{path} describes no system: larger than {_MAX_BYTES} bytes")
+            raise UsageError(f"{path} does not describe a system: it is larger than {_MAX_BYTES} bytes")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"the system {path} cannot be read: {error.strerror} (--system)") from None
+        raise UsageError(f"cannot read the system {path}: {error.strerror} (--system)") from None
     except UnicodeDecodeError:
         raise UsageError(f"the system {path} is not UTF-8 text") from None
     return parse_system(text, str(path))
 
 
 def parse_system(text: str, where: str = "the system") -> System:
-    """The system that a text describes. UsageError, naming `where`, line and key, where it describes none."""
+    """The system that a text describes. UsageError, which names `where`, line and key, if it describes none."""
     fields = compose(text, where).mapping(("name", "sources", "accelerator", "network"), ("overlap",))
     return System(
         name=_name(fields["name"]),
         sources=tuple(
-            each.text("a text that says where numbers come from")
-            for each in fields["sources"].items("a list of texts that say where the numbers come from")
+            each.text("a text that names a source")
+            for each in fields["sources"].items("a list of texts that name the sources of the numbers")
         ),
         accelerator=_accelerator(fields["accelerator"]),
         dimensions=_dimensions(fields["network"]),
@@ -115,7 +115,7 @@ def _accelerator(value: Value) -> Accelerator:
     curves = fields["efficiency"].mapping((), ("matmul", "attention", "memory")) if "efficiency" in fields else {}
     return Accelerator(
         name=fields["name"].text("a text"),
-        # In one order, so that two files that say the same make the same system.
+        # Sorted, so that two files with the same content make the same system.
         peak={dtype: _rate(peak[dtype], "TFLOP/s") for dtype in DTYPES if dtype in peak},
         bandwidth=_rate(memory["bandwidth"], "GB/s"),
         capacity=_rate(memory["capacity"], "GB"),
@@ -153,7 +153,7 @@ def _dimensions(value: Value) -> tuple[Dimension, ...]:
     names = [each.name for each in found]
     for at, name in enumerate(names):
         if name in names[:at]:
-            raise items[at].refused(f"{items[at].key}.name is {name!r}, as another dimension's is")
+            raise items[at].refused(f"{items[at].key}.name is {name!r}, and another dimension has that name")
     return tuple(found)
 
 
@@ -181,7 +181,7 @@ def _dimension(value: Value, *, outermost: bool) -> Dimension:
 
 def _algorithms(value: Value) -> tuple[str, ...]:
     named = {each.choice(HARDWARE) for each in value.items(f"a list of one or more of {', '.join(HARDWARE)}")}
-    # In one order, so that two files that say the same make the same system.
+    # Sorted, so that two files with the same content make the same system.
     return tuple(name for name in HARDWARE if name in named)
 
 

@@ -1,9 +1,9 @@
-"""stagedb held against what real frameworks did, and what papers print.
+"""stagedb compared with real frameworks and with published numbers.
 
 `check_published` recomputes the numbers that the project ships (`published.yaml`, the parameter counts of its model
-cards). `read_records` reads a file of recorded steps of a rank, `check_records` runs each configuration through build,
-instantiate and export and compares the counts. `check_steps` predicts published times of training steps
-(`step_times.yaml`). It uses the API and stands above it.
+cards). `read_records` reads a file of recorded steps of a rank. `check_records` runs each configuration through build,
+instantiate and export, and compares the counts. `check_steps` predicts published times of training steps
+(`step_times.yaml`). This package uses the API.
 """
 
 from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare

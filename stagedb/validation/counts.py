@@ -1,4 +1,4 @@
-"""What one rank computes and sends in a step, counted: FLOPs by phase and kind, messages by what tells them apart."""
+"""What one rank computes and sends in a step: FLOPs by phase and kind, and counts of equal messages."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class CountedMessage(NamedTuple):
-    """A collective or one end of a send, as a kind: `bytes_in` this rank's operand, `bytes_out` its result."""
+    """A kind of collective, or of one end of a send: `bytes_in` is this rank's operand, `bytes_out` its result."""
 
     phase: str
     kind: str
@@ -19,14 +19,14 @@ class CountedMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """FLOPs by (phase, matmul or attention), and how often each message is sent."""
+    """FLOPs by (phase, matmul or attention), and the number of each message."""
 
     flops: Mapping[tuple[str, str], int] = field(default_factory=dict)
     messages: Counter[CountedMessage] = field(default_factory=Counter)
 
 
 class CountDifference(NamedTuple):
-    """A quantity of a record with their count and ours; they agree within `bound`, a share of theirs (0: exactly)."""
+    """A quantity of a record with their value and ours. They agree within `bound`, a share of theirs (0: exactly)."""
 
     quantity: str
     theirs: int
@@ -35,7 +35,7 @@ class CountDifference(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the two are the same, or near enough."""
+        """Whether both are the same, or differ by less than the bound."""
         return abs(self.ours - self.theirs) <= self.bound * self.theirs
 
 

@@ -1,7 +1,7 @@
 """The program order of a rank: its messages, and the matmuls and attentions between them.
 
-A record tells it as `timeline`, run-length coded: `c3` is its collective of id 3, `m5` the item `m5` of
-`matmuls_and_attention`, `(a b)x32` that a, b come 32 times. A rank's trace tells it by the ids of its nodes.
+A record has it in `timeline`, run-length coded: `c3` is its collective with id 3, `m5` the item `m5` of
+`matmuls_and_attention`, and `(a b)x32` means 32 times a, b. In a rank's trace the ids of nodes give the order.
 """
 
 import re
@@ -19,7 +19,7 @@ _WORD = re.compile(r"\(|\)x[0-9]+|[^\s()]+")
 
 
 class Sent(NamedTuple):
-    """A message where it is issued."""
+    """A message, in the order of issue."""
 
     phase: str
     kind: str
@@ -29,7 +29,7 @@ class Sent(NamedTuple):
 
 
 class OrderedWork(NamedTuple):
-    """A matmul or attention where it is issued. Of a matmul `dims` is `[batch,] m, n, k` with m and n sorted."""
+    """A matmul or attention, in the order of issue. `dims` of a matmul is `[batch,] m, n, k` with m and n sorted."""
 
     kind: str
     dims: tuple[int, ...]
@@ -40,14 +40,14 @@ Event = Sent | OrderedWork
 
 @dataclass(frozen=True)
 class Compared:
-    """Whether messages have one order and the work between two of them is the same; `exact`: in the same order, too."""
+    """Whether messages and the work between two of them are the same; `exact`: the work is in the same order, too."""
 
     differences: tuple[CountDifference, ...]
     exact: bool
 
 
 def work(kind: str, dims: Sequence[int]) -> OrderedWork:
-    """A matmul is the same whichever of its sides is called m."""
+    """A matmul is the same if its two sides change places."""
     if kind == "matmul":
         *batch, m, n, k = dims
         dims = (*batch, *sorted((m, n)), k)
@@ -55,7 +55,7 @@ def work(kind: str, dims: Sequence[int]) -> OrderedWork:
 
 
 def expand(text: str) -> list[str]:
-    """The words of a run-length coded text. ValueError where its brackets do not match."""
+    """The words of a run-length coded text. ValueError if its brackets do not match."""
     stack: list[list[str]] = [[]]
     for word in _WORD.findall(text):
         if word == "(":
@@ -73,7 +73,7 @@ def expand(text: str) -> list[str]:
 
 
 def recorded(row: Mapping[str, Any], dtypes: Mapping[str, str]) -> list[Event]:
-    """A record's events. KeyError, ValueError or TypeError where it lacks or misuses a field."""
+    """A record's events. KeyError, ValueError or TypeError if it lacks or misuses a field."""
     events: dict[str, Event] = {}
     for sent in row["collectives"]:
         dtype = dtypes.get(sent["dtype"], sent["dtype"])
@@ -120,7 +120,7 @@ def compare_order(theirs: Sequence[Event], ours: Sequence[Event]) -> Compared:
 
 
 def _gaps(events: Sequence[Event]) -> Iterator[tuple[OrderedWork, ...]]:
-    """What is computed before the first message, between each two, and after the last."""
+    """The work before the first message, between each two, and after the last."""
     gap: list[OrderedWork] = []
     for event in events:
         if isinstance(event, OrderedWork):

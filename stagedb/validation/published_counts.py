@@ -1,4 +1,4 @@
-"""Published numbers, computed again: `published.yaml` beside this file, and the parameter counts of the model cards."""
+"""Published numbers, computed again: `published.yaml` in this folder, and the parameter counts of the model cards."""
 
 import dataclasses
 import re
@@ -29,9 +29,10 @@ _ELEMENTS = re.compile(r"elements of (?P<kind>\w+), rank (?P<rank>\d+)")
 
 @dataclass(frozen=True)
 class Published:
-    """A number as it was printed, and ours for the same.
+    """A printed number, and ours for the same quantity.
 
-    within: the share of it that ours may be off, where it leaves small terms out; None: it is right to each digit.
+    within: the error that is allowed, as a share of it, if ours leaves small terms out; None: ours is right to each
+    digit.
     """
 
     source: str
@@ -42,7 +43,7 @@ class Published:
 
     @property
     def agrees(self) -> bool:
-        """Whether ours, rounded to as many digits as were printed, is the printed number, or near enough."""
+        """Whether ours is the printed number when rounded to its digits, or is within the allowed error."""
         if self.within is not None:
             return abs(self.ratio - 1) <= self.within
         text = str(self.reference)
@@ -54,7 +55,7 @@ class Published:
 
 
 def check_published(db: Stagedb, progress: Callable[[int, int], None] = lambda done, of: None) -> Iterator[Published]:
-    """Every number. What was made in the store for it is removed again."""
+    """Every number. All that is made in the store for this is removed again."""
     for name in card_names():
         card = load_card(name)
         if card.parameters:
@@ -82,7 +83,7 @@ def _row(db: Stagedb, row: Mapping[str, Any]) -> Iterator[Published]:
         for quantity, reference in row["printed"].items():
             match = _QUANTITY.fullmatch(quantity)
             if match is None:
-                raise ValueError(f"published.yaml: {quantity!r} is no quantity")
+                raise ValueError(f"published.yaml: {quantity!r} is not a quantity")
             what = match["what"]
             if what in MEMORY:
                 instance = instance or db.instantiate(card, **row["plan"])
@@ -121,11 +122,11 @@ def _ours(db: Stagedb, card: Card, instance: str, what: str) -> int:
             for row in db.store.read("reference/step_flops", instance=instance)
             for flops in row["flops"]
         )
-    raise ValueError(f"published.yaml: nobody computes {what!r}")
+    raise ValueError(f"published.yaml: unknown quantity {what!r}")
 
 
 def _layer_activations(stage: ClassMemory) -> int:
-    """What the layers of a stage save, of as many micro-batches as its schedule has in flight at once."""
+    """The bytes that the layers of a stage save, for as many micro-batches as its schedule has in flight at once."""
     ends = (TaskKind.BACKWARD, TaskKind.WEIGHT_GRADIENT)
     saved = [
         sum(
@@ -143,7 +144,7 @@ def _layer_activations(stage: ClassMemory) -> int:
 
 
 def _one_layer(stage: ClassMemory) -> int:
-    """What the middle one of a stage's layers saves of one micro-batch."""
+    """The bytes that the middle one of a stage's layers saves for one micro-batch."""
     layers = [sum(each.values()) for position, each in stage.saved().items() if _is_layer(stage, position)]
     return layers[len(layers) // 2]
 
@@ -153,7 +154,7 @@ def _is_layer(stage: ClassMemory, position: int) -> bool:
 
 
 def _states(stage: ClassMemory, layers: bool) -> int:
-    """Bytes of parameters, gradients and what the optimizer keeps, at the end of the backward."""
+    """Bytes of parameters, gradients and the optimizer's state, at the end of the backward."""
     last = max(i for i, task in enumerate(stage.usage.tasks) if task.kind is not TaskKind.STEP)
     task = stage.usage.tasks[last]
     end = Point(last, stage.usage.lengths[task.kind, task.chunk])
@@ -173,7 +174,7 @@ MEMORY: Mapping[str, Callable[[ClassMemory], int]] = {
 
 
 def _elements(db: Stagedb, instance: str, rank: int) -> Counter[str]:
-    """What a rank sends in a step, by kind: elements of each operation's input on that rank, from its trace."""
+    """The traffic of a rank in a step, by kind: elements of each operation's input on that rank, from its trace."""
     with tempfile.TemporaryDirectory(prefix="stagedb-check-") as scratch:
         done = db.export(instance, only=str(rank), out=Path(scratch) / "traces")
         trace = read_trace(next(done.path.glob(f"*.{rank}.et")))

@@ -1,4 +1,4 @@
-"""Memory held against a record's: states, what is saved for the backward, live bytes at the end of phases, the peak."""
+"""Memory compared with a record's: states, bytes saved for the backward, bytes at the end of phases, the peak."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,13 +18,13 @@ CATEGORIES: Mapping[str, tuple[Category, ...]] = {
     "fsdp_unsharded_param": (Category.GATHERED,),
     "persistent_other": (Category.COMMUNICATION,),
 }
-"""A record's categories in stagedb's. What is left are activations and temporaries, which it may take as one."""
+"""A record's categories in stagedb's terms. The rest is activations and temporaries, which it may count as one."""
 
 CLOSED, OTHERS, LARGE = 0.001, 0.02, 1024
-"""Bounds on peaks: where the closed form of the loss's backward holds, elsewhere, and from which hidden size on."""
+"""Bounds on peaks: if the closed form of the loss's backward holds, if not, and from which hidden size on."""
 
 HOLDS = 0.0002
-"""How near a recorded peak is to the closed form where this holds."""
+"""How close a recorded peak must be to the closed form for this to hold."""
 
 _LEAST = {"forward_end": TaskKind.FORWARD, "backward_end": TaskKind.BACKWARD, "optimizer_end": TaskKind.STEP}
 
@@ -61,15 +61,15 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
 
 
 def memory_notes(record: Record) -> Iterator[str]:
-    """What of a record's memory is a library's own affair, and how it was compared."""
+    """Parts of a record's memory that only its libraries decide, and how they were compared."""
     if record.memory is None:
         return
     if record.config["recompute"] == "sac":
-        yield "saved for the backward: the record has checkpoint inputs alone; compared are live bytes after forward"
+        yield "saved for the backward: the record has only checkpoint inputs; live bytes after forward are compared"
     if record.config["ep"] > 1:
-        yield "gradients of what is no expert: recorded as reduced over ep, whose ranks are here those of dp"
+        yield "gradients of weights other than experts: the record reduces them over ep, here the ranks of dp"
     if record.config["style"] == "gpt" and record.config["dtype"] == "bf16":
-        yield "LayerNorm's statistics: bf16 on the CPU that was recorded, fp32 on accelerators; counted as recorded"
+        yield "LayerNorm's statistics: bf16 on the CPU of the record, fp32 on accelerators; counted as recorded"
 
 
 def _levels(
@@ -104,7 +104,7 @@ def _total(saved: Mapping[int, Mapping[str, int]]) -> int:
 
 
 class _Statistics:
-    """LayerNorm's means and deviations: torch keeps them in bf16 on a CPU, which is where records were made."""
+    """LayerNorm's means and deviations: torch keeps them in bf16 on a CPU, where the records were made."""
 
     def __init__(self, found: ClassMemory, config: Mapping[str, Any]) -> None:
         items = found.program.items[TaskKind.FORWARD]
@@ -114,5 +114,5 @@ class _Statistics:
         self.bytes = self.of_saved(found.saved()) if self.names else 0
 
     def of_saved(self, saved: Mapping[int, Mapping[str, int]]) -> int:
-        """Bytes that fp32 takes more than bf16, of what is saved."""
+        """Saved bytes that fp32 takes in addition to bf16."""
         return sum(size // 2 for tensors in saved.values() for name, size in tensors.items() if name in self.names)

@@ -1,6 +1,6 @@
-"""Records checked: each configuration goes through build, instantiate and export, and its rank is counted.
+"""Records checked: each configuration runs through build, instantiate and export, and its rank is counted.
 
-FLOPs and messages are read from the exported trace, the result sizes of messages from the store, and both must agree.
+FLOPs and messages come from the exported trace, the result sizes of messages from the store. Both must agree.
 """
 
 import fnmatch
@@ -22,10 +22,10 @@ from stagedb.validation.records import FLOP_KINDS, Record, Unsupported, card_of,
 
 @dataclass(frozen=True)
 class Checked:
-    """One record's outcome. `unsupported` says what no plan can ask for yet; then nothing was compared.
+    """One record's outcome. `unsupported`: what no plan can describe yet; then nothing was compared.
 
-    notes: what was counted as the record does for a library's own reason, or left out for it.
-    exact: matmuls and attentions come in the recorded order too, not only between the same messages; None where the
+    notes: quantities that only a library decides, and that are counted as in the record, or left out.
+    exact: matmuls and attentions also have the recorded order, not only the same place between messages; None if the
     record has no order.
     """
 
@@ -42,14 +42,14 @@ class Checked:
 
 
 def select(records: Sequence[Record], pattern: str | None) -> list[Record]:
-    """The records whose name fits a shell pattern; all without one."""
+    """The records with a name that fits a shell pattern; all without a pattern."""
     return [record for record in records if pattern is None or fnmatch.fnmatchcase(record.name, pattern)]
 
 
 def check_records(
     db: Stagedb, records: Sequence[Record], progress: Callable[[int, int], None] = lambda done, of: None
 ) -> Iterator[Checked]:
-    """Check records one after another; what was made in the store for it is removed again."""
+    """Check records one after another. All that is made in the store for this is removed again."""
     known = {graph.id for graph in db.graphs()}
     made: set[str] = set()
     try:
@@ -89,7 +89,7 @@ def _check(
 def counts_of(db: Stagedb, instance: str, rank: int) -> tuple[Counts, list[Event]]:
     """What a rank of an instance computes and sends, and in which order, from its exported trace.
 
-    The store must say the same of the counts; what a matmul's dimensions are it alone says.
+    The counts of the store must be the same. Only the store has the dimensions of a matmul.
     """
     with tempfile.TemporaryDirectory(prefix="stagedb-check-") as scratch:
         exported = db.export(instance, out=Path(scratch) / "traces", only=str(rank))
@@ -100,14 +100,14 @@ def counts_of(db: Stagedb, instance: str, rank: int) -> tuple[Counts, list[Event
     stored = store_counts(db, exported.instance, rank)
     if trace != _as_traced(stored):
         raise StagedbError(
-            f"the trace of rank {rank} of instance {instance} does not hold what the store says: "
+            f"the trace of rank {rank} of instance {instance} differs from the store: "
             f"{list(compare(_as_traced(stored), trace))}"
         )
     return stored, events
 
 
 def _as_traced(counts: Counts) -> Counts:
-    """A trace holds the size of a message once: the operand's."""
+    """A trace has only one size of a message: the operand's."""
     messages: Counter[CountedMessage] = Counter()
     for message, count in counts.messages.items():
         messages[message._replace(bytes_out=message.bytes_in)] += count
@@ -115,7 +115,7 @@ def _as_traced(counts: Counts) -> Counts:
 
 
 def trace_counts(trace: TraceColumns) -> Counts:
-    """The counts of one rank's trace; a message's result is taken to be as large as its operand."""
+    """The counts of one rank's trace. The result of a message counts as large as its operand."""
     flops: Counter[tuple[str, str]] = Counter()
     messages: Counter[CountedMessage] = Counter()
     columns = trace.attributes
@@ -131,7 +131,7 @@ def trace_counts(trace: TraceColumns) -> Counts:
 
 
 def store_counts(db: Stagedb, instance: InstanceInfo, rank: int) -> Counts:
-    """The counts of one rank as the store holds them: its class's operators, times the tasks that run them."""
+    """The counts of one rank in the store: its class's operators, times the tasks that run them."""
     rows = db.store.read("reference/counts", instance=instance.id, rank=rank)
     flops: dict[tuple[str, str], int] = {}
     messages: Counter[CountedMessage] = Counter()

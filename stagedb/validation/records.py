@@ -1,8 +1,8 @@
-"""Recorded steps of a real framework: what one rank computed and sent, and the plan that asks stagedb for the same.
+"""Recorded steps of a real framework: what one rank computed and sent, and the plan for the same step in stagedb.
 
 The format is that of `tests/validation/records.json`: a list of records with `name`, `config`, `flops` (by phase),
-`collectives` (rows of phase, op, axis, dtype, bytes, count), and `timeline` with `matmuls_and_attention` where the
-order was recorded. Sizes in `config` win over the model's label.
+`collectives` (rows of phase, op, axis, dtype, bytes, count), and `timeline` with `matmuls_and_attention` if the
+order was recorded. Sizes in `config` replace those of the model's label.
 """
 
 import json
@@ -19,24 +19,24 @@ from stagedb.validation.counts import CountedMessage, Counts
 from stagedb.validation.op_order import Event, recorded
 
 DTYPES: Mapping[str, str] = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
-"""A record's element types in stagedb's words."""
+"""A record's element types in stagedb's terms."""
 
 RECOMPUTE: Mapping[str, str] = {"none": "none", "full": "full", "core": "core", "sac": "pointwise"}
-"""A record's recomputation in stagedb's words (`sac` keeps matmuls: selective activation checkpointing)."""
+"""A record's recomputation in stagedb's terms (`sac` keeps matmuls: selective activation checkpointing)."""
 
 FLOP_KINDS = ("matmul", "attention")
 
 
 class Unsupported(UsageError):
-    """A record asks for a way of training that no plan can say yet."""
+    """No plan can describe a record's way of training yet."""
 
 
 @dataclass(frozen=True)
 class RecordedMemory:
-    """Bytes that a recorded rank held: by moment and category, the most, and what was saved for the backward.
+    """Bytes that a recorded rank held: by moment and category, the peak, and those saved for the backward.
 
-    parameters: of the rank's own. levels: at the ends of forward, backward and optimizer. saved: in all (of one
-    micro-batch in a pipeline). layer: of them by one layer, None where a layer is checkpointed.
+    parameters: the rank's own. levels: at the ends of forward, backward and optimizer. saved: all (of one micro-batch
+    in a pipeline). layer: those of one layer, None if a layer is checkpointed.
     """
 
     parameters: int
@@ -48,7 +48,7 @@ class RecordedMemory:
 
 @dataclass(frozen=True)
 class Record:
-    """One record: its label and configuration, what its rank counted, in which order, and what it held."""
+    """One record: its label and configuration, and its rank's counts, order and memory."""
 
     name: str
     config: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Record:
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records of a file. UsageError where it is missing or is not a list of records."""
+    """The records of a file. UsageError if it is missing or is not a list of records."""
     try:
         rows = json.loads(path.read_text())
     except OSError as error:
@@ -71,7 +71,7 @@ def read_records(path: Path) -> list[Record]:
     except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}") from None
     if not isinstance(rows, list):
-        raise UsageError(f"{path} holds no list of records")
+        raise UsageError(f"{path} is not a list of records")
     return [_record(path, place, row) for place, row in enumerate(rows)]
 
 
@@ -98,7 +98,7 @@ def _record(path: Path, place: int, row: Any) -> Record:
 
 
 def _on_plan_axis(sent: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A record with ep reduces the gradients of dense weights over it: in a plan these ranks are those of dp."""
+    """A record with ep reduces the gradients of dense weights over ep. In a plan these ranks are those of dp."""
     dense = sent["axis"] == "ep" and sent["op"] == "all_reduce" and config["dp"] == 1
     return {**sent, "axis": "dp"} if dense else sent
 
@@ -157,14 +157,14 @@ _UNSUPPORTED: tuple[tuple[str, Any, str], ...] = (
 
 
 def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
-    """The words of the plan that asks for a record's configuration. Unsupported where there are none yet."""
+    """The words of the plan for a record's configuration. Raises Unsupported if no plan can describe it."""
     for field, known, what in _UNSUPPORTED:
         if config[field] not in known:
             raise Unsupported(what)
     if config["cp"] > 1 and config["cp_impl"] not in CP_KINDS:
         raise Unsupported(f"context parallelism of kind {config['cp_impl']}")
     copies = config["dp_replicate"]
-    # A record with ep has a mesh of nothing else: its ranks are data-parallel in all but their experts.
+    # A record with ep has no other axis: its ranks are data-parallel in everything but their experts.
     dp = config["dp"] * copies * config["ep"]
     sharded = config["dp_kind"] == "fsdp"
     master = {"param_dtype": "fp32", "grad_dtype": "bf16", "reduce_dtype": "fp32", "opt_dtype": "fp32"}

@@ -1,6 +1,6 @@
-"""Published times of training steps, predicted: `step_times.yaml` beside this file.
+"""Published times of training steps, predicted: `step_times.yaml` in this folder.
 
-A row goes the way of any workload: card, plan, instance, profile on a system. Nothing is the row's own.
+A row is a normal workload: card, plan, instance, profile on a system. Nothing is special to the row.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ from stagedb.workload.store_reading import read_workload
 
 @dataclass(frozen=True)
 class PublishedStep:
-    """A row: where it is printed, the model and plan, and the time of its step [s].
+    """A row: its source, the model and plan, and the time of its step [s].
 
     blocking: mesh axes whose communication its framework waits for. calibrated: whether the system's curves were fitted
-    to it. within: the share of its time that ours may be off.
+    to it. within: the allowed error, as a share of its time.
     """
 
     source: str
@@ -40,7 +40,7 @@ class PublishedStep:
 
     @property
     def title(self) -> str:
-        """The model, and what sets its plan apart."""
+        """The model, and the words that distinguish its plan."""
         names = {"virtual_stages": "v", "micro_batch_size": "micro-batch", "global_batch_size": "batch"}
         degrees = [
             f"{names.get(word, word)} {self.words[word]}"
@@ -54,25 +54,25 @@ class PublishedStep:
 
 @dataclass(frozen=True)
 class StepTime:
-    """A row and ours of it [s]."""
+    """A row and our time for it [s]."""
 
     published: PublishedStep
     seconds: float
 
     @property
     def error(self) -> float:
-        """How far ours is off, as a share of what was printed: above 0 it takes longer."""
+        """The error of our time, as a share of the printed one. Above 0 ours is longer."""
         return self.seconds / self.published.seconds - 1
 
     @property
     def agrees(self) -> bool:
-        """Whether it is no further off than its table says."""
+        """Whether the error is within its table's bound."""
         return abs(self.error) <= self.published.within
 
 
 @dataclass(frozen=True)
 class Errors:
-    """How far the rows of one table are off: the mean and the worst of absolute errors, and how many rows."""
+    """The errors of the rows of one table: the mean and the worst of their absolute values, and the number of rows."""
 
     source: str
     calibrated: bool
@@ -103,7 +103,7 @@ def _row(table: Mapping[str, Any], row: Mapping[str, Any]) -> PublishedStep:
 
 
 def _seconds(card: Card, words: Mapping[str, Any], formula: str, teraflops: float) -> float:
-    """The time of a step that achieves so much a GPU, by one of `FORMULAS`."""
+    """The time of a step with so many TFLOP/s a GPU, by one of `FORMULAS`."""
     s = words["seq_len"]
     flops = words["global_batch_size"] * s * FORMULAS[formula](card, s)
     return float(flops / (Plan.from_mapping(words).world * teraflops * 1e12))
@@ -115,14 +115,14 @@ FORMULAS: Mapping[str, Callable[[Card, int], float]] = {
     ),
     "model": lambda card, s: 6 * card.count_parameters() + 12 * card.layers * card.heads * card.head_dim * s,
 }
-"""FLOPs of a token in a sequence of length s: with layers recomputed, by equation 3 of arXiv 2104.04473; without, by
-the formula of MFU in arXiv 2204.02311, appendix B, whose attention is not masked."""
+"""FLOPs of a token in a sequence of length s: with recomputed layers by equation 3 of arXiv 2104.04473; without by the
+formula of MFU in arXiv 2204.02311, appendix B, whose attention is not masked."""
 
 
 def check_steps(
     db: Stagedb, rows: Sequence[PublishedStep], progress: Callable[[int, int], None] = lambda done, of: None
 ) -> Iterator[StepTime]:
-    """Predict rows one after another. What was made in the store for it is removed again."""
+    """Predict rows one after another. All that is made in the store for this is removed again."""
     for done, row in enumerate(rows):
         progress(done, len(rows))
         found = profile_job(step_workload(db, row), load_system(row.system), blocking=row.blocking)
@@ -131,7 +131,7 @@ def check_steps(
 
 
 def step_workload(db: Stagedb, row: PublishedStep) -> Workload:
-    """A row's instance as a profile needs it. What was made in the store for it is removed again."""
+    """A row's instance for a profile. All that is made in the store for this is removed again."""
     known = {graph.id for graph in db.graphs()}
     made = db.instantiate(row.card, **row.words)
     try:
@@ -144,7 +144,7 @@ def step_workload(db: Stagedb, row: PublishedStep) -> Workload:
 
 
 def errors(found: Iterable[StepTime]) -> list[Errors]:
-    """By table, rows that the system was fitted to apart from the others."""
+    """The errors by table, with rows that the system was fitted to counted separately."""
     tables: dict[tuple[str, bool], list[float]] = {}
     for each in found:
         tables.setdefault((each.published.source, each.published.calibrated), []).append(abs(each.error))

@@ -53,7 +53,7 @@ def test_a_card_goes_all_the_way_to_traces(db: Stagedb, tmp_path: Path) -> None:
     assert report.nodes == done.nodes
 
 
-def test_what_is_new_is_told(db: Stagedb) -> None:
+def test_what_is_new_is_marked(db: Stagedb) -> None:
     assert db.build(CARD).new
     assert not db.build(CARD).new
     assert db.instantiate(CARD, tp=2).new
@@ -81,7 +81,7 @@ def test_words_that_no_plan_has_are_refused(db: Stagedb) -> None:
     assert db.graphs() == []
 
 
-def test_rm_says_what_went(db: Stagedb) -> None:
+def test_rm_returns_what_it_removed(db: Stagedb) -> None:
     instance = db.instantiate(CARD, tp=2)
     assert [info.id for info in db.rm(instance.graph, force=True)] == [instance.id, instance.graph]
     assert (db.graphs(), db.instances()) == ([], [])

@@ -1,4 +1,4 @@
-"""What `diff` says: rows held against the instances and the steps in memory, on both engines."""
+"""The rows of `diff`, compared with the instances and the steps in memory, on both engines."""
 
 from collections import defaultdict
 
@@ -30,7 +30,7 @@ def worked(store: Store, instance: str) -> dict[Key, list[int]]:
     return found
 
 
-def test_work_that_differs_is_told_and_nothing_else(store: Store) -> None:
+def test_only_work_that_differs_is_listed(store: Store) -> None:
     db = Stagedb(store)
     one = db.instantiate(card("llama"), tp=2, pp=2, seq_len=8, global_batch_size=4)
     other = db.instantiate(card("llama"), tp=2, dp=2, zero=1, seq_len=8, global_batch_size=4)
@@ -69,7 +69,7 @@ def spent(job: JobProfile) -> dict[Key, list[int]]:
     return found
 
 
-def test_time_that_differs_is_told(store: Store) -> None:
+def test_time_that_differs_is_listed(store: Store) -> None:
     db = Stagedb(store)
     instance = db.instantiate(card("llama"), tp=2, pp=2, seq_len=8, global_batch_size=4)
     one, other = (db.profile(instance.id, system=system) for system in ("h100", "a100-80gb"))

@@ -102,7 +102,7 @@ def test_flops_of_each_layer_are_those_of_its_operators(store: Store) -> None:
 
 def test_every_gradient_is_reduced_once_in_the_layer_that_it_is_of(store: Store) -> None:
     made = Stagedb(store).instantiate(LLAMA, global_batch_size=8, **PLAN)
-    # Over tp those of norms are reduced on their own, beside their bucket: see below.
+    # Gradients of norms are reduced over tp on their own, in addition to their bucket: see below.
     found = [row for row in ask(store, "gradient_reductions", instance=made.id) if row[5] != "tp"]
     layers = [(f"layer.{name}.weight", layer % 2, layer) for layer in range(4) for name in LAYER]
     others = [("embedding.word.weight", 0, None), ("head.norm.weight", 1, None), ("head.out.weight", 1, None)]
@@ -174,7 +174,7 @@ def average(profile: Profile, name: str) -> int:
     return total // sum(lane.ranks for lane in net.lanes)
 
 
-def test_plans_of_a_model_stand_by_their_step(store: Store) -> None:
+def test_plans_of_a_model_are_sorted_by_their_step(store: Store) -> None:
     db = Stagedb(store)
     words: dict[str, Any] = {"seq_len": 16, "global_batch_size": 4}
     wide = db.instantiate(LLAMA, tp=2, sp=True, name="wide", **words)

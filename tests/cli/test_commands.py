@@ -25,7 +25,7 @@ def held(run: Run) -> list[tuple[str, str]]:
     return [(row["kind"], row["id"]) for row in rows(run, "ls")]
 
 
-def test_a_graph_is_built_once_whatever_the_degrees(run: Run, tiny: str) -> None:
+def test_a_graph_is_built_once_for_all_degrees(run: Run, tiny: str) -> None:
     first = run("build", tiny)
     assert first.status == 0, first.err
     assert first.out.startswith("built graph ")
@@ -45,7 +45,7 @@ def test_the_same_plan_twice_is_one_instance(run: Run, tiny: str) -> None:
     assert len(rows(run, "ls", "instances")) == 1
 
 
-def test_few_micro_batches_in_a_pipeline_are_told(run: Run, tiny: str) -> None:
+def test_few_micro_batches_in_a_pipeline_are_noted(run: Run, tiny: str) -> None:
     ran = run("instantiate", tiny, *PLAN)
     assert "idles 50% of the step" in ran.err
     assert "--global-batch-size 16" in ran.err
@@ -64,7 +64,7 @@ def test_a_plan_may_come_from_a_file(run: Run, tiny: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "printed"),
     [
         (("instantiate", "lama3-8b"), "llama3-8b"),
         (("build", "lama3-8b"), "stagedb models"),
@@ -94,12 +94,12 @@ def test_a_plan_may_come_from_a_file(run: Run, tiny: str, tmp_path: Path) -> Non
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_refused_request_names_the_way_out_and_changes_nothing(
-    run: Run, tiny: str, tmp_path: Path, arguments: tuple[str, ...], told: str
+    run: Run, tiny: str, tmp_path: Path, arguments: tuple[str, ...], printed: str
 ) -> None:
     before = sorted(tmp_path.iterdir())
     ran = run(*(tiny if word == "TINY" else word for word in arguments))
     assert ran.status == 2, ran
-    assert told in ran.err
+    assert printed in ran.err
     assert "Traceback" not in ran.err
     assert ran.out == ""
     assert held(run) == []
@@ -145,7 +145,7 @@ def test_export_makes_what_is_missing_and_validate_finds_it_sound(run: Run, tiny
     assert checked.out.startswith("traces: sound")
 
 
-def test_validate_tells_faults_as_rows(run: Run, tiny: str, tmp_path: Path) -> None:
+def test_validate_prints_faults_as_rows(run: Run, tiny: str, tmp_path: Path) -> None:
     assert run("export", "--model", tiny, *PLAN, "--out", "traces").status == 0
     (tmp_path / "traces" / "tiny.3.et").unlink()
     ran = run("validate", "traces", "-f", "json")
@@ -165,7 +165,7 @@ def test_an_existing_directory_is_replaced_on_request_only(run: Run, tiny: str, 
     assert not (tmp_path / "traces" / "note").exists()
 
 
-def test_resuming_a_finished_export_says_what_was_done(run: Run, tiny: str, tmp_path: Path) -> None:
+def test_resuming_a_finished_export_prints_what_was_done(run: Run, tiny: str, tmp_path: Path) -> None:
     export = ("export", "--model", tiny, *PLAN, "--out", "traces", "--resume")
     assert "complete already" not in run(*export).out
     assert "traces was complete already, nothing was written: 8 traces" in run(*export).out
@@ -297,7 +297,7 @@ def test_queries_are_listed_by_subject_and_called_by_path_too(run: Run, tiny: st
     assert "layers taken together" in empty.err
 
 
-def test_show_tells_of_a_graph_an_instance_and_its_classes(run: Run, tiny: str) -> None:
+def test_show_prints_a_graph_an_instance_and_its_classes(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN, "--name", "mine").status == 0
     shown = {row["property"]: row["value"] for row in rows(run, "show", "mine")}
     assert (shown["kind"], shown["name"], shown["model"], shown["classes"]) == ("instance", "mine", "tiny", 2)
@@ -311,22 +311,22 @@ def test_instances_and_profiles_get_other_names(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     assert run("profile").status == 0
     before = {row["kind"]: row for row in rows(run, "ls")}
-    told = run("tag", "tiny", "mine").out
-    assert told == f"instance {before['instance']['id']} is called mine\n"
+    printed = run("tag", "tiny", "mine").out
+    assert printed == f"instance {before['instance']['id']} now has the name mine\n"
     assert run("tag", before["profile"]["id"], " of mine ").status == 0
     after = {row["kind"]: row for row in rows(run, "ls")}
     assert (after["instance"]["name"], after["profile"]["name"]) == ("mine", "of mine")
     assert all(after[kind][word] == before[kind][word] for kind in before for word in ("id", "created"))
     assert rows(run, "query", "bytes_by_axis", "--instance", "mine") != []
-    for arguments, says in (
+    for arguments, expected in (
         (("nothing", "x"), "no graph, instance or profile 'nothing'"),
-        ((before["graph"]["id"], "x"), "is called what its model is, tiny"),
+        ((before["graph"]["id"], "x"), "always has the name of its model, tiny"),
         (("mine", " "), "is no name"),
         (("mine", "a\nb"), "is no name"),
     ):
         refused = run("tag", *arguments)
         assert refused.status == 2
-        assert says in refused.err
+        assert expected in refused.err
     assert {row["kind"]: row for row in rows(run, "ls")} == after
 
 
@@ -345,7 +345,7 @@ def test_a_graph_with_instances_is_removed_on_request_only(run: Run, tiny: str, 
     assert [row for row in left.rows if "est" not in row[0]] == []
 
 
-def test_why_there_is_no_answer_is_told(run: Run, tiny: str) -> None:
+def test_the_reason_for_no_answer_is_printed(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     ran = run("query", "MATCH (o:Opp {instance: $instance}) RETURN o")
     assert "no node has the label Opp: did you mean Op?" in ran.err
@@ -353,7 +353,7 @@ def test_why_there_is_no_answer_is_told(run: Run, tiny: str) -> None:
         assert re.search(r"`stagedb memory \w+` does", run("query", asked).err)
     assert run("memory").status == 0
     for asked in ("memory-at-peak", "MATCH (m:MemoryTensor {instance: $instance, name: 'none'}) RETURN m.name AS name"):
-        assert "nobody has computed" not in run("query", asked).err
+        assert "is not computed yet" not in run("query", asked).err
 
 
 def test_a_parameter_names_an_instance_as_its_option_does(run: Run, tiny: str) -> None:
@@ -376,7 +376,7 @@ def test_memory_makes_what_is_missing(run: Run, tiny: str) -> None:
     assert [kind for kind, _ in held(run)].count("instance") == 2
 
 
-def test_no_rows_are_told(run: Run) -> None:
+def test_no_rows_are_noted(run: Run) -> None:
     ran = run("ls")
     assert ran.status == 0
     assert "no rows" in ran.out
@@ -437,7 +437,7 @@ def test_a_difference_from_a_record_is_a_failure(run: Run, one_record: Path) -> 
 
 
 def test_validate_checks_one_thing(run: Run, one_record: Path, tmp_path: Path) -> None:
-    for arguments, told in (
+    for arguments, printed in (
         ((), "--records"),
         ((str(tmp_path), "--records", str(one_record)), "--records"),
         ((str(tmp_path), "--only", "tiny*"), "--only"),
@@ -447,16 +447,16 @@ def test_validate_checks_one_thing(run: Run, one_record: Path, tmp_path: Path) -
     ):
         ran = run("validate", *arguments)
         assert ran.status == 2, arguments
-        assert told in ran.err
+        assert printed in ran.err
 
 
-def test_memory_is_told_by_class_phase_and_tensor(run: Run, tiny: str) -> None:
+def test_memory_is_printed_by_class_phase_and_tensor(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
-    told = run("memory")
-    assert told.status == 0, told.err
-    assert "peak GiB" in told.out
-    assert "forward_end" in told.out
-    assert "what makes the peak, the biggest first" in told.out
+    printed = run("memory")
+    assert printed.status == 0, printed.err
+    assert "peak GiB" in printed.out
+    assert "forward_end" in printed.out
+    assert "tensors at the peak, the largest first" in printed.out
     peaks = rows(run, "memory")
     assert [row["class"] for row in peaks] == [0, 1]
     assert all(row["peak"] == sum(row[word] for word in row if word in CATEGORIES) for row in peaks)
@@ -494,7 +494,7 @@ def test_a_capacity_is_checked(run: Run, tiny: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
         (("--capacity", "80"), "80GiB"),
         (("--class", "7"), "--class is one of 0, 1"),
@@ -504,12 +504,12 @@ def test_a_capacity_is_checked(run: Run, tiny: str) -> None:
     ],
 )
 def test_a_question_about_memory_that_makes_no_sense_is_refused(
-    run: Run, tiny: str, arguments: tuple[str, ...], says: str
+    run: Run, tiny: str, arguments: tuple[str, ...], expected: str
 ) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     ran = run("memory", *arguments)
     assert ran.status == 2
-    assert says in ran.err
+    assert expected in ran.err
 
 
 def test_a_step_is_shown_as_trace_chart_and_page(run: Run, tiny: str, tmp_path: Path) -> None:
@@ -524,9 +524,9 @@ def test_a_step_is_shown_as_trace_chart_and_page(run: Run, tiny: str, tmp_path: 
     assert [line.split(" ")[:2] for line in chart.out.splitlines()[1:3]] == [["stage", "0"], ["stage", "1"]]
     assert "\033" not in chart.out
     assert max(map(len, chart.out.splitlines())) <= 80
-    told = run("report")
-    assert told.status == 0, told.err
-    assert "tiny-8.html: a step of tiny (8 ranks) takes" in told.out
+    printed = run("report")
+    assert printed.status == 0, printed.err
+    assert "tiny-8.html: a step of tiny (8 ranks) takes" in printed.out
     assert "<h1>tiny on h100</h1>" in (tmp_path / "tiny-8.html").read_text(encoding="utf-8")
 
 
@@ -551,7 +551,7 @@ def test_a_view_replaces_nothing_but_its_like(run: Run, tiny: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
         (("--only", "x"), "--only"),
         (("--only", "3-1"), "--only"),
@@ -562,8 +562,8 @@ def test_a_view_replaces_nothing_but_its_like(run: Run, tiny: str, tmp_path: Pat
         (("--system", "abacus"), "abacus"),
     ],
 )
-def test_a_timeline_says_what_it_cannot_do(run: Run, tiny: str, arguments: tuple[str, ...], says: str) -> None:
+def test_a_timeline_names_what_it_cannot_do(run: Run, tiny: str, arguments: tuple[str, ...], expected: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     ran = run("timeline", *arguments)
     assert ran.status == 2
-    assert says in ran.err
+    assert expected in ran.err

@@ -6,10 +6,12 @@ from typing import Annotated, get_type_hints
 
 import pytest
 import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from stagedb.api.plan_keywords import GraphWords as GraphKeywords
 from stagedb.api.plan_keywords import PlanWords as PlanKeywords
+from stagedb.cli.application import app
 from stagedb.cli.plan_options import GraphFlags, PlanFlags
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.shared_options import Common, option_groups
@@ -33,7 +35,7 @@ def test_the_words_of_a_graph_are_those_of_its_options() -> None:
     assert set(get_type_hints(GraphKeywords)) == words
 
 
-def test_what_is_not_said_is_no_word() -> None:
+def test_an_option_that_is_not_given_is_no_word() -> None:
     assert PlanFlags().words() == {}
     assert PlanFlags(tp=2, sp=False).words() == {"tp": 2, "sp": False}
 
@@ -76,3 +78,11 @@ def test_a_group_of_options_becomes_options_and_comes_back_whole() -> None:
     assert isinstance(output, Output)
     assert output.format == "csv"
     assert common == Common(store="team", quiet=True)
+
+
+def test_the_list_of_commands_shows_every_summary_whole() -> None:
+    found = CliRunner().invoke(app, ["--help"], terminal_width=80)
+    rows = found.output.partition("Commands:\n")[2].strip().splitlines()
+    names = [name for name, command in get_command(app).commands.items() if not command.hidden]  # type: ignore[attr-defined]
+    assert [row.split()[0] for row in rows] == names
+    assert not [row for row in rows if row.endswith("...")]

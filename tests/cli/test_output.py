@@ -15,7 +15,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.errors import StagedbError, UsageError
 
 COLUMNS = ("axis", "bytes", "ranks", "sound", "note")
-ROWS = [("tp", 12_345_678, [0, 1], True, None), ("dp, pp", -1, [], False, 'say "hi"')]
+ROWS = [("tp", 12_345_678, [0, 1], True, None), ("dp, pp", -1, [], False, 'call "hi"')]
 
 
 def printed(capsys: pytest.CaptureFixture[str], format_: RowFormat, rows: list[tuple[Any, ...]] = ROWS) -> str:
@@ -26,7 +26,7 @@ def printed(capsys: pytest.CaptureFixture[str], format_: RowFormat, rows: list[t
 def test_json_is_one_list_of_objects(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(printed(capsys, RowFormat.JSON)) == [
         {"axis": "tp", "bytes": 12_345_678, "ranks": [0, 1], "sound": True, "note": None},
-        {"axis": "dp, pp", "bytes": -1, "ranks": [], "sound": False, "note": 'say "hi"'},
+        {"axis": "dp, pp", "bytes": -1, "ranks": [], "sound": False, "note": 'call "hi"'},
     ]
 
 
@@ -40,7 +40,7 @@ def test_csv_quotes_what_needs_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows == [
         list(COLUMNS),
         ["tp", "12345678", "[0, 1]", "true", ""],
-        ["dp, pp", "-1", "[]", "false", 'say "hi"'],
+        ["dp, pp", "-1", "[]", "false", 'call "hi"'],
     ]
 
 
@@ -61,7 +61,7 @@ def test_a_table_prints_brackets_as_they_are(capsys: pytest.CaptureFixture[str])
     assert "[red]not a style[/red]" in capsys.readouterr().out
 
 
-def test_a_table_without_rows_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_without_rows_names_that(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no rows" in printed(capsys, RowFormat.TABLE, [])
 
 
@@ -108,7 +108,7 @@ def test_a_failed_write_keeps_the_old_file_and_names_the_option(tmp_path: Path) 
 
 
 @given(st.lists(st.tuples(st.text(), st.integers(), st.none() | st.text()), max_size=5))
-def test_csv_and_json_tell_the_same(rows: list[tuple[Any, ...]]) -> None:
+def test_csv_and_json_have_the_same_values(rows: list[tuple[Any, ...]]) -> None:
     from stagedb.cli.printed_rows import render
 
     columns = ("a", "b", "c")

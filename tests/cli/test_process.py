@@ -100,7 +100,7 @@ def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
     assert result.stderr == "Interrupted.\n"
 
 
-def test_sizes_are_told_as_people_say_them() -> None:
+def test_sizes_are_readable() -> None:
     assert [size(n) for n in (0, 999, 1000, 12_345_678, 3_100_000_000, 2e14)] == [
         "0 bytes",
         "999 bytes",

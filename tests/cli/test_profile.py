@@ -22,17 +22,17 @@ def rows(run: Run, *arguments: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_step_is_told_by_lane_and_kept(run: Run, tiny: str) -> None:
+def test_a_step_is_printed_by_lane_and_kept(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
-    told = run("profile", "--name", "first")
-    assert told.status == 0, told.err
-    assert "of the newest instance" in told.err
-    first, figures, *_ = told.out.splitlines()
+    printed = run("profile", "--name", "first")
+    assert printed.status == 0, printed.err
+    assert "of the newest instance" in printed.err
+    first, figures, *_ = printed.out.splitlines()
     assert first.startswith("made profile ") and " first of tiny (8 ranks) on h100, in " in first
     for word in ("step ", " tokens/s (", " an accelerator)", "MFU ", "HFU ", "bf16 peak"):
         assert word in figures
     for line in ("where the step of each rank goes", "the critical path by kind", "the critical path by axis"):
-        assert line in told.out
+        assert line in printed.out
     lanes = rows(run, "profile", "tiny")
     step = rows(run, "profile", "tiny", "--show", "merit")[0]["step"]
     assert [row["ranks"] for row in lanes] == [4, 4]
@@ -49,16 +49,16 @@ def test_a_step_is_told_by_lane_and_kept(run: Run, tiny: str) -> None:
 
 
 def test_a_model_is_profiled_with_what_is_missing_made(run: Run, tiny: str) -> None:
-    told = run("profile", "--model", tiny, *PLAN, "--system", "a100-80gb")
-    assert told.status == 0, told.err
-    assert " on a100-80gb, in " in told.out
+    printed = run("profile", "--model", tiny, *PLAN, "--system", "a100-80gb")
+    assert printed.status == 0, printed.err
+    assert " on a100-80gb, in " in printed.out
     assert [row["kind"] for row in rows(run, "ls")] == ["graph", "instance", "profile"]
     again = run("profile", "tiny", "--dp", "4", "--ranks", "16", "--system", "a100-80gb")
     assert "(16 ranks)" in again.out
     assert len(rows(run, "ls", "instances")) == 2
 
 
-def test_what_if_tells_what_the_step_gains(run: Run, tiny: str) -> None:
+def test_what_if_prints_what_the_step_gains(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     before = rows(run, "profile", "--show", "merit")[0]["step"]
     faster = run("profile", "--scale", "collective:tp=0.5", "--scale", "compute=2/3")
@@ -71,7 +71,7 @@ def test_what_if_tells_what_the_step_gains(run: Run, tiny: str) -> None:
     assert rows(run, "ls", "profiles")[0]["options"].endswith("stage:1=2")
 
 
-def test_what_blocks_is_told_by_all_that_show_a_step(run: Run, tiny: str, tmp_path: Path) -> None:
+def test_all_views_of_a_step_name_what_blocks(run: Run, tiny: str, tmp_path: Path) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     free = rows(run, "profile", "--show", "merit")[0]["step"]
     waiting = run("profile", "--blocking", "pp,tp", "--name", "waiting")
@@ -82,25 +82,25 @@ def test_what_blocks_is_told_by_all_that_show_a_step(run: Run, tiny: str, tmp_pa
     shown = {row["property"]: row["value"] for row in rows(run, "show", "waiting")}
     assert shown["blocking"] in (["tp", "pp"], "tp,pp", "['tp', 'pp']")
     page, trace = tmp_path / "page.html", tmp_path / "trace.pftrace"
-    told = [
+    printed = [
         run("report", "--blocking", "tp,pp", "--out", str(page)),
         run("timeline", "--blocking", "tp,pp", "--out", str(trace)),
     ]
     (plain,) = [run("timeline", "--out", str(tmp_path / "plain.pftrace"))]
-    takes = [each.out.partition(" takes ")[2].split(",")[0] for each in (*told, plain)]
+    takes = [each.out.partition(" takes ")[2].split(",")[0] for each in (*printed, plain)]
     assert takes[0] == takes[1] != takes[2]
     assert "waits for communication on" in page.read_text()
     chart = [run("timeline", "--format", "text", *words).out for words in (("--blocking", "tp,pp"), ())]
     assert chart[0] != chart[1]
 
 
-def test_measured_durations_are_told_with_their_coverage(run: Run, tiny: str, tmp_path: Path) -> None:
+def test_measured_durations_are_printed_with_their_coverage(run: Run, tiny: str, tmp_path: Path) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     table = tmp_path / "durations.csv"
     table.write_text("kind,duration_us\nmatmul,100\n", encoding="utf-8")
-    told = run("profile", "--durations", str(table))
-    assert told.status == 0, told.err
-    line = next(line for line in told.out.splitlines() if line.startswith("measured: "))
+    printed = run("profile", "--durations", str(table))
+    assert printed.status == 0, printed.err
+    line = next(line for line in printed.out.splitlines() if line.startswith("measured: "))
     assert "of the modelled time" in line
     measured = rows(run, "query", "MATCH (t:OpTime {profile: $profile}) WHERE t.rule = 'measured' "
                     "RETURN DISTINCT t.kind AS kind, t.duration AS ns")  # fmt: skip
@@ -113,9 +113,9 @@ def test_a_name_without_numbers_is_measured_in_all_layers(run: Run, tiny: str, t
     table.write_text(
         "name,duration_us\nlayer.attn.core,50\nlayer.1.attn.core,60\nlayer.9.attn.core,1\n", encoding="utf-8"
     )
-    told = run("profile", "--durations", str(table))
-    assert told.status == 0, told.err
-    assert f"1 measured row of nothing that runs here: {table}, " in told.out
+    printed = run("profile", "--durations", str(table))
+    assert printed.status == 0, printed.err
+    assert f"1 measured row without an operator here: {table}, " in printed.out
     measured = rows(run, "query", "MATCH (t:OpTime {profile: $profile}) WHERE t.rule = 'measured' "
                     "RETURN DISTINCT t.name AS name, t.duration AS ns")  # fmt: skip
     assert {row["name"]: row["ns"] for row in measured} == {"layer.0.attn.core": 50_000, "layer.1.attn.core": 60_000}
@@ -126,14 +126,14 @@ def test_measured_rows_of_nothing_are_refused(run: Run, tiny: str, tmp_path: Pat
     for words, near in (("kind,duration_us\nmatmull,9\n", "no kind is matmull; did you mean matmul?"),
                         ("name,duration_us\nlayer.0.attn.cor,9\n", "did you mean layer.0.attn.core")):  # fmt: skip
         (tmp_path / "durations.csv").write_text(words, encoding="utf-8")
-        told = run("profile", "--durations", str(tmp_path / "durations.csv"))
-        assert told.status == 2
-        assert "of nothing that runs here" in told.err
-        assert near in told.err
+        printed = run("profile", "--durations", str(tmp_path / "durations.csv"))
+        assert printed.status == 2
+        assert "of nothing that runs here" in printed.err
+        assert near in printed.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected"),
     [
         (("--scale", "tp=0.5"), "known are compute, collective"),
         (("--scale", "collective:cp=0.5"), "chooses nothing: there is collective: all_"),
@@ -149,11 +149,11 @@ def test_measured_rows_of_nothing_are_refused(run: Run, tiny: str, tmp_path: Pat
         (("nowhere",), "stagedb ls"),
     ],
 )
-def test_what_makes_no_sense_is_refused(run: Run, tiny: str, arguments: tuple[str, ...], says: str) -> None:
+def test_what_makes_no_sense_is_refused(run: Run, tiny: str, arguments: tuple[str, ...], expected: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     ran = run("profile", *arguments)
     assert ran.status == 2, ran.out
-    assert says in ran.err
+    assert expected in ran.err
     assert rows(run, "ls", "profiles") == []
 
 
@@ -202,9 +202,9 @@ def test_a_wrong_parameter_of_a_query_names_the_right_ones(run: Run, tiny: str) 
     wrong = run("query", "hotspots", "-p", "layers=3")
     assert wrong.status == 2
     assert "'layers' is not one of its parameters: hotspots takes profile" in wrong.err
-    vain = run("query", "bytes_by_axis", "--profile", "x")
-    assert vain.status == 2
-    assert "'profile' is not one of its parameters: bytes_by_axis takes instance" in vain.err
+    refused = run("query", "bytes_by_axis", "--profile", "x")
+    assert refused.status == 2
+    assert "'profile' is not one of its parameters: bytes_by_axis takes instance" in refused.err
     text = run("query", "RETURN 1 AS one", "--profile", "x")
     assert text.status == 2
     assert "no $profile" in text.err
@@ -254,7 +254,7 @@ def test_a_profile_is_shown_as_it_was_made(run: Run, tiny: str, tmp_path: Path) 
     timing = ("--durations", str(table), "--scale", "collective:tp=3", "--blocking", "pp", "--system", "a100-80gb")
     (made,) = rows(run, "profile", *plan, *timing, "--name", "odd", "--show", "merit")
     assert run("profile", *plan, "--name", "plain").status == 0
-    texts = [run("timeline", *said, "--format", "text") for said in (("--profile", "odd"), (*plan, *timing), plan)]
+    texts = [run("timeline", *words, "--format", "text") for words in (("--profile", "odd"), (*plan, *timing), plan)]
     assert [each.status for each in texts] == [0, 0, 0]
     assert texts[0].out == texts[1].out != texts[2].out
     assert run("report", "--profile", "odd", "-o", "odd.html").status == 0

@@ -12,8 +12,8 @@ from stagedb.systems import load_system, system_names
 from tests.cli.conftest import Run
 
 
-def own(path: Path, **said: object) -> Path:
-    content = {**load_system("h100").to_dict(), "name": "ours", **said}
+def own(path: Path, **fields: object) -> Path:
+    content = {**load_system("h100").to_dict(), "name": "ours", **fields}
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return path
 
@@ -34,7 +34,7 @@ def test_systems_are_listed_and_shown_without_a_store(offline: Run, tmp_path: Pa
     assert offline("systems").status == 0
 
 
-def test_a_system_that_is_none_is_told(offline: Run, tmp_path: Path) -> None:
+def test_a_file_that_is_no_system_is_refused(offline: Run, tmp_path: Path) -> None:
     unknown = offline("systems", "h10")
     assert (unknown.status, "did you mean h100" in unknown.err) == (2, True)
     wrong = offline("systems", str(own(tmp_path / "wrong.yaml", overlap={"streams": "many"})))
@@ -66,11 +66,11 @@ def test_an_export_to_a_system_that_is_too_small_changes_nothing(run: Run, tiny:
     assert not (tmp_path / "out").exists()
     assert json.loads(run("ls", "-f", "json").out) == []
     missing = run("export", "--model", tiny, "--ranks", "4", "--system", "missing.yaml")
-    assert (missing.status, "missing.yaml cannot be read" in missing.err) == (2, True)
+    assert (missing.status, "cannot read the system missing.yaml" in missing.err) == (2, True)
 
 
 def test_measured_durations_come_from_tables_and_traces(tmp_path: Path) -> None:
     (tmp_path / "run.csv").write_text("kind,duration_us\nmatmul,5\n", encoding="utf-8")
     assert api.durations(tmp_path / "run.csv").rows[0].ns == 5000
-    with pytest.raises(UsageError, match=r"come as .csv or .parquet, or as Chakra traces"):
+    with pytest.raises(UsageError, match=r"are read from .csv or .parquet files, or Chakra traces"):
         api.durations(tmp_path / "run.xlsx")

@@ -127,7 +127,7 @@ def test_a_symbol_may_not_have_any_name(name: str) -> None:
         symbol(name)
 
 
-def test_long_sums_are_read_whatever_the_stack() -> None:
+def test_long_sums_are_read_with_any_stack() -> None:
     text = " + ".join(["a"] * 1_000)
 
     def at_depth(depth: int) -> int:

@@ -126,7 +126,7 @@ def embedded_engine_of_its_own(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def neo4j_of_its_own(tmp_path: Path, neo4j_environment: dict[str, str]) -> Iterator[Engine]:
-    """`neo4j_environment` says whether Neo4j is to be tested on; its server is shared, so it is left alone."""
+    """`neo4j_environment` decides whether Neo4j is tested; its server is shared, so it keeps running."""
     home = tmp_path / "neo4j"
     script = [str(ROOT / "scripts" / "neo4j"), "--home", str(home)]
 
@@ -156,9 +156,9 @@ def test_a_killed_engine_leaves_nothing_half_made(
     waiting = stopped_at(command(model, out), own.environment, point)
     own.kill()
     os.kill(waiting.pid, signal.SIGCONT)
-    _, said = waiting.communicate(timeout=180)
-    assert waiting.returncode == 1, said
-    assert "Traceback" not in said
+    _, printed = waiting.communicate(timeout=180)
+    assert waiting.returncode == 1, printed
+    assert "Traceback" not in printed
     assert not out.exists()
     own.restart()
     assert [row for row in listed(own.environment) if row.get("ranks") is not None] == []

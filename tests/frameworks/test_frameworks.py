@@ -182,7 +182,7 @@ def test_a_plan_follows_a_further_framework(register: Register) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "expected"),
     [
         ({"recipe": "fourth"}, "unknown recipe 'fourth': --recipe is torch, megatron or third"),
         (
@@ -192,11 +192,11 @@ def test_a_plan_follows_a_further_framework(register: Register) -> None:
         ({"recipe": "megatron", "zero": 2, "dp": 2}, "--zero 2 needs --recipe torch or third"),
         (
             {"scatter_gather": True},
-            "are Megatron and Third's: --scatter-gather needs --recipe megatron or third, or leave",
+            "messages exist only in Megatron and Third: --scatter-gather needs --recipe megatron or third, or leave",
         ),
         (
             {"recipe": "third", "cp": 2, "cp_kind": "ring-p2p"},
-            "ring-p2p is PyTorch and Megatron's: --recipe third takes --cp-kind ulysses",
+            "ring-p2p exists only in PyTorch and Megatron: --recipe third takes --cp-kind ulysses",
         ),
         ({"recipe": "third", "shared_input": False}, "the third recipe has one fused matmul for q, k, v"),
         ({"recipe": "third", "dp": 4, "hsdp": 2, "zero": 2}, "no such copies in the third recipe: leave --hsdp out"),
@@ -204,7 +204,7 @@ def test_a_plan_follows_a_further_framework(register: Register) -> None:
         ({"grad_dtype": "fp32"}, "take --grad-dtype bf16, --param-dtype fp32, or --recipe megatron or third"),
     ],
 )
-def test_refusals_name_a_further_framework(register: Register, words: dict[str, object], says: str) -> None:
+def test_refusals_name_a_further_framework(register: Register, words: dict[str, object], expected: str) -> None:
     formats = dataclasses.replace(
         MEGATRON.formats, refused_parameters={"fp32": "third has no fp32 parameters: take --param-dtype bf16"}
     )
@@ -220,7 +220,7 @@ def test_refusals_name_a_further_framework(register: Register, words: dict[str, 
     register(third)
     with pytest.raises(UsageError) as refused:
         Plan.from_mapping(words)
-    assert says in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_an_instance_and_its_memory_follow_a_further_framework(register: Register, embedded_store: Store) -> None:

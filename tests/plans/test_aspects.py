@@ -99,7 +99,7 @@ def test_the_store_has_the_type_of_the_field() -> None:
 @pytest.mark.parametrize(
     ("word", "value", "refusal"),
     [
-        ("count", 1, "count is 1: --count takes a number from 2 up"),
+        ("count", 1, "count is 1: --count takes 2 or more"),
         ("way", "up", "unknown direction 'up': --way is left, right or both"),
     ],
 )
@@ -130,7 +130,7 @@ COUNTS = ("dp", "tp", "pp", "cp", "ep", "hsdp", "ulysses", "micro_batch_size", "
 @pytest.mark.parametrize("word", [*COUNTS, "recompute_every"])
 def test_a_plan_checks_its_counts(word: str) -> None:
     option = word.replace("_", "-")
-    with pytest.raises(UsageError, match=rf"^{word} is 0: --{option} takes a number from 1 up$"):
+    with pytest.raises(UsageError, match=rf"^{word} is 0: --{option} takes 1 or more$"):
         Plan.from_mapping({word: 0})
 
 

@@ -79,7 +79,7 @@ def test_kv_groups_are_the_neighbours_that_share_a_head() -> None:
 
 @pytest.mark.parametrize("hsdp", [1, 2])
 @pytest.mark.parametrize("order", [("tp", "cp", "dp", "pp"), ("pp", "cp", "dp", "tp")])
-def test_the_ranks_of_dp_alone_have_groups_beside_those_of_gradients(order: tuple[str, ...], hsdp: int) -> None:
+def test_the_ranks_of_dp_alone_have_groups_of_their_own(order: tuple[str, ...], hsdp: int) -> None:
     plan = Plan(GraphOptions(zero=3 if hsdp > 1 else 0), dp=4, cp=2, tp=2, hsdp=hsdp, rank_order=order)
     mesh = Mesh.of(plan)
     data, shared = groups(plan, 8, ("data", "dp"))

@@ -1,4 +1,4 @@
-"""A refusal names plans that are accepted: with all words that were said, and for the model that was named."""
+"""A refusal names plans that are accepted, with all other words of the request and for its model."""
 
 import re
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ def named(text: str) -> list[tuple[dict[str, object], set[str]]]:
             kept, dropped = "", way
         else:
             kept, _, dropped = way.removeprefix("take ").partition(" without ")
-        said = {}
+        options = {}
         for word, value in re.findall(r"--([a-z-]+)(?: ([^- ][^ ]*))?", kept):
-            said[_word(word)] = _value(value) if value else not word.startswith("no-")
-        changes.append((said, {_word(word) for word in re.findall(r"--([a-z-]+)", dropped)}))
+            options[_word(word)] = _value(value) if value else not word.startswith("no-")
+        changes.append((options, {_word(word) for word in re.findall(r"--([a-z-]+)", dropped)}))
     return changes
 
 
@@ -56,9 +56,9 @@ def refusal(words: Words, sizes: Mapping[str, int]) -> str | None:
 
 def assert_named_plans_are_accepted(words: Words, sizes: Mapping[str, int], text: str) -> int:
     changes = named(text)
-    for said, dropped in changes:
-        assert said or dropped & words.keys(), (words, text)
-        changed = {word: value for word, value in {**words, **said}.items() if word not in dropped}
+    for options, dropped in changes:
+        assert options or dropped & words.keys(), (words, text)
+        changed = {word: value for word, value in {**words, **options}.items() if word not in dropped}
         assert refusal(changed, sizes) is None, (words, text, changed)
     return len(changes)
 
@@ -106,7 +106,7 @@ def test_every_plan_that_a_refusal_names_is_accepted(words: Words, sizes: Mappin
 
 
 @pytest.mark.parametrize(
-    ("sizes", "words", "says"),
+    ("sizes", "words", "expected"),
     [
         (SPARSE, {"ranks": 12, "ep": 5, "seq_len": 4096}, "dp x cp = 12, .*: the nearest is --ep 4$"),
         (SPARSE, {"ranks": 3, "ep": 2, "seq_len": 4096}, "the nearest is --ep 1$"),
@@ -130,18 +130,20 @@ def test_every_plan_that_a_refusal_names_is_accepted(words: Words, sizes: Mappin
         ),
     ],
 )
-def test_what_is_named_suits_the_whole_plan(sizes: Mapping[str, int], words: Words, says: str) -> None:
+def test_what_is_named_suits_the_whole_plan(sizes: Mapping[str, int], words: Words, expected: str) -> None:
     text = refusal(words, sizes)
     assert text is not None
-    assert re.search(says, text), text
+    assert re.search(expected, text), text
     assert assert_named_plans_are_accepted(words, sizes, text) > 0
 
 
-def test_where_several_words_are_amiss_the_next_one_is_told() -> None:
+def test_if_several_words_are_wrong_the_next_one_is_named() -> None:
     text = refusal({"ranks": 12, "ep": 5, "seq_len": 1001}, SPARSE)
     assert text is not None
     assert not named(text)
-    assert "no change of that alone will do, as with ep 4 a rank's 2002 routed tokens are not divisible" in text
+    assert (
+        "a change of that alone is not enough, because with ep 4 a rank's 2002 routed tokens are not divisible" in text
+    )
 
 
 def test_a_plan_without_a_model_names_what_suits_by_itself() -> None:

@@ -22,7 +22,7 @@ stages:
 
 @settings(deadline=None)
 @given(st.sampled_from([*SCHEDULES]), st.integers(2, 5), st.integers(1, 3))
-def test_text_says_the_whole_order(name: str, p: int, groups: int) -> None:
+def test_text_has_the_whole_order(name: str, p: int, groups: int) -> None:
     for order in stage_orders(name, p, groups * p, 2):
         assert parse_order(order_text(order), "here") == order
 
@@ -31,7 +31,7 @@ def words(path: Path, **more: Any) -> dict[str, Any]:
     return {"pp": 2, "global_batch_size": 2, "schedule": str(path), **more}
 
 
-def test_a_file_is_the_order_that_it_says(tmp_path: Path) -> None:
+def test_a_file_is_the_order_that_it_has(tmp_path: Path) -> None:
     path = tmp_path / "order.yaml"
     path.write_text("stages:\n- F0 F1 B0 B1\n- [F0, B0, F1, B1]\n")
     plan = Plan.from_mapping(words(path))
@@ -39,7 +39,7 @@ def test_a_file_is_the_order_that_it_says(tmp_path: Path) -> None:
     again = tmp_path / "order.json"
     again.write_text('{"stages": [["F0", "F1", "B0", "B1"], "F0  B0 F1 B1"]}')
     assert Plan.from_mapping(words(again)) == plan
-    # The plan holds what the file said, so it does not change with it.
+    # The plan has the content of the file, so it does not change with the file.
     path.write_text("stages: []")
     assert Plan.from_mapping(plan.to_dict()) == plan
     other = tmp_path / "other.yaml"
@@ -52,7 +52,7 @@ def test_chunks_come_from_the_file(tmp_path: Path) -> None:
     path.write_text("stages: [F0 F0.1 B0.1 B0, F0 F0.1 B0.1 B0]")
     assert Plan.from_mapping(words(path, global_batch_size=1)).virtual_stages == 2
     with pytest.raises(
-        UsageError, match="has 2 chunks a stage, the plan says virtual_stages 3: take --virtual-stages 2"
+        UsageError, match="has 2 chunks a stage, the plan has virtual_stages 3: take --virtual-stages 2"
     ):
         Plan.from_mapping(words(path, global_batch_size=1, virtual_stages=3))
 
@@ -63,12 +63,12 @@ def test_chunks_come_from_the_file(tmp_path: Path) -> None:
         (DEADLOCK, "never ends: stage 0 waits to run backward of micro-batch 0; stage 1 waits to run forward of micro"),
         ("stages:\n- F0 F1 B0 B1\n- F0 X0 F1 B1", r"line 3, stages\[1\]: 'X0' is no task"),
         ("stages:\n- F0 F1 B0 B1\n- [F0, B0,\n   [F1], B1]", r"line 4, stages\[1\]: an order is a text or a list"),
-        ("# orders\nstage: 3", "line 2: 'stage' is unknown or there twice; the one key is 'stages'"),
-        ("stages: 3", "line 1: stages is a list of orders"),
+        ("# orders\nstage: 3", "line 2: 'stage' is unknown or appears twice; the only key is 'stages'"),
+        ("stages: 3", "line 1: stages must be a list of orders"),
         ("- F0", "line 1: a schedule is `stages:`"),
         ("", "line 1: a schedule is `stages:`"),
         ("{}", "line 1: the key 'stages' is missing"),
-        ("stages: [F0", "(?s)cannot be read: .*line 1"),
+        ("stages: [F0", "(?s)cannot read the schedule .*: .*line 1"),
         ("stages: !!python/object/apply:os.system ['true']", "stage"),
         ("stages: [F0 F1 B0 B1]", "orders of 1 stages, the plan has pp 2: take --pp 1"),
         ("stages: [F0 F1 B0 B1, F0 B0 F1]", "stage 1 does not run B1"),
@@ -91,7 +91,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("words", "message"),
     [
         ({"schedule": "zb-h1"}, "pp 1 has no bubble to fill: take --pp 2, or --schedule 1f1b"),
         ({"virtual_stages": 2}, "nothing: take --pp 2 --global-batch-size 2, or leave --virtual-stages out"),
@@ -114,7 +114,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
             {"schedule": "breadth-first", "virtual_stages": 2},
             "2 with pp 1 has no bubble to shrink: take --pp 2, or leave --virtual-stages and --schedule out",
         ),
-        ({"schedule": "explicit"}, "needs its order of tasks"),
+        ({"schedule": "explicit"}, "needs an order of tasks"),
         ({"task_order": ONE_FORWARD}, "task_order goes with --schedule explicit"),
         (
             {"schedule": "zero"},
@@ -122,14 +122,14 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_schedule_that_does_not_suit_is_refused(said: dict[str, Any], message: str) -> None:
+def test_a_schedule_that_does_not_suit_is_refused(words: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Plan.from_mapping(said)
+        Plan.from_mapping(words)
 
 
 def test_one_interleaved_plan_in_two_ways() -> None:
-    said = {"pp": 2, "virtual_stages": 3, "global_batch_size": 4}
-    assert Plan.from_mapping(said).digest == Plan.from_mapping({**said, "schedule": "interleaved"}).digest
+    words = {"pp": 2, "virtual_stages": 3, "global_batch_size": 4}
+    assert Plan.from_mapping(words).digest == Plan.from_mapping({**words, "schedule": "interleaved"}).digest
 
 
 def test_layers_of_chunks() -> None:

@@ -1,4 +1,4 @@
-"""Plans: words in and out, and refusals that say what would be valid."""
+"""Plans: words in and out, and refusals that name what would be valid."""
 
 import dataclasses
 import json
@@ -64,7 +64,7 @@ def test_words_and_back(plan: Plan) -> None:
 
 
 @given(plans)
-def test_ranks_say_dp(plan: Plan) -> None:
+def test_ranks_set_dp(plan: Plan) -> None:
     words = {word: value for word, value in plan.to_dict().items() if word != "dp"}
     assert plan_for_ranks(plan.world, words) == plan
     assert plan.with_ranks(plan.world) == plan
@@ -162,22 +162,22 @@ def test_files(tmp_path: Path, name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "expected"),
     [
         ("plan.yaml", "tpp: 2", "unknown word 'tpp' in the plan: did you mean tp or pp"),
-        ("plan.yaml", "tp: [", "cannot be read"),
-        ("plan.yaml", "- 1", "not a list of `word: value`"),
-        ("plan.yaml", "!!python/object/apply:os.system ['true']", "cannot be read"),
+        ("plan.yaml", "tp: [", "cannot read the plan"),
+        ("plan.yaml", "- 1", "not a mapping of words to values (`word: value`)"),
+        ("plan.yaml", "!!python/object/apply:os.system ['true']", "cannot read the plan"),
         ("plan.txt", "tp: 2", "must end in .yaml, .yml, .json or .toml"),
-        ("plan.toml", "tp = true", "tp is a whole number, not True"),
+        ("plan.toml", "tp = true", "tp must be a whole number, not True"),
     ],
 )
-def test_bad_files_are_refused(tmp_path: Path, name: str, text: str, says: str) -> None:
+def test_bad_files_are_refused(tmp_path: Path, name: str, text: str, expected: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(UsageError, match="plan") as caught:
         read_plan_file(path)
-    assert says in str(caught.value)
+    assert expected in str(caught.value)
     assert str(path) in str(caught.value)
 
 
@@ -187,13 +187,13 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "expected"),
     [
         (
             {"tp": 3},
-            "tp 3 does not divide the 32 attention heads: the nearest that this model takes is --tp 2 or --tp 4",
+            "tp 3 does not divide the 32 attention heads: the nearest for this model is --tp 2 or --tp 4",
         ),
-        ({"tp": 64}, "tp 64 does not divide the 32 attention heads: the nearest that this model takes is --tp 32"),
+        ({"tp": 64}, "tp 64 does not divide the 32 attention heads: the nearest for this model is --tp 32"),
         ({"sp": True, "tp": 4, "seq_len": 2046}, "take --seq-len 2044 or --seq-len 2048, or --no-sp"),
         ({"pp": 33}, "pp 33 is more than the model's 32 layers: --pp takes at most 32"),
         (
@@ -202,19 +202,19 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ),
         ({"ranks": 3, "tp": 4}, "3 ranks are not divisible by tp 4 = 4: the nearest is --ranks 4"),
         ({"ranks": 0}, "the nearest is --ranks 1"),
-        ({"ranks": 8, "tp": 2, "dp": 2}, "leave dp 4, but the plan says dp 2: take --ranks 4, or leave --dp out"),
+        ({"ranks": 8, "tp": 2, "dp": 2}, "need dp 4, but the plan has dp 2: take --ranks 4, or leave --dp out"),
         (
             {"dp": 4, "micro_batch_size": 2, "global_batch_size": 20},
             "20 is not divisible by micro-batch 2 x dp 4 = 8: the nearest is --global-batch-size 16 or "
             "--global-batch-size 24",
         ),
-        ({"pp": 2, "layers_per_stage": [16]}, "names 1 stages, --pp 2: they must agree"),
-        ({"pp": 2, "layers_per_stage": [32, 0]}, "leaves a stage without a layer"),
-        ({"pp": 3, "layers_per_stage": [8, 8, 8]}, "deals 24 layers, the model has 32; evenly it would be 11,11,10"),
-        ({"pp": 2, "layers_per_stage": "a,b"}, "layers_per_stage is a list of whole numbers, not ['a', 'b']"),
+        ({"pp": 2, "layers_per_stage": [16]}, "has 1 stages, --pp 2: they must agree"),
+        ({"pp": 2, "layers_per_stage": [32, 0]}, "has a stage without a layer"),
+        ({"pp": 3, "layers_per_stage": [8, 8, 8]}, "has 24 layers, the model has 32; an even split is 11,11,10"),
+        ({"pp": 2, "layers_per_stage": "a,b"}, "layers_per_stage must be a list of whole numbers, not ['a', 'b']"),
         (
             {"cp_kind": "ulysses"},
-            "nobody to share a sequence with: take --cp 2, or leave --cp-kind out",
+            "no ranks that share a sequence: take --cp 2, or leave --cp-kind out",
         ),
         (
             {"cp": 2, "cp_kind": "spiral"},
@@ -237,7 +237,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             "1026 tokens is not divisible by cp 4: take --seq-len 1024 or --seq-len 1028",
         ),
         ({"cp": 2, "cp_chunks": "striped"}, "unknown chunks 'striped': --cp-chunks is balanced or contiguous"),
-        ({"cp_chunks": "balanced"}, "with cp 1 there is one part of a sequence: take --cp 2, or leave --cp-chunks out"),
+        ({"cp_chunks": "balanced"}, "with cp 1 a sequence has one part: take --cp 2, or leave --cp-chunks out"),
         (
             {"cp": 2, "cp_kind": "ulysses", "cp_chunks": "balanced"},
             "with ulysses each rank has the whole sequence of its heads",
@@ -246,12 +246,12 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
             {"cp": 2, "cp_kind": "allgather-kv", "cp_chunks": "balanced"},
             "take --cp-chunks contiguous, or --recipe megatron, or leave --cp-chunks out",
         ),
-        ({"ulysses": 2}, "of so many ranks: take --cp-kind ulysses-ring --cp 4, or leave --ulysses out"),
+        ({"ulysses": 2}, "of that number of ranks: take --cp-kind ulysses-ring --cp 4, or leave --ulysses out"),
         (
             {"cp": 4, "cp_kind": "ring-p2p", "ulysses": 2},
-            "--ulysses 2 says how many ranks exchange heads inside a ring",
+            "--ulysses 2 is the number of ranks that exchange heads inside a ring",
         ),
-        ({"cp": 4, "cp_kind": "ulysses-ring"}, "a ring alone: take --ulysses 2, or --cp-kind ring-p2p"),
+        ({"cp": 4, "cp_kind": "ulysses-ring"}, "only a ring: take --ulysses 2, or --cp-kind ring-p2p"),
         (
             {"cp": 4, "ulysses": 4},
             "--ulysses 4 of cp 4 is no ring: take --ulysses 2, or --cp-kind ulysses without",
@@ -279,21 +279,21 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"cp": 2, "zero": 3, "dp": 2, "cp_grad_sync": False}, "--no-cp-grad-sync needs --zero 0"),
         (
             {"cp": 2, "dp": 2, "rank_order": "cp,tp,dp,pp"},
-            "parts cp from dp, over which gradients are reduced together: take --rank-order tp,cp,dp,pp",
+            "separates cp from dp, but gradients are reduced over both together: take --rank-order tp,cp,dp,pp",
         ),
         (
             {"cp": 2, "dp": 4, "hsdp": 2, "zero": 3, "rank_order": "tp,dp,cp,pp"},
-            "puts cp outside of dp, over which gradients are reduced together",
+            "puts cp outside of dp, but gradients are reduced over both together",
         ),
-        ({"ep": 2}, "ep 2 does not divide dp x cp = 1, whose ranks it divides: the nearest is --ep 1"),
+        ({"ep": 2}, "ep 2 does not divide dp x cp = 1, the ranks with experts: the nearest is --ep 1"),
         ({"dp": 2, "zero": 4}, "unknown ZeRO stage 4: --zero is 0, 1, 2 or 3"),
-        ({"zero": 3}, "zero 3 with dp 1 has nothing to share: take --dp 2, or leave --zero out"),
+        ({"zero": 3}, "zero 3 with dp 1 has nothing to shard: take --dp 2, or leave --zero out"),
         ({"dp": 8, "zero": 3, "hsdp": 3}, "hsdp 3 does not divide dp 8 into equal copies: the nearest is --hsdp 2 or "),
         (
             {"dp": 4, "zero": 3, "hsdp": 4},
-            "so that they share nothing: take --hsdp 2, or --zero 0 without --hsdp",
+            "so that ranks share nothing: take --hsdp 2, or --zero 0 without --hsdp",
         ),
-        ({"dp": 4, "cp": 2, "zero": 3, "hsdp": 8}, "so that they share nothing: take --hsdp 4, or --zero 0"),
+        ({"dp": 4, "cp": 2, "zero": 3, "hsdp": 8}, "so that ranks share nothing: take --hsdp 4, or --zero 0"),
         ({"dp": 8, "hsdp": 2}, "zero 0 shards nothing: take --zero 3, or leave --hsdp out"),
         ({"dp": 8, "hsdp": 2, "zero": 1}, "zero 1 has no such copies in the torch recipe: take --zero 3"),
         ({"dp": 8, "zero": 2, "recipe": "megatron"}, "--zero 2 needs --recipe torch"),
@@ -302,11 +302,11 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"dp": 8, "zero": 1, "grad_sync": True}, "with zero 1 gradients are reduced once a step"),
         (
             {"tp": 2, "pp": 2, "scatter_gather": True},
-            "messages between stages are Megatron's: --scatter-gather needs --recipe megatron, or leave it out",
+            "scattered messages exist only in Megatron: --scatter-gather needs --recipe megatron, or leave it out",
         ),
         (
             {"tp": 2, "pp": 2, "sp": True, "recipe": "megatron", "scatter_gather": True},
-            "with sp each rank of tp has only its part of what goes to the next stage: take --no-sp, or leave",
+            "with sp each rank of tp only has its part of the tensor for the next stage: take --no-sp, or leave",
         ),
         (
             {
@@ -316,23 +316,23 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
                 "scatter_gather": True,
                 "strategy": '{"regions":{"between":{"batch":["dp"],"seq":["cp","tp"]}}}',
             },
-            "with this strategy each rank of tp has only its part of what goes to the next stage",
+            "with this strategy each rank of tp only has its part of the tensor for the next stage",
         ),
         (
             {"tp": 2, "recipe": "megatron", "scatter_gather": True},
-            "with pp 1 nothing goes between stages: take --pp 2, or leave --scatter-gather out",
+            "with pp 1 no message goes between stages: take --pp 2, or leave --scatter-gather out",
         ),
         (
             {"pp": 2, "recipe": "megatron", "scatter_gather": True},
-            "with tp 1 one rank sends a message, and nobody has the rest of it: take --tp 2, or leave",
+            "with tp 1 one rank sends the whole message: take --tp 2, or leave",
         ),
-        ({"dp": 8, "zero": 3, "hsdp": 0}, "hsdp is 0: --hsdp takes a number from 1 up"),
-        ({"tp": 0}, "tp is 0: --tp takes a number from 1 up"),
-        ({"tp": 0, "pp": 2, "ranks": 8}, "tp is 0: --tp takes a number from 1 up"),
-        ({"tp": -2, "pp": -2, "ranks": 8}, "tp is -2: --tp takes a number from 1 up"),
-        ({"dp": 0, "ranks": 8}, "dp is 0: --dp takes a number from 1 up"),
-        ({"tp": "2"}, "tp is a whole number, not '2' (--tp)"),
-        ({"sp": 1}, "sp is true or false, not 1 (--sp)"),
+        ({"dp": 8, "zero": 3, "hsdp": 0}, "hsdp is 0: --hsdp takes 1 or more"),
+        ({"tp": 0}, "tp is 0: --tp takes 1 or more"),
+        ({"tp": 0, "pp": 2, "ranks": 8}, "tp is 0: --tp takes 1 or more"),
+        ({"tp": -2, "pp": -2, "ranks": 8}, "tp is -2: --tp takes 1 or more"),
+        ({"dp": 0, "ranks": 8}, "dp is 0: --dp takes 1 or more"),
+        ({"tp": "2"}, "tp must be a whole number, not '2' (--tp)"),
+        ({"sp": 1}, "sp must be true or false, not 1 (--sp)"),
         ({"schedule": "2f2b"}, "unknown schedule '2f2b': --schedule is one of gpipe, 1f1b"),
         ({"rank_order": "tp,dp"}, "--rank-order, innermost first"),
         ({"dtype": "int4"}, "unknown number format 'int4': --dtype is one of bf16, fp16, fp32"),
@@ -340,7 +340,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         *(
             (
                 {word: "fp8"},
-                f"fp8 is a format of matmul operands alone, {what} have too little room in it: --{option} is",
+                f"fp8 is only a format of matmul operands, {what} have too little room in it: --{option} is",
             )
             for word, option, what in (
                 ("dtype", "dtype", "activations"),
@@ -353,7 +353,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ),
         ({"master_dtype": "fp8"}, "the master copy has too little room in it: --master-dtype is one of none, fp32"),
         ({"opt_dtype": "fp16"}, "both are zero in fp16: take --opt-dtype fp32 or --opt-dtype bf16"),
-        ({"master_dtype": "bf16"}, "in bf16 it would keep none: take --master-dtype fp32, or --master-dtype none"),
+        ({"master_dtype": "bf16"}, "and bf16 would keep none: take --master-dtype fp32, or --master-dtype none"),
         (
             {"master_dtype": "fp32", "param_dtype": "fp32"},
             "these are fp32: take --master-dtype none, or --param-dtype bf16",
@@ -367,20 +367,23 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ({"matmul_dtype": "fp8", "dtype": "fp32"}, "not in fp32: take --dtype bf16, or --matmul-dtype same"),
         ({"matmul_dtype": "fp8", "dtype": "fp16"}, "not in fp16: take --dtype bf16, or --matmul-dtype same"),
         ({"matmul_dtype": "bf16"}, "unknown format of matmuls 'bf16': --matmul-dtype is same (as --dtype) or fp8"),
-        ({"recompute": "operators"}, "--recompute operators needs --recompute-operators, such as attn_norm,ffn.gate"),
+        (
+            {"recompute": "operators"},
+            "--recompute operators needs the names: add --recompute-operators, such as attn_norm,ffn.gate",
+        ),
         ({"recompute": "full", "recompute_operators": "attn"}, "--recompute-operators needs --recompute operators"),
         ({"recompute": "some"}, "--recompute is none, full, core, pointwise or operators"),
-        ({"recompute_every": 2}, "say what with --recompute, or leave it out"),
-        ({"recompute_every": 0}, "recompute_every is 0: --recompute-every takes a number from 1 up"),
+        ({"recompute_every": 2}, "choose it with --recompute, or leave --recompute-every out"),
+        ({"recompute_every": 0}, "recompute_every is 0: --recompute-every takes 1 or more"),
         ({"recompute": "full", "recompute_every": 33}, "--recompute-every takes at most 32"),
         ({"recompute": "full", "recompute_every": 9, "pp": 4}, "--recompute-every takes at most 8"),
         ({"zero-stage": 1}, "unknown word 'zero-stage' in the plan"),
         ({"tp": 2, "t-p": 2}, "unknown word 't-p'"),
-        ({"seq-len": 2, "seq_len": 2}, "the plan says 'seq_len' twice"),
+        ({"seq-len": 2, "seq_len": 2}, "the plan has the word 'seq_len' twice"),
     ],
 )
-def test_refusals_name_what_is_valid(words: dict[str, object], says: str) -> None:
-    assert says in refusal(**words)
+def test_refusals_name_what_is_valid(words: dict[str, object], expected: str) -> None:
+    assert expected in refusal(**words)
 
 
 def test_key_value_heads_may_be_shared() -> None:

@@ -20,7 +20,7 @@ def test_the_table_is_broad() -> None:
     ranks = [math.prod(int(row.get(axis, 1)) for axis in ("dp", "tp", "pp", "cp")) for row in rows]
     assert max(ranks) == 128
     assert {row.get("zero", 0) for row in rows} == {0, 1, 2, 3}
-    # Of context parallelism, experts and the schedules of large jobs, and their products.
+    # Plans with context parallelism, experts and the schedules of large jobs, and with their products.
     further = [row for row in rows if {"cp", "ep", "virtual_stages", "task_order"} & row.keys() or "zb" in str(row)]
     assert len(further) >= 60
     assert len({row["model"] for row in further}) >= 8

@@ -1,4 +1,4 @@
-"""The chart of a terminal says what lanes do, at any width."""
+"""The chart of a terminal shows what lanes do, at any width."""
 
 import re
 
@@ -21,13 +21,13 @@ def test_spans_are_disjoint_and_hold_what_a_lane_does(embedded_store: Store, nam
         assert (found.finish[:-1] <= found.start[1:]).all()
         total = shares(found, made.times.step, 37)
         assert total.sum() == pytest.approx(made.times.step)
-        # All that computes or communicates lies in spans; what waits is never more than what the profile has.
+        # All compute and communication is in spans. The waiting time is at most that of the profile.
         assert total[:, : Doing.IDLE].sum() >= times.busy + times.exposed - 1
         assert total[:, Doing.IDLE].sum() <= times.bubble + times.idle + 1
         assert found.busy.sum() == times.busy
         assert (found.busy <= found.finish - found.start).all()
-        told = set(found.task[found.task >= 0].tolist())
-        assert told == set(np.unique(made.times.network.task[made.times.network.lane == lane.number]).tolist())
+        drawn = set(found.task[found.task >= 0].tolist())
+        assert drawn == set(np.unique(made.times.network.task[made.times.network.lane == lane.number]).tolist())
 
 
 def test_each_kind_of_work_has_its_letter(embedded_store: Store) -> None:
@@ -59,7 +59,7 @@ def test_colour_is_for_terminals_and_changes_no_letter(embedded_store: Store) ->
     assert re.sub(r"\033\[[0-9;]*m", "", coloured) == plain
 
 
-def test_a_chart_says_what_it_cannot_show(embedded_store: Store) -> None:
+def test_a_chart_names_what_it_cannot_show(embedded_store: Store) -> None:
     made = job(embedded_store, "pipeline", global_batch_size=128)
     assert "A column is longer than most tasks" in draw(made, 60)
     assert "A column is longer" not in draw(job(embedded_store), 200)

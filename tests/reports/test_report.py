@@ -49,8 +49,8 @@ class Page(HTMLParser):
 def data_of(text: str) -> dict[str, object]:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert found is not None
-    told: dict[str, object] = json.loads(found[1])
-    return told
+    data: dict[str, object] = json.loads(found[1])
+    return data
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -62,9 +62,9 @@ def test_a_report_is_whole_and_fetches_nothing(embedded_store: Store, name: str)
     assert page.fetched == []
     assert not re.search(r"https?://|url\(|@import", re.sub(r"<td>[^<]*</td>", "", text))
     assert page.tags.count("svg") >= 3
-    told = data_of(text)
-    assert told["step"] == made.times.step
-    assert len(told["lanes"]) == len(made.lanes)  # type: ignore[arg-type]
+    data = data_of(text)
+    assert data["step"] == made.times.step
+    assert len(data["lanes"]) == len(made.lanes)  # type: ignore[arg-type]
     for title in ("The pipeline", "Where the time goes", "Memory at the peak", "Communication", "Roofline", "The plan"):
         assert f"<h2>{title}</h2>" in text
 
@@ -185,7 +185,7 @@ def test_a_system_without_limits_has_no_roof(embedded_store: Store) -> None:
     assert "unlimited" in text
 
 
-def test_a_job_without_memory_says_what_it_knows(embedded_store: Store) -> None:
+def test_a_job_without_memory_shows_the_rest(embedded_store: Store) -> None:
     made = job(embedded_store, "one rank")
     assert "There is none." in render(made)
 
@@ -202,7 +202,7 @@ def browser() -> str:
 
 
 def opened(browser: str, page: Path, profile: Path, *options: str) -> tuple[str, str]:
-    """The page after its script ran, and what the console was told."""
+    """The page after its script ran, and the output on the console."""
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr"]
     command = [browser, *flags, f"--user-data-dir={profile}", *options, "--dump-dom", page.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
@@ -238,13 +238,13 @@ def test_a_browser_draws_the_report(embedded_store: Store, browser: str, tmp_pat
     assert 'data-ready="yes"' in dom
     found = re.search(r'data-probe="([^"]*)"', dom)
     assert found is not None
-    told = json.loads(found[1].replace("&quot;", '"'))
-    assert told["paths"] >= 3
-    assert told["drawn"], told
-    assert told["dots"], told
-    assert told["path"], told
+    data = json.loads(found[1].replace("&quot;", '"'))
+    assert data["paths"] >= 3
+    assert data["drawn"], data
+    assert data["dots"], data
+    assert data["path"], data
     # Nothing but what scrolls on its own is wider than the window.
-    assert told["wide"], told
+    assert data["wide"], data
     assert re.search(r'<div id="tip"[^>]*>stage 0[^<]*forward, micro-batch 0', dom)
     assert "--zoom: 4" in dom
 

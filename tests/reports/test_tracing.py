@@ -51,9 +51,9 @@ class Read:
         assert message.packet[0].HasField("track_descriptor")
         for packet in message.packet:
             if packet.HasField("track_descriptor"):
-                said = packet.track_descriptor
-                assert said.parent_uuid == 0 or said.parent_uuid in found.tracks
-                found.tracks[said.uuid] = said
+                descriptor = packet.track_descriptor
+                assert descriptor.parent_uuid == 0 or descriptor.parent_uuid in found.tracks
+                found.tracks[descriptor.uuid] = descriptor
             for target, entries in (
                 (names, packet.interned_data.event_names),
                 (keys, packet.interned_data.debug_annotation_names),
@@ -114,9 +114,9 @@ def groups(found: Read) -> Iterator[tuple[str, dict[str, int]]]:
 @pytest.mark.parametrize("name", PLANS)
 def test_a_trace_has_every_node_when_the_profile_has_it(embedded_store: Store, name: str) -> None:
     made = job(embedded_store, name)
-    told = trace(made, "op")
-    found = Read.of(told.content)
-    assert len(found.slices) == told.slices
+    traced = trace(made, "op")
+    found = Read.of(traced.content)
+    assert len(found.slices) == traced.slices
     net, times = made.times.network, made.times
     lanes = list(groups(found))
     assert len(lanes) == len(made.lanes)
@@ -144,7 +144,7 @@ def test_a_trace_has_every_node_when_the_profile_has_it(embedded_store: Store, n
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_operators_stand_inside_their_task(embedded_store: Store, name: str) -> None:
+def test_operators_are_inside_their_task(embedded_store: Store, name: str) -> None:
     made = job(embedded_store, name)
     found = Read.of(trace(made, "op").content)
     for _, tracks in groups(found):
@@ -164,13 +164,13 @@ def test_operators_stand_inside_their_task(embedded_store: Store, name: str) -> 
 @pytest.mark.parametrize("granularity", ["op", "task"])
 def test_messages_lead_from_what_sends_to_what_receives(embedded_store: Store, granularity: str) -> None:
     made = job(embedded_store, "interleaved")
-    told = trace(made, granularity)
-    found = Read.of(told.content)
+    traced = trace(made, granularity)
+    found = Read.of(traced.content)
     net, times = made.times.network, made.times.timeline
     sent = {flow: each for each in found.slices for flow in each.flows}
     received = {flow: each for each in found.instants for flow in each.flows}
     assert sent.keys() == received.keys()
-    assert len(sent) == told.flows == int((net.type == SEND).sum()) == int((net.type == RECV).sum())
+    assert len(sent) == traced.flows == int((net.type == SEND).sum()) == int((net.type == RECV).sum())
     assert all(sent[flow].finish <= received[flow].start for flow in sent)
     assert all(sent[flow].args["bytes"] == received[flow].args["bytes"] for flow in sent)
     ends = sorted(times.finish[net.event[net.type == RECV]].tolist())
@@ -178,7 +178,7 @@ def test_messages_lead_from_what_sends_to_what_receives(embedded_store: Store, g
     assert {found.tracks[each.track].name for each in found.instants} == {"received"}
 
 
-def test_the_critical_path_stands_on_top_and_is_as_long_as_the_step(embedded_store: Store) -> None:
+def test_the_critical_path_is_on_top_and_as_long_as_the_step(embedded_store: Store) -> None:
     made = job(embedded_store)
     found = Read.of(trace(made).content)
     root = next(track.uuid for track in found.tracks.values() if not track.parent_uuid)
@@ -214,27 +214,27 @@ def test_what_ranks_hold_is_a_counter(embedded_store: Store) -> None:
         assert values[-1][0] == made.times.step
 
 
-def test_some_stages_are_shown_and_the_others_are_told_of(embedded_store: Store) -> None:
+def test_some_stages_are_shown_and_the_others_are_counted(embedded_store: Store) -> None:
     made = job(embedded_store, "zb-h1")
-    told = trace(made, "task", [1, 2])
-    found = Read.of(told.content)
+    traced = trace(made, "task", [1, 2])
+    found = Read.of(traced.content)
     assert [name.split(" (")[0] for name, _ in groups(found)] == ["stage 1", "stage 2"]
-    assert told.left_out == ("2 of 4 lanes (--only)",)
+    assert traced.left_out == ("2 of 4 lanes (--only)",)
     both = {flow for each in found.slices for flow in each.flows} & {
         flow for each in found.instants for flow in each.flows
     }
-    assert len(both) == told.flows > 0
+    assert len(both) == traced.flows > 0
     with pytest.raises(UsageError, match="there is no stage 4: --only takes stages from 0 to 3"):
         trace(made, "task", [4])
 
 
-def test_a_large_step_is_told_by_its_tasks(embedded_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_step_is_drawn_by_its_tasks(embedded_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     made: StepView = job(embedded_store)
     assert trace(made).left_out == ()
     monkeypatch.setattr("stagedb.reports.perfetto_trace.MOST", len(made.times.network) - 1)
-    told = trace(made)
-    assert told.content == trace(made, "task").content
-    assert len(told.left_out) == 1
-    assert "--granularity op" in told.left_out[0]
+    traced = trace(made)
+    assert traced.content == trace(made, "task").content
+    assert len(traced.left_out) == 1
+    assert "--granularity op" in traced.left_out[0]
     with pytest.raises(UsageError, match="op or task, not 'kernel'"):
         trace(made, "kernel")

@@ -84,7 +84,7 @@ def test_replay_ends_and_meets_every_dependency(chosen: tuple[str, int, int, int
 BUBBLES = {"gpipe": 1, "1f1b": 1, "interleaved": 1, "zb-h1": 3, "breadth-first": 1}
 """By schedule, k of the published bubble (p - 1) / (k v m + p - 1).
 
-Of zb-h1 it is (p - 1)(T_F + T_B - T_W) (Qi et al. 2023, table 1), one unit each.
+The bubble of zb-h1 is (p - 1)(T_F + T_B - T_W) (Qi et al. 2023, table 1), one unit each.
 """
 
 FROM_A_MICROBATCH_A_STAGE = {"zb-h1", "breadth-first"}
@@ -97,7 +97,7 @@ def test_bubble_is_the_published_one(chosen: tuple[str, int, int, int]) -> None:
     name, p, m, v = chosen
     found = bubble(stage_orders(name, p, m, v), SCHEDULES[name].placement)
     if name in FROM_A_MICROBATCH_A_STAGE and m < p:
-        # No longer than that of 1F1B, whatever the chunks.
+        # No longer than that of 1F1B, for any number of chunks.
         assert found <= Fraction(p - 1, m + p - 1)
     else:
         assert found == Fraction(p - 1, BUBBLES[name] * v * m + p - 1)
@@ -254,7 +254,7 @@ def test_replay_follows_the_placement() -> None:
 
 def test_every_schedule_of_the_package_is_registered_once() -> None:
     files = {path.stem for path in Path(schedules_package.__file__).parent.glob("*.py")}
-    tools = {"__init__", "task", "placement", "replay", "schedule", "text"}
+    tools = {"__init__", "task", "chunk_placement", "order_replay", "schedule", "order_text"}
     assert len(SCHEDULES) == len(files - tools)
     assert all(name == each.name and each.help for name, each in SCHEDULES.items())
     assert all(each.chunked is None or SCHEDULES[each.chunked].several_chunks for each in SCHEDULES.values())

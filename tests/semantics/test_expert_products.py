@@ -130,7 +130,7 @@ def test_ranks_of_ep_call_with_the_largest_of_their_operands() -> None:
         ),
         ({"expert_load": (1, 1, 1)}, r"the load of 3 experts, the model has 4: give it 4 whole numbers"),
         ({"expert_load": (2, 1, 1, 1)}, r"sums to 5, which does not divide the 16 routed tokens of a rank .*sum to 16"),
-        ({"expert_load": (3, 1, 0, 0)}, r"3 of 4 choices to expert 0: .* one gets at most 2"),
+        ({"expert_load": (3, 1, 0, 0)}, r"3 of 4 choices to expert 0: .* one expert gets at most 2"),
         ({"expert_load": (2, -1, 1, 2)}, r"is 2, -1, 1, 2: .* none below 0"),
         ({"expert_load": (0, 0, 0, 0)}, r"not all 0"),
         ({"expert_load": (2, 1, 1, 0), "capacity_factor": 1.0}, r"leave --capacity-factor out, or leave --expert"),
@@ -162,7 +162,7 @@ def test_a_file_that_holds_no_load_is_refused(tmp_path: Any, name: str, text: st
     assert Plan.from_mapping({"expert_load": str(path)}).expert_load == (2, 1, 1, 0)
     assert Plan.from_mapping({"expert-load": "2,1,1,0"}).expert_load == (2, 1, 1, 0)
     for text, item in (("1.5,1", "1.5"), ("1,x", "x"), ("2.5", "2.5")):
-        with pytest.raises(UsageError, match=f"'{item}' is no whole number"):
+        with pytest.raises(UsageError, match=f"'{item}' is not a whole number"):
             Plan.from_mapping({"expert-load": text})
     with pytest.raises(UsageError, match="cannot read the load of experts"):
         Plan.from_mapping({"expert_load": str(tmp_path / "none.yaml")})

@@ -20,7 +20,7 @@ from tests.store.bare import bare_graph
 
 @contextlib.contextmanager
 def unmarked(store: Store) -> Iterator[None]:
-    """The store without what says that it is one."""
+    """The store without the node that marks it."""
     with store._session("WRITE") as session:
         session.run("MATCH (s:Store) DETACH DELETE s").consume()
         try:
@@ -49,7 +49,7 @@ def bare(store: Store) -> Iterator[None]:
 def test_a_foreign_database_is_refused_and_left_alone(store: Store, store_environment: dict[str, str]) -> None:
     with unmarked(store), store._session("WRITE") as session:
         session.run("CREATE (:Foreign {id: 'x'})").consume()
-        with pytest.raises(UsageError, match="not stagedb's, and is left alone"):
+        with pytest.raises(UsageError, match="holds data of another program, and stagedb leaves it alone"):
             connect(environment=store_environment)
         assert store.read("schema/store") == []
 
@@ -104,14 +104,14 @@ def test_a_store_that_waits_for_a_migration(
         store.write("schema/mark", version=more.version - 1, now=0)
 
 
-def test_a_server_that_does_not_answer_is_told_without_the_password() -> None:
+def test_a_server_that_does_not_answer_is_named_without_the_password() -> None:
     with pytest.raises(UsageError, match=r"no store answers at bolt://127\.0\.0\.1:1 ") as refused:
         connect("bolt://me:hunter2@127.0.0.1:1", environment={})
     assert "hunter2" not in str(refused.value)
     assert "--store" in str(refused.value)
 
 
-def test_a_server_that_is_no_database_is_told() -> None:
+def test_a_server_that_is_no_database_is_refused() -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -130,9 +130,9 @@ def test_a_server_that_is_no_database_is_told() -> None:
             connect(f"bolt://127.0.0.1:{port}", environment={})
 
 
-def test_a_database_that_the_server_has_not_is_told(store: Store, store_environment: dict[str, str]) -> None:
+def test_a_database_that_the_server_has_not_is_refused(store: Store, store_environment: dict[str, str]) -> None:
     if store.engine == "embedded":
-        return  # its name is not the user's to say
+        return  # the user cannot choose its name
     with pytest.raises(UsageError, match="NEO4J_DATABASE"):
         connect(environment={**store_environment, "NEO4J_DATABASE": "nothere"})
 
@@ -180,7 +180,7 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "kind", "told"),
+    ("code", "message", "kind", "advice"),
     [
         ("Neo.TransientError.General.MemoryPoolOutOfMemoryError", "pool", OutOfMemory, "more memory"),
         ("Neo.ClientError.Security.Unauthorized", "no", UsageError, "NEO4J_PASSWORD"),
@@ -196,22 +196,20 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
         ("Neo.ClientError.Schema.ConstraintValidationFailed", "exists", StagedbError, "statement x failed"),
     ],
 )
-def test_what_servers_report_is_told_as_what_to_do(
-    code: str, message: str, kind: type[StagedbError], told: str
-) -> None:
+def test_what_servers_report_becomes_advice(code: str, message: str, kind: type[StagedbError], advice: str) -> None:
     error = neo4j.exceptions.Neo4jError._hydrate_neo4j(code=code, message=message)
-    with pytest.raises(kind, match=told), failures.translated("bolt://host", "statement x"):
+    with pytest.raises(kind, match=advice), failures.translated("bolt://host", "statement x"):
         raise error
 
 
-def test_a_lost_connection_is_told() -> None:
+def test_a_lost_connection_is_reported() -> None:
     lost = pytest.raises(StagedbError, match="was lost during statement x")
     with lost, failures.translated("bolt://host", "statement x"):
         raise neo4j.exceptions.ServiceUnavailable("gone")
 
 
 def test_what_the_driver_logs_is_not_printed() -> None:
-    """A transaction that is tried again is nothing to tell anybody; who sets up logging still gets it."""
+    """A transaction that is tried again prints nothing. A program that sets up logging still gets its record."""
     code = (
         "import logging\nimport stagedb.store\n"
         "log = logging.getLogger('neo4j.session')\n"

@@ -128,7 +128,7 @@ def test_a_query_that_nobody_waits_for_ends_with_it(home: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="only Linux limits the files of a running process")
-def test_a_write_that_the_files_do_not_take_is_told_and_changes_nothing(home: Path) -> None:
+def test_a_write_that_the_files_do_not_take_is_reported_and_changes_nothing(home: Path) -> None:
     with connect(environment={}, home=home) as store:
         store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}], graph=bare_graph(store))
         process = process_of(home)
@@ -150,7 +150,7 @@ def test_messages_of_many_megabytes_pass(embedded_store: Store) -> None:
     assert table.rows == ((4000 * 6000,),)
 
 
-def test_an_engine_that_cannot_start_says_why(home: Path) -> None:
+def test_an_engine_that_cannot_start_gives_the_reason(home: Path) -> None:
     with pytest.raises(StagedbError, match="while starting") as failed:
         connect(environment={"STAGEDB_HEAP": "1x"}, home=home)
     assert "JVM" in str(failed.value)
@@ -159,7 +159,7 @@ def test_an_engine_that_cannot_start_says_why(home: Path) -> None:
         assert store.version() > 0
 
 
-def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StagedbError, match="STAGEDB_HOME"):
         connect(environment={}, home=tmp_path / "file" / "home")

@@ -75,7 +75,7 @@ def test_blocks_are_no_wider_than_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.file)
-def test_a_picture_says_what_its_colours_and_arrows_are(picture: forty.Picture) -> None:
+def test_a_picture_explains_its_colours_and_arrows(picture: forty.Picture) -> None:
     found = texts(svg(picture))
     legend = {text.removeprefix(":") for text in found if text.startswith(":") and " " not in text}
     assert legend

@@ -1,4 +1,4 @@
-"""Graphs come into being whole: whatever is killed, whoever builds at once, nothing half is seen and one is left."""
+"""Graphs become visible only when complete: after any kill, with any number of builders, exactly one is left."""
 
 import os
 import signal
@@ -75,8 +75,8 @@ def test_a_killed_writer_leaves_nothing_to_see_and_the_next_one_completes(
     store: Store, store_environment: dict[str, str], point: str
 ) -> None:
     killed = writer(store_environment, f"build.{point}:kill")
-    _, told = killed.communicate(timeout=120)
-    assert killed.returncode == -signal.SIGKILL, told
+    _, printed = killed.communicate(timeout=120)
+    assert killed.returncode == -signal.SIGKILL, printed
     assert ids(store) == []
     assert left(store) > 1
     assert write_graph(store, graph)
@@ -113,15 +113,13 @@ def test_a_living_writer_is_not_swept_and_the_next_one_waits(store: Store, store
 
 def test_of_two_writers_at_once_one_writes(store: Store, store_environment: dict[str, str]) -> None:
     writers = [writer(store_environment) for _ in range(3)]
-    told = [each.communicate(timeout=120) for each in writers]
-    assert sorted(out.strip() for out, _ in told) == ["False", "False", "True"], told
+    printed = [each.communicate(timeout=120) for each in writers]
+    assert sorted(out.strip() for out, _ in printed) == ["False", "False", "True"], printed
     assert read_graph(store, graph.key) == graph
 
 
-def test_a_writer_that_was_silent_for_too_long_is_taken_over_and_told(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It seems to run on another machine: nothing but its lease says that it lives."""
+def test_a_writer_that_was_silent_for_too_long_is_taken_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It seems to run on another machine: only its lease shows that it is alive."""
     monkeypatch.setattr(leases, "LEASE", 0.2)
     monkeypatch.setattr(leases.Lease, "_keep", lambda self: None)
     with pytest.raises(StagedbError, match="another process took over"):  # noqa: SIM117 - both end at the last line
@@ -157,7 +155,7 @@ def test_what_is_there_is_not_built_again(store: Store) -> None:
 
 def test_an_instance_of_a_graph_that_is_gone_is_not_made(store: Store) -> None:
     with (
-        pytest.raises(StagedbError, match="instance i cannot be made: its graph is gone"),
+        pytest.raises(StagedbError, match="cannot make instance i: its graph is gone"),
         building(store, "Instance", "i", {"name": "a", "graph": "nothere"}),
     ):
         raise AssertionError("nothing is built")
@@ -198,9 +196,9 @@ def test_a_killed_engine_leaves_a_store_that_works(own_engine: dict[str, str], p
     assert endpoint is not None
     psutil.Process(endpoint.pid).kill()
     paused.send_signal(signal.SIGCONT)
-    _, told = paused.communicate(timeout=120)
+    _, printed = paused.communicate(timeout=120)
     assert paused.returncode == 1
-    assert "was lost" in told
+    assert "was lost" in printed
     with connect(environment=own_engine) as store:
         assert ids(store) == []
         assert write_graph(store, graph)

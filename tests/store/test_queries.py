@@ -1,4 +1,4 @@
-"""Free queries: they answer, cannot write whatever they say, and end in time."""
+"""Free queries: they answer, can never write, and end in time."""
 
 import contextlib
 import dataclasses
@@ -76,7 +76,7 @@ def test_writes_are_refused_and_nothing_changes(text: str, store: Store) -> None
 
 @pytest.mark.parametrize("text", WRITES)
 def test_what_passes_the_check_cannot_write_either(text: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check stands in front; behind it the store itself refuses."""
+    """The check comes first; without it the store itself refuses."""
     write_graph(store, small_graph())
     before = contents(store)
     with monkeypatch.context() as without:
@@ -92,13 +92,13 @@ def test_a_parameter_that_nobody_gave_is_named_with_its_option(store: Store) -> 
         store.query("RETURN $foo AS foo", {})
 
 
-def test_a_text_that_is_not_cypher_is_told(store: Store) -> None:
+def test_a_text_that_is_not_cypher_is_refused(store: Store) -> None:
     with pytest.raises(UsageError, match="does not understand") as refused:
         store.query("MATCH (o:Op) RETRUN o")
     assert "RETRUN" in str(refused.value)
 
 
-def test_a_missing_parameter_is_told(store: Store) -> None:
+def test_a_missing_parameter_is_named(store: Store) -> None:
     with pytest.raises(UsageError, match="x"):
         store.query("RETURN $x AS x")
 

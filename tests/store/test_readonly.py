@@ -1,4 +1,4 @@
-"""Which free queries are refused: whatever could write, however it is spelled; and nothing that merely looks so."""
+"""Which free queries are refused: all that could write, in any spelling, and no others."""
 
 import pytest
 from hypothesis import given
@@ -106,7 +106,7 @@ def test_what_could_write_is_refused(text: str) -> None:
 
 
 def test_the_message_names_the_word_and_the_line() -> None:
-    with pytest.raises(UsageError, match=r"holds SET \(line 3\)"):
+    with pytest.raises(UsageError, match=r"contains SET \(line 3\)"):
         check("MATCH (n:Op)\n// a comment\nSET n.x = 1 RETURN n")
 
 

@@ -136,7 +136,7 @@ def test_constraints_and_indexes_are_there_and_may_be_made_again(store: Store) -
             assert ((label.name,), keys) in found
 
 
-def test_the_page_tells_everything() -> None:
+def test_the_page_has_everything() -> None:
     page = schema.page()
     for label in LABELS:
         assert f"## :{label.name}\n" in page

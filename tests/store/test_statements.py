@@ -34,7 +34,7 @@ def test_a_header_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "fault_text"),
     [
         ("// mode: reads\n", "", "after|mode"),
         ("mode: reads", "mode: read", "mode: reads"),
@@ -46,22 +46,22 @@ def test_a_header_is_read() -> None:
         (WHOLE[WHOLE.index("MATCH") :], "", "no Cypher"),
     ],
 )
-def test_a_bad_header_is_told_with_its_place(old: str, new: str, told: str) -> None:
+def test_a_bad_header_is_refused_with_its_place(old: str, new: str, fault_text: str) -> None:
     assert old in WHOLE
-    with pytest.raises(HeaderError, match=told):
+    with pytest.raises(HeaderError, match=fault_text):
         parse("analyze/x", WHOLE.replace(old, new))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "fault_text"),
     [
         ("$dims", "$sizes", "parameter sizes is used and not declared"),
         ("$dims", "[1]", "parameter dims is declared and not used"),
         ("AS flops", "AS work", "returns work, and declares flops"),
         ("o.flops AS flops", "o.flops", "without a name"),
         ("o.flops AS flops", "o.flops AS flops, o.id AS id", "returns flops, id"),
-        ("RETURN", "SET o.x = 1 RETURN", "says that it reads"),
-        ("mode: reads", "mode: writes", "no clause that does"),
+        ("RETURN", "SET o.x = 1 RETURN", "its mode is `reads`"),
+        ("mode: reads", "mode: writes", "no clause writes"),
         ("(o:Op {", "(o {", "without a label"),
         ("(o:Op", "(o:Oq", "no label Oq"),
         ("RETURN", "MATCH (o)-[:DEPS]->(p:Op) RETURN", "no relationship DEPS"),
@@ -69,10 +69,10 @@ def test_a_bad_header_is_told_with_its_place(old: str, new: str, told: str) -> N
         ("o.flops AS flops", "o.flops AS o", "name of a node variable"),
     ],
 )
-def test_the_lint_finds(old: str, new: str, told: str) -> None:
+def test_the_lint_finds(old: str, new: str, fault_text: str) -> None:
     assert old in WHOLE
     found = list(faults(parse("analyze/x", WHOLE.replace(old, new))))
-    assert any(told in fault for fault in found), found
+    assert any(fault_text in fault for fault in found), found
 
 
 @pytest.mark.parametrize("name", names())
@@ -94,5 +94,5 @@ def test_a_statement_is_called_as_what_it_is(embedded_store: Store) -> None:
 
 @pytest.mark.parametrize("name", ["store/nothing", "../pyproject", "/etc/passwd", "store", ""])
 def test_a_name_without_a_file_is_refused(name: str) -> None:
-    with pytest.raises(StagedbError, match="no Cypher statement"):
+    with pytest.raises(StagedbError, match="unknown Cypher statement"):
         load(name)

@@ -32,19 +32,19 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def chosen(said: str | None, environment: dict[str, str], config: Path) -> StoreTarget:
-    target = choose(said, environment, config)
+def chosen(word: str | None, environment: dict[str, str], config: Path) -> StoreTarget:
+    target = choose(word, environment, config)
     assert target is not None
     return target
 
 
-def test_nothing_said_is_the_embedded_engine(tmp_path: Path) -> None:
+def test_without_a_choice_it_is_the_embedded_engine(tmp_path: Path) -> None:
     assert choose(None, {}, tmp_path / "none.toml") is None
 
 
 def test_the_option_goes_before_the_environment_and_that_before_the_file(config: Path) -> None:
     environment = {"NEO4J_URI": "bolt://env", "TEAM_PASSWORD": "secret"}
-    assert chosen("bolt://said:1234", environment, config).uri == "bolt://said:1234"
+    assert chosen("bolt://given:1234", environment, config).uri == "bolt://given:1234"
     assert chosen("other", environment, config).uri == "bolt://other:7000"
     assert chosen(None, environment, config).uri == "bolt://env:7687"
     del environment["NEO4J_URI"]
@@ -60,7 +60,7 @@ def test_the_option_goes_before_the_environment_and_that_before_the_file(config:
 
 def test_account_and_database_come_from_the_environment(config: Path) -> None:
     environment = {"NEO4J_USERNAME": "bob", "NEO4J_PASSWORD": "p", "NEO4J_DATABASE": "d"}
-    target = chosen("bolt://said", environment, config)
+    target = chosen("bolt://given", environment, config)
     assert (target.username, target.password, target.database) == ("bob", "p", "d")
 
 
@@ -71,7 +71,7 @@ def test_an_account_in_a_uri_is_used_and_not_shown(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("word", "expected"),
     [
         ("http://me:hunter2@host", "bolt://host:7687"),
         ("bolt://me:hunter2@host:port", "bolt://host:7687"),
@@ -82,14 +82,14 @@ def test_an_account_in_a_uri_is_used_and_not_shown(config: Path) -> None:
         ("wrong", r"\[stores.wrong\]"),
     ],
 )
-def test_what_cannot_be_used_is_refused_without_its_secrets(said: str, told: str, config: Path) -> None:
-    with pytest.raises(UsageError, match=told) as refused:
-        choose(said, {}, config)
+def test_what_cannot_be_used_is_refused_without_its_secrets(word: str, expected: str, config: Path) -> None:
+    with pytest.raises(UsageError, match=expected) as refused:
+        choose(word, {}, config)
     assert "hunter2" not in str(refused.value)
     assert refused.value.exit_status == 2
 
 
-def test_a_file_that_is_not_toml_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("default = ", encoding="utf-8")
     with pytest.raises(UsageError, match=r"config\.toml"):

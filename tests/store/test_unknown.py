@@ -1,4 +1,4 @@
-"""Words of a query that no store has are told; words that a query makes itself are not."""
+"""Words of a query that no store has are reported; words that a query makes itself are not."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def test_the_statements_use_what_there_is(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("MATCH (o:Opp {instance: $instance}) RETURN o", ["label Opp: did you mean Op?"]),
         ("MATCH (o:op) RETURN o", ["label op: did you mean Op?"]),
@@ -27,16 +27,16 @@ def test_the_statements_use_what_there_is(name: str) -> None:
         ("MATCH (o:Op) RETURN o.zzzz", ["property zzzz; docs/data-model.md lists"]),
     ],
 )
-def test_what_no_store_has_is_told_with_what_is_near(text: str, told: list[str]) -> None:
+def test_unknown_words_come_with_similar_ones(text: str, expected: list[str]) -> None:
     found = unknown_words(text)
-    assert len(found) == len(told)
-    assert all(part in each for part, each in zip(told, found, strict=True))
+    assert len(found) == len(expected)
+    assert all(part in each for part, each in zip(expected, found, strict=True))
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "WITH {made: 1, other: 'a:B'} AS m RETURN m.made, m.other, $p.whatever",
+        "WITH {made: 1, other: 'a:B'} AS m RETURN m.made, m.other, $p.anything",
         "UNWIND $rows AS row MATCH (o:Op {id: row.its}) RETURN o.id AS anything ORDER BY anything",
         "MATCH (o:Compute:Op) WHERE o.name = ':Opp {nam: 1}' RETURN o // (:Opp)",
         "MATCH (o:Op) WITH collect({made: o.flops}) AS all RETURN [x IN all WHERE x.made > 1 | x.made]",

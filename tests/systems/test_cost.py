@@ -1,4 +1,4 @@
-"""Durations of the model: closed forms exactly, and what must hold whatever the numbers."""
+"""Durations of the model: closed forms exactly, and what must hold for all numbers."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -31,7 +31,7 @@ def bare(timed: Timed) -> Timed:
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 7, 8])
-def test_rings_take_what_their_closed_forms_say(n: int) -> None:
+def test_rings_take_their_closed_forms(n: int) -> None:
     network, ranks, size = (switch(8),), tuple(range(n)), 8 * 3 * 7 * 10**6
     assert time_message(network, Message("all_reduce", size, ranks)).ns == 2 * size * (n - 1) // n // 100
     assert time_message(network, Message("reduce_scatter", size, ranks)).ns == size * (n - 1) // n // 100
@@ -71,7 +71,7 @@ def test_a_group_of_one_a_node_uses_the_network_between_nodes() -> None:
 
 
 def test_members_of_a_node_share_the_work_between_nodes() -> None:
-    # Eight rings beside each other: 8 x 25 GB/s between nodes, which is less than 400 GB/s inside.
+    # Eight parallel rings: 8 x 25 GB/s between nodes, which is less than 400 GB/s inside.
     whole = time_message(NODES, Message("all_reduce", 32 * 10**8, tuple(range(32))))
     assert bare(whole) == Timed(2 * 31 * 10**8 // 200, "ring", "outside")
     # Between fast nodes a ring inside, one outside of an eighth, and back again are faster than one through all.
@@ -89,7 +89,7 @@ def test_an_uneven_group_takes_what_is_slowest() -> None:
     assert bare(lone) == Timed(1000 + 2 * 10**8 // 25, "direct", "outside")
 
 
-def test_dimensions_carry_what_is_sent_directly_beside_each_other() -> None:
+def test_dimensions_carry_direct_traffic_in_parallel() -> None:
     timed = time_message(NODES, Message("all_to_all", 32 * 10**8, tuple(range(32))))
     assert bare(timed) == Timed(24 * 10**8 // 25, "direct", "outside")
 
@@ -108,7 +108,7 @@ def test_a_part_of_a_ring_of_links_needs_the_way_back() -> None:
     assert time_message(links, Message("reduce_scatter", 4 * 10**9, (0, 1, 2, 3))).ns == 50 + 3 * 10**9 // 50
     # Every other place: two groups share the links.
     assert time_message(links, Message("reduce_scatter", 4 * 10**9, (0, 2, 4, 6))).ns == 60 + 3 * 10**9 // 50
-    # Of eight, 16 pairs cross a link's place each way; two links.
+    # 16 pairs of eight cross a link's place each way; two links.
     assert time_message(links, Message("all_to_all", 8 * 10**9, tuple(range(8)))).ns == 10 + 16 * 10**9 // 100
     assert bare(time_transfer(links, Transfer(10**9, 0, 7))) == Timed(10 + 10**9 // 50, "p2p", "x")
     assert bare(time_transfer(links, Transfer(10**9, 0, 4))) == Timed(40 + 10**9 // 50, "p2p", "x")
@@ -137,9 +137,9 @@ def test_each_kind_of_operator_has_its_efficiency() -> None:
 
 
 def test_what_has_no_cost_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"chip has no rate for matmul in fp32: .*bf16, fp8; add fp32"):
+    with pytest.raises(UsageError, match=r"chip has no rate for matmul in fp32. .*bf16, fp8: add fp32"):
         time_work(CHIP, Work("matmul", "fp32", 1, 1))
-    with pytest.raises(UsageError, match="'broadcast' has no cost: all_reduce"):
+    with pytest.raises(UsageError, match="'broadcast' has no cost; the cost model has all_reduce"):
         time_message(NODES, Message("broadcast", 1, (0, 1)))
     with pytest.raises(UsageError, match="-1 FLOPs and 1 bytes has no duration"):
         time_work(CHIP, Work("matmul", "bf16", -1, 1))

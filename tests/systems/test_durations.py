@@ -1,4 +1,4 @@
-"""Measured durations: the row that says most wins, and a table that cannot be right is refused where it is wrong."""
+"""Measured durations: the row with most cells wins, and a wrong table is refused with the place of its fault."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -34,7 +34,7 @@ def table(tmp_path: Path) -> Callable[[str], Path]:
 Write = Callable[[str], Path]
 
 
-def test_the_row_that_says_most_wins(table: Write) -> None:
+def test_the_row_with_most_cells_wins(table: Write) -> None:
     durations = read_durations(table(TABLE))
     assert durations.time(Subject("a", "matmul", 7), MODELLED) == Timed(10_000, "measured")
     assert durations.time(Subject("a", "matmul", 1000, 5), MODELLED) == Timed(20_500, "measured")
@@ -45,7 +45,7 @@ def test_the_row_that_says_most_wins(table: Write) -> None:
     assert found == Timed(7000, "measured", "inside")
 
 
-def test_parquet_says_the_same(tmp_path: Path, table: Write) -> None:
+def test_parquet_has_the_same_rows(tmp_path: Path, table: Write) -> None:
     pd.read_csv(table(TABLE)).to_parquet(tmp_path / "run.parquet")
     read = read_durations(tmp_path / "run.parquet")
     assert [(row.ns, row.fields) for row in read.rows] == [
@@ -55,7 +55,7 @@ def test_parquet_says_the_same(tmp_path: Path, table: Write) -> None:
     assert (read.rows[3].message, read.rows[3].name) == (4096, None)
 
 
-def test_two_rows_that_say_equally_much_are_told(table: Write) -> None:
+def test_two_rows_with_equally_many_cells_are_refused(table: Write) -> None:
     durations = read_durations(table("kind,flops,bytes,duration_ns\nmatmul,8,,1\nmatmul,,9,2\n"))
     with pytest.raises(UsageError, match=r"line 2 \(kind matmul, flops 8\) and .*line 3 \(kind matmul, bytes 9\)"):
         durations.find(Subject("a", "matmul", 8, 9))
@@ -71,19 +71,19 @@ def test_coverage_is_of_operators_and_of_modelled_time() -> None:
 
 
 WRONG = {
-    "an unknown column": ("kind,flop,duration_ns\nm,1,1\n", "run.csv: unknown column 'flop'; it takes name, kind"),
-    "no duration": ("kind,flops\nm,1\n", "run.csv has no duration: it takes one of duration_ns, duration_us"),
+    "an unknown column": ("kind,flop,duration_ns\nm,1,1\n", "unknown column 'flop'; a table may have name, kind"),
+    "no duration": ("kind,flops\nm,1\n", "run.csv has no duration: give exactly one of duration_ns, duration_us"),
     "two durations": ("kind,duration_ns,duration_us\nm,1,1\n", "run.csv has duration_ns and duration_us"),
-    "nothing to match": ("duration_ns\n1\n", "says nothing of what its rows are of"),
-    "a row of nothing": ("kind,duration_ns\n,1\n", "line 2 says nothing of what it is of: it takes one of name"),
-    "a column twice": ("kind,kind,duration_ns\nm,m,1\n", "a column is there twice"),
+    "nothing to match": ("duration_ns\n1\n", "does not name what its rows measure"),
+    "a row of nothing": ("kind,duration_ns\n,1\n", "line 2 does not name what it measures: give one of name"),
+    "a column twice": ("kind,kind,duration_ns\nm,m,1\n", "two columns have the same name"),
     "a duration of words": ("kind,duration_ns\nm,1\nn,fast\n", "line 3, column duration_ns is 'fast': .*a number, 0"),
     "no duration in a row": ("kind,duration_ns\nm,\n", "line 2, column duration_ns is empty"),
     "a negative duration": ("kind,duration_ns\nm,-1\n", "line 2, column duration_ns is '-1'"),
     "half a FLOP": ("flops,duration_ns\n1.5,1\n", "line 2, column flops is '1.5': it takes a whole number"),
     "an infinite duration": ("kind,duration_ns\nm,inf\n", "column duration_ns is 'inf'"),
     "a cell more": ("kind,duration_ns\nm,1,2\n", "line 2: 3 cells under 2 columns"),
-    "the same twice": ("kind,duration_ns\nm,1\nm,2\n", r"line 2 and .*line 3 are of the same \(kind m\)"),
+    "the same twice": ("kind,duration_ns\nm,1\nm,2\n", r"line 2 and .*line 3 measure the same \(kind m\)"),
     "no rows": ("kind,duration_ns\n", "has no rows"),
     "an empty file": ("", "has no duration"),
 }
@@ -96,11 +96,11 @@ def test_a_table_that_cannot_be_right_is_refused(table: Write, case: str) -> Non
         read_durations(table(text))
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"come as .csv or .parquet"):
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"are read from .csv or .parquet files"):
         read_durations(tmp_path / "run.txt")
     for name in ("no.csv", "no.parquet"):
-        with pytest.raises(UsageError, match=f"{name} cannot be read"):
+        with pytest.raises(UsageError, match=f"cannot read the durations .*{name}"):
             read_durations(tmp_path / name)
     (tmp_path / "bad.parquet").write_bytes(b"no")
     with pytest.raises(UsageError, match=r"bad.parquet: not Parquet"):

@@ -1,4 +1,4 @@
-"""NVLS: an all-reduce in the switch, where a system's file says that the switch can."""
+"""NVLS: an all-reduce in the switch, where a system's file has a switch for it."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Where a group stands: counted member by member, and by the numbers."""
+"""The placement of a group: counted member by member, and by the numbers."""
 
 from collections import Counter
 from math import prod
@@ -31,7 +31,7 @@ def test_an_even_group_spans_what_its_ranks_differ_in(ranks: range, spans: list[
     assert placement.members == len(ranks)
 
 
-def test_an_uneven_group_is_told() -> None:
+def test_an_uneven_group_is_marked() -> None:
     placement = place(tuple(range(12)), (8, 4))
     assert not placement.uniform
     assert placement.spans == (Along(0, 8, 4, 1, False, 10, 68), Along(1, 2, 2, 1, False, 1, 64))
@@ -58,7 +58,7 @@ def test_the_members_of_an_even_group_are_the_product_of_its_spans(sizes: list[i
 
 @pytest.mark.parametrize("ranks", [(), (1, 0), (1, 1), (-1, 2)])
 def test_what_is_no_group_is_refused(ranks: tuple[int, ...]) -> None:
-    with pytest.raises(UsageError, match="ascending"):
+    with pytest.raises(UsageError, match="must ascend"):
         place(ranks, (8,))
 
 
@@ -67,7 +67,7 @@ def test_a_rank_without_a_place_is_refused() -> None:
         place((0, 16), (8, 2))
     with pytest.raises(UsageError, match="no place for rank 16"):
         crossed(16, 0, (8, 2))
-    with pytest.raises(UsageError, match="rank 3 sends to rank 3"):
+    with pytest.raises(UsageError, match="rank 3 sends a message to rank 3"):
         crossed(3, 3, (8, 2))
 
 

@@ -1,4 +1,4 @@
-"""Systems: presets say what their files say, what describes none is refused with file, line and key."""
+"""Systems: presets have the content of their files, and other content is refused with file, line and key."""
 
 import json
 import math
@@ -39,7 +39,7 @@ overlap:
 """
 
 
-def test_a_file_says_what_a_system_is(tmp_path: Path) -> None:
+def test_a_file_describes_a_system(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(TEXT, encoding="utf-8")
     system = load_system(path)
@@ -54,7 +54,7 @@ def test_a_file_says_what_a_system_is(tmp_path: Path) -> None:
     assert (system.overlap.streams, system.overlap.compute) == ("one", "exclusive")
 
 
-def test_presets_are_whole_and_say_where_their_numbers_come_from() -> None:
+def test_presets_are_complete_and_name_their_sources() -> None:
     assert {"a100-80gb", "h100", "h200", "b200", "gb200-nvl72", "mi300x", "tpu-v5p"} <= {*system_names()}
     for name in system_names():
         system = load_system(name)
@@ -73,7 +73,7 @@ def test_published_numbers_are_those_of_the_presets() -> None:
 
 
 @pytest.mark.parametrize("name", system_names())
-def test_what_a_system_says_of_itself_is_the_system(name: str) -> None:
+def test_the_fields_of_a_system_make_the_system(name: str) -> None:
     system = load_system(name)
     assert parse_system(json.dumps(system.to_dict())) == system
     free = parse_system(TEXT)
@@ -101,7 +101,7 @@ WRONG = {
     "a quoted number": ("launch: 500", "launch: '500'", 10, "accelerator.launch is '500'"),
     "not a number": ("launch: 500", "launch: .nan", 10, "accelerator.launch is '.nan'"),
     "a huge number": ("launch: 500", "launch: 1e999999999", 10, "accelerator.launch is '1e999999999'"),
-    "too many digits": ("launch: 500", "launch: 1.00000000000000001", 10, "more digits than"),
+    "too many digits": ("launch: 500", "launch: 1.00000000000000001", 10, "at most 15 digits"),
     "an infinite launch": ("launch: 500", "launch: .inf", 10, "accelerator.launch is '.inf': it takes a number of ns"),
     "a list for a number": ("launch: 500", "launch: [1]", 10, "accelerator.launch is a list"),
     "a text that is a number": ("name: chip", "name: 5", 5, "accelerator.name is '5'"),
@@ -118,7 +118,7 @@ WRONG = {
     "an inner size left open": ("size: 4", "size: null", 15, r"network\[0\].size is nothing.*outermost"),
     "no place": ("size: 4", "size: 0", 15, r"network\[0\].size is '0': it takes a whole number"),
     "half a place": ("size: 4", "size: 4.5", 15, r"network\[0\].size is '4.5'"),
-    "a name twice": ("name: outside", "name: inside", 19, "as another dimension's is"),
+    "a name twice": ("name: outside", "name: inside", 19, "another dimension has that name"),
     "unknown streams": ("streams: one", "streams: two", 24, "overlap.streams is 'two': it takes one of axis, one"),
     "an unknown order": (
         "compute: exclusive",
@@ -126,7 +126,7 @@ WRONG = {
         25,
         "overlap.compute is 'alone': it takes one of in-order",
     ),
-    "a key twice": ("overlap:", "name: again\noverlap:", 23, "name is there twice"),
+    "a key twice": ("overlap:", "name: again\noverlap:", 23, "name appears twice"),
     "an efficiency above 1": ("[1e12, 0.8]", "[1e12, 1.8]", 12, r"matmul\[1\]\[1\] is '1.8': it takes an efficiency"),
     "half a point": ("[1e12, 0.8]", "[1e12]", 12, r"matmul\[1\] has 1 numbers"),
     "sizes that fall": ("[1e12, 0.8]", "[1e8, 0.8]", 12, "matmul: the sizes do not grow"),
@@ -138,7 +138,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_system_is_refused_where_it_stands(tmp_path: Path, case: str) -> None:
+def test_what_is_no_system_is_refused_with_its_line(tmp_path: Path, case: str) -> None:
     before, after, line, message = WRONG[case]
     assert before in TEXT
     path = tmp_path / "mine.yaml"
@@ -148,10 +148,10 @@ def test_what_is_no_system_is_refused_where_it_stands(tmp_path: Path, case: str)
     assert str(refused.value).isprintable()
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"unknown system 'h10' .did you mean h100.*stagedb systems"):
         load_system("h10")
-    with pytest.raises(UsageError, match=r"missing.yaml cannot be read: No such file.*--system"):
+    with pytest.raises(UsageError, match=r"cannot read the system missing.yaml: No such file.*--system"):
         load_system("missing.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"name: \xff")
     with pytest.raises(UsageError, match="not UTF-8"):
@@ -177,7 +177,7 @@ def test_a_network_has_a_place_for_every_rank() -> None:
         closed.network(9)
 
 
-def test_an_efficiency_lies_between_those_of_its_neighbours() -> None:
+def test_an_efficiency_is_between_those_of_its_neighbours() -> None:
     curve = Curve(((Fraction(10**2), Fraction(1, 5)), (Fraction(10**6), Fraction(4, 5))))
     assert curve.at(1) == curve.at(100) == Fraction(1, 5)
     assert curve.at(10**4) == Fraction(1, 2)  # half-way in orders of magnitude

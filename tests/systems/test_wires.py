@@ -47,7 +47,7 @@ def test_a_ring_sends_all_but_one_part_of_the_buffer_once_or_twice(n: int) -> No
     net, ranks, size = network(8), range(n), 8 * 3 * 7 * 1000
     assert wires(net, "all_reduce", size, ranks, "ring") == (("d0", 2 * size * (n - 1) // n),)
     assert wires(net, "reduce_scatter", size, ranks, "ring") == (("d0", size * (n - 1) // n),)
-    # Of a gather the size is the shard that this rank has.
+    # The size of a gather is the shard that this rank has.
     assert wires(net, "all_gather", size, ranks, "ring") == (("d0", size * (n - 1)),)
     assert wires(net, "all_to_all", size, ranks, "direct") == (("d0", size * (n - 1) // n),)
 
@@ -68,7 +68,7 @@ def test_each_level_of_a_hierarchy_sends_what_the_one_inside_has_left() -> None:
     assert wires(small, "all_reduce", size, range(32), "hierarchical") == twice
 
 
-def test_rings_beside_each_other_leave_a_node_from_all_its_members() -> None:
+def test_parallel_rings_leave_a_node_from_all_its_members() -> None:
     size = 32 * 32 * 1000
     found = wires(network(8, 4, rate=[400, 25]), "reduce_scatter", size, range(32), "ring")
     # Seven of eight rings go on inside of the node.
@@ -112,7 +112,7 @@ def test_a_group_of_one_sends_nothing() -> None:
     assert time_message(network(8), Message("all_reduce", 10**6, (3,))) == Timed(0, "ring")
 
 
-def test_what_was_measured_sends_what_the_model_says() -> None:
+def test_a_measured_duration_keeps_the_traffic_of_the_model() -> None:
     modelled = time_message(load_system("h100").network(16), Message("all_reduce", 1 << 20, tuple(range(16))))
     assert len(modelled.wires) == 2
     measured = Durations([Measured("a", Fraction(7), kind="all_reduce")]).time(Subject("", "all_reduce"), modelled)
@@ -177,7 +177,7 @@ def ring(kind: str, ranks: Sequence[int], sizes: Sequence[int], whole: Fraction)
 def tree(kind: str, ranks: Sequence[int], sizes: Sequence[int], whole: Fraction) -> Iterator[Send]:
     """A binary tree in each row, another over the rows' roots, and so on; up it adds up, down it hands out."""
     parent: dict[int, int] = {}
-    units = {rank: rank for rank in ranks}  # place to the root of what stands there
+    units = {rank: rank for rank in ranks}  # place to the root of the units there
     for size in sizes:
         rows: dict[int, list[int]] = {}
         for place in sorted(units):
@@ -213,7 +213,7 @@ def hierarchical(kind: str, ranks: Sequence[int], sizes: Sequence[int], whole: F
         inside: dict[tuple[int, ...], list[int]] = {}
         for rank in sorted(group):
             inside.setdefault(digits(rank, sizes)[dimension + 1 :], []).append(rank)
-        # Members of one place in their rows, wherever in its row each stands.
+        # Members of one place in their rows, at any position of the row.
         across = list(zip(*inside.values(), strict=True))
         if kind != "all_gather":
             for row in inside.values():
@@ -290,9 +290,9 @@ def test_a_rank_sends_what_the_algorithm_sends_step_by_step(
     timed = time_message(net, Message(kind, size, ranks))
     sent = counted(timed.rule, kind, size, ranks, sizes)
     assert [name for name, _ in timed.wires] == [f"d{at}" for at in sorted(sent)]
-    for name, told in timed.wires:
+    for name, mean in timed.wires:
         into = sent[int(name[1:])]
-        assert told == floor(Fraction(sum(into.values()), len(ranks)) + Fraction(1, 2))
+        assert mean == floor(Fraction(sum(into.values()), len(ranks)) + Fraction(1, 2))
         everywhere = timed.rule == "ring" and len(ranks) == prod(sizes)
         if everywhere or (even and timed.rule in ("hierarchical", "direct")):
             assert len({into[rank] for rank in ranks}) == 1
@@ -307,10 +307,10 @@ def test_no_less_is_sent_than_must_be(
     timed = time_message(network(*sizes, latency=latency), Message(kind, size, ranks))
     n, whole = len(ranks), size * len(ranks) if kind == "all_gather" else size
     total = n * sum(sent for _, sent in timed.wires)
-    # Each part of a result takes in, or goes to, every other member; of what is exchanged an n-th stays.
+    # Each part of a result takes in, or goes to, every other member. An n-th of the exchanged data stays.
     assert abs(total - PASSES[kind] * (n - 1) * whole) <= Fraction(n * len(timed.wires), 2)
     if kind != "all_to_all":
-        # And of them whatever is further out, every other unit of ranks inside.
+        # And everything further out, every other unit of ranks inside.
         for at in range(len(sizes)):
             units = len({rank // prod(sizes[:at]) for rank in ranks})
             beyond = n * sum(sent for name, sent in timed.wires if int(name[1:]) >= at)

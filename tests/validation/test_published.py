@@ -30,6 +30,6 @@ def test_a_number_agrees_to_its_printed_digits(reference: float, ours: float, ag
     assert Published("somewhere", "something", reference, ours).agrees is agrees
 
 
-def test_a_number_agrees_within_what_is_said() -> None:
+def test_a_number_agrees_within_its_bound() -> None:
     assert Published("somewhere", "something", 100.0, 100.9, within=0.01).agrees
     assert not Published("somewhere", "something", 100.0, 101.1, within=0.01).agrees

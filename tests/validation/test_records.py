@@ -64,7 +64,7 @@ def test_a_difference_is_seen(embedded_store: Store) -> None:
 
 
 def test_a_difference_of_memory_is_seen(embedded_store: Store) -> None:
-    """Of states, of what is saved, of what lives at a phase's end, and of a peak that is too far off."""
+    """Differences of states, of saved bytes, of bytes at a phase's end, and a peak with a large error."""
     record = RECORDS["tiny-gpt/L2/b2/s32/tp2sp"]
     assert record.memory is not None
     levels = {moment: dict(level) for moment, level in record.memory.levels.items()}
@@ -100,7 +100,7 @@ def test_a_peak_has_the_bound_that_its_record_calls_for(embedded_store: Store, n
     assert not peak._replace(ours=int(peak.theirs * 1.03)).agrees or bound > 1
 
 
-def test_what_no_plan_can_say_is_told_apart(embedded_store: Store) -> None:
+def test_what_no_plan_can_describe_is_separate(embedded_store: Store) -> None:
     record = next(record for record in RECORDS.values() if record.config["cp"] > 1)
     record = dataclasses.replace(record, config={**record.config, "cp_impl": "spiral"})
     (checked,) = check_records(Stagedb(embedded_store), [record])

@@ -1,4 +1,4 @@
-"""Published step times are predicted within what is said of them, and not without what makes them."""
+"""Published step times are predicted within their bounds, and not without the settings behind them."""
 
 import dataclasses
 from functools import lru_cache
@@ -23,7 +23,7 @@ def rows(model: str) -> list[PublishedStep]:
     return [row for row in published_steps() if row.card.name == model]
 
 
-def test_steps_come_out_as_near_as_is_said(embedded_store: Store) -> None:
+def test_steps_are_within_their_bounds(embedded_store: Store) -> None:
     db = Stagedb(embedded_store)
     chosen = [row for row in published_steps() if row.card.name in QUICK]
     done: list[tuple[int, int]] = []
@@ -50,7 +50,7 @@ def test_a_step_is_not_predicted_without_its_bubble_or_what_blocks(embedded_stor
     # Less what the stages wait for each other it is too short.
     waits = min(lane.bubble for lane in found.times.lanes)
     assert not StepTime(row, (found.step - waits) / 1e9).agrees
-    # So it is with collectives and messages beside what computes.
+    # The same holds for collectives and messages in parallel with compute.
     assert not StepTime(row, profile_job(made, system).step / 1e9).agrees
     # Messages that every rank of tp sends whole take longer.
     whole = pipelined(embedded_store, scatter_gather=False)
@@ -90,7 +90,7 @@ def test_errors_are_signed_and_absolute_in_the_mean() -> None:
     assert found.worst == pytest.approx(0.05)
 
 
-def test_a_title_says_what_sets_a_plan_apart() -> None:
+def test_a_title_has_what_distinguishes_a_plan() -> None:
     assert [row.title for row in rows("megatron-22b")] == [
         "megatron-22b tp 8 micro-batch 4 batch 4 recompute full",
         "megatron-22b tp 8 micro-batch 4 batch 4 sp recompute core",

@@ -1,4 +1,4 @@
-// What an instance sends in one step, all ranks together: by mesh axis, kind, phase and number format.
+// The bytes that an instance sends in one step, all ranks together: by mesh axis, kind, phase and number format.
 //
 // A collective counts once on each of its ranks, with its input there. A message counts on its sender.
 //

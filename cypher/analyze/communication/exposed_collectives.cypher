@@ -1,5 +1,5 @@
-// The collectives in which ranks compute nothing, the worst first, each with a group that runs it. All layers of a
-// symbolic operator are one row. Numbers are of one rank of a lane.
+// The collectives during which ranks compute nothing, the longest first, each with a group that runs it. A row takes all
+// layers of a symbolic operator together. Numbers are for one rank of a lane.
 //
 // mode: reads
 // param profile: string — id of the profile
@@ -12,9 +12,9 @@
 // column group: integer — number of the group that this rank is in
 // column members: integer[] — ranks of that group, in its order
 // column calls: integer — collectives in a step
-// column time: integer [ns] — of them together
+// column time: integer [ns] — time of these collectives together
 // column exposed: integer [ns] — part of that time in which the rank computes nothing
-// column share: float [ratio] — exposed, of the step
+// column share: float [ratio] — share of the step that is exposed
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type = 'collective' AND t.exposed > 0
 MATCH (t)-[:OF]->(:Op)-[:COPY_OF]->(s:SymOp)

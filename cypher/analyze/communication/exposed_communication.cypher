@@ -1,5 +1,5 @@
 // The communication of a profile by axis, kind and phase: how much of it computing hides, and how much is exposed.
-// Numbers are averages over all ranks of the job. Messages of several axes that run at once all count.
+// Numbers are averages over all ranks of the job. Messages of several axes that run at the same time all count.
 //
 // mode: reads
 // param profile: string — id of the profile
@@ -8,11 +8,11 @@
 // column phase: string — forward, backward, recompute or optimizer
 // column calls: float — messages of a rank in a step
 // column bytes: integer [B] — operands of these messages together
-// column wire_bytes: integer [B] — what the rank sends into the network for them, all dimensions together
-// column time: integer [ns] — of these messages together
+// column wire_bytes: integer [B] — bytes that the rank sends into the network for them, all dimensions together
+// column time: integer [ns] — time of these messages together
 // column exposed: integer [ns] — part of that time in which the rank computes nothing
 // column hidden: float [ratio] — part of that time in which the rank computes
-// column share: float [ratio] — exposed, of the step
+// column share: float [ratio] — share of the step that is exposed
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type IN ['collective', 'send']
 WITH p, t.axis AS axis, t.kind AS kind, t.phase AS phase, toFloat(sum(l.ranks * t.count)) AS calls,

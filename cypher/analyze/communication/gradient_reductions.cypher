@@ -1,5 +1,5 @@
-// Where the gradient of each weight is reduced: the collective that carries it, and on which axis. A gradient that ranks
-// of several axes add to passes several collectives. A gradient that one rank has alone has no row.
+// The collective that reduces the gradient of each weight, and its axis. A gradient to which ranks of several axes add
+// passes several collectives. A gradient that only one rank has is in no row.
 //
 // mode: reads
 // param instance: string — id of the instance
@@ -11,7 +11,7 @@
 // column axis: string — mesh axis of the group: dp, tp …
 // column place: integer — place of the gradient in the collective's bucket, from 0
 // column bytes: integer [B] — one rank's operand of the collective, all its gradients together
-// column runs: integer — how often a rank runs the collective in a step
+// column runs: integer — runs of the collective on a rank in a step
 // column class: integer — rank class that issues it
 MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)-[:RUNS]->(o:Op)-[r:CARRIES]->(w:SymTensor)
 WHERE o.kind <> 'all_gather'

@@ -1,5 +1,5 @@
-// Where a step communicates and computes nothing, layer by layer, the worst first. A row is one kind of message on one
-// axis in one layer. Numbers are of one rank that sends such messages, on average.
+// Where a step communicates and computes nothing, layer by layer, the longest first. A row is one kind of message on one
+// axis in one layer. Numbers are averages over the ranks that send such messages.
 //
 // mode: reads
 // param profile: string — id of the profile
@@ -11,11 +11,11 @@
 // column ranks: integer — ranks that send such messages
 // column calls: integer — messages in a step
 // column bytes: integer [B] — operands of these messages together
-// column wire_bytes: integer [B] — what the rank sends into the network for them, all dimensions together
-// column time: integer [ns] — of these messages together
+// column wire_bytes: integer [B] — bytes that the rank sends into the network for them, all dimensions together
+// column time: integer [ns] — time of these messages together
 // column exposed: integer [ns] — part of that time in which the rank computes nothing
-// column critical: integer [ns] — of the critical path, which is on one rank at a time
-// column share: float [ratio] — exposed, of the step
+// column critical: integer [ns] — their part of the critical path, which is on one rank at a time
+// column share: float [ratio] — share of the step that is exposed
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type IN ['collective', 'send']
 WITH p, l, t.axis AS axis, t.kind AS kind, t.block AS block, t.layer AS layer, t.dimension AS dimension,

@@ -7,7 +7,7 @@
 // column axis: string — mesh axis of the group: tp, dp, pp …
 // column phase: string — forward, backward or optimizer
 // column dtype: string — number format of the elements
-// column bytes: integer [B] — of one message on one rank
+// column bytes: integer [B] — operand of one message on one rank
 // column class: integer — rank class that issues it
 // column stages: integer[] — pipeline stages of that class
 // column ranks: integer — ranks of that class

@@ -1,4 +1,4 @@
-// What a profile sends over each dimension of the system's network, all ranks together. A message that crosses several
+// The traffic of a profile over each dimension of the system's network, all ranks together. A message that crosses several
 // dimensions counts in each of them: with its whole time, and with the bytes that it sends into that dimension.
 //
 // mode: reads
@@ -7,10 +7,10 @@
 // column axis: string — mesh axis of the group: tp, dp, pp …
 // column messages: integer — collectives and sends that ranks issue in a step
 // column bytes: integer [B] — operands of all ranks together
-// column wire_bytes: integer [B] — what ranks send into the dimension, all together
-// column time: integer [ns] — of one rank in a step, on average over all ranks of the job
+// column wire_bytes: integer [B] — bytes that all ranks together send into the dimension
+// column time: integer [ns] — time of these messages on one rank in a step, the average over all ranks
 // column exposed: integer [ns] — part of that time in which the rank computes nothing
-// column share: float [ratio] — time, of the step
+// column share: float [ratio] — share of the step that the time is
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type IN ['collective', 'send'] AND t.wires IS NOT NULL
 UNWIND range(0, size(t.wires) - 1) AS at

@@ -1,5 +1,5 @@
-// How loaded each link of the network is, the hottest first. A link is the port of one rank into one dimension of the
-// network. All traffic of the rank in that dimension goes through it. Ranks with the same times load their links alike.
+// The load of each link of the network, the busiest first. A link is the port of one rank into one dimension of the
+// network. All traffic of the rank in that dimension goes through it. Ranks with the same times load their links equally.
 //
 // mode: reads
 // param profile: string — id of the profile
@@ -9,11 +9,11 @@
 // column rank: integer — the smallest of the ranks with these times
 // column ranks: integer — number of ranks with these times; each has a link of its own
 // column messages: integer — collectives and sends of a rank in a step that cross the dimension
-// column wire_bytes: integer [B] — what a rank sends into it in a step
-// column bandwidth: float? [B/s] — of the link, in one direction; null where it has no bound
+// column wire_bytes: integer [B] — bytes that a rank sends into it in a step
+// column bandwidth: float? [B/s] — of the link, in one direction; null if it has no bound
 // column busy: integer [ns] — time for these bytes at that bandwidth
-// column share: float [ratio] — busy, of the step: 1 is a link that never rests
-// column time: integer [ns] — of these messages, with latencies and other delays
+// column share: float [ratio] — share of the step that is busy; 1: the link is always busy
+// column time: integer [ns] — time of these messages, with latencies and other delays
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type IN ['collective', 'send'] AND t.wires IS NOT NULL AND t.count > 0
 UNWIND range(0, size(t.wires) - 1) AS at

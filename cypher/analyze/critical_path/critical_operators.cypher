@@ -1,16 +1,16 @@
-// The symbolic operators whose copies are on the critical path of a profile, by their time on it.
+// The symbolic operators with copies on the critical path of a profile, by their time on the path.
 //
 // mode: reads
 // param profile: string — id of the profile
 // column operator: string — the symbolic operator
 // column kind: string — matmul, attention, all_gather …
 // column phase: string — forward, backward, recompute or optimizer
-// column axis: string? — mesh axis of communication; null for what computes
-// column stages: integer[] — pipeline stages of the path's copies
+// column axis: string? — mesh axis of communication; null for compute
+// column stages: integer[] — pipeline stages of these copies
 // column copies: integer — copies on the path: the same operator in several layers and on several lanes
 // column runs: integer — runs on the path
-// column ns: integer [ns] — of the path
-// column share: float [ratio] — of the step
+// column ns: integer [ns] — time on the path
+// column share: float [ratio] — share of the step
 MATCH (p:Profile {id: $profile})-[:HAS_SEGMENT]->(:Segment)-[:CONTAINS]->(t:OpTime)
 WITH DISTINCT p, t
 MATCH (t)-[:OF]->(:Op)-[:COPY_OF]->(s:SymOp)

@@ -5,9 +5,9 @@
 // column stage: integer — pipeline stage
 // column block: string — embedding, layer or head
 // column layer: integer? — number of the layer in the model; null outside layers
-// column forward_flops: integer [flop] — of the forward
-// column backward_flops: integer [flop] — of both gradients, and of all else outside the forward
-// column flops: integer [flop] — of both
+// column forward_flops: integer [flop] — FLOPs of the forward
+// column backward_flops: integer [flop] — FLOPs of both gradients, and of all other work outside the forward
+// column flops: integer [flop] — FLOPs of both together
 MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)-[:RUNS]->(o:Op)
 WHERE o.flops > 0
 WITH c, o.chunk AS chunk, o.block AS block, o.layer AS local,

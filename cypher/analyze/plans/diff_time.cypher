@@ -1,4 +1,4 @@
-// Where the time of two profiles differs: by kind, axis and phase, averages over all ranks. They may be profiles of two
+// Where the times of two profiles differ: by kind, axis and phase, averages over all ranks. The profiles may be of two
 // instances, or of one instance on two systems.
 //
 // mode: reads
@@ -6,14 +6,14 @@
 // param other: string — id or name of the profile that it is compared with
 // column type: string — compute, collective or send
 // column kind: string — matmul, attention, norm, all_reduce …
-// column axis: string? — mesh axis of a message; null for what computes
+// column axis: string? — mesh axis of a message; null for compute
 // column phase: string — forward, recompute, backward or optimizer
-// column time: integer [ns] — that a rank spends in it
-// column other_time: integer [ns] — in the other profile
-// column exposed: integer [ns] — of the time, communicating while nothing is computed
-// column other_exposed: integer [ns] — in the other profile
-// column critical: integer [ns] — on the critical path
-// column other_critical: integer [ns] — in the other profile
+// column time: integer [ns] — time that a rank spends in it
+// column other_time: integer [ns] — the same in the other profile
+// column exposed: integer [ns] — part of that time in which the rank only communicates
+// column other_exposed: integer [ns] — the same in the other profile
+// column critical: integer [ns] — time on the critical path
+// column other_critical: integer [ns] — the same in the other profile
 UNWIND [true, false] AS own
 WITH own, CASE WHEN own THEN $profile ELSE $other END AS asked
 MATCH (p:Profile {id: asked})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)

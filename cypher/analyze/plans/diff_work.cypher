@@ -1,18 +1,18 @@
-// What two instances do differently in one step, all ranks together: work and messages that differ in number or size.
+// How the steps of two instances differ, all ranks together: work and messages that differ in number or size.
 //
 // mode: reads
 // param instance: string — id of the instance that is compared
 // param other: string — id or name of the instance that it is compared with
 // column type: string — compute, collective or send
 // column kind: string — matmul, attention, norm, all_reduce …
-// column axis: string? — mesh axis of a message; null for what computes
+// column axis: string? — mesh axis of a message; null for compute
 // column phase: string — forward, recompute, backward or optimizer
-// column calls: integer — how often ranks of the instance run it
-// column other_calls: integer — how often those of the other do
-// column flops: integer [flop] — of the instance
-// column other_flops: integer [flop] — of the other
-// column bytes: integer [B] — sent by ranks of the instance; of what computes, read and written
-// column other_bytes: integer [B] — of the other
+// column calls: integer — runs on all ranks of the instance
+// column other_calls: integer — runs on all ranks of the other instance
+// column flops: integer [flop] — FLOPs of the instance
+// column other_flops: integer [flop] — FLOPs of the other instance
+// column bytes: integer [B] — bytes that ranks of the instance send; for compute, bytes that they read and write
+// column other_bytes: integer [B] — bytes of the other instance
 UNWIND [true, false] AS own
 WITH own, CASE WHEN own THEN $instance ELSE $other END AS asked
 MATCH (:Instance {id: asked})-[:HAS_CLASS]->(c:RankClass)-[:RUNS]->(o:Op)

@@ -1,5 +1,5 @@
-// The profiled plans of a model, the shortest step first, each with its system and MFU. Profiles with scaled durations
-// are left out.
+// The profiled plans of a model, the shortest step first, each with its system and MFU. Profiles with scaled
+// durations are left out.
 //
 // mode: reads
 // param model: string — name of the model
@@ -13,12 +13,12 @@
 // column pp: integer — pipeline stages
 // column cp: integer — degree of context parallelism
 // column ep: integer — degree of expert parallelism
-// column zero: integer — what ranks of dp share: nothing (0), optimizer state (1), gradients (2), parameters (3)
+// column zero: integer — ZeRO stage: dp shards nothing (0), optimizer state (1), gradients too (2), parameters too (3)
 // column sp: boolean — sequence parallelism
-// column recompute: string — what a backward computes again
+// column recompute: string — what the backward computes again
 // column schedule: string — pipeline schedule
-// column micro_batch_size: integer [sequences] — of one micro-batch on one rank of dp
-// column global_batch_size: integer [sequences] — of a step
+// column micro_batch_size: integer [sequences] — sequences of one micro-batch on one rank of dp
+// column global_batch_size: integer [sequences] — sequences of a step
 // column seq_len: integer [tokens] — length of a sequence
 // column step: integer [ns] — length of the step
 // column exposed: integer [ns] — communicating while nothing is computed, on average over all ranks

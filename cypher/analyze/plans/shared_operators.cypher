@@ -1,18 +1,18 @@
-// What two instances share: the symbolic operators that both of them run, or only one. The same operator has the same
-// name and kind, in one graph or in two.
+// The symbolic operators that two instances share, and those that only one of them runs. Operators with the same name
+// and kind are the same, in one graph or in two.
 //
 // mode: reads
 // param instance: string — id of the instance that is compared
 // param other: string — id or name of the instance that it is compared with
 // column block: string — block of the symbolic operators
 // column kind: string — matmul, attention, all_reduce …
-// column axis: string? — mesh axis of communication; null for what computes
+// column axis: string? — mesh axis of communication; null for compute
 // column phase: string — forward, recompute, backward or optimizer
 // column both: integer — symbolic operators that both instances run
-// column only: integer — that the instance alone runs
-// column only_other: integer — that the other alone runs
-// column copies: integer — of these operators in the rank classes of the instance
-// column other_copies: integer — in those of the other
+// column only: integer — symbolic operators that only the instance runs
+// column only_other: integer — symbolic operators that only the other one runs
+// column copies: integer — copies of these operators in the rank classes of the instance
+// column other_copies: integer — copies in the rank classes of the other one
 UNWIND [true, false] AS own
 WITH own, CASE WHEN own THEN $instance ELSE $other END AS asked
 MATCH (:Instance {id: asked})-[:HAS_CLASS]->(:RankClass)-[:RUNS]->(o:Op)-[:COPY_OF]->(s:SymOp)

@@ -1,4 +1,4 @@
-// Whether memory or arithmetic limits what computes: FLOPs per byte beside the system's ridge, all ranks together. The
+// Whether memory or arithmetic limits compute: FLOPs per byte compared with the system's ridge, all ranks together. The
 // ridge is the accelerator's peak over its memory's bandwidth.
 //
 // mode: reads
@@ -6,16 +6,16 @@
 // column kind: string — matmul, attention, norm …
 // column block: string — block of the symbolic op
 // column phase: string — forward, backward, recompute or optimizer
-// column dtype: string? — format that FLOPs are computed in; null where there are none
-// column rule: string — what gave the durations
-// column operators: integer — on one rank of each lane
-// column flops: float [flop] — of a step
-// column bytes: float [B] — read and written in a step
-// column intensity: float? [flop/B] — FLOPs per byte; null where no bytes are moved
-// column ridge: float? [flop/B] — of the format that most FLOPs of the profile are computed in; null for other formats
-// column bound: string? — memory or compute, by the ridge; null where that is not known
-// column time: integer [ns] — of one rank in a step, on average over all ranks of the job
-// column share: float [ratio] — time, of the step
+// column dtype: string? — format that FLOPs are computed in; null if there are none
+// column rule: string — source of the durations
+// column operators: integer — operators on one rank of each lane
+// column flops: float [flop] — FLOPs of a step
+// column bytes: float [B] — bytes read and written in a step
+// column intensity: float? [flop/B] — FLOPs per byte; null if no bytes are moved
+// column ridge: float? [flop/B] — ridge of the format with most FLOPs of the profile; null for other formats
+// column bound: string? — memory or compute, by the ridge; null if the ridge is null
+// column time: integer [ns] — time on one rank in a step, the average over all ranks
+// column share: float [ratio] — share of the step that the time is
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.type = 'compute'
 WITH p, t.kind AS kind, t.block AS block, t.phase AS phase, CASE WHEN t.flops > 0 THEN t.dtype END AS dtype,

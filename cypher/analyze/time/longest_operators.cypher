@@ -1,18 +1,18 @@
-// The twenty operators of a profile that take longest in one run. Layers of one stage that take equally long are one row.
+// The twenty operators of a profile that take longest in one run. Layers of one stage with the same time are one row.
 //
 // mode: reads
 // param profile: string — id of the profile
 // column operator: string — the symbolic operator, without its layer
 // column kind: string — matmul, attention, all_gather …
 // column phase: string — forward, backward, recompute or optimizer
-// column axis: string? — mesh axis of communication; null for what computes
+// column axis: string? — mesh axis of communication; null for compute
 // column stage: integer — pipeline stage
-// column operators: integer — how many of them a rank of this stage has
-// column duration: integer [ns] — of one run of one
-// column total: integer [ns] — of all their runs on one rank of the stage, on average
-// column slack: integer [ns] — how late a run may be without a longer step: the least of them
-// column critical: integer [ns] — of them on the critical path
-// column rule: string — what gave the duration
+// column operators: integer — number of these operators on a rank of this stage
+// column duration: integer [ns] — time of one run of one operator
+// column total: integer [ns] — time of all their runs on one rank of the stage, on average
+// column slack: integer [ns] — the least delay of a run that makes the step longer
+// column critical: integer [ns] — their time on the critical path
+// column rule: string — source of the duration
 // column dimension: string? — the slowest network dimension that it spans
 MATCH (:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WITH l, t, CASE WHEN t.layer IS NULL THEN t.name ELSE t.block + substring(t.name, size(split(t.name, '.')[0]) + 1

@@ -1,4 +1,4 @@
-// What recomputing activations costs in a profile, by block and kind: averages over all ranks of the job. Without
+// The cost of recomputing activations in a profile, by block and kind: averages over all ranks of the job. Without
 // recomputing there are no rows.
 //
 // mode: reads
@@ -6,11 +6,11 @@
 // column block: string — block of the symbolic op
 // column kind: string — matmul, attention, all_gather …
 // column type: string — compute, collective or send
-// column runs: float — of a rank in a step
-// column flops: float [flop] — of a rank in a step
-// column time: integer [ns] — of a rank in a step
-// column share: float [ratio] — time, of the step
-// column critical: integer [ns] — of the critical path
+// column runs: float — runs on a rank in a step
+// column flops: float [flop] — FLOPs of a rank in a step
+// column time: integer [ns] — time of a rank in a step
+// column share: float [ratio] — share of the step that the time is
+// column critical: integer [ns] — time on the critical path
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)-[:HAS_OP_TIME]->(t:OpTime)
 WHERE t.phase = 'recompute'
 WITH p, t.block AS block, t.kind AS kind, t.type AS type, toFloat(sum(l.ranks * t.count)) AS runs,

@@ -1,5 +1,5 @@
-// Which ranks a step waits for: lanes by how much longer they compute than the mean over all ranks of the job, each with
-// its part of the critical path.
+// The ranks that a step waits for: lanes by how much longer they compute than the mean over all ranks of the job, each
+// with its part of the critical path.
 //
 // mode: reads
 // param profile: string — id of the profile
@@ -7,11 +7,11 @@
 // column class: integer — rank class
 // column rank: integer — the smallest of the ranks with these times
 // column ranks: integer — number of ranks with these times
-// column busy: integer [ns] — computing
-// column over: integer [ns] — more than the mean; below 0: less
-// column waits: integer [ns] — bubble and idle
-// column critical: integer [ns] — of the critical path that is on these ranks
-// column share: float [ratio] — of the step that is critical on these ranks
+// column busy: integer [ns] — time computing
+// column over: integer [ns] — time above the mean; negative: below the mean
+// column waits: integer [ns] — bubble and idle together
+// column critical: integer [ns] — part of the critical path that is on these ranks
+// column share: float [ratio] — share of the step that is critical on these ranks
 MATCH (p:Profile {id: $profile})-[:HAS_LANE]->(l:LaneTime)
 WITH p, sum(l.ranks * l.busy) / p.world AS mean
 MATCH (p)-[:HAS_LANE]->(l:LaneTime)-[:HAS_TASK_TIME]->(k:TaskTime)

@@ -1,8 +1,8 @@
-"""The words of a plan, one file an aspect. A field declares a word; everything else takes it from here.
+"""The words of a plan, one file for each aspect. A field declares a word, and everything else comes from the field.
 
-A class named `…Options` holds words that change the structure of a graph. The others hold words that a graph keeps as
-symbols. A new word is a field here and the code that uses it; `scripts/plan_words` writes the keywords of the Python
-API, and the command line, plan files, refusals of unknown values, the store's properties and the documentation follow.
+A class with a name `…Options` has words that change the structure of a graph. The others have words that remain
+symbols in a graph. A new word is a field here and the code that uses it. `scripts/plan_words` writes the keywords of
+the Python API. The command line, plan files, refusals of unknown values, the store's properties and pages follow.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class GraphAspects(
 
 @aspect
 class LayoutAspects(Degrees, Batch, Pipeline, Context, Experts, Sharding, Recompute):
-    """Every word that lays a graph out over ranks, but for the formats."""
+    """Every word that lays a graph out over ranks, except the formats."""
 
 
 def _declared(class_: type) -> Mapping[str, Word]:
@@ -61,7 +61,7 @@ GRAPH_WORDS = _declared(GraphAspects)
 """The words that change the structure of a graph, by name."""
 
 LAYOUT_WORDS = _declared(LayoutAspects)
-"""The words that lay a graph out over ranks, but for the formats."""
+"""The words that lay a graph out over ranks, except the formats."""
 
 FORMAT_WORDS = _declared(Formats)
 """The words of number formats; `Word.field` is the class of tensors."""
@@ -77,13 +77,13 @@ def _by_aspect(words: Mapping[str, Word]) -> Mapping[str, Word]:
 
 
 PLAN_WORDS = _by_aspect({**_declared(World), **LAYOUT_WORDS, **FORMAT_WORDS, **GRAPH_WORDS})
-"""Every word of a plan, those of one aspect side by side."""
+"""Every word of a plan, grouped by aspect."""
 
 LATER: Mapping[str, Any] = {name: _plain(word.default) for name, word in PLAN_WORDS.items() if word.about.later}
-"""What the stored form leaves out, as it is older than these words: graphs and plans keep their ids."""
+"""Values that the stored form leaves out, because it is older than these words: graphs and plans keep their ids."""
 
 
 def plain_words(words: Mapping[str, Word], values: object) -> dict[str, Any]:
-    """The values of words as JSON has them, without those that `LATER` gives."""
+    """The values of words as JSON values, without those that equal `LATER`."""
     held = {name: _plain(getattr(values, word.field)) for name, word in words.items()}
     return {name: value for name, value in held.items() if name not in LATER or value != LATER[name]}

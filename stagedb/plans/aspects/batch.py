@@ -1,4 +1,4 @@
-"""How many sequences a step has, how long they are, and how many a rank runs at once."""
+"""The number of sequences in a step, their length, and how many a rank runs at once."""
 
 from typing import Annotated
 
@@ -34,7 +34,7 @@ class Batch:
             "Tokens of a sequence.",
             property="length of a sequence",
             unit="tokens",
-            unset="what the model was trained with",
+            unset="the length that the model was trained with",
             least=1,
             symbol="S",
         ),

@@ -1,4 +1,4 @@
-"""How ranks share a sequence, and how they compute its attention together."""
+"""How ranks share a sequence and compute its attention together."""
 
 from typing import Annotated, Literal
 
@@ -24,7 +24,7 @@ class Context:
 
 @aspect
 class ContextOptions:
-    """How the ranks of cp, each with a part of the sequence, compute."""
+    """How the ranks of cp, each with a part of the sequence, compute attention."""
 
     cp_kind: Annotated[
         CpKind,
@@ -37,33 +37,33 @@ class ContextOptions:
             noun="kind of context parallelism",
         ),
     ] = "none"
-    """`none`: cp is 1. `allgather-kv`: keys and values are gathered. `ring-allgather`: in turns with the keys and
-    values of each rank, which are gathered once. `ring-alltoall`: these go from rank to rank (both are torch's rings).
-    `ring-p2p`: they go by sends and receives (Transformer Engine). `ulysses`: each rank has the whole sequence of some
-    heads. `ulysses-ring`: neighbours have the sequence of some heads, in a ring over the rest (Transformer Engine's
-    `a2a+p2p`; Fang and Zhao 2024)."""
+    """`none`: cp is 1. `allgather-kv`: keys and values are gathered. `ring-allgather`: keys and values are gathered
+    once, and a rank computes with those of one rank a turn. `ring-alltoall`: they go from rank to rank (both are
+    torch's rings). `ring-p2p`: they go by sends and receives (Transformer Engine). `ulysses`: each rank has the whole
+    sequence of some heads. `ulysses-ring`: neighbours share the sequence of some heads, in a ring over the others
+    (Transformer Engine's `a2a+p2p`; Fang and Zhao 2024)."""
     cp_chunks: Annotated[
         CpChunks,
         About(
             "Which part of a sequence a rank of --cp has: balanced (a chunk from the front and one from the back) or "
             "contiguous.",
             property="which part of the sequence a rank of cp has",
-            unset="balanced where the kind can",
+            unset="balanced if the kind allows it",
             metavar="KIND",
             noun="chunks",
             listed="balanced or contiguous",
         ),
     ] = "none"
-    """`balanced`: a chunk from the front and its counterpart from the back, so that causal work is alike.
-    `contiguous`: one part (torch's `enable_load_balance=False`), under which late ranks compute more. `none`: as the
-    kind has it. Most are balanced. Contiguous are ulysses, torch's gathered keys, which an explicit mask reads, and
-    `attention` in matmuls."""
+    """`balanced`: a chunk from the front and its counterpart from the back, so that causal work is equal. `contiguous`:
+    one part (torch's `enable_load_balance=False`), in which late ranks compute more. `none`: the kind decides. Most
+    kinds are balanced. Contiguous are ulysses, torch's gathered keys, which an explicit mask reads, and `attention` in
+    matmuls."""
     cp_grad_sync: Annotated[
         bool,
         About(
-            "Reduce gradients over cp, too, or over dp alone.",
+            "Reduce gradients over cp as well as dp; without it, over dp only.",
             property="gradients are reduced over cp too",
         ),
     ] = True
-    """Gradients are reduced over dp and cp together. False leaves cp out, as a step does that computes gradients
-    alone."""
+    """Gradients are reduced over dp and cp together. False leaves cp out, as in a step that only computes
+    gradients."""

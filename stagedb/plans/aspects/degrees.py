@@ -1,4 +1,4 @@
-"""How many ranks each kind of parallelism has, and how they lie next to each other."""
+"""The number of ranks for each kind of parallelism, and their order."""
 
 from typing import Annotated
 
@@ -10,11 +10,11 @@ RANK_ORDER = ("tp", "cp", "dp", "pp")
 
 @aspect
 class World:
-    """What a plan may be asked for by, and does not keep: dp follows from it."""
+    """A word that sets another one and is not stored: dp follows from it."""
 
     ranks: Annotated[
         int | None,
-        About("World size; gives dp = N / (tp x pp x cp) where --dp is not given.", property="", unset=""),
+        About("World size; sets dp = N / (tp x pp x cp) if --dp is not given.", property="", unset=""),
     ] = None
 
 

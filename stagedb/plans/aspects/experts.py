@@ -20,7 +20,7 @@ class Experts:
     expert_load: Annotated[
         tuple[int, ...],
         About(
-            "How many choices of tokens go to each expert: a YAML or JSON list, or numbers as 3,1,2,2.",
+            "Choices of tokens that go to each expert: a YAML or JSON list, or numbers such as 3,1,2,2.",
             property="choices in a row that go to each expert; empty: the same for all",
             unset="even",
             metavar="FILE",
@@ -36,7 +36,7 @@ class ExpertOptions:
     expert_tp: Annotated[
         bool,
         About(
-            "Tensor parallelism partitions each expert too, or its ranks (with --sp) have whole ones, among those of "
+            "Tensor parallelism partitions each expert; or its ranks (with --sp) have whole experts, among those of "
             "--ep.",
             property="tensor parallelism partitions each expert",
         ),
@@ -45,8 +45,8 @@ class ExpertOptions:
     ep_sync: Annotated[
         bool,
         About(
-            "Reduce over ep the gradients of all but experts; without, copies drift apart.",
-            property="gradients of what all ranks of ep hold alike are reduced over ep",
+            "Reduce the gradients of all weights but experts over ep; without it, copies drift apart.",
+            property="gradients of weights that all ranks of ep have are reduced over ep",
         ),
     ] = True
-    """False leaves a reduction out that training needs: a measurement of expert parallelism alone does so."""
+    """False leaves out a reduction that training needs, as in a measurement of expert parallelism alone."""

@@ -1,4 +1,4 @@
-"""Which framework a graph follows, and which operators its layers have."""
+"""The framework that a graph follows, and the operators that its layers have."""
 
 from typing import Annotated, Literal
 
@@ -29,7 +29,7 @@ class OperatorOptions:
     kernels: Annotated[
         Literal["fused", "eager"],
         About(
-            "Fused element-wise kernels, or one a primitive as autograd runs.",
+            "Fused element-wise kernels, or one kernel a primitive, as autograd runs them.",
             property="fused or eager element-wise kernels",
         ),
     ] = "fused"

@@ -1,4 +1,4 @@
-"""How a pipeline deals layers to its stages, orders their tasks, and sends between them."""
+"""How a pipeline splits layers into stages, orders their tasks, and sends messages between them."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ class Pipeline:
     schedule: Annotated[
         str,
         About(
-            f"Order of micro-batches on the stages: {_SCHEDULES}; or a YAML or JSON file with each stage's.",
+            f"Order of micro-batches on the stages: {_SCHEDULES}; or a YAML or JSON file with the order of each stage.",
             property=f"pipeline schedule: {', '.join(SCHEDULES)} or {EXPLICIT}",
             metavar="|".join((*SCHEDULES, "FILE")),
         ),
@@ -51,13 +51,13 @@ class Pipeline:
 
 @aspect
 class PipelineOptions:
-    """What the messages between stages carry."""
+    """The messages between stages."""
 
     scatter_gather: Annotated[
         bool,
         About(
-            "Of what ranks of tp hold alike each sends its part to the next stage, which gathers it; or each sends "
-            "the whole.",
+            "Ranks of tp with the same tensor each send a part of it to the next stage, which gathers it; without it "
+            "each sends the whole.",
             property="ranks of tp each send their part to the next stage",
             later=True,
         ),

@@ -10,12 +10,12 @@ FORMATS = ("bf16", "fp16", "fp32")
 
 @aspect
 class Formats:
-    """The format of each class of tensors. A plan's words for them end in `_dtype`."""
+    """The format of each class of tensors. The words of a plan for them end in `_dtype`."""
 
     act: Annotated[
         str,
         About(
-            "Activations, and every format that no other option gives.",
+            "Activations, and every format without an option of its own.",
             property="number format of activations",
             name="dtype",
             choices=FORMATS,
@@ -26,31 +26,31 @@ class Formats:
         str,
         About(
             "Parameters.",
-            property="of parameters",
+            property="number format of parameters",
             name="param_dtype",
             choices=FORMATS,
             unset="--dtype; torch: fp32 with fp16",
             metavar="DTYPE",
         ),
     ] = "bf16"
-    """Parameters as they are stored."""
+    """Parameters in memory."""
     grad: Annotated[
         str,
         About(
             "Gradients.",
-            property="of gradients",
+            property="number format of gradients",
             name="grad_dtype",
             choices=FORMATS,
             unset="torch: as parameters; megatron: fp32",
             metavar="DTYPE",
         ),
     ] = "bf16"
-    """Gradients as the backward leaves them."""
+    """Gradients that the backward writes."""
     reduce: Annotated[
         str,
         About(
             "Gradients while they are reduced.",
-            property="of gradients on the wire",
+            property="number format of gradients on the wire",
             name="reduce_dtype",
             choices=FORMATS,
             unset="as gradients",
@@ -61,7 +61,7 @@ class Formats:
         str,
         About(
             "Optimizer moments.",
-            property="of the optimizer's state",
+            property="number format of the optimizer's state",
             name="opt_dtype",
             choices=("bf16", "fp32"),
             unset="torch: as parameters; megatron: fp32",
@@ -72,10 +72,10 @@ class Formats:
         str,
         About(
             "The optimizer's own copy of parameters.",
-            property="of master copies of parameters; none: there are none",
+            property="number format of master copies of parameters; none: there are none",
             name="master_dtype",
             choices=("none", "fp32"),
-            unset="torch: none; megatron: fp32 unless parameters are",
+            unset="torch: none; megatron: fp32 unless parameters are fp32",
         ),
     ] = "none"
     """The copy of the parameters that the optimizer updates, or `none`."""
@@ -83,26 +83,26 @@ class Formats:
         str,
         About(
             "Logits in the loss and their gradient.",
-            property="of the logits that the loss reads",
+            property="number format of the logits that the loss reads",
             name="logits_dtype",
             choices=FORMATS,
             metavar="DTYPE",
         ),
     ] = "fp32"
-    """What the loss makes of the vocabulary's size."""
+    """Tensors in the loss with the size of the vocabulary."""
 
 
 @aspect
 class PrecisionOptions:
-    """The format of what matmuls read."""
+    """The format of the operands of matmuls."""
 
     matmul_dtype: Annotated[
         Literal["same", "fp8"],
         About(
-            "Operands of linear layers: as --dtype, or cast to fp8.",
-            property="what matmuls of linear layers read: same or fp8",
+            "Operands of linear layers: in --dtype, or cast to fp8.",
+            property="operands of matmuls of linear layers: same or fp8",
             noun="format of matmuls",
             listed="same (as --dtype) or fp8",
         ),
     ] = "same"
-    """Linear layers inside layers alone. fp8 is e4m3 in the forward, gradients in e5m2 (Micikevicius et al. 2022)."""
+    """Only linear layers inside layers. fp8 is e4m3 in the forward, e5m2 for gradients (Micikevicius et al. 2022)."""

@@ -1,4 +1,4 @@
-"""What a backward computes again instead of keeping it."""
+"""What a backward computes again, instead of reading it from memory."""
 
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ class Recompute:
     recompute_every: Annotated[
         int,
         About(
-            "Recompute in every K-th layer of a stage alone.",
+            "Recompute only in every K-th layer of a stage.",
             property="recompute in every n-th layer of a stage",
             metavar="K",
             least=1,
@@ -28,19 +28,19 @@ class RecomputeOptions:
     recompute: Annotated[
         Literal["none", "full", "core", "pointwise", "operators"],
         About(
-            "What a layer's backward computes again: all, the attention core, all but matmuls, or what "
+            "What a layer's backward computes again: all, the attention core, all but matmuls, or the operators that "
             "--recompute-operators names.",
-            property="what a backward computes again: none, full, core, pointwise or operators",
+            property="what the backward computes again: none, full, core, pointwise or operators",
         ),
     ] = "none"
     """`full`: the layer. `core`: scores, softmax and context of attention (Korthikanti et al. 2022, section 5).
-    `pointwise`: all but matmuls and fused attention, which are kept (torch's selective checkpointing). `operators`:
-    those that `recompute_operators` names."""
+    `pointwise`: all but matmuls and fused attention, whose results are kept (torch's selective
+    checkpointing). `operators`: those that `recompute_operators` names."""
     recompute_operators: Annotated[
         tuple[str, ...],
         About(
-            "Operators of a layer, each with all under its name, such as attn_norm,ffn.gate.",
-            property="the operators that it computes again",
+            "Operators of a layer, each with all operators under its name, such as attn_norm,ffn.gate.",
+            property="the operators that the backward computes again",
             metavar="NAME,…",
         ),
     ] = ()
@@ -48,8 +48,8 @@ class RecomputeOptions:
     early_stop: Annotated[
         bool | None,
         About(
-            "Recompute only what the backward reads, or all.",
-            property="whether recomputing stops at what the backward reads; absent: as the recipe does",
+            "Recompute only what the backward reads, or everything.",
+            property="whether recomputing stops at what the backward reads; absent: the recipe's default",
             unset="torch: early-stop; megatron: all",
         ),
     ] = None

@@ -1,4 +1,4 @@
-"""What data-parallel ranks share instead of copies, and what tensor-parallel ranks partition."""
+"""What data-parallel ranks shard instead of copying, and what tensor-parallel ranks partition."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ from stagedb.plans.aspects.word import About, aspect
 
 @aspect
 class Sharding:
-    """How many copies there are of what is sharded."""
+    """The number of copies of what is sharded."""
 
     hsdp: Annotated[
         int,
@@ -22,7 +22,7 @@ class Sharding:
 
 @aspect
 class TensorOptions:
-    """What the ranks of tp partition, or what a strategy partitions."""
+    """What the ranks of tp partition, or a strategy partitions."""
 
     sp: Annotated[
         bool,
@@ -35,7 +35,7 @@ class TensorOptions:
     shared_input: Annotated[
         bool,
         About(
-            "Gather a tensor-parallel region's input once, or for each matmul on its own.",
+            "Gather a tensor-parallel region's input once; without it, once for each matmul.",
             property="one gather feeds all matmuls that read the same input",
         ),
     ] = True
@@ -43,7 +43,7 @@ class TensorOptions:
     loss_parallel: Annotated[
         bool,
         About(
-            "Cross-entropy on vocabulary-parallel logits, or on gathered ones.",
+            "Cross-entropy on vocabulary-parallel logits; without it, on gathered ones.",
             property="the loss works on logits that are partitioned over tp",
             off="--gather-logits",
         ),
@@ -51,7 +51,7 @@ class TensorOptions:
     strategy: Annotated[
         str,
         About(
-            "Sharding rules of your own, by region of the model (YAML).",
+            "Your own sharding rules, by region of the model (YAML).",
             property="a sharding strategy of the user's, as JSON; empty: none",
             metavar="FILE",
         ),
@@ -61,32 +61,32 @@ class TensorOptions:
 
 @aspect
 class ShardingOptions:
-    """What the ranks of dp share, and when they exchange it."""
+    """What the ranks of dp shard, and when they exchange it."""
 
     zero: Annotated[
         int,
         About(
-            "Sharded over dp: nothing, the optimizer's state, gradients, parameters.",
-            property="what ranks of dp share: nothing (0), optimizer state (1), gradients (2), parameters (3)",
+            "Sharded over dp: nothing, the optimizer's state, gradients too, parameters too.",
+            property="what dp shards: nothing (0), optimizer state (1), gradients too (2), parameters too (3)",
             noun="ZeRO stage",
             choices=(0, 1, 2, 3),
         ),
     ] = 0
-    """Each stage shares what the one before shares, too (Rajbhandari et al. 2020). In torch 2 and 3 are FSDP2."""
+    """Each stage shards all that the previous one shards (Rajbhandari et al. 2020). In torch 2 and 3 are FSDP2."""
     reshard: Annotated[
         bool | None,
         About(
-            "With --zero 3, give parameters back after the forward.",
+            "With --zero 3, free gathered parameters after the forward.",
             property="whether gathered parameters are freed after the forward; absent: yes",
             unset="reshard",
         ),
     ] = None
-    """The backward gathers them again. Without it they stay together until the backward is through, as with zero 2."""
+    """The backward gathers them again. Without it they stay gathered until the end of the backward, as with zero 2."""
     grad_sync: Annotated[
         bool | None,
         About(
             "Reduce gradients over dp after each micro-batch, or after the last.",
-            property="whether each micro-batch reduces gradients; absent: as the recipe does",
-            unset="as the framework does",
+            property="whether each micro-batch reduces gradients; absent: the recipe's default",
+            unset="the framework's default",
         ),
     ] = None

@@ -1,4 +1,4 @@
-"""What the project knows of a word of a plan. It is written once, beside the field that holds the word's value."""
+"""A word of a plan, declared once: next to the field that holds its value."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,23 +11,23 @@ from stagedb.errors import UsageError
 
 @dataclass(frozen=True)
 class About:
-    """What a field declares beside its name, its type and its default: `tp: Annotated[int, About("…")] = 1`.
+    """What a field declares in addition to its name, type and default: `tp: Annotated[int, About("…")] = 1`.
 
     help: one sentence for the command line.
-    property: what the word is as a property of the store.
+    property: the meaning of the word as a property of the store.
     unit: the unit of that property.
-    unset: what holds where nobody gives the word, as the help shows it; None shows the field's default.
-    metavar: what the help shows in place of a value; None shows the choices, or what suits the type.
+    unset: the value if the word is left out, as the help shows it; None shows the field's default.
+    metavar: the help's placeholder for a value; None shows the choices, or a placeholder for the type.
     off: the flag that turns a switch off; empty for `--no-WORD`.
-    noun: what a refusal of an unknown value calls the word; empty for the word itself.
-    choices: the values, where the type is no `Literal`. listed: how a refusal lists them, where it explains one.
-    least: the least number that is valid.
-    name: the word, where the field has another name.
+    noun: the name of the word in a refusal of an unknown value; empty for the word itself.
+    choices: the values, if the type is no `Literal`. listed: how a refusal lists them, if it explains one.
+    least: the least valid number.
+    name: the word, if the field has another name.
     symbol: the symbol of expressions that has the word's value.
-    file: a text may be the name of a file that holds the value.
+    file: a text may be the name of a file with the value.
     command_line: the word is an option of the command line.
-    filled: an instance always has a value, also where the word may be left out.
-    later: the stored form of plans and graphs is older than the word. They keep their ids, as the default is left out.
+    filled: an instance always has a value, even if the word may be left out.
+    later: the stored form of plans and graphs is older than the word. It leaves the default out, so that ids stay.
     """
 
     help: str
@@ -73,18 +73,18 @@ class Word:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """How the command line gives it: a switch has two flags."""
+        """The flags on the command line. A switch has two."""
         return (f"{self.option}/{self.flag(False)}",) if self.kind is bool else (self.option,)
 
     def flag(self, value: object) -> str:
-        """The option that gives a value: a switch that is off has another one."""
+        """The option that gives a value. A switch has another option for off."""
         if self.kind is bool and value is False:
             return self.about.off or option("no_" + self.name)
         return self.option
 
     @property
     def metavar(self) -> str | None:
-        """What the help shows in place of a value; a switch has none."""
+        """The help's placeholder for a value. A switch has none."""
         if self.kind is bool:
             return None
         if self.about.metavar is not None:
@@ -93,7 +93,7 @@ class Word:
 
     @property
     def help(self) -> str:
-        """The sentence of the help, with what holds where nobody gives the word."""
+        """The sentence of the help, followed by the value if the word is left out."""
         unset = self._shown_default() if self.about.unset is None else self.about.unset
         return f"{self.about.help}  [{unset}]" if unset else self.about.help
 
@@ -103,12 +103,12 @@ class Word:
         return _PROPERTY_TYPES[self.kind] + ("?" if self.optional and not self.about.filled else "")
 
     def check(self, value: object) -> None:
-        """Raise UsageError for a value that is none of the choices, or below the least."""
+        """Raise UsageError for a value that is not among the choices, or below the least."""
         if self.choices and value not in self.choices:
             listed = self.about.listed or _either(self.choices)
             raise UsageError(f"unknown {self.about.noun or self.name} {value!r}: {self.option} is {listed}")
         if self.about.least is not None and isinstance(value, int) and value < self.about.least:
-            raise UsageError(f"{self.name} is {value}: {self.option} takes a number from {self.about.least} up")
+            raise UsageError(f"{self.name} is {value}: {self.option} takes {self.about.least} or more")
 
     def _shown_default(self) -> str:
         if self.kind is bool:
@@ -123,7 +123,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def aspect(class_: type[T]) -> type[T]:
-    """A frozen dataclass with fields alone: classes that inherit them make the rest, so that commands start fast."""
+    """A frozen dataclass with only fields. Its subclasses make the other methods, so that commands start fast."""
     return dataclass(frozen=True, init=False, repr=False, eq=False)(class_)
 
 
@@ -157,7 +157,7 @@ def _kind(held: Any) -> type:
     if get_origin(held) is tuple:
         return tuple if get_args(held)[0] is int else list
     if held not in (int, float, bool, str):
-        raise TypeError(f"a word of a plan has no values of {held}")
+        raise TypeError(f"a word of a plan cannot have values of {held}")
     return held  # type: ignore[no-any-return]
 
 

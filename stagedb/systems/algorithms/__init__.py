@@ -1,4 +1,4 @@
-"""Collective algorithms, a file each: which collectives and groups they suit, their time, and what they send.
+"""Collective algorithms, a file each: the collectives and groups they suit, their time, and what they send.
 
 A new algorithm is a file with an `Algorithm`, and a line in the imports and in the tuple below.
 """
@@ -11,12 +11,12 @@ from stagedb.systems.algorithms.ring import RING
 from stagedb.systems.algorithms.tree import TREE
 
 ALGORITHMS: tuple[Algorithm, ...] = (RING, TREE, HIERARCHICAL, DIRECT, NVLS)
-"""All algorithms. Of those that are equally fast the first is taken."""
+"""All algorithms. The first of those that are equally fast is used."""
 
 COLLECTIVES = tuple(dict.fromkeys(kind for each in ALGORITHMS for kind in each.kinds))
 """Kinds of collective that have a cost."""
 
 HARDWARE = tuple(each.name for each in ALGORITHMS if each.hardware)
-"""Names of the algorithms that a dimension of a network must have hardware for."""
+"""Names of the algorithms that need hardware in each dimension of the network that a group spans."""
 
 __all__ = ["ALGORITHMS", "COLLECTIVES", "HARDWARE", "Algorithm"]

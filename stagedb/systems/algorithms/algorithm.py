@@ -9,12 +9,13 @@ from stagedb.systems.spread import Spread
 
 @dataclass(frozen=True)
 class Algorithm:
-    """How ranks of a group run a collective.
+    """How the ranks of a group run a collective.
 
-    name: the `Timed.rule` of what it runs. kinds: the collectives that it can run. time: ns by (group, bytes of the
-    largest buffer, passes), of which an all-reduce has two and others one. shares: by dimension, which share of that
-    buffer a member sends in one pass, the mean of the members. applies: to which groups. hardware: whether it needs
-    hardware that a system's file must name for each dimension that the group spans (`network[].algorithms`).
+    name: the `Timed.rule` of its times. kinds: the collectives that it can run. time: ns by (group, bytes of the
+    largest buffer, passes); an all-reduce has two passes, the others one. shares: by dimension, the share of that
+    buffer that a member sends in one pass, the mean of the members. applies: whether it suits a group. hardware:
+    whether it needs hardware that a system's file must name for each dimension that the group spans
+    (`network[].algorithms`).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Every member sends each other one its part at once."""
+"""Every member sends its part to each other member at once."""
 
 from fractions import Fraction
 
@@ -7,7 +7,7 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """An n-th of the buffer to each other member; dimensions carry theirs beside each other."""
+    """1/n of the buffer goes to each other member. All dimensions work in parallel."""
     del passes
     n = spread.members
     if not spread.uniform:
@@ -16,7 +16,7 @@ def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
     busiest, inside = Fraction(0), 1
     for each in spread.spans:
         if spread.dimension(each).kind == "ring":
-            # What goes further crosses it too. A link carries what members on one side of it send to the other.
+            # Traffic of outer dimensions crosses it too. A link carries what members on one side send to the other.
             load = Fraction(each.members * each.members // 4, each.members) * whole
         else:
             load = Fraction(inside * (each.members - 1), n) * whole
@@ -26,7 +26,7 @@ def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
 
 
 def shares(spread: Spread) -> list[Fraction]:
-    """An n-th of the buffer from each member to each other one."""
+    """1/n of the buffer goes from each member to each other one."""
     return [Fraction(each.pairs, spread.members**2) for each in spread.spans]
 
 

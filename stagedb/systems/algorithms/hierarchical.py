@@ -7,7 +7,7 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """What is scattered inside is all that goes further out."""
+    """The part that is scattered inside a dimension is all that goes to the next outer one."""
     taken = Fraction(0)
     for each in spread.spans:
         sent = Fraction(each.members - 1, each.members) * whole

@@ -1,4 +1,4 @@
-"""NVLS, NVIDIA's NVLink SHARP: the switch adds up what the members hold, and copies results to all of them."""
+"""NVLS, NVIDIA's NVLink SHARP: the switch adds up the members' buffers, and copies results to all members."""
 
 from fractions import Fraction
 
@@ -7,9 +7,9 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """Each member reads the sum of its n-th through the switch, and writes it to all through the switch again.
+    """Each member reads the sum of its 1/n through the switch, and writes it to all members through the switch.
 
-    A member sends its whole buffer to the sums of all members, and its own sum once: n + 1 n-ths of the buffer.
+    A member sends its whole buffer into the sums of all members, and its own sum once: (n + 1)/n of the buffer.
     """
     (span,) = spread.spans
     sent = Fraction(spread.members + 1, spread.members) * whole
@@ -17,7 +17,7 @@ def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
 
 
 def shares(spread: Spread) -> list[Fraction]:
-    """By half of an all-reduce, so that both passes make n + 1 n-ths."""
+    """Half of an all-reduce, so that both passes make (n + 1)/n."""
     return [Fraction(spread.members + 1, 2 * spread.members)]
 
 

@@ -7,18 +7,18 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """As many rings beside each other as there are links out of the innermost dimensions.
+    """As many parallel rings as there are links out of the innermost dimensions.
 
-    Each member sends all but one n-th of the buffer once a pass, over the dimension that is slowest at that.
+    Each member sends (n - 1)/n of the buffer once a pass, over the dimension that is slowest at that.
     """
     n = spread.members
     return passes * (_steps(spread) + Fraction(n - 1, n) * whole * spread.shared_pace(whole))
 
 
 def shares(spread: Spread) -> list[Fraction]:
-    """Every link of a ring carries all but one n-th of the buffer; it is a tree's path and the way back.
+    """Every link of a ring carries (n - 1)/n of the buffer. A ring is the path of a tree and the way back.
 
-    Rings beside each other leave a row from different members, and share the buffer.
+    Parallel rings leave a row from different members, and share the buffer.
     """
     n = spread.members
     outermost = spread.spans[-1]
@@ -26,7 +26,7 @@ def shares(spread: Spread) -> list[Fraction]:
 
 
 def _steps(spread: Spread) -> Fraction:
-    """Latencies of the n - 1 steps of one pass, of which those that leave a dimension take the outer one's."""
+    """Latencies of the n - 1 steps of one pass. A step that leaves a dimension takes the latency of the outer one."""
     if not spread.uniform:
         return (spread.members - 1) * spread.latency()
     rows, taken = spread.members, Fraction(0)

@@ -7,7 +7,7 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """Up to the root and down again: a member sends all of its buffer up, and as much down."""
+    """Up to the root and down again: a member sends its whole buffer up, and as much down."""
     if spread.uniform:
         steps = sum((_levels(each.members) * spread.dimension(each).latency for each in spread.spans), Fraction(0))
     else:
@@ -16,7 +16,7 @@ def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
 
 
 def applies(spread: Spread) -> bool:
-    """Where any two members reach each other in one step: not along a ring of links."""
+    """Groups in which any two members reach each other in one step: not along a ring of links."""
     return all(spread.dimension(each).kind != "ring" for each in spread.spans)
 
 
