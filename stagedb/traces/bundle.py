@@ -12,6 +12,7 @@ import numpy as np
 from stagedb.systems.system import System
 from stagedb.traces.encoded_class import EncodedClass
 from stagedb.traces.encoding import VERSION
+from stagedb.traces.formats import TraceFormat
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import say_ranks
 from stagedb.traces.simulator_inputs import groups_text
@@ -68,14 +69,14 @@ def class_facts(
     }
 
 
-def manifest(traces: TraceSet, format: str) -> str:
+def manifest(traces: TraceSet, format: TraceFormat) -> str:
     """What the files of a set are, where they come from, and which rank is what."""
     said: dict[str, Any] = {
         "format": FORMAT,
-        "what": f"Chakra execution traces of one training step, one a rank: {traces.name}.<rank>.{format}",
+        "what": f"Chakra execution traces of one training step, {format.what.format(name=traces.name)}",
         **traces.facts,
         "only": None if traces.count == traces.world else say_ranks(traces.ranks),
-        "traces": format,
+        "traces": format.name,
         "classes": [dict(each.facts) for each in traces.classes],
         "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in traces.files.items()},
     }

@@ -10,8 +10,9 @@ from stagedb.systems.system_files import DEFAULT, load_system
 from stagedb.traces.bundle import class_facts, groups_json, set_facts
 from stagedb.traces.column_checks import check_workload
 from stagedb.traces.encoding import RankFields, encode, rank_bytes
+from stagedb.traces.formats import OneFile
 from stagedb.traces.node_durations import NodeTiming, RankPart, read_timing
-from stagedb.traces.packed_file import packed_size, write_packed
+from stagedb.traces.packed_file import packed_size
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_files import explain
 from stagedb.traces.rank_sets import parse_ranks
@@ -44,15 +45,15 @@ def export(
     row = find(store, instance)
     world = int(row["world"])
     request.check(world, only)
-    files = 0 if request.packed else world if only is None else len(parse_ranks(only, world))
-    with writers_for(files, 0, request.processes, counter) as pool:
+    files = world if only is None else len(parse_ranks(only, world))
+    with writers_for(0 if request.rank_files is None else files, 0, request.processes, counter) as pool:
         with clock.stage("read"):
             workload = read_workload(store, instance, row)
             timing = None if profile is None else read_timing(store, profile, workload)
         with clock.stage("encode"):
             traces = trace_set(workload, only, request.granularity, system, timing)
-        if request.packed:
-            return _pack(traces, request, clock)
+        if isinstance(request.written.files, OneFile):
+            return _pack(traces, request, request.written.files, clock)
         return write_set(
             traces,
             request,
@@ -63,11 +64,11 @@ def export(
         )
 
 
-def _pack(traces: TraceSet, request: Request, clock: WriteClock) -> Summary:
+def _pack(traces: TraceSet, request: Request, file: OneFile, clock: WriteClock) -> Summary:
     try:
         with staged_file(request.out, force=request.force) as partial:
             with clock.stage("pack"):
-                write_packed(partial, traces)
+                file.write(partial, traces)
             size = partial.stat().st_size
             fault_point("export.rename")
     except OSError as error:

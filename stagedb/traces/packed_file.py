@@ -87,7 +87,7 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
             "set": dict(traces.facts),
             "classes": [dict(each.facts) for each in traces.classes],
             # What else stands beside the traces follows from the set.
-            "files": {name: text for name, text in traces.files.items() if name == f"{traces.name}.json"},
+            "files": {name: text for name, text in traces.files.items() if name == traces.groups_file},
             "members": members,
         }
         _put(archive, INDEX, json.dumps(index).encode(), compress)

@@ -57,6 +57,11 @@ class TraceSet:
         return str(self.facts["name"])
 
     @property
+    def groups_file(self) -> str:
+        """The name of the file of communicator groups."""
+        return f"{self.name}.json"
+
+    @property
     def world(self) -> int:
         """Ranks of the job, wanted or not."""
         return int(self.facts["world"])
