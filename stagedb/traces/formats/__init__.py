@@ -9,6 +9,7 @@ from stagedb.errors import UsageError
 from stagedb.traces.formats.et_traces import ET
 from stagedb.traces.formats.json_traces import JSON
 from stagedb.traces.formats.packed_set import PACKED
+from stagedb.traces.formats.parquet_tables import PARQUET
 from stagedb.traces.formats.trace_format import ClassFiles, FoundTraces, OneFile, Option, RankFiles, TraceFormat
 
 FORMATS: Mapping[str, TraceFormat] = {
@@ -16,6 +17,7 @@ FORMATS: Mapping[str, TraceFormat] = {
     for each in (
         ET,
         JSON,
+        PARQUET,
     )
 }
 """Formats of directories, by the name that `--format` uses."""
