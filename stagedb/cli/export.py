@@ -13,6 +13,8 @@ from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.traces.formats import DEFAULT, FORMATS, format_named
+from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
+from stagedb.traces.simulators import SIMULATORS, simulator_named
 
 if TYPE_CHECKING:
     from stagedb.api import Unpacked
@@ -60,9 +62,18 @@ class WrittenSet:
         ),
     ] = None
 
+    simulator: Annotated[
+        str | None,
+        typer.Option(
+            metavar=f"<{'|'.join(SIMULATORS)}>",
+            help=f"Whose inputs are written beside the traces.  [{DEFAULT_SIMULATOR.name}]",
+        ),
+    ] = None
+
     def words(self) -> dict[str, Any]:
-        """As keyword arguments. UsageError for an unknown format, before a store is opened."""
+        """As keyword arguments. UsageError for an unknown name, before a store is opened."""
         format_named(self.format)
+        simulator_named(self.simulator)
         return dataclasses.asdict(self)
 
 

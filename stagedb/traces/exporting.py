@@ -7,7 +7,7 @@ from stagedb.faults import fault_point
 from stagedb.store import Store
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
-from stagedb.traces.bundle import class_facts, groups_json, set_facts
+from stagedb.traces.bundle import class_facts, groups_of, set_facts
 from stagedb.traces.column_checks import check_workload
 from stagedb.traces.encoding import RankFields, encode, rank_bytes
 from stagedb.traces.formats import OneFile
@@ -17,7 +17,8 @@ from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_files import explain
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.set_output import Counter, Progress, Request, Summary, WriteClock, write_set, writers_for
-from stagedb.traces.simulator_inputs import simulator_inputs
+from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
+from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
 from stagedb.traces.staging import staged_file
 from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
 from stagedb.workload.instance_columns import Workload
@@ -51,7 +52,7 @@ def export(
             workload = read_workload(store, instance, row)
             timing = None if profile is None else read_timing(store, profile, workload)
         with clock.stage("encode"):
-            traces = trace_set(workload, only, request.granularity, system, timing)
+            traces = trace_set(workload, only, request.granularity, system, timing, simulator_named(request.simulator))
         if isinstance(request.written.files, OneFile):
             return _pack(traces, request, request.written.files, clock)
         return write_set(
@@ -82,10 +83,12 @@ def trace_set(
     granularity: str = "op",
     system: System | None = None,
     timing: NodeTiming | None = None,
+    simulator: Simulator = DEFAULT_SIMULATOR,
 ) -> TraceSet:
     """Lay out and check every class of an instance, and encode those of which ranks are wanted.
 
-    timing: how long its nodes take; the system is that one's if not given.
+    timing: how long its nodes take; the system is that one's if not given. simulator: what must be able to take the
+    job.
     """
     world = len(workload.ranks)
     system = system or (load_system(DEFAULT) if timing is None else timing.system)
@@ -106,12 +109,11 @@ def trace_set(
                 facts = class_facts(columns, nodes[number], encoded, part.ranks, part.lanes)
                 classes.append(ClassTraces(facts, encoded, rank_bytes(workload, fields, wanted)))
     name = workload.model.replace("/", "_")
-    inputs = simulator_inputs(name, world, workload.degrees, system)
-    if f"{name}.json" in (MANIFEST, *inputs):
+    job = SimulatedJob(name, world, workload.degrees, system)
+    if f"{name}.json" in (MANIFEST, *simulator.inputs(job)):
         raise UsageError(f"traces of a model called {name} would have two files {name}.json: give it another name")
-    files = {f"{name}.json": groups_json(workload), **inputs}
     profile = None if timing is None else timing.facts
-    return TraceSet(set_facts(name, workload, granularity, system, profile), files, tuple(classes))
+    return TraceSet(set_facts(name, workload, granularity, system, profile), groups_of(workload), job, tuple(classes))
 
 
 def _parts(workload: Workload, number: int, timing: NodeTiming | None) -> tuple[RankPart, ...]:

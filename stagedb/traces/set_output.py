@@ -20,6 +20,8 @@ from stagedb.traces.packed_file import write_packed
 from stagedb.traces.rank_files import TraceTarget, WriteJob, Writers, explain, write_ranks, writers
 from stagedb.traces.rank_sets import parse_ranks, say_ranks
 from stagedb.traces.set_repair import lacking
+from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
+from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
 from stagedb.traces.staging import abandoned, mended, staged
 from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
 from stagedb.workload.issue_order import GRANULARITIES
@@ -52,6 +54,7 @@ class Request:
     resume: bool = False
     granularity: str = "op"
     packed: bool = False
+    simulator: str | None = None
 
     @property
     def written(self) -> TraceFormat:
@@ -62,6 +65,11 @@ class Request:
     def rank_files(self) -> RankFiles | None:
         """The files of ranks, for a format that has a file a rank."""
         return self.written.rank_files(self.compress)
+
+    @property
+    def target(self) -> Simulator | None:
+        """The simulator whose inputs are beside the traces; None for a format that none reads."""
+        return simulator_named(self.simulator) if self.written.simulated else None
 
     def check(self, world: int, only: str | None) -> None:
         """Raise UsageError for what cannot be, before anything is made for it."""
@@ -75,12 +83,18 @@ class Request:
             "--compress": self.compress,
             "--replay": bool(self.replay),
             "--format": self.format != DEFAULT_FORMAT.name,
+            "--simulator": self.simulator is not None,
         }
+        simulator_named(self.simulator)
         format.check(given)
         if only is not None:
             parse_ranks(only, world)
         if self.granularity not in GRANULARITIES:
             raise UsageError(f"unknown granularity {self.granularity!r}: --granularity is {' or '.join(GRANULARITIES)}")
+
+    def check_job(self, job: SimulatedJob) -> None:
+        """Raise UsageError for a job that the system has no place for, or that the simulator cannot take."""
+        (self.target or DEFAULT_SIMULATOR).inputs(job)
 
     def _check_directory(self) -> None:
         try:
@@ -175,9 +189,8 @@ def write_set(
     if request.replay and not whole:
         raise UsageError("a replay needs all ranks: leave out --replay or --only")
     replayed = request.replay if request.replay is not None else whole and traces.nodes <= REPLAYED_NODES
-    if not format.simulated:
-        traces = replace(traces, files={traces.groups_file: traces.files[traces.groups_file]})
-    files = {**traces.files, MANIFEST: manifest(traces, format)}
+    beside = traces.files(request.target)
+    files = {**beside, MANIFEST: manifest(traces, format, request.target, beside)}
     work = _Work(request, traces, files, replayed, counter, clock, pool)
     try:
         if request.resume and is_trace_set(request.out):

@@ -17,7 +17,6 @@ from stagedb.workload.instance_columns import Workload
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, files_of, timing
 
-
 MANY = {"tp": 2, "dp": 32, "pp": 3}
 """So many ranks that one of them takes two bytes in a trace."""
 
