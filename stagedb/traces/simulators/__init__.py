@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from stagedb.errors import UsageError
 from stagedb.traces.simulators.astra_analytical import ASTRA_ANALYTICAL
+from stagedb.traces.simulators.astra_congestion_aware import ASTRA_CONGESTION_AWARE
 from stagedb.traces.simulators.simulator import Groups, SimulatedJob, Simulator
 
-SIMULATORS: Mapping[str, Simulator] = {each.name: each for each in (ASTRA_ANALYTICAL,)}
+SIMULATORS: Mapping[str, Simulator] = {each.name: each for each in (ASTRA_ANALYTICAL, ASTRA_CONGESTION_AWARE)}
 """Targets by the name that `--simulator` uses."""
 
 DEFAULT = ASTRA_ANALYTICAL
