@@ -96,8 +96,8 @@ class Unpacked:
 class Exported(Unpacked):
     """A trace set on disk, and the instance that it is of.
 
-    `packed`: bytes of the one file that the set is packed in, None for a directory of plain traces. `profile`: whose
-    durations the nodes have, if they have any.
+    `packed`: bytes of the one file that the set is packed in, or of its tables; None for a directory of traces.
+    `profile`: whose durations the nodes have, if they have any.
     """
 
     instance: InstanceInfo

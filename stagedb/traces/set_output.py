@@ -106,7 +106,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Summary:
-    """A trace set on disk. `bytes` counts the traces as plain files, `packed` the one file that they are packed in.
+    """A trace set on disk. `bytes` counts the traces as plain files, `packed` the packed file or the tables that hold
+    them.
 
     `seconds` has the time of each stage of the work. `there`: the set was there already, and was looked through;
     `mended` are the files that had to be written again, none where it was complete.
@@ -265,7 +266,10 @@ class _Work:
 
     def _summary(self, replayed: bool) -> Summary:
         traces, out = self.traces, self.request.out
-        return Summary(out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, self.clock.seconds)
+        done = Summary(out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, self.clock.seconds)
+        if not isinstance(self.request.written.files, ClassFiles):
+            return done
+        return replace(done, packed=sum(each.stat().st_size for each in out.iterdir() if each.name not in self.files))
 
     def _write(self, traces: TraceSet, directory: Path, *, keep: bool) -> None:
         files = self.request.written.files

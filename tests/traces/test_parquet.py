@@ -138,3 +138,9 @@ def test_what_tables_cannot_do_is_refused(tmp_path: Path, words: dict[str, Any])
     with pytest.raises(UsageError, match=f"leave out --{option}"):
         export_workload(workload(), tmp_path / "traces", format=PARQUET.name, **words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_size_of_the_tables_is_known(tmp_path: Path) -> None:
+    done = export_workload(workload(), tmp_path / "tables", format="parquet")
+    assert done.packed == sum(path.stat().st_size for path in done.directory.glob("*.parquet"))
+    assert export_workload(workload(), tmp_path / "traces").packed is None

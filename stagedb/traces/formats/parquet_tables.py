@@ -50,7 +50,11 @@ class ParquetColumn:
 
 
 NODE_COLUMNS = (
-    ParquetColumn("class", "string", "the rank class, as `key` of its file's name: a number, or `NUMBER.LANE`"),
+    ParquetColumn(
+        "class",
+        "string",
+        "the key of the rank class: its number; with a profile `NUMBER.LANE`, the first lane",
+    ),
     ParquetColumn("ranks", "int32", "how many ranks of this export run the node"),
     ParquetColumn("task", "string", "the kind of the task: forward, backward, …"),
     ParquetColumn("microbatch", "int32", "the task's micro-batch"),
@@ -344,7 +348,7 @@ def _read(path: Path) -> "pa.Table":
 PARQUET = TraceFormat(
     name="parquet",
     help="tables of nodes for analysis, one a rank class",
-    what="one table of nodes a rank class, and one of ranks: {name}.class-<class>.parquet, {name}.ranks.parquet",
+    what="one table of nodes a rank class, and one of ranks: {name}.class-<key>.parquet, {name}.ranks.parquet",
     files=ClassFiles(write, size, lambda prefix, rank: f"rank {rank} of {prefix}{RANKS}"),
     takes=frozenset({"--format"}),
     refusal="--format parquet writes compressed tables that no simulator reads, in one go",
