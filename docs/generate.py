@@ -76,6 +76,48 @@ def packed_columns() -> str:
     return "\n".join(rows) + "\n"
 
 
+def trace_formats() -> str:
+    """The formats of trace sets as a table: what each one writes, and which options go with it."""
+    from stagedb.traces.formats import FORMATS, PACKED
+
+    options = ("--compress", "--resume", "--replay", "--simulator")
+    rows = [f"| format | files | {' | '.join(f'`{option}`' for option in options)} | `validate` reads it |"]
+    rows.append(f"|---|---|{'---|' * len(options)}---|")
+    for each in (*FORMATS.values(), PACKED):
+        name = "`--packed`" if each is PACKED else f"`--format {each.name}`"
+        files = each.what.format(name="NAME").replace("<", "").replace(">", "").rpartition(": ")[2]
+        takes = ["yes" if option in each.takes else "no" for option in options]
+        what = f"{each.help}: `{files}`" if files else f"{each.help}: `NAME.packed`"
+        rows.append(f"| {name} | {what.replace(', NAME', '`, `NAME')} | {' | '.join(takes)} | {_yes(each.find)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _yes(value: object) -> str:
+    return "no" if value is None else "yes"
+
+
+def parquet_columns() -> str:
+    """The columns of the tables of nodes and of ranks."""
+    from stagedb.traces.formats.parquet_tables import NODE_COLUMNS, RANK_COLUMNS
+
+    parts = []
+    for title, columns in (("`NAME.class-KEY.parquet`", NODE_COLUMNS), ("`NAME.ranks.parquet`", RANK_COLUMNS)):
+        parts += [f"{title}:", "", "| column | type | what |", "|---|---|---|"]
+        parts += [f"| `{each.name}` | {each.type} | {each.what} |" for each in columns]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def simulators() -> str:
+    """The simulator targets as a table."""
+    from stagedb.traces.simulators import SIMULATORS
+
+    rows = ["| `--simulator` | what | files |", "|---|---|---|"]
+    for each in SIMULATORS.values():
+        rows.append(f"| `{each.name}` | {each.help} | {', '.join(f'`{name}`' for name in each.files)} |")
+    return "\n".join(rows) + "\n"
+
+
 def systems() -> str:
     """The presets as a table."""
     from stagedb import api

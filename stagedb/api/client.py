@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, comparing, querying
+from stagedb.api import catalog, comparing, querying, trace_sets
 from stagedb.api import model_names as library
 from stagedb.api.plan_keywords import GraphWords, PlanWords
 from stagedb.api.rebuilding import open_rebuilt
@@ -21,18 +21,14 @@ from stagedb.api.results import (
     Rows,
     Viewed,
 )
-from stagedb.api.system_choice import described
 from stagedb.api.trace_sets import WriteProgress
 from stagedb.api.wanted_instances import StageClock, find_timed, find_wanted, of_model
-from stagedb.errors import UsageError
 from stagedb.models import Card, card_names
-from stagedb.plans import Mesh, typed_words
+from stagedb.plans import typed_words
 from stagedb.store import Store, load
 from stagedb.systems.measured_durations import Durations
 from stagedb.systems.system import System
-from stagedb.traces import Request, export
-from stagedb.traces.rank_sets import shard_ranks
-from stagedb.traces.simulator_inputs import simulator_inputs
+from stagedb.traces import Request
 
 if TYPE_CHECKING:
     from stagedb.reports import StepView
@@ -98,6 +94,7 @@ class Stagedb:
         format: str = "et",
         compress: bool = False,
         replay: bool | None = None,
+        simulator: str | None = None,
         progress: WriteProgress | None = None,
         **words: Unpack[PlanWords],
     ) -> Exported:
@@ -114,68 +111,17 @@ class Stagedb:
         its system. packed: one small file
         (`./NAME-RANKS.packed`) that `unpack` expands, instead of a directory. force: replace the trace set, or empty
         directory, that exists under the name. resume: go on with what an export that was interrupted has written, and
-        mend a finished one; not with packed. format: `et` or `json`. compress: gzip the traces, which ASTRA-sim does
-        not read. replay: run the traces as a simulator would before they get their name; by default for small worlds.
+        mend a finished one. format: a name of `stagedb.traces.formats.FORMATS`. compress: gzip the traces, which
+        ASTRA-sim does not read. replay: run the traces as a simulator would before they get their name; by default for
+        small worlds. simulator: whose inputs are written beside the traces, a name of
+        `stagedb.traces.simulators.SIMULATORS`. docs/formats.md lists both, and which options go with which format.
         """
-        clock = StageClock()
-        if profile is None:
-            timed, wanted = None, find_wanted(self.store, target, model, typed_words(words))
-        else:
-            timed, wanted = find_timed(self.store, profile, target, model, typed_words(words))
-            if system is not None:
-                raise UsageError(
-                    f"profile {timed.id[: catalog.SHORT_ID]} is on the system {timed.system}, which the simulator "
-                    "inputs describe: leave out --system, or profile on the other system and export that profile"
-                )
-        plan = wanted.plan
-        if shard is not None:
-            if only is not None:
-                raise UsageError("--only and --shard both say which ranks to write: leave one out")
-            only = shard_ranks(shard, plan.world)
-        part = "" if shard is None else f".{shard.replace('/', 'of')}"
-        name = f"{wanted.model}-{plan.world}{part}{'.packed' if packed else ''}"
-        path = Path(out) if out is not None else Path(name)
-        request = Request(
-            path,
-            force=force,
-            resume=resume,
-            format=format,
-            compress=compress,
-            replay=replay,
-            granularity=granularity,
-            packed=packed,
-        )
-        request.check(plan.world, only)
-        inputs = None
-        if timed is None:
-            inputs = described(system)
-            # Refused before anything is made; a profile's instance is there.
-            simulator_inputs(name, plan.world, [size for _, size in Mesh.of(plan).axes], inputs)
-        clock.lap("look up")
-        instance = wanted.make(self.store, clock)
-        done = export(
-            self.store,
-            instance.id,
-            request,
-            only=only,
-            system=inputs,
-            profile=None if timed is None else timed.id,
-            progress=progress,
-        )
-        return Exported(
-            path=path,
-            world=done.world,
-            files=done.files,
-            nodes=done.nodes,
-            bytes=done.bytes,
-            replayed=done.replayed,
-            seconds={**clock.seconds, **done.seconds},
-            instance=instance,
-            packed=done.packed,
-            profile=timed,
-            there=done.there,
-            mended=done.mended,
-        )
+        form = Request(
+            Path(), force, format, compress, replay, resume=resume, granularity=granularity, packed=packed,
+            simulator=simulator,
+        )  # fmt: skip
+        asked = trace_sets.ExportRequest(out, only, shard, system, profile, form)
+        return trace_sets.export(self.store, target, model, typed_words(words), asked, progress)
 
     def query(
         self,

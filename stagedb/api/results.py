@@ -96,8 +96,8 @@ class Unpacked:
 class Exported(Unpacked):
     """A trace set on disk, and its instance.
 
-    `packed`: bytes of the one file that contains the set, None for a directory of plain traces. `profile`: the profile
-    with the durations of the nodes, if they have any.
+    `packed`: bytes of the one file that contains the set, or of its tables; None for a directory of traces. `profile`:
+    the profile with the durations of the nodes, if they have any.
     """
 
     instance: InstanceInfo

@@ -1,10 +1,23 @@
-"""The verbs on trace sets, which need no store."""
+"""The verbs on trace sets: `export` from a store; `unpack` and `validate`, which need none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from stagedb.api.results import Unpacked
-from stagedb.traces import Report, Request, unpack_traces, validate_traces
+from stagedb.api import catalog
+from stagedb.api.results import Exported, Unpacked
+from stagedb.api.system_choice import described
+from stagedb.api.wanted_instances import StageClock, find_timed, find_wanted
+from stagedb.errors import UsageError
+from stagedb.models import Card
+from stagedb.plans import Mesh
+from stagedb.store import Store
+from stagedb.systems.system import System
+from stagedb.traces import Report, Request, Summary, unpack_traces, validate_traces
+from stagedb.traces import export as export_traces
+from stagedb.traces.rank_sets import shard_ranks
+from stagedb.traces.simulators import SimulatedJob
 
 Progress = Callable[[int, int], None]
 """Called with how much is done, and of how much."""
@@ -35,6 +48,7 @@ def unpack(
     format: str = "et",
     compress: bool = False,
     replay: bool | None = None,
+    simulator: str | None = None,
     progress: WriteProgress | None = None,
 ) -> Unpacked:
     """Write the traces of a packed file: the same directory, byte for byte, that `export` writes. Needs no store.
@@ -44,16 +58,75 @@ def unpack(
     path = Path(file)
     if out is None:
         out = path.with_suffix("") if path.suffix else path.with_name(f"{path.name}.traces")
-    request = Request(Path(out), force=force, resume=resume, format=format, compress=compress, replay=replay)
+    request = Request(Path(out), force, format, compress, replay, resume=resume, simulator=simulator)
     done = unpack_traces(path, request, only=only, progress=progress)
-    return Unpacked(
-        path=done.directory,
-        world=done.world,
-        files=done.files,
-        nodes=done.nodes,
-        bytes=done.bytes,
-        replayed=done.replayed,
-        seconds=done.seconds,
-        there=done.there,
-        mended=done.mended,
-    )
+    return Unpacked(path=done.directory, **_figures(done))
+
+
+def _figures(done: Summary) -> dict[str, Any]:
+    """What `Unpacked` has of a summary under the same names."""
+    names = ("world", "files", "nodes", "bytes", "replayed", "seconds", "there", "mended")
+    return {name: getattr(done, name) for name in names}
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What `Stagedb.export` was asked for, but for the instance. form: how it is written, without its place."""
+
+    out: Path | str | None
+    only: str | None
+    shard: str | None
+    system: str | Path | System | None
+    profile: str | None
+    form: Request
+
+    def ranks(self, world: int) -> str | None:
+        """The ranks to write, as text; None for all."""
+        if self.shard is None:
+            return self.only
+        if self.only is not None:
+            raise UsageError("--only and --shard both say which ranks to write: leave one out")
+        return shard_ranks(self.shard, world)
+
+    def request(self, model: str, world: int) -> Request:
+        """What the traces package is asked for. The place follows from the model and the ranks if not given."""
+        part = "" if self.shard is None else f".{self.shard.replace('/', 'of')}"
+        name = f"{model}-{world}{part}{'.packed' if self.form.packed else ''}"
+        return replace(self.form, out=Path(name if self.out is None else self.out))
+
+
+def export(
+    store: Store,
+    target: str | None,
+    model: str | Card | None,
+    words: Mapping[str, Any],
+    asked: ExportRequest,
+    progress: WriteProgress | None,
+) -> Exported:
+    """See `Stagedb.export`. All that can be refused is refused before anything is made."""
+    clock = StageClock()
+    if asked.profile is None:
+        timed, wanted = None, find_wanted(store, target, model, words)
+    else:
+        timed, wanted = find_timed(store, asked.profile, target, model, words)
+        if asked.system is not None:
+            raise UsageError(
+                f"profile {timed.id[: catalog.SHORT_ID]} is on the system {timed.system}, which the simulator inputs "
+                "describe: leave out --system, or profile on the other system and export that profile"
+            )
+    plan = wanted.plan
+    only = asked.ranks(plan.world)
+    request = asked.request(wanted.model, plan.world)
+    request.check(plan.world, only)
+    inputs = None
+    if timed is None:
+        # Refused before anything is made; a profile's instance is there.
+        inputs = described(asked.system)
+        degrees = tuple(size for _, size in Mesh.of(plan).axes)
+        request.check_job(SimulatedJob(wanted.model, plan.world, degrees, inputs))
+    clock.lap("look up")
+    instance = wanted.make(store, clock)
+    profile = None if timed is None else timed.id
+    done = export_traces(store, instance.id, request, only=only, system=inputs, profile=profile, progress=progress)
+    figures = {**_figures(done), "seconds": {**clock.seconds, **done.seconds}}
+    return Exported(path=request.out, instance=instance, packed=done.packed, profile=timed, **figures)

@@ -1,8 +1,10 @@
 """`export`: an instance as one trace a rank, or packed; `unpack`: the traces of a packed file."""
 
+import dataclasses
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,19 +12,15 @@ from stagedb.cli.build_instantiate import count, tell_bubble
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
+from stagedb.traces.formats import DEFAULT, FORMATS, format_named
+from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
+from stagedb.traces.simulators import SIMULATORS, simulator_named
 
 if TYPE_CHECKING:
     from stagedb.api import Unpacked
 
 SHOWN = 5
 """Names of files that a message has."""
-
-
-class TraceFormat(StrEnum):
-    """How the traces are written."""
-
-    ET = "et"
-    JSON = "json"
 
 
 class NodeGranularity(StrEnum):
@@ -32,80 +30,111 @@ class NodeGranularity(StrEnum):
     BLOCK = "block"
 
 
-Force = Annotated[bool, typer.Option("--force", help="Replace the trace set that exists under the name.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with what an interrupted run of the same command has written.")
+@dataclass(frozen=True)
+class WrittenSet:
+    """How the traces are written, for both commands; fields are words of `Stagedb.export` and `unpack`."""
+
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANKS", help="Write these ranks only, such as 0-63, 0,8,16-23 or 0-1023:8 (every eighth)."
+        ),
+    ] = None
+    force: Annotated[bool, typer.Option("--force", help="Replace the trace set that exists under the name.")] = False
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what an interrupted run of the same command has written.")
+    ] = False
+    format: Annotated[
+        str,
+        typer.Option(
+            metavar=f"<{'|'.join(FORMATS)}>",
+            help=f"{'; '.join(f'{each.name}: {each.help}' for each in FORMATS.values())}.",
+        ),
+    ] = DEFAULT.name
+    compress: Annotated[
+        bool, typer.Option("--compress", help="gzip the traces; ASTRA-sim does not read that, Chakra's own tools do.")
+    ] = False
+    replay: Annotated[
+        bool | None,
+        typer.Option(
+            "--replay/--no-replay",
+            help="Before DIR gets its name, run the traces as a simulator would.  [for small worlds]",
+        ),
+    ] = None
+
+    simulator: Annotated[
+        str | None,
+        typer.Option(
+            metavar=f"<{'|'.join(SIMULATORS)}>",
+            help=f"Whose inputs are written beside the traces.  [{DEFAULT_SIMULATOR.name}]",
+        ),
+    ] = None
+
+    def words(self) -> dict[str, Any]:
+        """As keyword arguments. UsageError for an unknown name, before a store is opened."""
+        format_named(self.format)
+        simulator_named(self.simulator)
+        return dataclasses.asdict(self)
+
+
+Target = Annotated[
+    str | None,
+    typer.Argument(metavar="INSTANCE", help="Id or name of an instance. Plan options change its plan."),
 ]
-Format = Annotated[TraceFormat, typer.Option(help="Chakra's binary traces, or the same as JSON.")]
-Compress = Annotated[
-    bool, typer.Option("--compress", help="gzip the traces; ASTRA-sim does not read that, Chakra's own tools do.")
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Export this model under the plan of the options; makes what is missing."),
 ]
-Replay = Annotated[
-    bool | None,
+Out = Annotated[
+    Path | None,
     typer.Option(
-        "--replay/--no-replay",
-        help="Before DIR gets its name, run the traces as a simulator would.  [for small worlds]",
+        "--out",
+        "-o",
+        metavar="DIR",
+        help="Directory of the trace set, or name of the packed file.  [./NAME-RANKS; with --shard 0/3 "
+        "./NAME-RANKS.0of3; with --packed that with .packed behind it]",
     ),
 ]
-Only = Annotated[
+Shard = Annotated[
     str | None,
-    typer.Option(metavar="RANKS", help="Write these ranks only, such as 0-63, 0,8,16-23 or 0-1023:8 (every eighth)."),
+    typer.Option(metavar="I/N", help="Write part I (from 0) of N equal parts: one a machine of several."),
+]
+Granularity = Annotated[
+    NodeGranularity,
+    typer.Option(help="A node an operator, or one for all that is computed between two communications."),
+]
+DescribedSystem = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="The system that the simulator's inputs describe: a preset (`stagedb systems` lists them) or a "
+        "system's file.  [h100, or the profile's]",
+    ),
+]
+OfProfile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROFILE",
+        help="Id or name of a profile: the traces are of its instance, and each node has its duration.",
+    ),
+]
+AsOneFile = Annotated[
+    bool, typer.Option("--packed", help="Write one small file, from which `stagedb unpack` makes the directory.")
 ]
 
 
 @option_groups
 def export(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="INSTANCE", help="Id or name of an instance. Plan options change its plan."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Export this model under the plan of the options; makes what is missing."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Directory of the trace set, or name of the packed file.  [./NAME-RANKS; with --shard 0/3 "
-            "./NAME-RANKS.0of3; with --packed that with .packed behind it]",
-        ),
-    ] = None,
-    only: Only = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(metavar="I/N", help="Write part I (from 0) of N equal parts: one a machine of several."),
-    ] = None,
-    granularity: Annotated[
-        NodeGranularity,
-        typer.Option(help="A node an operator, or one for all that is computed between two communications."),
-    ] = NodeGranularity.OP,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="The system that the simulator's inputs describe: a preset (`stagedb systems` lists them) or a "
-            "system's file.  [h100, or the profile's]",
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROFILE",
-            help="Id or name of a profile: the traces are of its instance, and each node has its duration.",
-        ),
-    ] = None,
-    packed: Annotated[
-        bool, typer.Option("--packed", help="Write one small file, from which `stagedb unpack` makes the directory.")
-    ] = False,
-    force: Force = False,
-    resume: Resume = False,
-    format: Format = TraceFormat.ET,
-    compress: Compress = False,
-    replay: Replay = None,
+    target: Target = None,
+    model: Model = None,
+    out: Out = None,
+    shard: Shard = None,
+    granularity: Granularity = NodeGranularity.OP,
+    system: DescribedSystem = None,
+    profile: OfProfile = None,
+    packed: AsOneFile = False,
     *,
+    written: WrittenSet,
     words: PlanFlags,
     common: Common,
 ) -> None:
@@ -117,23 +146,17 @@ def export(
     """
     from stagedb.api import connect
 
-    said = words.words()
+    said = {**written.words(), **words.words()}
     with connect(common.store) as db, progress(common, "writing", "ranks", speed=True) as report:
         done = db.export(
             target,
             model=model,
             out=out,
-            only=only,
             shard=shard,
             granularity=granularity.value,
             system=system,
             profile=profile,
             packed=packed,
-            force=force,
-            resume=resume,
-            format=format.value,
-            compress=compress,
-            replay=replay,
             progress=report,
             **said,
         )
@@ -142,11 +165,7 @@ def export(
     timed = "" if done.profile is None else f", profile {done.profile.id[:12]}"
     ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}"
     packed_in = "" if done.packed is None else f" packed in {size(done.packed)}"
-    replayed = ", replayed" if done.replayed else ""
-    common.say(
-        f"{what_happened(done)}{count(done.files, 'trace')} of {done.instance.name} ({ranks}), {done.nodes:,} nodes, "
-        f"{size(done.bytes)}{packed_in}{replayed}, in {sum(done.seconds.values()):.1f} s"
-    )
+    common.say(_line(done, f" of {done.instance.name} ({ranks})", packed_in))
 
 
 @option_groups
@@ -156,13 +175,8 @@ def unpack(
         Path | None,
         typer.Option("--out", "-o", metavar="DIR", help="Directory of the trace set.  [FILE without its ending]"),
     ] = None,
-    only: Only = None,
-    force: Force = False,
-    resume: Resume = False,
-    format: Format = TraceFormat.ET,
-    compress: Compress = False,
-    replay: Replay = None,
     *,
+    written: WrittenSet,
     common: Common,
 ) -> None:
     """Write the traces of a packed file, all or some ranks.
@@ -171,23 +185,19 @@ def unpack(
     """
     from stagedb.api import unpack as run
 
+    said = written.words()
     with progress(common, "writing", "ranks", speed=True) as report:
-        done = run(
-            file,
-            out=out,
-            only=only,
-            force=force,
-            resume=resume,
-            format=format.value,
-            compress=compress,
-            replay=replay,
-            progress=report,
-        )
+        done = run(file, out=out, progress=report, **said)
     common.profile(done.seconds)
+    common.say(_line(done, f" ({count(done.world, 'rank')})"))
+
+
+def _line(done: "Unpacked", of: str, packed_in: str = "") -> str:
+    """What was written, in one line."""
     replayed = ", replayed" if done.replayed else ""
-    common.say(
-        f"{what_happened(done)}{count(done.files, 'trace')} ({count(done.world, 'rank')}), {done.nodes:,} nodes, "
-        f"{size(done.bytes)}{replayed}, in {sum(done.seconds.values()):.1f} s"
+    return (
+        f"{what_happened(done)}{count(done.files, 'trace')}{of}, {done.nodes:,} nodes, {size(done.bytes)}{packed_in}"
+        f"{replayed}, in {sum(done.seconds.values()):.1f} s"
     )
 
 

@@ -12,9 +12,11 @@ import numpy as np
 from stagedb.systems.system import System
 from stagedb.traces.encoded_class import EncodedClass
 from stagedb.traces.encoding import VERSION
+from stagedb.traces.formats import TraceFormat
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import say_ranks
-from stagedb.traces.simulator_inputs import groups_text
+from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
+from stagedb.traces.simulators import Groups, Simulator
 from stagedb.traces.trace_set import TraceSet
 from stagedb.workload.instance_columns import TASK_KINDS, ClassColumns, Workload
 from stagedb.workload.issue_order import Sequence as Nodes
@@ -23,11 +25,11 @@ FORMAT = 1
 """Version of the manifest."""
 
 
-def groups_json(workload: Workload) -> str:
-    """The groups as simulators read them: ids as text, ranks in ring order."""
+def groups_of(workload: Workload) -> Groups:
+    """The groups of an instance: ids as text, ranks in ring order."""
     lists = np.split(workload.groups.ranks, np.cumsum(workload.groups.sizes)[:-1]) if len(workload.groups.gid) else []
     pairs = zip(workload.groups.gid.tolist(), lists, strict=True)
-    return groups_text({str(gid): members.tolist() for gid, members in pairs})
+    return {str(gid): members.tolist() for gid, members in pairs}
 
 
 def set_facts(
@@ -68,16 +70,20 @@ def class_facts(
     }
 
 
-def manifest(traces: TraceSet, format: str) -> str:
-    """What the files of a set are, where they come from, and which rank is what."""
+def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None, files: Mapping[str, str]) -> str:
+    """What the files of a set are, where they come from, and which rank is what.
+
+    simulator: whose inputs are beside the traces, if any are; it is named unless it is the default. files: all of them.
+    """
     said: dict[str, Any] = {
         "format": FORMAT,
-        "what": f"Chakra execution traces of one training step, one a rank: {traces.name}.<rank>.{format}",
+        "what": f"Chakra execution traces of one training step, {format.what.format(name=traces.name)}",
         **traces.facts,
         "only": None if traces.count == traces.world else say_ranks(traces.ranks),
-        "traces": format,
+        "traces": format.name,
+        **({} if simulator is None or simulator == DEFAULT_SIMULATOR else {"simulator": simulator.name}),
         "classes": [dict(each.facts) for each in traces.classes],
-        "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in traces.files.items()},
+        "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()},
     }
     return json.dumps(said, indent=1) + "\n"
 

@@ -7,16 +7,18 @@ from stagedb.faults import fault_point
 from stagedb.store import Store
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
-from stagedb.traces.bundle import class_facts, groups_json, set_facts
+from stagedb.traces.bundle import class_facts, groups_of, set_facts
 from stagedb.traces.column_checks import check_workload
 from stagedb.traces.encoding import RankFields, encode, rank_bytes
+from stagedb.traces.formats import OneFile
 from stagedb.traces.node_durations import NodeTiming, RankPart, read_timing
-from stagedb.traces.packed_file import packed_size, write_packed
+from stagedb.traces.packed_file import packed_size
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_files import explain
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.set_output import Counter, Progress, Request, Summary, WriteClock, write_set, writers_for
-from stagedb.traces.simulator_inputs import simulator_inputs
+from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
+from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
 from stagedb.traces.staging import staged_file
 from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
 from stagedb.workload.instance_columns import Workload
@@ -44,15 +46,15 @@ def export(
     row = find(store, instance)
     world = int(row["world"])
     request.check(world, only)
-    files = 0 if request.packed else world if only is None else len(parse_ranks(only, world))
-    with writers_for(files, 0, request.processes, counter) as pool:
+    files = world if only is None else len(parse_ranks(only, world))
+    with writers_for(0 if request.rank_files is None else files, 0, request.processes, counter) as pool:
         with clock.stage("read"):
             workload = read_workload(store, instance, row)
             timing = None if profile is None else read_timing(store, profile, workload)
         with clock.stage("encode"):
-            traces = trace_set(workload, only, request.granularity, system, timing)
-        if request.packed:
-            return _pack(traces, request, clock)
+            traces = trace_set(workload, only, request.granularity, system, timing, simulator_named(request.simulator))
+        if isinstance(request.written.files, OneFile):
+            return _pack(traces, request, request.written.files, clock)
         return write_set(
             traces,
             request,
@@ -63,11 +65,11 @@ def export(
         )
 
 
-def _pack(traces: TraceSet, request: Request, clock: WriteClock) -> Summary:
+def _pack(traces: TraceSet, request: Request, file: OneFile, clock: WriteClock) -> Summary:
     try:
         with staged_file(request.out, force=request.force) as partial:
             with clock.stage("pack"):
-                write_packed(partial, traces)
+                file.write(partial, traces)
             size = partial.stat().st_size
             fault_point("export.rename")
     except OSError as error:
@@ -81,10 +83,12 @@ def trace_set(
     granularity: str = "op",
     system: System | None = None,
     timing: NodeTiming | None = None,
+    simulator: Simulator = DEFAULT_SIMULATOR,
 ) -> TraceSet:
     """Lay out and check every class of an instance, and encode those of which ranks are wanted.
 
-    timing: how long its nodes take; the system is that one's if not given.
+    timing: how long its nodes take; the system is that one's if not given. simulator: what must be able to take the
+    job.
     """
     world = len(workload.ranks)
     system = system or (load_system(DEFAULT) if timing is None else timing.system)
@@ -105,12 +109,11 @@ def trace_set(
                 facts = class_facts(columns, nodes[number], encoded, part.ranks, part.lanes)
                 classes.append(ClassTraces(facts, encoded, rank_bytes(workload, fields, wanted)))
     name = workload.model.replace("/", "_")
-    inputs = simulator_inputs(name, world, workload.degrees, system)
-    if f"{name}.json" in (MANIFEST, *inputs):
+    job = SimulatedJob(name, world, workload.degrees, system)
+    if f"{name}.json" in (MANIFEST, *simulator.inputs(job)):
         raise UsageError(f"traces of a model called {name} would have two files {name}.json: give it another name")
-    files = {f"{name}.json": groups_json(workload), **inputs}
     profile = None if timing is None else timing.facts
-    return TraceSet(set_facts(name, workload, granularity, system, profile), files, tuple(classes))
+    return TraceSet(set_facts(name, workload, granularity, system, profile), groups_of(workload), job, tuple(classes))
 
 
 def _parts(workload: Workload, number: int, timing: NodeTiming | None) -> tuple[RankPart, ...]:

@@ -21,10 +21,10 @@ import numpy.typing as npt
 from stagedb.errors import StagedbError, UsageError
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.packed_class import wrong_class, wrong_facts
-from stagedb.traces.packed_index import files_of, is_int, parse_index, with_system, wrong_files, wrong_index
+from stagedb.traces.packed_index import groups_of, is_int, job_of, parse_index, with_system, wrong_files, wrong_index
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import parse_ranks
-from stagedb.traces.trace_set import ClassTraces, TraceSet, key_of
+from stagedb.traces.trace_set import ClassTraces, TraceSet, groups_text, key_of
 
 FORMAT = 3
 """Version of the file's layout. In format 1 a set had no system: it is unpacked with the default one. Format 3 is of
@@ -87,7 +87,7 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
             "set": dict(traces.facts),
             "classes": [dict(each.facts) for each in traces.classes],
             # What else stands beside the traces follows from the set.
-            "files": {name: text for name, text in traces.files.items() if name == f"{traces.name}.json"},
+            "files": {traces.groups_file: groups_text(traces.groups)},
             "members": members,
         }
         _put(archive, INDEX, json.dumps(index).encode(), compress)
@@ -105,7 +105,7 @@ def is_packed(path: Path) -> bool:
 def packed_size(traces: TraceSet) -> int:
     """Bytes that a set takes at most as a packed file: those of its columns before they are compressed, about."""
     columns = [column.nbytes for each in traces.classes for column in _columns(each).values()]
-    index = [*traces.files.values(), *(json.dumps(dict(each.facts)) for each in traces.classes)]
+    index = [groups_text(traces.groups), *(json.dumps(dict(each.facts)) for each in traces.classes)]
     return sum(columns) + sum(map(len, index)) + 1000 * (len(columns) + 1)
 
 
@@ -175,7 +175,7 @@ class Packed:
             reason = wrong_facts(each)
             if reason is not None:
                 raise self._damaged(f"class {each.key}: {reason}")
-        return TraceSet(self.index["set"], files_of(self.index), classes)
+        return TraceSet(self.index["set"], groups_of(self.index), job_of(self.index["set"]), classes)
 
     def class_(self, key: str) -> ClassTraces:
         """One class, checked: whatever a file says, what is made of it stays inside its own bytes."""

@@ -17,8 +17,9 @@ from stagedb.errors import UsageError
 from stagedb.systems.system import System
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import parse_ranks, say_ranks
-from stagedb.traces.simulator_inputs import groups_text, simulator_inputs
-from stagedb.traces.trace_set import MANIFEST, key_of
+from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
+from stagedb.traces.simulators import Groups, SimulatedJob
+from stagedb.traces.trace_set import MANIFEST, groups_text, key_of
 
 TIMED = 3
 """The format from which on a set has a profile, and its classes lanes."""
@@ -64,16 +65,20 @@ def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
     )
 
 
-def files_of(index: Mapping[str, Any]) -> dict[str, str]:
-    """The files beside the traces: the groups of the index, and what follows from it."""
-    described = index["set"]
-    groups = f"{described['name']}.json"
-    return {groups: index["files"][groups], **_inputs(described)}
+def groups_of(index: Mapping[str, Any]) -> Groups:
+    """The communicator groups of an index that has been looked through."""
+    groups: Groups = json.loads(index["files"][f"{index['set']['name']}.json"])
+    return groups
+
+
+def job_of(described: Mapping[str, Any]) -> SimulatedJob:
+    """What a simulator's inputs follow from."""
+    degrees = tuple(_degrees(described["plan"]))
+    return SimulatedJob(described["name"], described["world"], degrees, _system(described["system"]))
 
 
 def _inputs(described: Mapping[str, Any]) -> dict[str, str]:
-    degrees = _degrees(described["plan"])
-    return simulator_inputs(described["name"], described["world"], degrees, _system(described["system"]))
+    return DEFAULT_SIMULATOR.inputs(job_of(described))
 
 
 def with_system(index: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ the memory of the process that exports matter.
 """
 
 import errno
-import gzip
 import json
 import os
 import subprocess
@@ -23,6 +22,7 @@ import numpy as np
 from stagedb.errors import StagedbError, UnfinishedError
 from stagedb.faults import fault_point
 from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
+from stagedb.traces.formats import DEFAULT, RankFiles, format_named
 from stagedb.traces.output_places import finished
 from stagedb.traces.packed_file import Packed
 
@@ -34,45 +34,36 @@ REPORT_EVERY = 0.2
 
 
 @dataclass(frozen=True)
-class TraceFormat:
-    """How traces are written: `et` or `json`, compressed by gzip or not."""
-
-    kind: str = "et"
-    compress: bool = False
-
-    @property
-    def plain(self) -> bool:
-        """Whether the bytes of a class are written as they are."""
-        return self.kind == "et" and not self.compress
-
-    def convert(self, data: bytes) -> bytes:
-        """A trace's bytes as they go into its file."""
-        if self.kind == "json":
-            # Writers of plain traces do without protobuf.
-            from stagedb.traces.json_traces import as_json
-
-            data = as_json(data)
-        return gzip.compress(data, mtime=0) if self.compress else data
-
-
-@dataclass(frozen=True)
 class TraceTarget:
-    """Where traces go: `<directory>/<prefix>.<rank>.<kind>`. `keep` leaves files alone that hold the right bytes."""
+    """Where traces go: a directory, a prefix of the names, and a format that has a file a rank.
+
+    `keep` leaves files alone that hold the right bytes.
+    """
 
     directory: Path
     prefix: str
-    format: TraceFormat = TraceFormat()
+    format: str = DEFAULT.name
+    compress: bool = False
     keep: bool = False
+
+    @property
+    def files(self) -> RankFiles:
+        """What the files are."""
+        files = format_named(self.format).rank_files(self.compress)
+        if files is None:
+            raise ValueError(f"{self.format} has no file a rank")
+        return files
 
 
 def write_ranks(encoded: EncodedClass, ranks: RankBytes, target: TraceTarget, written: Progress) -> None:
     """Write the files of some ranks of a class. Raises OSError as the system says it."""
+    files = target.files
     folder = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         told, since = time.monotonic(), 0
         for rank, buffer in rank_files(encoded, ranks):
-            data = buffer.data if target.format.plain else memoryview(target.format.convert(buffer.tobytes()))
-            name = f"{target.prefix}.{rank}.{target.format.kind}"
+            data = buffer.data if files.plain else memoryview(files.coded(buffer.tobytes()))
+            name = files.file(target.prefix, rank)
             if not (target.keep and _holds(folder, name, data)):
                 _write_whole(folder, name, data)
             fault_point("export.file")
@@ -240,7 +231,7 @@ def main(lines: Sequence[str] | None = None) -> int:
     if first is None:
         return 0
     aim = json.loads(first)
-    target = TraceTarget(Path(aim["directory"]), aim["prefix"], TraceFormat(**aim["format"]), aim["keep"])
+    target = TraceTarget(**{**aim, "directory": Path(aim["directory"])})
     for line in said:
         job = WriteJob(**json.loads(line))
         try:

@@ -13,11 +13,15 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.faults import fault_point
 from stagedb.traces.bundle import manifest, write_texts
 from stagedb.traces.encoded_class import rank_files
+from stagedb.traces.formats import DEFAULT as DEFAULT_FORMAT
+from stagedb.traces.formats import PACKED, ClassFiles, OneFile, Option, RankFiles, TraceFormat, format_named
 from stagedb.traces.output_places import TakenError, check_directory, check_file, is_trace_set
 from stagedb.traces.packed_file import write_packed
-from stagedb.traces.rank_files import TraceFormat, TraceTarget, WriteJob, Writers, explain, write_ranks, writers
+from stagedb.traces.rank_files import TraceTarget, WriteJob, Writers, explain, write_ranks, writers
 from stagedb.traces.rank_sets import parse_ranks, say_ranks
 from stagedb.traces.set_repair import lacking
+from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
+from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
 from stagedb.traces.staging import abandoned, mended, staged
 from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
 from stagedb.workload.issue_order import GRANULARITIES
@@ -43,31 +47,54 @@ class Request:
 
     out: Path
     force: bool = False
-    format: str = "et"
+    format: str = DEFAULT_FORMAT.name
     compress: bool = False
     replay: bool | None = None
     processes: int | None = None
     resume: bool = False
     granularity: str = "op"
     packed: bool = False
+    simulator: str | None = None
+
+    @property
+    def written(self) -> TraceFormat:
+        """The format of what is written. UsageError for an unknown name."""
+        return PACKED if self.packed else format_named(self.format)
+
+    @property
+    def rank_files(self) -> RankFiles | None:
+        """The files of ranks, for a format that has a file a rank."""
+        return self.written.rank_files(self.compress)
+
+    @property
+    def target(self) -> Simulator | None:
+        """The simulator whose inputs are beside the traces; None for a format that none reads."""
+        return simulator_named(self.simulator) if self.written.simulated else None
 
     def check(self, world: int, only: str | None) -> None:
         """Raise UsageError for what cannot be, before anything is made for it."""
-        if self.packed:
+        format = self.written
+        if isinstance(format.files, OneFile):
             check_file(self.out, self.force)
-            if self.resume or self.compress or self.replay or self.format != "et":
-                raise UsageError(
-                    "--packed writes one file of plain traces, in one go: leave out --resume, --compress, --replay and "
-                    "--format, or give them to `stagedb unpack`"
-                )
         else:
             self._check_directory()
+        given: dict[Option, bool] = {
+            "--resume": self.resume,
+            "--compress": self.compress,
+            "--replay": bool(self.replay),
+            "--format": self.format != DEFAULT_FORMAT.name,
+            "--simulator": self.simulator is not None,
+        }
+        simulator_named(self.simulator)
+        format.check(given)
         if only is not None:
             parse_ranks(only, world)
-        if self.format not in ("et", "json"):
-            raise UsageError(f"unknown format {self.format!r}: --format is et or json")
         if self.granularity not in GRANULARITIES:
             raise UsageError(f"unknown granularity {self.granularity!r}: --granularity is {' or '.join(GRANULARITIES)}")
+
+    def check_job(self, job: SimulatedJob) -> None:
+        """Raise UsageError for a job that the system has no place for, or that the simulator cannot take."""
+        (self.target or DEFAULT_SIMULATOR).inputs(job)
 
     def _check_directory(self) -> None:
         try:
@@ -79,7 +106,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Summary:
-    """A trace set on disk. `bytes` counts the traces as plain files, `packed` the one file that they are packed in.
+    """A trace set on disk. `bytes` counts the traces as plain files, `packed` the packed file or the tables that hold
+    them.
 
     `seconds` has the time of each stage of the work. `there`: the set was there already, and was looked through;
     `mended` are the files that had to be written again, none where it was complete.
@@ -157,17 +185,18 @@ def write_set(
     pool: the processes that write, where they have been started. smaller: what to do instead, where only so many bytes
     are free.
     """
-    format = TraceFormat(request.format, request.compress)
-    whole = traces.count == traces.world and request.format == "et"
+    format = request.written
+    whole = traces.count == traces.world and "--replay" in format.takes
     if request.replay and not whole:
-        raise UsageError("a replay needs all ranks as .et: leave out --replay, or --only and --format json")
+        raise UsageError("a replay needs all ranks: leave out --replay or --only")
     replayed = request.replay if request.replay is not None else whole and traces.nodes <= REPLAYED_NODES
-    files = {**traces.files, MANIFEST: manifest(traces, request.format)}
-    work = _Work(request, traces, format, files, replayed, counter, clock, pool)
+    beside = traces.files(request.target)
+    files = {**beside, MANIFEST: manifest(traces, format, request.target, beside)}
+    work = _Work(request, traces, files, replayed, counter, clock, pool)
     try:
         if request.resume and is_trace_set(request.out):
             return work.complete()
-        _check_space(request, traces, format, sum(map(len, files.values())), smaller)
+        _check_space(request, traces, sum(map(len, files.values())), smaller)
         try:
             return work.make()
         except TakenError:
@@ -185,7 +214,6 @@ class _Work:
 
     request: Request
     traces: TraceSet
-    format: TraceFormat
     files: Mapping[str, str]
     replayed: bool
     counter: Counter
@@ -198,7 +226,6 @@ class _Work:
         self.counter.begin(traces)
         with staged(request.out, force=request.force, resume=request.resume) as partial:
             with self.clock.stage("write"):
-                _clear(partial, traces, self.format)
                 self._write(traces, partial, keep=request.resume)
             with self.clock.stage("bundle"):
                 write_texts(partial, self.files)
@@ -214,7 +241,7 @@ class _Work:
         if _text(out / MANIFEST) != self.files[MANIFEST]:
             raise UsageError(f"{out} is another export: name another directory with --out, or leave out --resume")
         with self.clock.stage("check"):
-            lack = lacking(out, self.traces, self.format, self.files)
+            lack = lacking(out, self.traces, self._rank_files(), self.files)
         if lack.names:
             with mended(out) as partial:
                 with self.clock.stage("write"):
@@ -231,12 +258,26 @@ class _Work:
                 _validate(out, f"and {out} has all of them: write them anew with --force, without --resume")
         return replace(self._summary(replayed), there=True, mended=lack.names)
 
+    def _rank_files(self) -> RankFiles:
+        files = self.request.rank_files
+        if files is None:
+            raise StagedbError(f"{self.request.format} has no file a rank to go on with")
+        return files
+
     def _summary(self, replayed: bool) -> Summary:
         traces, out = self.traces, self.request.out
-        return Summary(out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, self.clock.seconds)
+        done = Summary(out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, self.clock.seconds)
+        if not isinstance(self.request.written.files, ClassFiles):
+            return done
+        return replace(done, packed=sum(each.stat().st_size for each in out.iterdir() if each.name not in self.files))
 
     def _write(self, traces: TraceSet, directory: Path, *, keep: bool) -> None:
-        target = TraceTarget(directory, traces.name, self.format, keep)
+        files = self.request.written.files
+        if isinstance(files, ClassFiles):
+            files.write(traces, directory, self.counter.more)
+            return
+        _clear(directory, traces, self._rank_files())
+        target = TraceTarget(directory, traces.name, self.request.format, self.request.compress, keep)
         own = writers_for(traces.count, traces.bytes, self.request.processes, self.counter)
         with nullcontext(self.pool) if self.pool is not None else own as sharing:
             _write(traces, target, sharing, self.counter)
@@ -249,11 +290,11 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _clear(partial: Path, traces: TraceSet, format: TraceFormat) -> None:
+def _clear(partial: Path, traces: TraceSet, files: RankFiles) -> None:
     """Remove what an interrupted export left that is no trace of this one."""
     left = {path.name: path for path in partial.iterdir()}
     if left:
-        wanted = {f"{traces.name}.{rank}.{format.kind}" for rank in traces.ranks.tolist()}
+        wanted = {files.file(traces.name, rank) for rank in traces.ranks.tolist()}
         for name in left.keys() - wanted:
             left[name].unlink()
 
@@ -272,24 +313,24 @@ def _write(traces: TraceSet, target: TraceTarget, pool: Writers | None, counter:
     packed.unlink()
 
 
-def _check_space(
-    request: Request, traces: TraceSet, format: TraceFormat, beside: int, smaller: Callable[[int], list[str]]
-) -> None:
-    """Compare what the files will take with what is free, before the first of them.
-
-    Compressed traces and JSON are taken to be as large as that of the first rank of their class.
-    """
-    sizes = [each.encoded.size if format.plain else _first_size(each, format) for each in traces.classes]
-    on_disk = [-(-size // BLOCK) * BLOCK for size in sizes]
-    need = beside + sum(size * len(each.ranks.ranks) for size, each in zip(on_disk, traces.classes, strict=True))
+def _check_space(request: Request, traces: TraceSet, beside: int, smaller: Callable[[int], list[str]]) -> None:
+    """Compare what the files will take with what is free, before the first of them."""
     out = request.out.absolute()
     existing = next(place for place in (*out.parents, out) if place.exists())
     free = shutil.disk_usage(existing).free
     if request.resume:
         free += sum(file.stat().st_size for left in abandoned(request.out)[-1:] for file in left.iterdir())
+    need = beside
+    files = request.rank_files
+    if files is not None:
+        need += sum(
+            size * len(each.ranks.ranks) for size, each in zip(_on_disk(traces, files), traces.classes, strict=True)
+        )
+    elif isinstance(request.written.files, ClassFiles):
+        need += request.written.files.size(traces)
     if need <= free:
         return
-    fit = int((free - beside) // max(on_disk))
+    fit = 0 if files is None else int((free - beside) // max(_on_disk(traces, files)))
     ranks = [f"--only {say_ranks(traces.ranks[:fit])}"] if fit > 0 else []
     fits = " or ".join([*smaller(free), *ranks]) or "nothing less"
     raise UsageError(
@@ -298,9 +339,18 @@ def _check_space(
     )
 
 
-def _first_size(each: ClassTraces, format: TraceFormat) -> int:
+def _on_disk(traces: TraceSet, files: RankFiles) -> list[int]:
+    """Bytes that a rank of each class takes on disk.
+
+    Compressed and converted traces are taken to be as large as that of the first rank of their class.
+    """
+    sizes = [each.encoded.size if files.plain else _first_size(each, files) for each in traces.classes]
+    return [-(-size // BLOCK) * BLOCK for size in sizes]
+
+
+def _first_size(each: ClassTraces, files: RankFiles) -> int:
     (_, first), *_ = islice(rank_files(each.encoded, each.ranks), 1)
-    return len(format.convert(first.tobytes()))
+    return len(files.coded(first.tobytes()))
 
 
 def _validate(directory: Path, so: str) -> None:

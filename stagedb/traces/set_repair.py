@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from stagedb.traces.encoded_class import rank_files
+from stagedb.traces.formats import RankFiles
 from stagedb.traces.protobuf_columns import Ints
-from stagedb.traces.rank_files import TraceFormat
 from stagedb.traces.trace_set import ClassTraces, TraceSet
 
 
@@ -22,7 +22,7 @@ class Lack:
     names: tuple[str, ...]
 
 
-def lacking(directory: Path, traces: TraceSet, format: TraceFormat, files: Mapping[str, str]) -> Lack:
+def lacking(directory: Path, traces: TraceSet, files: RankFiles, texts: Mapping[str, str]) -> Lack:
     """Compare a directory with what a set should have there.
 
     Plain traces are compared by their sizes, which are known; others by their bytes. Of the files beside them the
@@ -31,25 +31,25 @@ def lacking(directory: Path, traces: TraceSet, format: TraceFormat, files: Mappi
     """
     with os.scandir(directory) as entries:
         sizes = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-    damaged = [_damaged(directory, each, traces.name, format, sizes) for each in traces.classes]
+    damaged = [_damaged(directory, each, traces.name, files, sizes) for each in traces.classes]
     ranks = np.sort(np.concatenate(damaged))
-    texts = {
+    lacks = {
         name: text
-        for name, text in files.items()
-        if not sizes.get(name) or (name == f"{traces.name}.json" and (directory / name).read_bytes() != text.encode())
+        for name, text in texts.items()
+        if not sizes.get(name) or (name == traces.groups_file and (directory / name).read_bytes() != text.encode())
     }
-    return Lack(ranks, texts, (*(f"{traces.name}.{rank}.{format.kind}" for rank in ranks.tolist()), *texts))
+    return Lack(ranks, lacks, (*(files.file(traces.name, rank) for rank in ranks.tolist()), *lacks))
 
 
-def _damaged(directory: Path, each: ClassTraces, name: str, format: TraceFormat, sizes: Mapping[str, int]) -> Ints:
+def _damaged(directory: Path, each: ClassTraces, name: str, files: RankFiles, sizes: Mapping[str, int]) -> Ints:
     """The ranks of a class whose traces are not there, or not what they should be."""
     ranks = each.ranks.ranks
-    if format.plain:
-        wrong = [sizes.get(f"{name}.{rank}.et") != each.encoded.size for rank in ranks.tolist()]
+    if files.plain:
+        wrong = [sizes.get(files.file(name, rank)) != each.encoded.size for rank in ranks.tolist()]
     else:
         wrong = [
-            (file := f"{name}.{rank}.{format.kind}") not in sizes
-            or (directory / file).read_bytes() != format.convert(data.tobytes())
+            (file := files.file(name, rank)) not in sizes
+            or (directory / file).read_bytes() != files.coded(data.tobytes())
             for rank, data in rank_files(each.encoded, each.ranks)
         ]
     damaged: Ints = ranks[np.array(wrong, bool)]

@@ -1,15 +1,15 @@
 """`validate`: a directory of traces, of stagedb or another tool, against every rule that simulators rely on."""
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.traces.formats import FORMATS, FoundTraces, TraceFormat
 from stagedb.traces.rank_sets import parse_ranks
-from stagedb.traces.trace_reading import TraceColumns, TraceError, read_trace
+from stagedb.traces.trace_reading import TraceColumns, TraceError
 from stagedb.traces.trace_replay import replay
 from stagedb.traces.trace_rules import (
     Fault,
@@ -24,8 +24,6 @@ from stagedb.traces.trace_set import MANIFEST
 
 MOST_FAULTS = 20
 """Faults that a report holds; the first ones say what is wrong."""
-
-_TRACE = re.compile(r"(?P<prefix>.+)\.(?P<rank>\d+)\.et")
 
 
 @dataclass(frozen=True)
@@ -52,28 +50,29 @@ def validate_traces(
 
     A set that its manifest calls a slice is checked as far as its ranks go; then there is no replay.
     """
-    files, prefix = _files(directory)
+    format, found = _found(directory)
+    files, prefix = found.read, found.prefix
     faults: list[Fault] = []
     world, wanted = _wanted(directory, files)
     missing = sorted(wanted - set(files))
     if missing:
-        faults.append(Fault(missing[0], None, "", "files", f"{prefix}.{missing[0]}.et is missing"))
+        faults.append(Fault(missing[0], None, "", "files", f"{format.place(prefix, missing[0])} is missing"))
     try:
         groups = _groups(directory / f"{prefix}.json")
     except StagedbError as error:
         groups = {}
         faults.append(Fault(None, None, "", "group", str(error)))
     traces: dict[int, TraceColumns] = {}
-    for done, (rank, path) in enumerate(sorted(files.items())):
+    for done, (rank, read) in enumerate(sorted(files.items())):
         progress(done, len(files))
         try:
-            traces[rank] = read_trace(path)
+            traces[rank] = read()
         except TraceError as error:
             faults.append(Fault(rank, None, "", "framing", str(error)))
     progress(len(files), len(files))
     runs = replayed and len(traces) == world
-    found = _all_faults(traces, groups, world, replayed=runs)
-    faults += islice(found, MOST_FAULTS - len(faults))
+    all_faults = _all_faults(traces, groups, world, replayed=runs)
+    faults += islice(all_faults, MOST_FAULTS - len(faults))
     return Report(tuple(faults[:MOST_FAULTS]), len(files), sum(map(len, traces.values())), world, runs and not faults)
 
 
@@ -96,23 +95,20 @@ def _static_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: in
     yield from check_messages(traces)
 
 
-def _files(directory: Path) -> tuple[dict[int, Path], str]:
+def _found(directory: Path) -> tuple[TraceFormat, FoundTraces]:
+    """The traces of a directory, and their format. UsageError where there are none that can be read."""
     if not directory.is_dir():
         raise UsageError(f"{directory} is not a directory: `validate` takes one that `export` wrote")
-    found: dict[str, dict[int, Path]] = {}
-    for path in directory.iterdir():
-        match = _TRACE.fullmatch(path.name)
-        if match:
-            found.setdefault(match["prefix"], {})[int(match["rank"])] = path
-    if not found:
-        raise UsageError(f"{directory} holds no traces (NAME.RANK.et)")
-    if len(found) > 1:
-        raise UsageError(f"{directory} holds traces of several names: {', '.join(sorted(found))}")
-    ((prefix, files),) = found.items()
-    return files, prefix
+    readable = [(each, each.find) for each in FORMATS.values() if each.find is not None]
+    for format, find in readable:
+        found = find(directory)
+        if found is not None:
+            return format, found
+    places = " or ".join(format.what.format(name="NAME").rpartition(": ")[2] for format, _ in readable)
+    raise UsageError(f"{directory} holds no traces ({places})")
 
 
-def _wanted(directory: Path, files: Mapping[int, Path]) -> tuple[int, set[int]]:
+def _wanted(directory: Path, files: Mapping[int, object]) -> tuple[int, set[int]]:
     """The number of ranks, and those that should be there: all, unless the manifest calls the set a slice."""
     try:
         said = json.loads((directory / MANIFEST).read_text())

@@ -63,7 +63,12 @@ class TraceColumns:
 
 def read_trace(path: Path) -> TraceColumns:
     """One rank's trace (`.et`, also gzipped). TraceError, with the offset, where the file is not one."""
-    metadata, messages = _opened(path)
+    return parse_trace(path, _bytes(path))
+
+
+def parse_trace(path: Path, data: bytes) -> TraceColumns:
+    """The trace of these bytes. `path` names them in errors; these are as of `read_trace`."""
+    metadata, messages = _opened(path, data)
     trace = TraceColumns(
         path, metadata.version, [], [], [], [], [], {name: [] for name in ATTRIBUTE_FIELDS}, [], [], []
     )
@@ -100,7 +105,7 @@ SAID = ("kind", "num_ops", "tensor_size", "comm_size")
 
 def node_times(path: Path) -> Iterator[NodeTime]:
     """What the nodes of a trace say of their time. TraceError as of `read_trace`."""
-    metadata, messages = _opened(path)
+    metadata, messages = _opened(path, _bytes(path))
     rank = next((each.int32_val for each in metadata.attr if each.name == "rank"), None)
     node = pb.Node()
     for index, data in enumerate(messages):
@@ -116,9 +121,9 @@ def node_times(path: Path) -> Iterator[NodeTime]:
         )
 
 
-def _opened(path: Path) -> tuple[pb.GlobalMetadata, Iterator[bytes]]:
+def _opened(path: Path, data: bytes) -> tuple[pb.GlobalMetadata, Iterator[bytes]]:
     """A trace's metadata, and the messages of its nodes."""
-    messages = _messages(path)
+    messages = _messages(path, data)
     first = next(messages, None)
     if first is None:
         raise TraceError(f"{path} is empty: a trace begins with its metadata")
@@ -152,8 +157,8 @@ def _parse(message: pb.Node | pb.GlobalMetadata, data: bytes, path: Path, place:
         raise TraceError(f"{path}: message {place} is not a {message.DESCRIPTOR.name}: {error}") from None
 
 
-def _messages(path: Path) -> Iterator[bytes]:
-    """The length-prefixed messages of a file."""
+def _bytes(path: Path) -> bytes:
+    """A file, unzipped."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -163,6 +168,11 @@ def _messages(path: Path) -> Iterator[bytes]:
             data = gzip.decompress(data)
         except (OSError, EOFError) as error:
             raise TraceError(f"{path} is damaged: {error}") from None
+    return data
+
+
+def _messages(path: Path, data: bytes) -> Iterator[bytes]:
+    """The length-prefixed messages of a file."""
     stream = io.BytesIO(data)
     while (start := stream.tell()) < len(data):
         size = _varint(stream, path, start)

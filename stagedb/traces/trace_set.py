@@ -1,5 +1,6 @@
 """A trace set before it is written: what an instance of a store becomes, and what a packed file holds."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.protobuf_columns import Ints
+from stagedb.traces.simulators import Groups, SimulatedJob, Simulator
 
 MANIFEST = "manifest.json"
 """Name of the file that says what a written set is."""
@@ -35,6 +37,11 @@ class ClassTraces:
         return int(self.facts["nodes"])
 
 
+def groups_text(groups: Groups) -> str:
+    """The text of the file of communicator groups."""
+    return json.dumps(groups) + "\n"
+
+
 def key_of(facts: Mapping[str, Any]) -> str:
     """The class's number; of a part also its first lane: `3`, or `3.17`."""
     return f"{facts['class']}.{facts['lanes'][0]}" if "lanes" in facts else str(facts["class"])
@@ -44,17 +51,31 @@ def key_of(facts: Mapping[str, Any]) -> str:
 class TraceSet:
     """Classes with those of their ranks that are wanted.
 
-    `facts` is what the manifest says of all, `files` stand beside the traces.
+    `facts` is what the manifest says of all, `groups` the communicator groups as the instance has them, `job` what a
+    simulator's inputs follow from.
     """
 
     facts: Mapping[str, Any]
-    files: Mapping[str, str]
+    groups: Groups
+    job: SimulatedJob
     classes: tuple[ClassTraces, ...]
 
     @property
     def name(self) -> str:
         """What the files' names begin with."""
         return str(self.facts["name"])
+
+    @property
+    def groups_file(self) -> str:
+        """The name of the file of communicator groups."""
+        return f"{self.name}.json"
+
+    def files(self, simulator: Simulator | None) -> dict[str, str]:
+        """The files beside the traces by name; the groups alone where no simulator is to run them."""
+        if simulator is None:
+            return {self.groups_file: groups_text(self.groups)}
+        groups = simulator.groups(self.job, self.groups)
+        return {self.groups_file: groups_text(groups), **simulator.inputs(self.job)}
 
     @property
     def world(self) -> int:

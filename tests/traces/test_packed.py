@@ -20,6 +20,7 @@ from stagedb.systems import load_system
 from stagedb.traces import Request, unpack_traces, validate_traces
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.packed_file import COLUMNS, INDEX, Packed, write_packed
+from stagedb.traces.simulators import DEFAULT
 from tests.sampling import examples
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, files_of, timing
@@ -329,7 +330,7 @@ def test_an_index_that_cannot_be_right_is_refused(tmp_path: Path, file: Path, ca
 def test_a_packed_file_holds_no_script(tmp_path: Path, file: Path) -> None:
     with Packed(file) as packed:
         assert list(packed.index["files"]) == ["tiny.json"]
-        assert "run.sh" in packed.traces().files
+        assert "run.sh" in packed.traces().files(DEFAULT)
     with zipfile.ZipFile(file) as archive:
         assert b"#!" not in archive.read(INDEX)
 

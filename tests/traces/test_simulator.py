@@ -10,12 +10,17 @@ import yaml
 
 from stagedb.errors import UsageError
 from stagedb.systems import Accelerator, Dimension, System, load_system
-from stagedb.traces.simulator_inputs import SIMULATED_GB, levels, simulator_inputs
+from stagedb.traces.simulators import DEFAULT, SimulatedJob
+from stagedb.traces.simulators.network_levels import SIMULATED_GB, levels
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload
 
 H100 = load_system("h100")
 CHIP = Accelerator("chip", {"fp16": Fraction(90)}, Fraction(1000), Fraction(32), Fraction(0))
+
+
+def simulator_inputs(name: str, world: int, degrees: list[int], system: System) -> dict[str, str]:
+    return DEFAULT.inputs(SimulatedJob(name, world, tuple(degrees), system))
 
 
 def laid(degrees: list[int], system: System = H100) -> list[tuple[int, str]]:

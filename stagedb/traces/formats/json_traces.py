@@ -2,15 +2,21 @@
 
 import io
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from google.protobuf.proto import parse_length_prefixed
+from stagedb.traces.formats.trace_format import RankFiles, TraceFormat
 
-from stagedb.traces import chakra_pb2 as pb
+if TYPE_CHECKING:
+    from stagedb.traces import chakra_pb2 as pb
 
 
 def as_json(data: bytes) -> bytes:
     """The JSON text of a trace's bytes: metadata, and one object a node with its attributes beside its fields."""
+    # Writers of plain traces do without protobuf.
+    from google.protobuf.proto import parse_length_prefixed
+
+    from stagedb.traces import chakra_pb2 as pb
+
     stream = io.BytesIO(data)
     metadata = parse_length_prefixed(pb.GlobalMetadata, stream) or pb.GlobalMetadata()
     nodes = []
@@ -20,7 +26,7 @@ def as_json(data: bytes) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _node(node: pb.Node) -> dict[str, Any]:
+def _node(node: "pb.Node") -> dict[str, Any]:
     return {
         "Id": node.id,
         "Name": node.name,
@@ -32,5 +38,15 @@ def _node(node: pb.Node) -> dict[str, Any]:
     }
 
 
-def _attributes(message: pb.Node | pb.GlobalMetadata) -> dict[str, Any]:
+def _attributes(message: "pb.Node | pb.GlobalMetadata") -> dict[str, Any]:
     return {each.name: getattr(each, each.WhichOneof("value") or "doc_string") for each in message.attr}
+
+
+JSON = TraceFormat(
+    name="json",
+    help="the same as JSON",
+    what="one a rank: {name}.<rank>.json",
+    files=RankFiles("json", as_json),
+    takes=frozenset({"--compress", "--format", "--resume", "--simulator"}),
+    refusal="--format json writes traces that a replay does not read",
+)

@@ -1,0 +1,37 @@
+"""Chakra's binary traces, one a rank: what simulators read."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+from stagedb.errors import UsageError
+from stagedb.traces.formats.trace_format import FoundTraces, RankFiles, TraceFormat
+
+_TRACE = re.compile(r"(?P<prefix>.+)\.(?P<rank>\d+)\.et")
+
+
+def find(directory: Path) -> FoundTraces | None:
+    """The traces of a directory. UsageError where they have several names."""
+    from stagedb.traces.trace_reading import read_trace
+
+    found: dict[str, dict[int, Path]] = {}
+    for path in directory.iterdir():
+        match = _TRACE.fullmatch(path.name)
+        if match:
+            found.setdefault(match["prefix"], {})[int(match["rank"])] = path
+    if not found:
+        return None
+    if len(found) > 1:
+        raise UsageError(f"{directory} holds traces of several names: {', '.join(sorted(found))}")
+    ((prefix, files),) = found.items()
+    return FoundTraces(prefix, {rank: partial(read_trace, path) for rank, path in files.items()})
+
+
+ET = TraceFormat(
+    name="et",
+    help="Chakra's binary traces",
+    what="one a rank: {name}.<rank>.et",
+    files=RankFiles("et"),
+    takes=frozenset({"--compress", "--format", "--replay", "--resume", "--simulator"}),
+    find=find,
+)

@@ -1,0 +1,113 @@
+"""What a format of trace sets is."""
+
+import gzip
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from stagedb.errors import UsageError
+
+if TYPE_CHECKING:
+    from stagedb.traces.trace_reading import TraceColumns
+    from stagedb.traces.trace_set import TraceSet
+
+Option = Literal["--compress", "--format", "--replay", "--resume", "--simulator"]
+"""Options of `export` that a format takes or refuses."""
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """One file a rank, `NAME.RANK.ENDING`.
+
+    convert: the bytes of an `.et` trace as they go into the file; None where they stay as they are. compress: whether
+    gzip is the last step.
+    """
+
+    ending: str
+    convert: Callable[[bytes], bytes] | None = None
+    compress: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the bytes of a trace are written as they are."""
+        return self.convert is None and not self.compress
+
+    def coded(self, data: bytes) -> bytes:
+        """A trace's bytes as they go into its file."""
+        if self.convert is not None:
+            data = self.convert(data)
+        return gzip.compress(data, mtime=0) if self.compress else data
+
+    def file(self, prefix: str, rank: int) -> str:
+        """The name of a rank's file."""
+        return f"{prefix}.{rank}.{self.ending}"
+
+
+@dataclass(frozen=True)
+class ClassFiles:
+    """Files of rank classes in a directory, written by one process.
+
+    write: puts a set into a directory, and reports how many more ranks it has done. size: bytes that this takes at
+    most. place: where a reader looks for a rank, by the set's name and the rank.
+    """
+
+    write: Callable[["TraceSet", Path, Callable[[int], None]], None]
+    size: Callable[["TraceSet"], int]
+    place: Callable[[str, int], str]
+
+
+@dataclass(frozen=True)
+class OneFile:
+    """One file of a whole set, in place of a directory. write: makes the file."""
+
+    write: Callable[[Path, "TraceSet"], None]
+
+
+@dataclass(frozen=True)
+class FoundTraces:
+    """The traces of a directory: the set's name, and by rank a function that reads its trace.
+
+    Such a function raises TraceError for a file that is damaged.
+    """
+
+    prefix: str
+    read: Mapping[int, Callable[[], "TraceColumns"]]
+
+
+@dataclass(frozen=True)
+class TraceFormat:
+    """A form in which a trace set is written.
+
+    name: of `--format`. help: what it is, for the option's help. what: how the manifest describes the set's files, with
+    `{name}` for the set's name. takes: the options that go with it; the others are refused with `refusal` (the
+    reason) and `way` (what to do instead). simulated: whether a simulator's inputs are written beside the traces. find:
+    the traces of a directory, None where it has none of this format; the format cannot be read back where the field
+    itself is None.
+    """
+
+    name: str
+    help: str
+    what: str
+    files: RankFiles | ClassFiles | OneFile
+    takes: frozenset[Option]
+    refusal: str = ""
+    way: str = ""
+    simulated: bool = True
+    find: Callable[[Path], FoundTraces | None] | None = None
+
+    def check(self, given: Mapping[Option, bool]) -> None:
+        """Raise UsageError for options that are given and do not go with this format."""
+        refused = [option for option, is_given in given.items() if is_given and option not in self.takes]
+        if refused:
+            raise UsageError(f"{self.refusal}: leave out {' and '.join(refused)}{self.way}")
+
+    def rank_files(self, compress: bool) -> RankFiles | None:
+        """The files of ranks, compressed if asked; None for a format that has no such files."""
+        return replace(self.files, compress=compress) if isinstance(self.files, RankFiles) else None
+
+    def place(self, prefix: str, rank: int) -> str:
+        """Where a rank's trace is, for messages."""
+        if isinstance(self.files, RankFiles):
+            return self.files.file(prefix, rank)
+        return self.files.place(prefix, rank) if isinstance(self.files, ClassFiles) else prefix

@@ -1,0 +1,52 @@
+"""ASTRA-sim with its analytical network that knows congestion: messages queue at each link. One network dimension.
+
+The network is one basic topology (`Ring`, `Switch` or `FullyConnected`), so all ranks must be on one dimension of the
+system. Each link carries one message at a time; a message through a switch, or along a ring, is stored whole at each
+hop before it goes on.
+"""
+
+from stagedb.errors import UsageError
+from stagedb.traces.simulators import astra_files as astra
+from stagedb.traces.simulators.network_levels import Level, levels
+from stagedb.traces.simulators.simulator import SimulatedJob, Simulator
+
+BINARY = "AstraSim_Analytical_Congestion_Aware"
+
+IMPLEMENTATIONS = {"ring": "ring", "switch": "ring", "fully-connected": "direct"}
+"""What the collectives of all ranks run, by the kind of the dimension: every link of a mesh is used at once."""
+
+
+def _check(job: SimulatedJob) -> None:
+    astra.check_rates(job)
+    if job.world < 2:
+        raise UsageError("the congestion-aware network of ASTRA-sim takes 2 or more ranks: export with more --ranks")
+    used = list(dict.fromkeys(each.links.name for each in levels(job.degrees, job.system)))
+    if len(used) > 1:
+        raise UsageError(
+            f"{job.world} ranks on {job.system.name} use {' and '.join(used)}, and the congestion-aware network of "
+            "ASTRA-sim takes one dimension: use --simulator astra-sim-analytical, or fewer ranks, or a --system of "
+            "one dimension"
+        )
+
+
+def network(job: SimulatedJob) -> Level:
+    """The one dimension, which all ranks are on: the mesh's degrees on the same links are one level."""
+    return Level(job.world, levels(job.degrees, job.system)[0].links)
+
+
+def _system(job: SimulatedJob) -> str:
+    implementation = IMPLEMENTATIONS[network(job).links.kind]
+    return astra.system_text(job, {**{each: [implementation] for each in astra.COLLECTIVES}, "all-to-all": ["direct1"]})
+
+
+ASTRA_CONGESTION_AWARE = Simulator(
+    name="astra-sim-congestion-aware",
+    help="ASTRA-sim, analytical network of one dimension whose links queue messages",
+    files={
+        "system.json": _system,
+        "network.yml": lambda job: astra.network_text(job, [network(job)]),
+        "memory.json": lambda job: astra.MEMORY,
+        "run.sh": lambda job: astra.run_text(job, BINARY),
+    },
+    check=_check,
+)

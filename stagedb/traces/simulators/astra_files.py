@@ -1,0 +1,105 @@
+"""The files that ASTRA-sim reads with its analytical networks.
+
+What all of them have in common: a system, network levels, no remote memory, and a script that runs the traces.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from stagedb.errors import UsageError
+from stagedb.traces.simulators.network_levels import Level
+from stagedb.traces.simulators.simulator import SimulatedJob
+
+if TYPE_CHECKING:
+    from stagedb.systems.system import Number
+
+TOPOLOGIES: Mapping[str, str] = {"ring": "Ring", "switch": "Switch", "fully-connected": "FullyConnected"}
+"""The simulator's words for how a network dimension is linked."""
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+"""What `system.json` names an implementation of, one a level."""
+
+MEMORY = json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}, indent=2) + "\n"
+"""`memory.json`: no memory but the accelerator's own."""
+
+
+def check_rates(job: SimulatedJob) -> None:
+    """Raise UsageError for a system with a rate that is infinite."""
+    accelerator = job.system.accelerator
+    for what, rate in (
+        ("accelerator.peak", peak(job)),
+        ("accelerator.memory.bandwidth", accelerator.bandwidth),
+        *((f"the bandwidth of {each.name}", each.bandwidth) for each in job.system.dimensions),
+    ):
+        if rate == math.inf:
+            raise UsageError(
+                f"{job.system.name} has {what} .inf, which a simulator cannot take: export with another --system"
+            )
+
+
+def peak(job: SimulatedJob) -> "Number":
+    """TFLOP/s of the accelerator in bf16, or in its first format where it has no bf16."""
+    rates = job.system.accelerator.peak
+    return rates.get("bf16", next(iter(rates.values())))
+
+
+def system_text(job: SimulatedJob, implementations: Mapping[str, Sequence[str]]) -> str:
+    """`system.json`. implementations: of each of `COLLECTIVES`, one a level."""
+    described: dict[str, Any] = {
+        "scheduling-policy": "LIFO",
+        "endpoint-delay": 10,
+        "active-chunks-per-dimension": 1,
+        "preferred-dataset-splits": 4,
+        **{f"{each}-implementation": list(implementations[each]) for each in COLLECTIVES},
+        "collective-optimization": "localBWAware",
+        "local-mem-bw": float(job.system.accelerator.bandwidth),
+        "peak-perf": float(peak(job)),
+        "roofline-enabled": 1,
+    }
+    return json.dumps(described, indent=2) + "\n"
+
+
+def network_text(job: SimulatedJob, network: Sequence[Level]) -> str:
+    """`network.yml`."""
+    used = list(dict.fromkeys(each.links for each in network))
+    links = ", ".join(f"{each.name} {float(each.bandwidth):g} GB/s {float(each.latency):g} ns" for each in used)
+    return (
+        f"# System {job.system.name}, of one accelerator in one direction: {links}.\n"
+        "# Innermost dimension first. bandwidth of a link in GB/s (2^30 bytes, as simulators count them), latency of\n"
+        "# a link in ns: two lead through a switch.\n"
+        f"topology: [ {', '.join(TOPOLOGIES[each.links.kind] for each in network)} ]\n"
+        f"npus_count: [ {', '.join(str(each.size) for each in network)} ]\n"
+        f"bandwidth: [ {', '.join(_decimal(each.bandwidth) for each in network)} ]\n"
+        f"latency: [ {', '.join(_decimal(each.latency) for each in network)} ]\n"
+    )
+
+
+def _decimal(value: Fraction) -> str:
+    """With as many decimals as matter, and a point: six of a rate of bytes a nanosecond."""
+    return repr(round(float(value), 6))
+
+
+def run_text(job: SimulatedJob, binary: str) -> str:
+    """`run.sh`: starts the simulator, and counts the ranks that finish."""
+    return f"""#!/bin/sh
+# Simulate these traces: ./run.sh [ASTRASIM_BINARY] (or ASTRA_SIM=BINARY ./run.sh). The files beside it describe
+# the system; system.json and network.yml may be edited.
+set -eu
+cd "$(dirname "$0")"
+simulator=${{1:-${{ASTRA_SIM:-{binary}}}}}
+# The simulator keeps every rank's trace open.
+ulimit -n {job.world + 256}
+"$simulator" \\
+  --workload-configuration=./{job.name} \\
+  --comm-group-configuration=./{job.name}.json \\
+  --system-configuration=./system.json \\
+  --remote-memory-configuration=./memory.json \\
+  --network-configuration=./network.yml | tee simulation.log
+# The simulator's exit status says nothing about ranks that hang.
+finished=$(grep -c finished simulation.log || true)
+echo "$finished of {job.world} ranks finished"
+test "$finished" -eq {job.world}
+"""

@@ -1,0 +1,56 @@
+"""The simulated network: the degrees of a mesh as levels on the links that their ranks really have."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stagedb.systems.system import Dimension, System
+
+SIMULATED_GB = Fraction(1 << 30, 10**9)
+"""Decimal GB in what the simulator's network takes for one: 2^30 bytes."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A dimension of the simulated network: a degree of the mesh, or a part of one, on links of the system."""
+
+    size: int
+    links: "Dimension"
+
+    @property
+    def bandwidth(self) -> Fraction:
+        """GB/s of one link in one direction, in GB as the simulator counts them."""
+        # Of a mesh of links one leads to each other accelerator, of a ring's two one goes each way.
+        links = {"switch": 1, "fully-connected": max((self.links.size or 1) - 1, 1), "ring": 2}[self.links.kind]
+        return Fraction(self.links.bandwidth) / links / SIMULATED_GB
+
+    @property
+    def latency(self) -> Fraction:
+        """ns of one link; two lead through a switch."""
+        return self.links.latency / (2 if self.links.kind == "switch" else 1)
+
+
+def levels(degrees: Sequence[int], system: "System") -> tuple[Level, ...]:
+    """The simulated network, innermost first: each level has more than one member, all together are the world.
+
+    A degree of the mesh that reaches beyond a network dimension is cut there; where that does not come out even, all of
+    it has the links of the outer one. UsageError where the network has no place for the mesh.
+    """
+    network = system.network(math.prod(degrees))
+    ends = [math.prod(each.size or 1 for each in network[: at + 1]) for at in range(len(network))]
+    found, stride = [], 1
+    for degree in degrees:
+        left = degree
+        for links, end in zip(network, ends, strict=True):
+            if left > 1 and stride < end:
+                inside, over = divmod(end, stride)
+                if stride * left <= end:
+                    found.append(Level(left, links))
+                    stride, left = stride * left, 1
+                elif over == 0 and left % inside == 0:
+                    found.append(Level(inside, links))
+                    stride, left = end, left // inside
+    return tuple(found) or (Level(1, network[0]),)

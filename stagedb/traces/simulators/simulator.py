@@ -1,0 +1,56 @@
+"""What a simulator target is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # The command line shows its options without the systems.
+    from stagedb.systems.system import System
+
+Groups = Mapping[str, Sequence[int]]
+"""The ranks of each communicator group, in ring order, by the group's id as text."""
+
+
+@dataclass(frozen=True)
+class SimulatedJob:
+    """What a simulator's inputs follow from, beside the traces.
+
+    name: what the names of the traces begin with. world: ranks. degrees: those of the mesh, innermost first. system:
+    the accelerators and the network.
+    """
+
+    name: str
+    world: int
+    degrees: tuple[int, ...]
+    system: "System"
+
+
+def _accept(job: SimulatedJob) -> None:
+    """Every job suits a simulator that has no rule of its own."""
+
+
+def _as_stored(job: SimulatedJob, groups: Groups) -> Groups:
+    return groups
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """A simulator with its network back end, as the files that it reads beside the traces.
+
+    name: of `--simulator`. help: what it is. files: by name, the text of each file for a job; names that end in `.sh`
+    become executable. check: raises UsageError for a job that the
+    simulator cannot take, and names a way out. groups: the communicator groups of a job, from those of the instance: in
+    the order in which the simulator's rings go.
+    """
+
+    name: str
+    help: str
+    files: Mapping[str, Callable[[SimulatedJob], str]]
+    check: Callable[[SimulatedJob], None] = _accept
+    groups: Callable[[SimulatedJob, Groups], Groups] = _as_stored
+
+    def inputs(self, job: SimulatedJob) -> dict[str, str]:
+        """The files by name. UsageError for a job that it cannot take, or that the system has no place for."""
+        self.check(job)
+        return {name: text(job) for name, text in self.files.items()}
