@@ -3,9 +3,13 @@
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 
 from stagedb.errors import UsageError
+from stagedb.models.kinds import EXPERTS, FEED_FORWARD, PARTS, RESIDUALS, LayerKind
+from stagedb.models.kinds.part import norm_parameters
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("rmsnorm", "layernorm"),
@@ -71,26 +75,8 @@ class Card:
             self._check(field.name, getattr(self, field.name), field.type)
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"a model's name has letters, digits, '.', '_' and '-' only, not {self.name!r}")
-        if self.heads % self.kv_heads != 0:
-            raise UsageError(f"{self.name}: heads={self.heads} is not divisible by kv_heads={self.kv_heads}")
-        if self.positions == "rotary" and self.head_dim % 2 != 0:
-            raise UsageError(f"{self.name}: rotary positions want an even head_dim, not {self.head_dim}")
-        self._check_experts()
-
-    def _check_experts(self) -> None:
-        if self.experts == 0:
-            given = [name for name in ("top_k", "expert_ffn", "shared_ffn", "dense_layers") if getattr(self, name)]
-            if given:
-                raise UsageError(f"{self.name}: {given[0]} is for a mixture of experts, and experts is 0")
-            return
-        if not 1 <= self.top_k <= self.experts:
-            raise UsageError(f"{self.name}: top_k={self.top_k} is not from 1 to experts={self.experts}")
-        if self.expert_ffn == 0:
-            raise UsageError(f"{self.name}: expert_ffn must be positive, not 0")
-        if self.dense_layers >= self.layers:
-            raise UsageError(f"{self.name}: dense_layers={self.dense_layers} leaves no layer with experts")
-        if self.mlp != "gated" or self.linear_bias:
-            raise UsageError(f"{self.name}: experts are gated and have no biases")
+        for part in PARTS:
+            part.check(self)
 
     def _check(self, name: str, value: object, kind: object) -> None:
         if type(value) is not kind:
@@ -106,35 +92,42 @@ class Card:
         """The vocabulary as frameworks hold it."""
         return -(-self.vocab // self.vocab_multiple) * self.vocab_multiple
 
+    @cached_property
+    def layer_kinds(self) -> Mapping[str, LayerKind]:
+        """The kinds of its layers by name, in the order in which they first come."""
+        full = EXPERTS if self.experts else FEED_FORWARD
+        kinds = {"dense": LayerKind("dense"), "layer": LayerKind("layer", channel_mixer=full.name)}
+        return {name: kinds[name] for name in dict.fromkeys(self.sequence)}
+
+    @cached_property
+    def sequence(self) -> tuple[str, ...]:
+        """The kind of each layer, in forward order."""
+        return ("dense",) * self.dense_layers + ("layer",) * (self.layers - self.dense_layers)
+
+    @property
+    def routes(self) -> bool:
+        """Whether ranks of ep divide something of it among them."""
+        return any(kind.routes for kind in self.layer_kinds.values())
+
+    @property
+    def layers_without_experts(self) -> int:
+        """How many layers have none, where others have some."""
+        return sum(not self.layer_kinds[name].routes for name in self.sequence) if self.routes else 0
+
     def count_parameters(self) -> int:
         """The number of parameters, vocabulary unpadded, a tied weight counted once."""
-        norm = self.hidden * (2 if self.norm == "layernorm" else 1)
         positions = self.max_positions * self.hidden if self.positions == "learned" else 0
         tables = self.vocab * self.hidden * (1 if self.tied else 2) + positions
-        dense = self.dense_layers if self.experts else self.layers
-        feed_forwards = dense * self._feed_forward() + (self.layers - dense) * self._mixture(self.experts)
-        return tables + self.layers * (self._attention() + 2 * norm) + feed_forwards + norm
+        return tables + sum(self._of_layer(self.layer_kinds[name]) for name in self.sequence) + norm_parameters(self)
 
     def count_active(self) -> int:
         """The number of parameters that one token passes: all but those of experts that it is not sent to."""
-        idle = self._mixture(self.experts) - self._mixture(self.top_k)
-        return self.count_parameters() - (self.layers - self.dense_layers) * idle
+        idle = (part.idle(self) for name in self.sequence for part in self.layer_kinds[name].parts)
+        return self.count_parameters() - sum(idle)
 
-    def _mixture(self, experts: int) -> int:
-        """Of a layer's feed-forward with so many routed experts, shared ones and router included."""
-        return self.hidden * (self.experts + 3 * experts * self.expert_ffn + 3 * self.shared_ffn)
-
-    def _attention(self) -> int:
-        queries, keys_values = self.heads * self.head_dim, 2 * self.kv_heads * self.head_dim
-        biases = queries + keys_values if self.linear_bias or self.qkv_bias else 0
-        biases += self.hidden if self.linear_bias else 0
-        biases += 2 * self.head_dim if self.qk_norm else 0
-        return self.hidden * (2 * queries + keys_values) + biases
-
-    def _feed_forward(self) -> int:
-        up = 2 if self.mlp == "gated" else 1
-        biases = up * self.ffn + self.hidden if self.linear_bias else 0
-        return (up + 1) * self.hidden * self.ffn + biases
+    def _of_layer(self, kind: LayerKind) -> int:
+        norms = RESIDUALS[kind.residual].norms * norm_parameters(self)
+        return norms + sum(part.parameters(self) for part in kind.parts)
 
     def to_dict(self) -> dict[str, str | int | bool]:
         """Every field, ready for JSON or YAML; `Card(**card.to_dict())` is the card."""

@@ -1,5 +1,6 @@
 """Labels and relationships of symbolic graphs; filled by `stagedb build`."""
 
+from stagedb.models.kinds import PARTS
 from stagedb.plans.aspects import GRAPH_WORDS
 from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
 
@@ -10,18 +11,10 @@ _GRAPH = Property("graph", "string", "id of the graph that it belongs to")
 SIZES: dict[str, tuple[str, str]] = {
     "L": ("layers", "number of layers"),
     "H": ("hidden", "hidden size"),
-    "A": ("heads", "attention heads"),
-    "KV": ("kv_heads", "heads of keys and values"),
-    "D": ("head_dim", "size of one head"),
-    "F": ("ffn", "width of the feed-forward block"),
     "V": ("vocabulary", "rows of the embedding table, padded as the recipe pads it"),
     "S": ("sequence", "sequence length of plans that name none"),
     "P": ("positions", "rows of the table of learned positions"),
-    "E": ("experts", "number of experts"),
-    "K": ("experts_per_token", "experts that compute one token"),
-    "FE": ("expert_ffn", "width of one expert"),
-    "FS": ("shared_ffn", "width of the experts that compute every token"),
-    "LD": ("dense_layers", "first layers, which have no experts"),
+    **{name: (each.property, each.about) for part in PARTS for name, each in part.symbols.items()},
 }
 """A model's symbols: the property of `Graph` that holds each, and what it is."""
 

@@ -15,6 +15,7 @@ import sympy
 from stagedb.expressions import symbol
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving
 from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -65,6 +66,7 @@ class Attention(Operator):
     masked: bool = False
 
     kind: ClassVar[str] = "attention"
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
     def _operands(self, inputs: Sequence[Array]) -> tuple[Array, Array, Array]:
         """q, k, v of the operands, behind which an explicit mask may stand."""

@@ -8,6 +8,7 @@ import sympy
 
 from stagedb.expressions import symbol
 from stagedb.ir.operators._base import Operator
+from stagedb.ir.tags import Tag
 
 Move = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "slice"]
 
@@ -56,6 +57,7 @@ class Exchange(Operator):
     back: bool = False
 
     kind: ClassVar[str] = "exchange"
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
     @property
     def distance(self) -> sympy.Expr:

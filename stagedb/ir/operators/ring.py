@@ -20,6 +20,7 @@ from stagedb.expressions import symbol
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving
 from stagedb.ir.operators.attention import _fold, _repeat
 from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -42,6 +43,7 @@ class RingAttention(Operator):
     balanced: bool = True
 
     kind: ClassVar[str] = "attention"
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
@@ -63,6 +65,7 @@ class RingAttentionGradient(Operator):
     balanced: bool = True
 
     kind: ClassVar[str] = "attention"
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ class RingStep(Operator):
     back: bool = False
 
     kind: ClassVar[str] = "attention"
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
     matmuls: ClassVar[int] = 2
 
     def turn(self) -> sympy.Expr:
