@@ -109,10 +109,19 @@ def _trace_layer(card: Card, style: Style, kind: LayerKind, t: Tracer, x: Tensor
 
 
 def _repeat(card: Card, kind: LayerKind) -> str:
-    """How often the layers of a kind follow each other."""
-    if not card.dense_layers:
+    """How many layers are of a kind. Without a pattern they follow each other, and the number is a symbol."""
+    if len(card.kinds) == 1:
         return "L"
+    if card.pattern:
+        return str(card.sequence.count(kind.name))
     return "L - LD" if kind.routes else "LD"
+
+
+def _layers(card: Card, kind: LayerKind) -> tuple[int, ...] | None:
+    """The numbers of a kind's layers, where kinds may alternate."""
+    if not card.pattern or len(card.kinds) == 1:
+        return None
+    return tuple(number for number, name in enumerate(card.sequence) if name == kind.name)
 
 
 def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> tuple[LaidOut, ...]:
@@ -135,8 +144,9 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
                 input=True,
                 loss=False,
                 recomputed=recomputed,
+                layers=_layers(card, kind),
             )
-            for kind in card.layer_kinds.values()
+            for kind in card.kinds.values()
         ),
         BlockPlan("head", "1", lambda t, x: blocks.head(t, card, style, x), input=True, loss=True),
     )
@@ -190,7 +200,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     if options.strategy:
         laid_out = _followed(card, options, laid_out, tie)
     table = rules(options)
-    held = blocks.buffers(card, _style(card, options, framework), card.layer_kinds.values())
+    held = blocks.buffers(card, _style(card, options, framework), card.kinds.values())
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
     shared = habits(options, framework, card.routes)
     rows = assemble(laid_out, _sizes(framework, options), shared, tie, buffers, options.scatter_gather)

@@ -50,13 +50,13 @@ def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
 
 def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tensor) -> Tensor:
     """A layer of a kind: its mixer and its channel mixer around the residual stream (batch, seq, hidden)."""
-    mixer, channel_mixer = kind.parts
+    (mixer, channel_mixer), values = kind.parts, dict(kind.values)
     return RESIDUALS[kind.residual].forward(
         t,
         card,
         style,
-        lambda normal: mixer.forward(t, card, style, kind.values, normal),
-        lambda normal: channel_mixer.forward(t, card, style, kind.values, normal),
+        lambda normal: mixer.forward(t, card, style, values, normal),
+        lambda normal: channel_mixer.forward(t, card, style, values, normal),
         x,
     )
 

@@ -39,7 +39,11 @@ GRAPH_LABELS = (
             *(Property(word, "integer?", f"{what} (`{symbol}`)") for symbol, (word, what) in SIZES.items()),
             Property("options", "string", "the options together, as canonical JSON"),
             Property("sizes", "string", "the model's symbols and their values, as canonical JSON"),
-            Property("blocks", "string", "the blocks and how often each repeats, in forward order, as JSON"),
+            Property(
+                "blocks",
+                "string",
+                "the blocks in forward order, how often each repeats, and the layers of those that alternate, as JSON",
+            ),
             Property("format", "integer", "version of the stored form"),
             *OWNED,
         ),

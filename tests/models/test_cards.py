@@ -94,7 +94,7 @@ def test_library_cards_are_complete(name: str) -> None:
     assert card.name == name
     assert card.parameters == card.count_parameters()
     assert card.source
-    assert Card(**card.to_dict()) == card  # type: ignore[arg-type]
+    assert Card(**card.to_dict()) == card
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ A new kind is a file with a `LayerPart` (or a `Residual`), and a line in the imp
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.experts import EXPERTS
@@ -46,19 +46,24 @@ __all__ = [
 class LayerKind:
     """A kind of layer by name: its block in a graph, its mixer, its channel mixer, and what puts them together.
 
-    values: what it sets for its parts.
+    values: what it sets for its parts, by name.
     """
 
     name: str
     mixer: str = ATTENTION.name
     channel_mixer: str = FEED_FORWARD.name
     residual: str = SERIAL.name
-    values: Mapping[str, int] = field(default_factory=dict, hash=False)
+    values: tuple[tuple[str, int], ...] = ()
 
     @property
     def parts(self) -> tuple[LayerPart, LayerPart]:
         """The mixer and the channel mixer."""
         return MIXERS[self.mixer], CHANNEL_MIXERS[self.channel_mixer]
+
+    def to_dict(self) -> dict[str, str | int]:
+        """All but its name, as a card has it."""
+        words = {"mixer": self.mixer, "channel_mixer": self.channel_mixer, "residual": self.residual}
+        return {**words, **dict(self.values)}
 
     @property
     def routes(self) -> bool:
