@@ -6,6 +6,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.models.card import Card
+from stagedb.models.kinds.sliding_window import SLIDING_WINDOW, read_windows
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
@@ -82,22 +83,25 @@ def _llama(config: Mapping[str, Any], name: str) -> Card:
 
 
 def _mistral(config: Mapping[str, Any], name: str) -> Card:
-    return _within_window(_llama_like(config, name, "mistral"), config.get("sliding_window"))
+    return _with_windows(_llama_like(config, name, "mistral"), config)
 
 
 def _qwen2(config: Mapping[str, Any], name: str) -> Card:
-    window = config.get("sliding_window") if config.get("use_sliding_window") else None
-    return _within_window(_llama_like(config, name, "qwen2.5", qkv_bias=True), window)
+    return _with_windows(_llama_like(config, name, "qwen2.5", qkv_bias=True), _said(config))
 
 
 def _qwen3(config: Mapping[str, Any], name: str) -> Card:
-    window = config.get("sliding_window") if config.get("use_sliding_window") else None
-    return _within_window(replace(_llama_like(config, name, "qwen3"), qk_norm=True), window)
+    return _with_windows(replace(_llama_like(config, name, "qwen3"), qk_norm=True), _said(config))
+
+
+def _said(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with `use_sliding_window`, which is off where it is left out."""
+    return {**config, "use_sliding_window": bool(config.get("use_sliding_window"))}
 
 
 def _mixtral(config: Mapping[str, Any], name: str) -> Card:
-    card = _within_window(_llama_like(config, name, "mixtral"), config.get("sliding_window"))
-    return _with_experts(card, config, "num_local_experts", _need(config, "intermediate_size"))
+    card = _llama_like(config, name, "mixtral")
+    return _with_windows(_with_experts(card, config, "num_local_experts", _need(config, "intermediate_size")), config)
 
 
 def _qwen3_moe(config: Mapping[str, Any], name: str) -> Card:
@@ -106,7 +110,9 @@ def _qwen3_moe(config: Mapping[str, Any], name: str) -> Card:
         raise UsageError(
             f"decoder_sparse_step {step} with mlp_only_layers {dense}: dense layers among those with experts"
         )
-    return _with_experts(_qwen3(config, name), config, "num_experts", _need(config, "moe_intermediate_size"))
+    card = replace(_llama_like(config, name, "qwen3"), qk_norm=True)
+    card = _with_experts(card, config, "num_experts", _need(config, "moe_intermediate_size"))
+    return _with_windows(card, _said(config))
 
 
 def _deepseek(config: Mapping[str, Any], name: str) -> Card:
@@ -132,9 +138,16 @@ def _with_experts(
     )
 
 
-def _within_window(card: Card, window: int | None) -> Card:
-    """Attention over a sliding window is attention over everything, up to sequences as long as the window."""
-    return card if window is None else replace(card, max_positions=min(window, card.max_positions))
+def _with_windows(card: Card, config: Mapping[str, Any]) -> Card:
+    """The card with sliding-window attention in the layers that have it; the others are of the usual kind."""
+    windows = read_windows(config, card.layers)
+    if not any(windows):
+        return card
+    local = {"mixer": SLIDING_WINDOW.name, "window": config["sliding_window"]}
+    if all(windows):
+        return replace(card, layer_kinds={"layer": local})  # type: ignore[arg-type]
+    pattern = tuple("local" if window else "layer" for window in windows)
+    return replace(card, layer_kinds={"local": local}, pattern=pattern)  # type: ignore[arg-type]
 
 
 def _gpt2(config: Mapping[str, Any], name: str) -> Card:

@@ -29,6 +29,7 @@ EXACT = {
     "llama3.2-1b": 1_235_814_400,
     "llama3.2-3b": 3_212_749_824,
     "mistral-7b": 7_241_732_096,
+    "mistral-7b-window": 7_241_732_096,
     "mistral-7b-v0.3": 7_248_023_552,
     "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-1.5b": 1_543_714_304,
@@ -406,7 +407,7 @@ GPT2 = {
     ("config", "name"),
     [
         (LLAMA, "llama3-8b"),
-        (MISTRAL, "mistral-7b"),
+        (MISTRAL, "mistral-7b-window"),
         (QWEN, "qwen2.5-3b"),
         (GPT2, "gpt2-xl"),
         (MIXTRAL, "mixtral-8x7b"),
@@ -448,6 +449,9 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**LLAMA, "num_attention_heads": 3}, "hidden size 4096 is not divisible by 3 heads"),
         ({**LLAMA, "num_hidden_layers": "32"}, "layers must be an integer"),
         ({key: value for key, value in LLAMA.items() if key != "vocab_size"}, "missing vocab_size"),
+        ({**QWEN, "use_sliding_window": True}, "which layers have a window"),
+        ({**MISTRAL, "layer_types": ["chunked_attention"] * 32}, "layer_types 'chunked_attention' is not supported"),
+        ({**MISTRAL, "layer_types": ["full_attention"]}, "layer_types of 1 layers, and there are 32"),
         ({**GPT2, "add_cross_attention": True}, "add_cross_attention"),
         ({**GPT2, "activation_function": "tanh"}, "activation_function 'tanh' is not supported"),
     ],
@@ -469,8 +473,32 @@ def test_optional_keys_of_configs() -> None:
     assert biased.linear_bias
     assert from_hugging_face(GPT2, name="gpt").tied
     assert from_hugging_face({**GPT2, "n_inner": 100}, name="gpt").ffn == 100
-    windowed = from_hugging_face({**QWEN, "use_sliding_window": True}, name="windowed")
-    assert windowed.max_positions == 4096
+
+
+TYPES = ["sliding_attention"] * 5 + ["full_attention"]
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        (MISTRAL, 32),
+        ({**MISTRAL, "sliding_window": None}, 0),
+        ({**MISTRAL, "num_hidden_layers": 12, "layer_types": TYPES * 2}, 10),
+        ({**MISTRAL, "num_hidden_layers": 14, "sliding_window_pattern": 6}, 12),
+        (QWEN, 0),
+        ({**QWEN, "use_sliding_window": True, "max_window_layers": 28}, 8),
+        ({**QWEN, "use_sliding_window": True, "max_window_layers": 36}, 0),
+        ({**MIXTRAL, "sliding_window": 4096}, 32),
+    ],
+)
+def test_layers_of_configs_with_a_sliding_window(config: dict[str, Any], windows: int) -> None:
+    card = from_hugging_face(config, name="windowed")
+    mixers = [card.kinds[name].mixer for name in card.sequence]
+    assert mixers.count("sliding_window") == windows
+    assert {value for kind in card.kinds.values() for _, value in kind.values} == ({4096} if windows else set())
+    assert card.max_positions == config["max_position_embeddings"]
+    if "layer_types" in config:
+        assert [mixer == "sliding_window" for mixer in mixers] == [word == TYPES[0] for word in config["layer_types"]]
 
 
 def test_cards_load_without_the_graphs_algebra() -> None:

@@ -12,8 +12,9 @@ from stagedb.models.kinds.feed_forward import FEED_FORWARD
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, LayerPart, SizeSymbol
 from stagedb.models.kinds.residual import Residual
 from stagedb.models.kinds.serial import SERIAL
+from stagedb.models.kinds.sliding_window import SLIDING_WINDOW
 
-MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION,)}
+MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION, SLIDING_WINDOW)}
 """Mixers by the name that a card uses."""
 
 CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FORWARD, EXPERTS)}

@@ -37,9 +37,15 @@ PACKED = ("batch", "seq", "kv_heads", "packed", "head_dim")
 
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
+    return attend(t, card, style, x)
+
+
+def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", window: int | None = None) -> Branch:
+    """Projections, attention, and the projection back. window: a query sees so many keys; None: all before it."""
     t.enter("attention")
     qkv = _queries_keys_values(t, card, style, x)
-    context = _plain_core(t, card, style, qkv) if style.attention == "math" else _fused_core(t, style, qkv)
+    core = _plain_core if style.attention == "math" else _fused_core
+    context = core(t, card, style, qkv, window)
     t.enter("attention")
     return shared.row_linear(t, card, style, "attn.wo", context, ("hidden", "heads", "head_dim"))
 
@@ -80,18 +86,25 @@ def _split(t: "Tracer", qkv: "tuple[Tensor, ...]") -> "tuple[Tensor, ...]":
     return apart
 
 
-def _fused_core(t: "Tracer", style: "Style", qkv: "tuple[Tensor, ...]") -> "Tensor":
+def _fused_core(
+    t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", window: int | None
+) -> "Tensor":
     """One kernel. Where ranks share a sequence, keys and values are moved apart from the queries."""
     qkv = _split(t, qkv) if style.apart else qkv
     t.enter("attention_core", Tag.ATTENTION_CORE)
     if style.core is not None:
+        if window is not None:
+            raise UsageError(
+                f"{card.name} has sliding-window attention, and rings and calls by part read all keys of other ranks: "
+                "take --cp-kind ulysses"
+            )
         return _shared_core(t, style.core, qkv)
     if style.explicit_mask:
         mask = t.activation("attn.mask", ("seq", "kseq"))
-        t.emit("attn.mask", ops.AdditiveMask(), (), mask)
+        t.emit("attn.mask", ops.AdditiveMask(window), (), mask)
         qkv = (*qkv, mask)
     context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
-    t.emit("attn.core", ops.Attention(style.explicit_mask), qkv, context, lse)
+    t.emit("attn.core", ops.Attention(style.explicit_mask, window), qkv, context, lse)
     return context
 
 
@@ -106,7 +119,9 @@ def _shared_core(t: "Tracer", core: "ops.Operator", qkv: "tuple[Tensor, ...]") -
     return ordered
 
 
-def _plain_core(t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]") -> "Tensor":
+def _plain_core(
+    t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", window: int | None
+) -> "Tensor":
     """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
     q, k, v = _split(t, qkv)
     t.enter("attention_core", Tag.ATTENTION_CORE)
@@ -118,7 +133,7 @@ def _plain_core(t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Ten
     keys, pairs = ("batch", "kseq", "heads", "head_dim"), ("batch", "heads", "seq", "kseq")
     scores, weights = t.activation("attn.scores", pairs), t.activation("attn.weights", pairs)
     t.emit("attn.scores", ops.Einsum(QUERY, keys, pairs), (q, k), scores)
-    t.emit("attn.weights", ops.Softmax(), (scores,), weights)
+    t.emit("attn.weights", ops.Softmax(window), (scores,), weights)
     weights = shared.dropout(t, style, "attn.weights.dropout", weights)
     context = t.activation("attn.context", QUERY)
     t.emit("attn.context", ops.Einsum(pairs, keys, QUERY), (weights, v), context)
