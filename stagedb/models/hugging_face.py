@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.models.card import Card
+from stagedb.models.card import USUAL, Card
+from stagedb.models.kinds.parallel import parallel_of
 from stagedb.models.kinds.sliding_window import SLIDING_WINDOW, read_windows
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
@@ -138,6 +139,87 @@ def _with_experts(
     )
 
 
+def _gpt_neox(config: Mapping[str, Any], name: str) -> Card:
+    hidden, heads = _need(config, "hidden_size"), _need(config, "num_attention_heads")
+    activation = _plain_activation(config, "hidden_act", "gelu")
+    if _either(config, "attention_bias", True) is not True:
+        raise UsageError("attention_bias false is not supported here: all linear layers have biases, or none")
+    card = Card(
+        name=name,
+        family="gpt-neox",
+        hidden=hidden,
+        layers=_need(config, "num_hidden_layers"),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=_head_dim(hidden, heads),
+        ffn=_need(config, "intermediate_size"),
+        vocab=_need(config, "vocab_size"),
+        norm="layernorm",
+        mlp="plain",
+        activation=activation,
+        positions="rotary",
+        max_positions=_need(config, "max_position_embeddings"),
+        tied=bool(_either(config, "tie_word_embeddings", False)),
+        linear_bias=True,
+        qkv_bias=False,
+        source="config.json",
+    )
+    return _in_parallel(card, 2) if _either(config, "use_parallel_residual", True) else card
+
+
+def _stablelm(config: Mapping[str, Any], name: str) -> Card:
+    if config.get("qk_layernorm"):
+        raise UsageError("qk_layernorm is not supported: queries and keys are normalised by RMSNorm only")
+    qkv_bias = bool(_either(config, "use_qkv_bias", False))
+    card = replace(_llama_like(config, name, "stablelm", qkv_bias=qkv_bias), norm="layernorm")
+    return _in_parallel(card, 1) if config.get("use_parallel_residual") else card
+
+
+def _falcon(config: Mapping[str, Any], name: str) -> Card:
+    hidden, heads = _need(config, "hidden_size"), _need(config, "num_attention_heads")
+    if config.get("alibi"):
+        raise UsageError("alibi is not supported: positions are rotary or learned")
+    new, bias = bool(config.get("new_decoder_architecture")), bool(_either(config, "bias", False))
+    old_heads = 1 if _either(config, "multi_query", True) else heads
+    card = Card(
+        name=name,
+        family="falcon",
+        hidden=hidden,
+        layers=_need(config, "num_hidden_layers"),
+        heads=heads,
+        kv_heads=_either(config, "num_kv_heads", heads) if new else old_heads,
+        head_dim=_head_dim(hidden, heads),
+        ffn=_either(config, "ffn_hidden_size", 4 * hidden),
+        vocab=_need(config, "vocab_size"),
+        norm="layernorm",
+        mlp="plain",
+        activation=_plain_activation(config, "activation", "gelu"),
+        positions="rotary",
+        max_positions=_either(config, "max_position_embeddings", 2048),
+        tied=bool(_either(config, "tie_word_embeddings", True)),
+        linear_bias=bias,
+        qkv_bias=False,
+        source="config.json",
+    )
+    if new:
+        return _in_parallel(card, _either(config, "num_ln_in_parallel_attn", 2))
+    return _in_parallel(card, 1) if _either(config, "parallel_attn", True) else card
+
+
+def _in_parallel(card: Card, norms: int) -> Card:
+    """The card with parallel layers of so many norms."""
+    if norms not in (1, 2):
+        raise UsageError(f"num_ln_in_parallel_attn {norms} is not supported: 1 or 2")
+    return replace(card, layer_kinds=(replace(card.kinds[USUAL], residual=parallel_of(norms).name),))
+
+
+def _plain_activation(config: Mapping[str, Any], key: str, default: str) -> str:
+    activation = _either(config, key, default)
+    if activation not in (*_GELU, "relu", "silu"):
+        raise UsageError(f"{key} {activation!r} is not supported: gelu, relu or silu only")
+    return "gelu" if activation in _GELU else str(activation)
+
+
 def _with_windows(card: Card, config: Mapping[str, Any]) -> Card:
     """The card with sliding-window attention in the layers that have it; the others are of the usual kind."""
     windows = read_windows(config, card.layers)
@@ -152,9 +234,7 @@ def _with_windows(card: Card, config: Mapping[str, Any]) -> Card:
 
 def _gpt2(config: Mapping[str, Any], name: str) -> Card:
     hidden, heads = _need(config, "n_embd"), _need(config, "n_head")
-    activation = _either(config, "activation_function", "gelu_new")
-    if activation not in (*_GELU, "relu", "silu"):
-        raise UsageError(f"activation_function {activation!r} is not supported: gelu, relu or silu only")
+    activation = _plain_activation(config, "activation_function", "gelu_new")
     if config.get("add_cross_attention"):
         raise UsageError("add_cross_attention is not supported: decoder-only models only")
     return Card(
@@ -170,7 +250,7 @@ def _gpt2(config: Mapping[str, Any], name: str) -> Card:
         vocab_multiple=128,  # as frameworks pad it that split the vocabulary; 50257 is divisible by 29 and 1733 only
         norm="layernorm",
         mlp="plain",
-        activation="gelu" if activation in _GELU else activation,
+        activation=activation,
         positions="learned",
         max_positions=_need(config, "n_positions"),
         tied=bool(_either(config, "tie_word_embeddings", True)),
@@ -189,5 +269,8 @@ ARCHITECTURES = {
     "Qwen3MoeForCausalLM": _qwen3_moe,
     "DeepseekForCausalLM": _deepseek,
     "GPT2LMHeadModel": _gpt2,
+    "GPTNeoXForCausalLM": _gpt_neox,
+    "StableLmForCausalLM": _stablelm,
+    "FalconForCausalLM": _falcon,
 }
 """The architectures that are read, each with its reader."""

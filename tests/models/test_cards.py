@@ -38,6 +38,8 @@ EXACT = {
     "qwen2.5-14b": 14_770_033_664,
     "qwen2.5-32b": 32_763_876_352,
     "qwen2.5-72b": 72_706_203_648,
+    "gpt-neox-20b": 20_554_567_680,
+    "falcon-40b": 41_303_293_952,
     "mixtral-8x7b": 46_702_792_704,
     "mixtral-8x22b": 140_620_634_112,
     "qwen3-30b-a3b": 30_532_122_624,
@@ -391,6 +393,51 @@ DEEPSEEK = {
     "tie_word_embeddings": False,
     "vocab_size": 102400,
 }
+NEOX = {
+    "architectures": ["GPTNeoXForCausalLM"],
+    "attention_bias": True,
+    "hidden_act": "gelu",
+    "hidden_size": 6144,
+    "intermediate_size": 24576,
+    "max_position_embeddings": 2048,
+    "model_type": "gpt_neox",
+    "num_attention_heads": 64,
+    "num_hidden_layers": 44,
+    "tie_word_embeddings": False,
+    "use_parallel_residual": True,
+    "vocab_size": 50432,
+}
+FALCON = {
+    "activation": "gelu",
+    "alibi": False,
+    "architectures": ["FalconForCausalLM"],
+    "bias": False,
+    "ffn_hidden_size": 32768,
+    "hidden_size": 8192,
+    "max_position_embeddings": 2048,
+    "model_type": "falcon",
+    "new_decoder_architecture": True,
+    "num_attention_heads": 128,
+    "num_hidden_layers": 60,
+    "num_kv_heads": 8,
+    "num_ln_in_parallel_attn": 2,
+    "tie_word_embeddings": True,
+    "vocab_size": 65024,
+}
+STABLELM = {
+    "architectures": ["StableLmForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 2560,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 4096,
+    "model_type": "stablelm",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "tie_word_embeddings": False,
+    "use_parallel_residual": False,
+    "vocab_size": 50304,
+}
 GPT2 = {
     "activation_function": "gelu_new",
     "architectures": ["GPT2LMHeadModel"],
@@ -410,6 +457,8 @@ GPT2 = {
         (MISTRAL, "mistral-7b-window"),
         (QWEN, "qwen2.5-3b"),
         (GPT2, "gpt2-xl"),
+        (NEOX, "gpt-neox-20b"),
+        (FALCON, "falcon-40b"),
         (MIXTRAL, "mixtral-8x7b"),
         (QWEN_MOE, "qwen3-30b-a3b"),
         (DEEPSEEK, "deepseek-moe-16b"),
@@ -452,6 +501,10 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**QWEN, "use_sliding_window": True}, "which layers have a window"),
         ({**MISTRAL, "layer_types": ["chunked_attention"] * 32}, "layer_types 'chunked_attention' is not supported"),
         ({**MISTRAL, "layer_types": ["full_attention"]}, "layer_types of 1 layers, and there are 32"),
+        ({**FALCON, "alibi": True}, "alibi is not supported"),
+        ({**FALCON, "num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn 3 is not supported"),
+        ({**NEOX, "attention_bias": False}, "attention_bias false is not supported"),
+        ({**STABLELM, "qk_layernorm": True}, "qk_layernorm is not supported"),
         ({**GPT2, "add_cross_attention": True}, "add_cross_attention"),
         ({**GPT2, "activation_function": "tanh"}, "activation_function 'tanh' is not supported"),
     ],
@@ -473,6 +526,25 @@ def test_optional_keys_of_configs() -> None:
     assert biased.linear_bias
     assert from_hugging_face(GPT2, name="gpt").tied
     assert from_hugging_face({**GPT2, "n_inner": 100}, name="gpt").ffn == 100
+
+
+OLD_FALCON = {**FALCON, "new_decoder_architecture": False, "num_hidden_layers": 32, "hidden_size": 4544}
+
+
+@pytest.mark.parametrize(
+    ("config", "residual", "parameters"),
+    [
+        (STABLELM, "serial", 2_795_443_200),
+        ({**STABLELM, "use_parallel_residual": True}, "parallel", 2_795_443_200 - 32 * 2 * 2560),
+        ({**NEOX, "use_parallel_residual": False}, "serial", 20_554_567_680),
+        ({**FALCON, "num_ln_in_parallel_attn": 1}, "parallel", 41_303_293_952 - 60 * 2 * 8192),
+        ({**OLD_FALCON, "num_attention_heads": 71, "ffn_hidden_size": None}, "parallel", 6_921_720_704),
+    ],
+)
+def test_what_configs_put_their_layers_together_with(config: dict[str, Any], residual: str, parameters: int) -> None:
+    card = from_hugging_face(config, name="read")
+    assert {kind.residual for kind in card.kinds.values()} == {residual}
+    assert card.parameters == parameters
 
 
 TYPES = ["sliding_attention"] * 5 + ["full_attention"]

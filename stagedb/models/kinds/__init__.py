@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
+from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, LayerPart, SizeSymbol
 from stagedb.models.kinds.residual import Residual
 from stagedb.models.kinds.serial import SERIAL
@@ -20,7 +21,7 @@ MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION, SLIDI
 CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FORWARD, EXPERTS)}
 """Channel mixers by the name that a card uses."""
 
-RESIDUALS: Mapping[str, Residual] = {each.name: each for each in (SERIAL,)}
+RESIDUALS: Mapping[str, Residual] = {each.name: each for each in (SERIAL, PARALLEL, PARALLEL_TWO_NORMS)}
 """What puts a mixer and a channel mixer together, by the name that a card uses."""
 
 PARTS: tuple[LayerPart, ...] = (*MIXERS.values(), *CHANNEL_MIXERS.values())
