@@ -6,6 +6,8 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.models.card import USUAL, Card
+from stagedb.models.kinds import ATTENTION, EXPERTS, FEED_FORWARD, LayerKind
+from stagedb.models.kinds.experts import read_sparse
 from stagedb.models.kinds.parallel import parallel_of
 from stagedb.models.kinds.sliding_window import SLIDING_WINDOW, read_windows
 
@@ -84,15 +86,15 @@ def _llama(config: Mapping[str, Any], name: str) -> Card:
 
 
 def _mistral(config: Mapping[str, Any], name: str) -> Card:
-    return _with_windows(_llama_like(config, name, "mistral"), config)
+    return _with_layers(_llama_like(config, name, "mistral"), config)
 
 
 def _qwen2(config: Mapping[str, Any], name: str) -> Card:
-    return _with_windows(_llama_like(config, name, "qwen2.5", qkv_bias=True), _said(config))
+    return _with_layers(_llama_like(config, name, "qwen2.5", qkv_bias=True), _said(config))
 
 
 def _qwen3(config: Mapping[str, Any], name: str) -> Card:
-    return _with_windows(replace(_llama_like(config, name, "qwen3"), qk_norm=True), _said(config))
+    return _with_layers(replace(_llama_like(config, name, "qwen3"), qk_norm=True), _said(config))
 
 
 def _said(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -102,40 +104,29 @@ def _said(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _mixtral(config: Mapping[str, Any], name: str) -> Card:
     card = _llama_like(config, name, "mixtral")
-    return _with_windows(_with_experts(card, config, "num_local_experts", _need(config, "intermediate_size")), config)
+    return _with_layers(_with_experts(card, config, "num_local_experts", _need(config, "intermediate_size")), config)
 
 
 def _qwen3_moe(config: Mapping[str, Any], name: str) -> Card:
-    step, dense = _either(config, "decoder_sparse_step", 1), _either(config, "mlp_only_layers", [])
-    if step != 1 or dense:
-        raise UsageError(
-            f"decoder_sparse_step {step} with mlp_only_layers {dense}: dense layers among those with experts"
-        )
     card = replace(_llama_like(config, name, "qwen3"), qk_norm=True)
     card = _with_experts(card, config, "num_experts", _need(config, "moe_intermediate_size"))
-    return _with_windows(card, _said(config))
+    return _with_layers(card, _said(config))
 
 
 def _deepseek(config: Mapping[str, Any], name: str) -> Card:
-    if _either(config, "moe_layer_freq", 1) != 1:
-        raise UsageError(f"moe_layer_freq {config['moe_layer_freq']}: dense layers among those with experts")
     width = _need(config, "moe_intermediate_size")
     shared = width * _either(config, "n_shared_experts", 0)
-    card = _llama_like(config, name, "deepseek")
-    dense = _either(config, "first_k_dense_replace", 0)
-    return _with_experts(card, config, "n_routed_experts", width, shared_ffn=shared, dense_layers=dense)
+    card = _with_experts(_llama_like(config, name, "deepseek"), config, "n_routed_experts", width, shared)
+    return _with_layers(card, config)
 
 
-def _with_experts(
-    card: Card, config: Mapping[str, Any], experts: str, width: int, shared_ffn: int = 0, dense_layers: int = 0
-) -> Card:
+def _with_experts(card: Card, config: Mapping[str, Any], experts: str, width: int, shared_ffn: int = 0) -> Card:
     return replace(
         card,
         experts=_need(config, experts),
         top_k=_need(config, "num_experts_per_tok"),
         expert_ffn=width,
         shared_ffn=shared_ffn,
-        dense_layers=dense_layers,
     )
 
 
@@ -220,16 +211,31 @@ def _plain_activation(config: Mapping[str, Any], key: str, default: str) -> str:
     return "gelu" if activation in _GELU else str(activation)
 
 
-def _with_windows(card: Card, config: Mapping[str, Any]) -> Card:
-    """The card with sliding-window attention in the layers that have it; the others are of the usual kind."""
-    windows = read_windows(config, card.layers)
-    if not any(windows):
-        return card
-    local = {"mixer": SLIDING_WINDOW.name, "window": config["sliding_window"]}
+def _with_layers(card: Card, config: Mapping[str, Any]) -> Card:
+    """The card with sliding-window attention, and without experts, in the layers where the config has it so."""
+    windows, sparse = read_windows(config, card.layers), read_sparse(config, card.layers)
+    dense = tuple(bool(card.experts) and not each for each in sparse)
+    first = sum(dense)
+    if not any(windows) and dense == (True,) * first + (False,) * (card.layers - first):
+        return replace(card, dense_layers=first)
+    names = {(False, False): USUAL, (True, False): "local", (False, True): "dense", (True, True): "local_dense"}
     if all(windows):
-        return replace(card, layer_kinds={"layer": local})  # type: ignore[arg-type]
-    pattern = tuple("local" if window else "layer" for window in windows)
-    return replace(card, layer_kinds={"local": local}, pattern=pattern)  # type: ignore[arg-type]
+        names |= {(True, False): USUAL, (True, True): "dense"}
+    places = list(zip(windows, dense, strict=True))
+    return replace(
+        card,
+        layer_kinds=tuple(_kind(names[place], card, *place, config) for place in dict.fromkeys(places)),
+        pattern=tuple(names[place] for place in places),
+    )
+
+
+def _kind(name: str, card: Card, window: bool, dense: bool, config: Mapping[str, Any]) -> LayerKind:
+    return LayerKind(
+        name,
+        mixer=SLIDING_WINDOW.name if window else ATTENTION.name,
+        channel_mixer=EXPERTS.name if card.experts and not dense else FEED_FORWARD.name,
+        values=(("window", config["sliding_window"]),) if window else (),
+    )
 
 
 def _gpt2(config: Mapping[str, Any], name: str) -> Card:

@@ -71,6 +71,7 @@ PRINTED = {
     "megatron-530b": (529.6e9, 0.05e9),
     "megatron-1t": (1008.0e9, 0.05e9),
     "deepseek-v2-lite-ffn": (15.7e9, 0.1e9),  # its attention has more parameters than the published one
+    "llama4-maverick-text": (400e9, 1e9),
     "palm-540b": (540.35e9, 0.01e9),  # one norm a layer more than the paper's parallel blocks
 }
 """Parameters as papers print them, and how far an exact count may be away."""
@@ -108,6 +109,7 @@ def test_library_cards_are_complete(name: str) -> None:
         ("qwen3-30b-a3b", 3.4),
         ("qwen3-235b-a22b", 22.2),
         ("deepseek-moe-16b", 2.8),
+        ("llama4-maverick-text", 17.2),
         ("llama3-8b", 8.0),
     ],
 )
@@ -485,8 +487,9 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**LLAMA, "num_local_experts": 8}, "mixture of experts .*is not supported in LlamaForCausalLM"),
         ({**LLAMA, "architectures": ["MixtralForCausalLM"]}, "missing num_local_experts"),
         ({**MIXTRAL, "num_experts_per_tok": 9}, "top_k=9 is not from 1 to experts=8"),
-        ({**QWEN_MOE, "mlp_only_layers": [3]}, "dense layers among those with experts"),
-        ({**DEEPSEEK, "moe_layer_freq": 2}, "dense layers among those with experts"),
+        ({**QWEN_MOE, "decoder_sparse_step": "2"}, "a step of layers with experts must be a whole number"),
+        ({**DEEPSEEK, "moe_layer_freq": 2.5}, "moe_layer_freq must be a whole number"),
+        ({**QWEN_MOE, "decoder_sparse_step": 49}, "leaves no layer with experts"),
         (
             {**DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"]},
             "not supported: DeepseekV2ForCausalLM; supported are Llama",
@@ -526,6 +529,41 @@ def test_optional_keys_of_configs() -> None:
     assert biased.linear_bias
     assert from_hugging_face(GPT2, name="gpt").tied
     assert from_hugging_face({**GPT2, "n_inner": 100}, name="gpt").ffn == 100
+
+
+@pytest.mark.parametrize(
+    ("config", "sparse"),
+    [
+        (QWEN_MOE, range(48)),
+        ({**QWEN_MOE, "decoder_sparse_step": 2}, range(1, 48, 2)),
+        ({**QWEN_MOE, "decoder_sparse_step": 3, "mlp_only_layers": [2, 47]}, range(5, 47, 3)),
+        (DEEPSEEK, range(1, 28)),
+        ({**DEEPSEEK, "moe_layer_freq": 2, "first_k_dense_replace": 3}, range(4, 28, 2)),
+        ({**DEEPSEEK, "first_k_dense_replace": 3}, range(3, 28)),
+    ],
+)
+def test_layers_of_configs_with_experts(config: dict[str, Any], sparse: range) -> None:
+    card = from_hugging_face(config, name="sparse")
+    assert [at for at, name in enumerate(card.sequence) if card.kinds[name].routes] == list(sparse)
+    assert card.parameters == card.count_parameters()
+
+
+def test_windows_and_experts_of_one_config_are_four_kinds() -> None:
+    more = {"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 2, "decoder_sparse_step": 2}
+    card = from_hugging_face({**QWEN_MOE, **more, "num_hidden_layers": 4}, name="both")
+    assert card.sequence == ("dense", "layer", "local_dense", "local")
+    assert [(kind.mixer, kind.channel_mixer) for kind in card.kinds.values()] == [
+        ("attention", "feed_forward"),
+        ("attention", "experts"),
+        ("sliding_window", "feed_forward"),
+        ("sliding_window", "experts"),
+    ]
+
+
+def test_the_layers_of_llama_4_make_its_published_count() -> None:
+    """Scout has experts in every layer, and its checkpoint's text model 107,769,861,120 parameters."""
+    maverick = load_card("llama4-maverick-text")
+    assert replace(maverick, experts=16, pattern=(), parameters=0).count_parameters() == 107_769_861_120
 
 
 OLD_FALCON = {**FALCON, "new_decoder_architecture": False, "num_hidden_layers": 32, "hidden_size": 4544}

@@ -28,6 +28,7 @@ PARTS: tuple[LayerPart, ...] = (*MIXERS.values(), *CHANNEL_MIXERS.values())
 """All parts. The rows of later ones see those of earlier ones."""
 
 __all__ = [
+    "ATTENTION",
     "CHANNEL_MIXERS",
     "EXPERTS",
     "FEED_FORWARD",
