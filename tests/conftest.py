@@ -22,7 +22,25 @@ from stagedb.store import LABELS, Store, connect, embedded, open_store
 settings.register_profile("stagedb", deadline=None)
 settings.load_profile("stagedb")
 
+SLOWEST = (
+    *("faults/test_killed.py", "plans/test_plans.py", "semantics/test_pipelined.py", "validation/test_published.py"),
+    *("semantics/test_expert_products.py", "test_docs.py", "cli/test_commands.py", "traces/test_durations.py"),
+    *("store/test_embedded.py", "validation/test_records.py", "memory/test_memory.py", "timing/test_timeline.py"),
+    *("cli/test_profile.py", "store/test_leases.py", "traces/test_scale.py", "timing/test_recording.py"),
+)
+"""Files that run longest. They run first, so that no process has a long one left while the others are done."""
+
 HOW = "no Neo4j server to test on: `scripts/neo4j start` starts one and prints the setting that points the tests at it"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of the slowest files first."""
+    root = Path(__file__).parent
+    items.sort(key=lambda item: _place(item.path.relative_to(root).as_posix()))
+
+
+def _place(file: str) -> int:
+    return SLOWEST.index(file) if file in SLOWEST else len(SLOWEST)
 
 
 @pytest.fixture(scope="session")

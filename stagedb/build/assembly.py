@@ -5,15 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
-
 from stagedb.build.block import LaidOut
 from stagedb.build.costs import Sizes
 from stagedb.build.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.build.operations import sym_op
 from stagedb.build.optimizer_step import MASTER, Tie, is_master, step
 from stagedb.build.sharing import PHASES, Habits, all_buckets, bucket_ops, shard_elements, shards
-from stagedb.expressions import canonical, parse, symbol
+from stagedb.expressions import parse, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import Redistribution, dump
 from stagedb.ir.symbolic_graph import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
@@ -84,8 +82,8 @@ def assemble(
 
 
 def _if_again(op: SymOp) -> SymOp:
-    present = AGAIN if op.present is None else sympy.Min(parse(op.present), AGAIN)
-    return dataclasses.replace(op, present=canonical(present))
+    present = AGAIN if op.present is None else smallest(parse(op.present), AGAIN)
+    return dataclasses.replace(op, present=str(present))
 
 
 def _spec(block: LaidOut) -> BlockSpec:
@@ -109,11 +107,11 @@ def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | No
     A tied copy has a master copy where stages part it.
     """
     if tensor.name in block.repeats:
-        return canonical(AGAIN)
+        return str(AGAIN)
     if not is_master(tensor):
         return None
     parted = tie is not None and tensor.name.startswith(f"{tie.second}.")
-    return canonical(sympy.Min(MASTER, symbol("pp") - 1) if parted else MASTER)
+    return str(smallest(MASTER, symbol("pp") - 1) if parted else MASTER)
 
 
 def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> SymTensor:
@@ -123,10 +121,10 @@ def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> Sym
         role=tensor.role,
         dtype=tensor.dtype,
         axes=tensor.axes,
-        shape=tuple(map(canonical, sizes.shape(tensor))),
-        local=tuple(map(canonical, sizes.local_shape(tensor, layout))),
+        shape=tuple(map(str, sizes.shape(tensor))),
+        local=tuple(map(str, sizes.local_shape(tensor, layout))),
         layout=layout.texts(),
-        bytes=canonical(sizes.bytes(tensor, layout)),
+        bytes=str(sizes.bytes(tensor, layout)),
     )
 
 
@@ -151,7 +149,7 @@ def _weights(
         shard = shard_elements(sizes.local_shape(weight, layout), block.rows[weight.name], shards(layout))
         sharded: dict[str, Any] = {
             "rows": block.rows[weight.name],
-            "shard": canonical(shard),
+            "shard": str(shard),
             "gathers": tuple(bucket.name for bucket in habits.parameters if bucket.takes(layout)),
             "readers": tuple(op.name for op in operations if copies[weight.name] & {t.name for t in op.inputs}),
         }
@@ -159,11 +157,11 @@ def _weights(
             **{
                 **vars(_sym_tensor(block.plan.name, weight, sizes, layout)),
                 "order": order,
-                "elements": canonical(sizes.elements(weight, layout)),
+                "elements": str(sizes.elements(weight, layout)),
                 "buckets": tuple(buckets[weight.name]),
                 "grads": _made_with(block, block.gradients[weight.name]),
                 "tied": tie.first if tie is not None and copy else None,
-                "present": canonical(symbol("pp") - 1) if copy else None,
+                "present": str(symbol("pp") - 1) if copy else None,
                 **(sharded if habits.optimizer else {}),
             }
         )

@@ -1,33 +1,24 @@
 """What tensors and operations cost on one rank, as expressions of sizes, degrees and dtype widths."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 
-import sympy
-
-from stagedb.expressions import symbol
+from stagedb.expressions import Expression, largest, number, product, symbol, total
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.tensors import Operation, Tensor
 
-WIDTHS: Mapping[str, sympy.Expr] = {
+WIDTHS: Mapping[str, Expression] = {
     **{name: symbol(f"e_{name}") for name in ("act", "param", "grad", "reduce", "opt", "logits")},
-    "fp32": sympy.Integer(4),
-    "fp8_e4m3": sympy.Integer(1),
-    "fp8_e5m2": sympy.Integer(1),
-    "int64": sympy.Integer(8),
-    "bool": sympy.Integer(1),
+    "fp32": number(4),
+    "fp8_e4m3": number(1),
+    "fp8_e5m2": number(1),
+    "int64": number(8),
+    "bool": number(1),
 }
 """Bytes an element of each dtype class."""
 
 
-@lru_cache(maxsize=64)
-def _at_least_one(size: sympy.Expr) -> sympy.Expr:
-    # sympy compares its arguments by their assumptions, which takes it a millisecond.
-    return sympy.Max(size, 1)
-
-
-def _filled(layout: Layout, load: str) -> sympy.Expr:
+def _filled(layout: Layout, load: str) -> Expression:
     """Which part of the slots of this rank's experts has tokens: all of it, but where some experts are chosen more."""
     if layout.on("ep") != Partitioned("experts"):
         return symbol("load_all") / (symbol("E") * symbol("load_most"))
@@ -43,36 +34,47 @@ class Sizes:
     FLOPs count those that have tokens alone.
     """
 
-    axes: Mapping[str, sympy.Expr]
+    axes: Mapping[str, Expression]
     replicable: frozenset[str] = frozenset()
+    # Most tensors of a graph share their shape and layout with others.
+    _parts: dict[tuple[str, tuple[str, ...]], Expression] = field(default_factory=dict, compare=False, repr=False)
+    _elements: dict[tuple[tuple[str, ...], Layout], Expression] = field(default_factory=dict, compare=False, repr=False)
 
-    def local(self, axis: str, cuts: tuple[str, ...]) -> sympy.Expr:
+    def local(self, axis: str, cuts: tuple[str, ...]) -> Expression:
         """This rank's part of an axis that the mesh axes `cuts` partition."""
+        if (axis, cuts) not in self._parts:
+            self._parts[axis, cuts] = self._part(axis, cuts)
+        return self._parts[axis, cuts]
+
+    def _part(self, axis: str, cuts: tuple[str, ...]) -> Expression:
         size = self.axes[axis]
         for mesh_axis in cuts:
             size = size / symbol(mesh_axis)
-        return _at_least_one(size) if cuts and axis in self.replicable else size
+        return largest(size, 1) if cuts and axis in self.replicable else size
 
-    def shape(self, tensor: Tensor) -> tuple[sympy.Expr, ...]:
+    def shape(self, tensor: Tensor) -> tuple[Expression, ...]:
         """The global shape."""
         return tuple(self.axes[axis] for axis in tensor.axes)
 
-    def local_shape(self, tensor: Tensor, layout: Layout) -> tuple[sympy.Expr, ...]:
+    def local_shape(self, tensor: Tensor, layout: Layout) -> tuple[Expression, ...]:
         """This rank's shape."""
         return tuple(self.local(axis, layout.cuts(axis)) for axis in tensor.axes)
 
-    def elements(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
+    def elements(self, tensor: Tensor, layout: Layout) -> Expression:
         """This rank's number of elements."""
-        whole = sympy.Mul(*self.local_shape(tensor, layout))
-        return whole * _filled(layout, "load_here") if "slots" in tensor.axes else whole
+        key = tensor.axes, layout
+        if key not in self._elements:
+            whole = product(self.local_shape(tensor, layout))
+            self._elements[key] = whole * _filled(layout, "load_here") if "slots" in tensor.axes else whole
+        return self._elements[key]
 
-    def message(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
+    def message(self, tensor: Tensor, layout: Layout) -> Expression:
         """Bytes of the tensor as an operand of a collective: where ranks have unequal parts, those of the largest."""
         if "slots" not in tensor.axes:
             return self.bytes(tensor, layout)
-        return sympy.Mul(*self.local_shape(tensor, layout)) * _filled(layout, "load_top") * WIDTHS[tensor.dtype]
+        return product(self.local_shape(tensor, layout)) * _filled(layout, "load_top") * WIDTHS[tensor.dtype]
 
-    def bytes(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
+    def bytes(self, tensor: Tensor, layout: Layout) -> Expression:
         """This rank's bytes."""
         return self.elements(tensor, layout) * WIDTHS[tensor.dtype]
 
@@ -81,10 +83,10 @@ class Sizes:
 class Cost:
     """FLOPs, bytes and dimensions of one operation on one rank."""
 
-    flops: sympy.Expr
-    bytes_read: sympy.Expr
-    bytes_written: sympy.Expr
-    dims: tuple[sympy.Expr, ...]
+    flops: Expression
+    bytes_read: Expression
+    bytes_written: Expression
+    dims: tuple[Expression, ...]
 
 
 def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
@@ -94,13 +96,13 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
         for axis in tensor.axes:
             cuts[axis] = cuts.get(axis) or layouts[tensor.name].cuts(axis)
 
-    def size(axis: str) -> sympy.Expr:
+    def size(axis: str) -> Expression:
         return sizes.local(axis, cuts.get(axis, ()))
 
     slotted = next((layouts[t.name] for t in (*op.inputs, *op.outputs) if "slots" in t.axes), None)
     return Cost(
         op.operator.flops(size) * (1 if slotted is None else _filled(slotted, "load_here")),
-        sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in op.inputs)),
-        sympy.Add(*(sizes.bytes(t, layouts[t.name]) for t in op.outputs)),
+        total(sizes.bytes(t, layouts[t.name]) for t in op.inputs),
+        total(sizes.bytes(t, layouts[t.name]) for t in op.outputs),
         op.operator.dims(size),
     )

@@ -5,9 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-import sympy
-
-from stagedb.expressions import canonical, parse, symbol
+from stagedb.expressions import Expression, parse, smallest, symbol
 from stagedb.ir.symbolic_graph import BlockSpec, EdgeKind, Hop, OpType, SymEdge, SymOp
 
 
@@ -35,7 +33,7 @@ def data_edges(blocks: tuple[BlockSpec, ...], ops: list[SymOp], tied: tuple[str,
     for edge in (*_between(blocks, writers, readers), *_turn(blocks, writers, readers), *_sent(ops, [*edges])):
         edges.setdefault(edge, None)
     if tied is not None:
-        together = canonical(2 - symbol("pp"))
+        together = str(2 - symbol("pp"))
         edges[SymEdge(tied[0], tied[1], EdgeKind.DATA, Hop.BLOCK, together)] = None
     return list(edges)
 
@@ -104,7 +102,7 @@ def _hop(
         yield SymEdge(writers[source], reader, EdgeKind.DATA, hop)
 
 
-def absent(present: str) -> sympy.Expr:
+def absent(present: str) -> Expression:
     """Above 0 exactly where `present` (a degree minus one) is not."""
     return 1 - parse(present)
 
@@ -132,8 +130,8 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
                 raise ValueError(f"a path over {name} leaves its block twice")
             onward = edge.hop if hop is Hop.SAME else hop
             conditions = sorted({optional[m] or "" for m in missing})
-            gone = sympy.Min(*(absent(c) for c in conditions)) if len(conditions) > 1 else absent(conditions[0])
-            found[SymEdge(start.source, edge.target, EdgeKind.DATA, onward, canonical(gone))] = None
+            gone = smallest(*(absent(c) for c in conditions)) if len(conditions) > 1 else absent(conditions[0])
+            found[SymEdge(start.source, edge.target, EdgeKind.DATA, onward, str(gone))] = None
             if edge.target in optional:
                 walk(start, onward, (*missing, edge.target))
 
@@ -144,7 +142,7 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
     return tuple(found)
 
 
-def either(edges: Iterable[SymEdge], others: Iterable[SymEdge], condition: sympy.Expr) -> tuple[SymEdge, ...]:
+def either(edges: Iterable[SymEdge], others: Iterable[SymEdge], condition: Expression) -> tuple[SymEdge, ...]:
     """The edges where a condition is 1, and the others where it is 0; those of both always."""
     first, second = dict.fromkeys(edges), dict.fromkeys(others)
     return (
@@ -153,9 +151,9 @@ def either(edges: Iterable[SymEdge], others: Iterable[SymEdge], condition: sympy
     )
 
 
-def _where(edge: SymEdge, condition: sympy.Expr) -> SymEdge:
-    both = condition if edge.present is None else sympy.Min(parse(edge.present), condition)
-    return dataclasses.replace(edge, present=canonical(both))
+def _where(edge: SymEdge, condition: Expression) -> SymEdge:
+    both = condition if edge.present is None else smallest(parse(edge.present), condition)
+    return dataclasses.replace(edge, present=str(both))
 
 
 def without_repeats(ops: list[SymOp], repeats: Mapping[str, str]) -> list[SymOp]:

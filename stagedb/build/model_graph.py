@@ -5,8 +5,6 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache, partial
 
-import sympy
-
 from stagedb.build.assembly import assemble
 from stagedb.build.block import BlockPlan, LaidOut, lay_out
 from stagedb.build.costs import Sizes
@@ -16,7 +14,7 @@ from stagedb.build.recomputation import RecomputedPart
 from stagedb.build.strategy_support import check_named, tied_alike
 from stagedb.build.zero_buckets import habits
 from stagedb.errors import UsageError
-from stagedb.expressions import parse, symbol
+from stagedb.expressions import ceiling, parse, symbol
 from stagedb.frameworks import Framework
 from stagedb.ir.collective_matcher import Matching, wanted
 from stagedb.ir.operators import Operator, PartAttention, Passing, Redistribution, RingAttention
@@ -73,11 +71,11 @@ def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
     vocabulary = symbol("V")
     if framework.vocabulary_multiple is not None:
         multiple = framework.vocabulary_multiple * symbol("tp")
-        vocabulary = multiple * sympy.ceiling(vocabulary / multiple)
+        vocabulary = multiple * ceiling(vocabulary / multiple)
     texts = {"batch": "B", "seq": "S", "hidden": "H", "positions": "P"}
     texts |= {axis: text for part in PARTS for axis, text in part.axes.items()}
-    bound = {symbol("dealers"): sympy.Mul(*map(symbol, dealers(options)))}
-    axes = {axis: parse(text).subs(bound) for axis, text in texts.items()}
+    dealing = f"({'*'.join(dealers(options))})"
+    axes = {axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()}
     return Sizes({**axes, "vocab": vocabulary}, frozenset(axis for part in PARTS for axis in part.replicable))
 
 

@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import sympy
-
 from stagedb.build.block import LaidOut
 from stagedb.build.costs import WIDTHS, Sizes, cost
 from stagedb.build.optimizer_step import OfShards, Tie, absent_bytes
 from stagedb.build.sharing import PHASES, Habits, group_of, present_if_shared
 from stagedb.build.temporaries import temporary
-from stagedb.expressions import canonical
+from stagedb.expressions import Expression, largest, number
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import AdamW, Cast, Exchange, Operator, Redistribution, Rotate, Send, dump
 from stagedb.ir.symbolic_graph import OpType, SymOp, Template, When
@@ -42,7 +40,7 @@ def sym_op(
     }
     if habits.optimizer and (habits.sharded or isinstance(move, AdamW)) and op.template is Template.STEP:
         rows = {**block.rows, **{block.gradients[name].name: rows for name, rows in block.rows.items()}}
-        sizes = OfShards(sizes.axes, sizes.replicable, rows)
+        sizes = OfShards(sizes.axes, sizes.replicable, rows=rows)
     if isinstance(move, Exchange):
         return _exchange(op, move, sizes, layouts, common)
     if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move != "slice"):
@@ -56,14 +54,14 @@ def _loop(block: LaidOut, op: Operation) -> dict[str, Any]:
     if loop is None:
         return {}
     first = next(i for i, each in enumerate(block.operations) if each.loop is not None and each.loop.name == loop.name)
-    return {"times": canonical(loop.times), "loop": first, "previous": loop.previous}
+    return {"times": str(loop.times), "loop": first, "previous": loop.previous}
 
 
 def _exchange(
     op: Operation, move: Exchange, sizes: Sizes, layouts: Mapping[str, Layout], common: Mapping[str, Any]
 ) -> SymOp:
     ends = op.inputs if isinstance(move, Send) else op.outputs
-    message = canonical(move.message([sizes.bytes(tensor, layouts[tensor.name]) for tensor in ends]))
+    message = str(move.message([sizes.bytes(tensor, layouts[tensor.name]) for tensor in ends]))
     return SymOp(
         type=OpType(move.kind),
         kind=move.kind,
@@ -71,7 +69,7 @@ def _exchange(
         comm_bytes=message,
         comm_out_bytes=message,
         dtype=ends[0].dtype,
-        peer=canonical(move.peer()),
+        peer=str(move.peer()),
         present=_said(move.present()),
         **common,
     )
@@ -87,8 +85,8 @@ def _collective(
         type=OpType.COLLECTIVE,
         kind=move.move if isinstance(move, Redistribution) else move.kind,
         axis=axis,
-        comm_bytes=canonical(_operand(sizes, move, tensor, layouts[tensor.name])),
-        comm_out_bytes=canonical(sizes.bytes(result, layouts[result.name])),
+        comm_bytes=str(_operand(sizes, move, tensor, layouts[tensor.name])),
+        comm_out_bytes=str(sizes.bytes(result, layouts[result.name])),
         dtype=tensor.dtype,
         present=_said(present_if_shared(axis) if redistributes else move.present()),
         **common,
@@ -106,7 +104,7 @@ def _compute(
     """What a rank does alone; a redistribution that only slices is among it."""
     move = op.operator
     costs = cost(op, sizes, layouts)
-    absent = absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (sympy.Integer(0),) * 2
+    absent = absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (number(0),) * 2
     sliced = isinstance(move, Redistribution)
     present = present_if_shared(group_of(move.mesh_axis)) if isinstance(move, Redistribution) else move.present()
     if isinstance(move, Cast):
@@ -115,26 +113,26 @@ def _compute(
         type=OpType.COMPUTE,
         kind="slice" if sliced else move.kind,
         dtype=None if costs.flops == 0 else op.inputs[0].dtype,
-        flops=canonical(costs.flops),
-        bytes_read=canonical(costs.bytes_read - absent[0]),
-        bytes_written=canonical(costs.bytes_written - absent[1]),
-        temporary=canonical(temporary(op, sizes, layouts)) if habits.temporaries else "0",
-        dims=tuple(map(canonical, costs.dims)),
+        flops=str(costs.flops),
+        bytes_read=str(costs.bytes_read - absent[0]),
+        bytes_written=str(costs.bytes_written - absent[1]),
+        temporary=str(temporary(op, sizes, layouts)) if habits.temporaries else "0",
+        dims=tuple(map(str, costs.dims)),
         present=_said(present),
         **common,
     )
 
 
-def _said(condition: sympy.Expr | None) -> str | None:
-    return None if condition is None else canonical(condition)
+def _said(condition: Expression | None) -> str | None:
+    return None if condition is None else str(condition)
 
 
-def _operand(sizes: Sizes, move: Operator, tensor: Tensor, layout: Layout) -> sympy.Expr:
+def _operand(sizes: Sizes, move: Operator, tensor: Tensor, layout: Layout) -> Expression:
     """Bytes of a collective's operand. All ranks of ep call with one size: the largest."""
     uneven = isinstance(move, Redistribution) and move.mesh_axis == "ep"
     return sizes.message(tensor, layout) if uneven else sizes.bytes(tensor, layout)
 
 
-def _present_if_wider(source: str, target: str) -> sympy.Expr:
+def _present_if_wider(source: str, target: str) -> Expression:
     """Above 0 where two dtype classes differ in width: a cast to the format that a tensor has already is left out."""
-    return sympy.Max(WIDTHS[source] - WIDTHS[target], WIDTHS[target] - WIDTHS[source])
+    return largest(WIDTHS[source] - WIDTHS[target], WIDTHS[target] - WIDTHS[source])

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import sympy
-
 from stagedb.build.block import LaidOut, cut
 from stagedb.build.costs import Sizes
 from stagedb.build.sharing import REPLICATED_HEADS, Habits, reducing, shard_elements, shards
-from stagedb.expressions import symbol
+from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import AdamW, Redistribution
 from stagedb.ir.symbolic_graph import Template
@@ -100,36 +98,36 @@ class OfShards(Sizes):
 
     rows: Mapping[str, int] = field(default_factory=dict)
 
-    def elements(self, tensor: Tensor, layout: Layout) -> sympy.Expr:
+    def elements(self, tensor: Tensor, layout: Layout) -> Expression:
         origin = next(name for name in self.rows if tensor.name == name or tensor.name.startswith(f"{name}."))
         return shard_elements(self.local_shape(tensor, layout), self.rows[origin], shards(layout))
 
 
 def absent_bytes(
     op: Operation, sizes: Sizes, layouts: Mapping[str, Layout], tie: Tie | None
-) -> tuple[sympy.Expr, sympy.Expr]:
+) -> tuple[Expression, Expression]:
     """What the optimizer does not touch of all that it names.
 
     A tied copy where one stage holds both ends: everything of it. Else, without master copies those; with them it does
     not read the parameters, which it makes from them.
     """
-    together = 0 if tie is None else 1 - sympy.Min(symbol("pp") - 1, 1)
+    together = 0 if tie is None else 1 - smallest(symbol("pp") - 1, 1)
     owners = dict(zip((t.name for t in _gradients(op)), (w.name for w in _weights_of(op)), strict=True))
 
-    def share(tensor: Tensor, unused: sympy.Expr) -> sympy.Expr:
+    def share(tensor: Tensor, unused: Expression) -> Expression:
         copy = tie is not None and owners.get(tensor.name, tensor.name).startswith(tie.second)
         left_out = 1 - (1 - together) * (1 - unused) if copy else unused
         return left_out * sizes.bytes(tensor, layouts[tensor.name])
 
-    def read_in_vain(tensor: Tensor) -> sympy.Expr:
+    def read_in_vain(tensor: Tensor) -> Expression:
         return MASTER if tensor.role == "weight" else written_in_vain(tensor)
 
-    def written_in_vain(tensor: Tensor) -> sympy.Expr:
-        return 1 - MASTER if is_master(tensor) else sympy.Integer(0)
+    def written_in_vain(tensor: Tensor) -> Expression:
+        return 1 - MASTER if is_master(tensor) else number(0)
 
     return (
-        sympy.Add(*(share(t, read_in_vain(t)) for t in op.inputs)),
-        sympy.Add(*(share(t, written_in_vain(t)) for t in op.outputs)),
+        total(share(t, read_in_vain(t)) for t in op.inputs),
+        total(share(t, written_in_vain(t)) for t in op.outputs),
     )
 
 

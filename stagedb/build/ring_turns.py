@@ -16,9 +16,7 @@ in the turns that compute nothing. Its `a2a+p2p` deals chunks to neighbours in a
 from collections.abc import Iterable
 from dataclasses import replace
 
-import sympy
-
-from stagedb.expressions import symbol
+from stagedb.expressions import number, symbol
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import (
     AddCome,
@@ -76,7 +74,7 @@ def with_both_ends(operations: Iterable[Operation]) -> tuple[Operation, ...]:
 def _two_chunks(op: Operation) -> Operation:
     """Two turns, of which the second adds to what the first has made."""
     carried = tuple(each.name for each in op.outputs)
-    return replace(op, inputs=(*op.inputs, *op.outputs), loop=Loop(f"{op.name}.chunks", sympy.Integer(2), carried))
+    return replace(op, inputs=(*op.inputs, *op.outputs), loop=Loop(f"{op.name}.chunks", number(2), carried))
 
 
 class _Ring:

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-import sympy
-
 from stagedb.build.costs import WIDTHS
-from stagedb.expressions import canonical, symbol
+from stagedb.expressions import Expression, ceiling, largest, number, product, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.symbolic_graph import OpType, SymOp, Template, When
 
@@ -44,10 +42,10 @@ def of_experts(weight: Layout) -> bool:
     return weight.on("ep") is not None
 
 
-def shards(weight: Layout) -> sympy.Expr:
+def shards(weight: Layout) -> Expression:
     """Members of a group that shares a weight: of experts, those that hold the same ones."""
     if held_apart(weight):
-        return sympy.Integer(1)
+        return number(1)
     return symbol("edp") / symbol("hsdp") if of_experts(weight) else SHARDS
 
 
@@ -68,16 +66,16 @@ class BucketRule:
     template: Template
     when: When = When.EVERY
     dtype: str = "reduce"
-    only: sympy.Expr | None = None
+    only: Expression | None = None
     parts: bool = False
-    members: sympy.Expr | None = None
+    members: Expression | None = None
     of: Literal["all", "dense", "experts"] = "all"
 
     def takes(self, weight: Layout) -> bool:
         """Whether a weight of this layout, or its gradient, passes it."""
         return not held_apart(weight) and (self.of == "all" or (self.of == "experts") == of_experts(weight))
 
-    def bytes(self) -> tuple[sympy.Expr, sympy.Expr]:
+    def bytes(self) -> tuple[Expression, Expression]:
         """What one weight adds to the operand and to the result: it has `elements`, or `shard` of them on a rank."""
         if self.kind == "all_reduce":
             whole = (symbol("shard") if self.parts else symbol("elements")) * WIDTHS[self.dtype]
@@ -111,10 +109,10 @@ class Habits:
 REPLICATED_HEADS = "bucket.gradients.kv"
 
 
-def present_if_shared(axis: str) -> sympy.Expr:
+def present_if_shared(axis: str) -> Expression:
     """Above 0 where the group of an axis has more than one member."""
     if axis == "kv":
-        return sympy.Max(symbol("tp") - symbol("KV"), 0)
+        return largest(symbol("tp") - symbol("KV"), 0)
     if axis == "embedding":
         return symbol("pp") - 1
     if axis == "dp":
@@ -147,9 +145,9 @@ def all_buckets(habits: Habits) -> tuple[BucketRule, ...]:
     return (*habits.parameters, *partial, *habits.gradients, *habits.alone.values(), heads)
 
 
-def shard_elements(shape: tuple[sympy.Expr, ...], rows: int, shards: sympy.Expr = SHARDS) -> sympy.Expr:
+def shard_elements(shape: tuple[Expression, ...], rows: int, shards: Expression = SHARDS) -> Expression:
     """Elements of one rank's part of a parameter that is cut into equal parts of whole rows, the last ones padded."""
-    return sympy.ceiling(sympy.Mul(*shape[:rows]) / shards) * sympy.Mul(*shape[rows:])
+    return ceiling(product(shape[:rows]) / shards) * product(shape[rows:])
 
 
 def bucket_ops(buckets: list[BucketRule]) -> list[SymOp]:
@@ -166,16 +164,16 @@ def bucket_ops(buckets: list[BucketRule]) -> list[SymOp]:
             reads=(),
             writes=(),
             axis=bucket.axis,
-            comm_bytes=canonical(bucket.bytes()[0]),
-            comm_out_bytes=canonical(bucket.bytes()[1]),
+            comm_bytes=str(bucket.bytes()[0]),
+            comm_out_bytes=str(bucket.bytes()[1]),
             dtype=bucket.dtype,
-            present=canonical(_present(bucket)),
+            present=str(_present(bucket)),
             bucket=bucket.rule,
         )
         for order, bucket in enumerate(buckets)
     ]
 
 
-def _present(bucket: BucketRule) -> sympy.Expr:
+def _present(bucket: BucketRule) -> Expression:
     shared = present_if_shared(bucket.axis) if bucket.members is None else bucket.members - 1
-    return shared if bucket.only is None else sympy.Min(shared, bucket.only)
+    return shared if bucket.only is None else smallest(shared, bucket.only)

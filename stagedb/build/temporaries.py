@@ -6,47 +6,45 @@ vocabulary-sized values, the gate of a gated feed-forward. A kernel that is fuse
 
 from collections.abc import Callable, Mapping
 
-import sympy
-
 from stagedb.build.costs import WIDTHS, Sizes
-from stagedb.expressions import symbol
+from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import CrossEntropyGradient, GateGradient, Operator, RMSNormGradient, SumExp
 from stagedb.ir.tensors import Operation
 
-Of = Callable[[Operation, Sizes, Mapping[str, Layout]], sympy.Expr]
+Of = Callable[[Operation, Sizes, Mapping[str, Layout]], Expression]
 
 
-def temporary(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> sympy.Expr:
+def temporary(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
     """The most that it holds at once, in bytes on one rank."""
     rule = _RULES.get(type(op.operator))
-    return sympy.Integer(0) if rule is None else rule(op, sizes, layouts)
+    return number(0) if rule is None else rule(op, sizes, layouts)
 
 
-def _several(cuts: tuple[str, ...]) -> sympy.Expr:
+def _several(cuts: tuple[str, ...]) -> Expression:
     """1 where several ranks share an axis, else 0."""
-    return sympy.Min(sympy.Add(*(symbol(axis) - 1 for axis in cuts)), 1)
+    return smallest(total(symbol(axis) - 1 for axis in cuts), 1)
 
 
-def _loss_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> sympy.Expr:
+def _loss_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
     """The gradient with respect to log-probabilities; over a partitioned vocabulary their exponentials, too."""
     (out,) = op.outputs
     return sizes.bytes(out, layouts[out.name]) * (1 + _several(layouts[out.name].cuts("vocab")))
 
 
-def _exponentials(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> sympy.Expr:
+def _exponentials(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
     """What is summed; the loss of a whole vocabulary is one kernel."""
     (shifted,) = op.inputs
     return sizes.bytes(shifted, layouts[shifted.name]) * _several(layouts[shifted.name].cuts("vocab"))
 
 
-def _gate_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> sympy.Expr:
+def _gate_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
     """Three values of the gate's size: its sigmoid, the activation and its slope (backward of x·sigmoid(x))."""
     dy = op.inputs[0]
     return 3 * sizes.bytes(dy, layouts[dy.name])
 
 
-def _norm_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> sympy.Expr:
+def _norm_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
     """Three values of the input's size in fp32: the normalised input, the scaled gradient and their product."""
     x = op.inputs[1]
     return 3 * sizes.elements(x, layouts[x.name]) * WIDTHS["fp32"]

@@ -6,10 +6,8 @@ and backward, 3 does not. `stagedb.frameworks` names what each framework has for
 
 from dataclasses import replace
 
-import sympy
-
 from stagedb.build.sharing import BucketRule, Habits
-from stagedb.expressions import symbol
+from stagedb.expressions import Expression, smallest, symbol
 from stagedb.frameworks import Framework
 from stagedb.frameworks.bucket_policies import EACH, ONE
 from stagedb.ir.symbolic_graph import Template, When
@@ -50,7 +48,7 @@ def _alone(options: GraphOptions, framework: Framework) -> dict[str, BucketRule]
     }
 
 
-def _apart(bucket: BucketRule, divided: sympy.Expr) -> tuple[BucketRule, ...]:
+def _apart(bucket: BucketRule, divided: Expression) -> tuple[BucketRule, ...]:
     """Where experts are divided among ranks, theirs are buckets of their own, among the ranks that hold the same.
 
     Those are members whatever cp does with the gradients of the rest.
@@ -58,8 +56,8 @@ def _apart(bucket: BucketRule, divided: sympy.Expr) -> tuple[BucketRule, ...]:
     if bucket.axis != "dp":
         return (bucket,)
 
-    def where(condition: sympy.Expr) -> sympy.Expr:
-        return condition if bucket.only is None else sympy.Min(bucket.only, condition)
+    def where(condition: Expression) -> Expression:
+        return condition if bucket.only is None else smallest(bucket.only, condition)
 
     together, apart = where(2 - divided), where(divided - 1)
     return (
@@ -114,7 +112,7 @@ def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[Buc
     """Units are reduced where their backward ends; over replicas, the parts that are left."""
     backward, rule = Template.WEIGHT_GRADIENT, framework.buckets.units.name
 
-    def pair(suffix: str, when: When, only: object) -> tuple[BucketRule, ...]:
+    def pair(suffix: str, when: When, only: Expression | None) -> tuple[BucketRule, ...]:
         return (
             BucketRule(f"bucket.gradients.scatter{suffix}", "reduce_scatter", rule, "dp", backward, when, only=only),
             BucketRule(
@@ -137,7 +135,7 @@ def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[Buc
 def _gathered(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
     """Units are gathered before their forward. Those of layers, where they were given back, before their backward."""
 
-    def forward(suffix: str, when: When, only: object = None) -> BucketRule:
+    def forward(suffix: str, when: When, only: Expression | None = None) -> BucketRule:
         name = f"bucket.parameters.gather{suffix}"
         return BucketRule(name, "all_gather", framework.buckets.units.name, "dp", Template.FORWARD, when, "act", only)
 

@@ -6,65 +6,52 @@ alphabetical order, terms by falling degree. `a % b` becomes `a - b*(a//b)`. Who
 All of it holds for symbols that are positive integers.
 """
 
-from functools import lru_cache, reduce
-from typing import TYPE_CHECKING
+from functools import lru_cache
 
 from stagedb.expressions import fraction as algebra
-from stagedb.expressions.fraction import ONE, Fraction
+from stagedb.expressions.fraction import Fraction
 from stagedb.expressions.parsing import (
-    MAX_EXPONENT,
+    MAX_NESTING,
+    MAX_TOKENS,
     Call,
     DimensionError,
     Node,
     Power,
     Product,
     Sum,
-    check_name,
     check_text,
     read,
     refuse,
-    shorten,
 )
 from stagedb.expressions.printing import text_of
 from stagedb.expressions.rounding import extreme, round_down, round_up
 
-if TYPE_CHECKING:
-    import sympy
 
-
-def canonical(expression: "str | int | sympy.Expr") -> str:
-    """The one text of an expression, given as text, an integer or sympy's.
+@lru_cache(maxsize=16_384)
+def canonical(text: str) -> str:
+    """The one text of an expression.
 
     Equal polynomials and quotients have one text, and the canonical form of a canonical text is itself.
     DimensionError if it is no expression, divides by zero, or is too large once it is multiplied out.
     """
-    if isinstance(expression, str):
-        return _of_text(expression)
-    if isinstance(expression, int):
-        return _of_text(str(int(expression)))
-    return _of_sympy(expression)
-
-
-@lru_cache(maxsize=16_384)
-def _of_text(text: str) -> str:
     try:
-        return _written(_of_node(read(text)))
+        return written(fraction_of(text))
     except DimensionError as error:
         raise error if str(error).startswith("not a dimension") else refuse(text, str(error)) from None
 
 
-@lru_cache(maxsize=16_384)
-def _of_sympy(expression: "sympy.Expr") -> str:
-    try:
-        return _written(_of_expression(expression))
-    except DimensionError as error:
-        raise refuse(str(expression), str(error)) from None
-
-
-def _written(value: Fraction) -> str:
+def written(value: Fraction) -> str:
+    """The text of a quotient. DimensionError where it is too long to be read back."""
     text = text_of(value)
-    check_text(text)
+    # Names and numbers are bounded before. A short text with few parentheses has neither too many parts nor levels.
+    if len(text) > MAX_TOKENS or text.count("(") > MAX_NESTING:
+        check_text(text)
     return text
+
+
+def fraction_of(text: str) -> Fraction:
+    """The quotient that a text writes. DimensionError as in `canonical`."""
+    return _of_node(read(text))
 
 
 def _of_node(node: Node) -> Fraction:
@@ -103,36 +90,3 @@ def _apply(operator: str, left: Fraction, right: Fraction) -> Fraction:
     if operator == "//":
         return quotient
     return algebra.add(left, algebra.multiply(right, quotient), -1)
-
-
-def _of_expression(expression: "sympy.Basic") -> Fraction:
-    import sympy
-
-    if isinstance(expression, sympy.Symbol):
-        return algebra.atom(check_name(expression.name))
-    if isinstance(expression, sympy.Rational):
-        return algebra.divide(algebra.integer(expression.p), algebra.integer(expression.q))
-    if isinstance(expression, sympy.Pow):
-        base, exponent = expression.args
-        if not isinstance(exponent, sympy.Integer) or abs(int(exponent)) > MAX_EXPONENT:
-            raise DimensionError(
-                f"an exponent must be an integer of at most {MAX_EXPONENT}, not {shorten(str(exponent))}"
-            )
-        value = algebra.power(_of_expression(base), abs(int(exponent)))
-        return value if exponent > 0 else algebra.divide(Fraction(ONE, ONE), value)
-    parts = [_of_expression(part) for part in expression.args]
-    if isinstance(expression, sympy.Mul):
-        return reduce(algebra.multiply, parts)
-    if isinstance(expression, sympy.Add):
-        return reduce(algebra.add, parts)
-    if isinstance(expression, sympy.floor):
-        return round_down(parts[0])
-    if isinstance(expression, sympy.ceiling):
-        return round_up(parts[0])
-    if isinstance(expression, sympy.Mod):
-        return _apply("%", parts[0], parts[1])
-    if isinstance(expression, sympy.Min | sympy.Max):
-        return extreme("min" if isinstance(expression, sympy.Min) else "max", parts)
-    raise DimensionError(
-        f"{type(expression).__name__} is not allowed; only + - * / // % **, min, max, ceil and floor are"
-    )

@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import sympy
-
+from stagedb.expressions import Expression
 from stagedb.ir.operators._base import Operator
 from stagedb.ir.symbolic_graph import Template
 from stagedb.ir.tags import Tag
 
-Size = Callable[[str], sympy.Expr]
+Size = Callable[[str], Expression]
 """The size of a named axis as an expression."""
 
 
@@ -28,7 +27,7 @@ class Loop:
     """Operations of one loop run in turn, `times` times. One reads those of `previous` as the turn before left them."""
 
     name: str
-    times: sympy.Expr
+    times: Expression
     previous: tuple[str, ...] = ()
 
 

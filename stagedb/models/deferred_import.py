@@ -1,7 +1,7 @@
 """Modules that are imported when they are first used.
 
-A card is read without the graph's algebra: numpy and sympy take longer to import than most commands run. A part of a
-layer has its sizes and its forward in one file, so that operators are imported when a forward is written.
+A card is read without the graph's operators: numpy takes longer to import than most commands run. A part of a layer has
+its sizes and its forward in one file, so that operators are imported when a forward is written.
 """
 
 from importlib import import_module

@@ -14,6 +14,7 @@ from stagedb.ir import SymGraph
 from stagedb.plans import GraphOptions
 from tests.ir.environments import environment
 from tests.ir.tiny import card
+from tests.sampling import examples
 
 
 @functools.lru_cache(maxsize=64)
@@ -28,7 +29,7 @@ def reachable(names: list[str], pairs: set[tuple[str, str]]) -> set[tuple[str, s
     return {(a, graph[b]) for a in names for b in rustworkx.descendants(graph, index[a])}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     style=st.sampled_from(["llama", "gpt"]),
     tied=st.booleans(),

@@ -60,6 +60,10 @@ def listed(environment: dict[str, str]) -> list[dict[str, object]]:
     return rows
 
 
+IN_ONE_GO: dict[str, object] = {}
+"""The files that an export without an interruption writes; the first test makes them."""
+
+
 def assert_completes(model: Path, out: Path, environment: dict[str, str]) -> None:
     """With --resume it does, and what comes out is what an export in one go gives."""
     done = run([*command(model, out), "--resume"], environment)
@@ -67,10 +71,12 @@ def assert_completes(model: Path, out: Path, environment: dict[str, str]) -> Non
     report = validate_traces(out)
     assert (report.faults, report.files, report.replayed) == ((), FILES, True)
     assert [path.name for path in out.parent.iterdir() if path.name.startswith(f".{out.name}")] == []
-    plain = out.with_name("in-one-go")
-    done = run(command(model, plain), environment)
-    assert done.returncode == 0, done.stderr
-    assert files_of(out) == files_of(plain)
+    if not IN_ONE_GO:
+        plain = out.with_name("in-one-go")
+        done = run(command(model, plain), environment)
+        assert done.returncode == 0, done.stderr
+        IN_ONE_GO.update(files_of(plain))
+    assert files_of(out) == IN_ONE_GO
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -18,6 +18,7 @@ from stagedb.plans import WIDTHS, Plan
 from stagedb.schedules import TaskKind
 from stagedb.store import Store
 from tests.ir.tiny import card
+from tests.sampling import examples
 
 LABELS = ("Memory", "MemoryLevel", "MemoryTensor")
 
@@ -313,7 +314,7 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
     return words
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=plans(), tied=st.booleans())
 def test_what_is_taken_is_given_back(embedded_store: Store, words: dict[str, Any], tied: bool) -> None:
     """No category is ever below nothing; a step ends with what it began with, the losses apart; parts are one copy."""

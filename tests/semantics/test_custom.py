@@ -18,6 +18,7 @@ from stagedb.plans.graph_options import CpKind
 from stagedb.plans.strategy_files import AXES, MESH, WHOLE
 from tests.ir.environments import environment
 from tests.ir.tiny import card
+from tests.sampling import examples
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.step import Run
 from tests.semantics.test_partitioned import agree
@@ -67,7 +68,7 @@ def case(style: str, options: GraphOptions) -> tuple[Example, Run]:
     return example(build_graph(model, options)), example(build_graph(model, plain)).run()
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(70), deadline=None)
 @given(
     strategy=strategies(),
     style=st.sampled_from(["llama", "gpt"]),

@@ -16,6 +16,7 @@ from stagedb.plans import GraphOptions, Plan
 from stagedb.schedules import SCHEDULES
 from tests.ir.environments import environment
 from tests.ir.tiny import card
+from tests.sampling import examples
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.step import Run
 from tests.semantics.test_experts import assert_same
@@ -34,7 +35,7 @@ def case(style: str, options: GraphOptions, load: tuple[int, ...]) -> tuple[Exam
     return some, whole, whole.run_whole()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     style=st.sampled_from(["moe", "deepseek"]),
     recipe=st.sampled_from(["torch", "megatron"]),

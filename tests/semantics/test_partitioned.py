@@ -17,6 +17,7 @@ from stagedb.plans import GraphOptions
 from stagedb.plans.graph_options import CP_CHUNKS, CP_KINDS, RINGS, CpChunks, CpKind
 from tests.ir.environments import environment
 from tests.ir.tiny import card
+from tests.sampling import examples
 from tests.semantics.running import Example, example
 from tests.semantics.step import Run
 
@@ -92,7 +93,7 @@ def context(chosen: GraphOptions, kv_heads: int, cp: int, tp: int) -> tuple[int,
     return cp, cpa, min(tp, 8 // cp)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     style=st.sampled_from(["llama", "gpt", "qwen3"]),
     kv_heads=st.sampled_from([1, 2, 4]),

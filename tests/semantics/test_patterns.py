@@ -13,6 +13,7 @@ from stagedb.models import Card
 from stagedb.plans import GraphOptions
 from stagedb.schedules import SCHEDULES
 from tests.ir.tiny import card
+from tests.sampling import examples
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.step import Run
 from tests.semantics.test_experts import assert_same
@@ -37,7 +38,7 @@ def case(name: str, options: GraphOptions) -> tuple[Example, Example, Run]:
     return example(build_graph(model(name), options), microbatches=2), whole, whole.run_whole()
 
 
-@settings(max_examples=24, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     name=st.sampled_from(sorted(PATTERNS)),
     recipe=st.sampled_from(["torch", "megatron"]),

@@ -15,6 +15,7 @@ from stagedb.plans import GraphOptions
 from stagedb.schedules import SCHEDULES
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.ir.tiny import card
+from tests.sampling import examples
 from tests.semantics.mesh import SimulatedMesh, Value
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.stage import Key, Stage
@@ -32,7 +33,7 @@ def whole_run(style: str, kv_heads: int, tied: bool, layers: int, plain: GraphOp
     return example(build_graph(model, plain), microbatches=microbatches).run_whole()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     style=st.sampled_from(["llama", "gpt"]),
     kv_heads=st.sampled_from([1, 2, 4]),

@@ -24,6 +24,7 @@ from stagedb.timing.timeline import Timeline, run_step
 from stagedb.workload.instance_columns import COMPUTE, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Ints, Tasks, Workload
 from stagedb.workload.store_reading import read_workload
 from tests.ir.tiny import card
+from tests.sampling import examples
 from tests.timing.replayed import Run
 from tests.timing.stepping import by_lane, run_classes
 from tests.timing.test_critical import with_twins
@@ -73,7 +74,7 @@ def test_a_step_is_a_replay_of_its_traces(
         check_replay(made, tmp_path / "out", seed)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     shape=st.sampled_from([(1, 1, 1), (2, 1, 1), (2, 2, 2), (1, 2, 4), (2, 1, 3)]),
     schedule=st.sampled_from(["gpipe", "1f1b"]),

@@ -32,6 +32,7 @@ from stagedb.workload.instance_columns import (
     Workload,
 )
 from stagedb.workload.issue_order import sequence
+from tests.sampling import examples
 from tests.traces.plain import parse, plain_dependencies, plain_nodes, serialize
 from tests.traces.synthetic import Op, columns, stage_tasks, workload
 
@@ -78,7 +79,7 @@ def file_of(made: Workload, rank: int, granularity: str = "op") -> bytes:
     return buffer.tobytes()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from(["op", "block"]))
 def test_a_rank_is_what_the_plain_encoder_writes(data: st.DataObject, granularity: str) -> None:
     said = {
@@ -133,7 +134,7 @@ def templates(draw: st.DrawFn) -> list[Op]:
     return ops or [Op("alone", FORWARD)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(templates(), st.integers(1, 5), st.integers(1, 3), st.sampled_from(["gpipe", "1f1b"]), st.data())
 def test_any_templates_are_laid_out_as_the_plain_encoder_does(
     ops: list[Op], microbatches: int, stages: int, schedule: str, data: st.DataObject

@@ -18,13 +18,14 @@ from stagedb.traces import validate_traces
 from stagedb.traces.rank_sets import parse_ranks, say_ranks
 from stagedb.traces.set_output import Request
 from stagedb.workload.instance_columns import Groups, Workload
+from tests.sampling import examples
 from tests.traces.plain import parse, plain_nodes
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload
 from tests.traces.written import traces_of as traces
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.sampled_from([1, 2, 4]),
     st.integers(1, 3),

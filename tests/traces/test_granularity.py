@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.traces import TraceColumns, read_trace, validate_traces
 from stagedb.traces import chakra_pb2 as pb
+from tests.sampling import examples
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload
 
@@ -34,7 +35,7 @@ def work(trace: TraceColumns, name: str) -> dict[str, int]:
     return sums
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.sampled_from([1, 2]),
     st.integers(1, 2),

@@ -20,6 +20,7 @@ from stagedb.systems import load_system
 from stagedb.traces import Request, unpack_traces, validate_traces
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.packed_file import COLUMNS, INDEX, Packed, write_packed
+from tests.sampling import examples
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, files_of, timing
 
@@ -425,7 +426,7 @@ def test_a_newer_format_is_told(tmp_path: Path, file: Path) -> None:
         unpack_traces(newer, Request(tmp_path / "out"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_any_damage_is_told_or_does_no_harm(file: Path, data: st.DataObject) -> None:
     """Bytes changed, cut or added anywhere: a clear error, or the same traces."""

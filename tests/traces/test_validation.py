@@ -14,6 +14,7 @@ from stagedb.errors import UsageError
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.set_validation import Report, validate_traces
 from stagedb.traces.trace_rules import RULES
+from tests.sampling import examples
 from tests.traces.crafted import CraftedNode, Set, all_reduce, compute, recv, send, sound, write
 
 
@@ -91,7 +92,7 @@ def test_a_broken_rule_is_named(broken: str) -> None:
     assert {fault.rule for fault in report.faults} <= set(RULES)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from(sorted(BREAKS)), st.sampled_from([0, 1]))
 def test_the_first_fault_is_on_the_rank_that_breaks_the_rule(broken: str, rank: int) -> None:
     rule, change = BREAKS[broken]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-import sympy
 
+from stagedb.expressions import Expression, number
 from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Labels = tuple[str, ...]
-Size = Callable[[str], sympy.Expr]
+Size = Callable[[str], Expression]
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,15 @@ class Operator:
         """What it calls the axes of its operands and results: an axis may play two parts (`kseq`: the keys' `seq`)."""
         return tuple(t.axes for t in inputs), tuple(t.axes for t in outputs)
 
-    def flops(self, size: Size) -> sympy.Expr:
+    def flops(self, size: Size) -> Expression:
         """FLOPs on one rank; matmul, attention, convolution and scan count, the rest counts 0."""
-        return sympy.Integer(0)
+        return number(0)
 
-    def present(self) -> sympy.Expr | None:
+    def present(self) -> Expression | None:
         """It exists where this is above 0; None: always."""
         return None
 
-    def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
+    def dims(self, size: Size) -> tuple[Expression, ...]:
         """Dimensions of a matmul (`[batch,] m, n, k`) or an attention; empty for the rest."""
         return ()
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import sympy
 
-from stagedb.expressions import symbol
+from stagedb.expressions import Expression, smallest, symbol
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving
 from stagedb.ir.symbolic_graph import Template
 from stagedb.ir.tags import Tag
@@ -97,18 +96,18 @@ class Attention(Operator):
                 made[1:] = [_keys(axes) for axes in made[1:]]
         return tuple(inside), tuple(made)
 
-    def _keys_seen(self, size: Size) -> sympy.Expr:
+    def _keys_seen(self, size: Size) -> Expression:
         if self.window is None or self.masked:
             return size("kseq")
-        return sympy.Min(size("kseq"), self.window)
+        return smallest(size("kseq"), self.window)
 
-    def _pairs(self, size: Size) -> sympy.Expr:
+    def _pairs(self, size: Size) -> Expression:
         return size("batch") * size("heads") * size("seq") * self._keys_seen(size) * size("head_dim")
 
-    def flops(self, size: Size) -> sympy.Expr:
+    def flops(self, size: Size) -> Expression:
         return 4 * self._pairs(size)
 
-    def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
+    def dims(self, size: Size) -> tuple[Expression, ...]:
         queries = tuple(size(axis) for axis in ("batch", "heads", "kv_heads", "seq"))
         return (*queries, self._keys_seen(size), size("head_dim"))
 
@@ -136,7 +135,7 @@ class Attention(Operator):
 class AttentionGradient(Attention):
     """dq, dk, dv from the saved output and log-sum-exp: five matmuls, the scores are computed again."""
 
-    def flops(self, size: Size) -> sympy.Expr:
+    def flops(self, size: Size) -> Expression:
         return 10 * self._pairs(size)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
@@ -169,19 +168,19 @@ class PartAttention(Attention):
 
     balanced: bool = True
 
-    def chunk(self) -> sympy.Expr:
+    def chunk(self) -> Expression:
         """Which part of the sequence this call's queries are."""
         rank, step, ranks = symbol("cp_rank") - 1, symbol("step") - 1, symbol("cp")
         return rank + step * (2 * ranks - 1 - 2 * rank) if self.balanced else rank
 
-    def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
+    def dims(self, size: Size) -> tuple[Expression, ...]:
         parts = _parts(self.balanced)
         keys = (self.chunk() + 1) * size("kseq") / (parts * symbol("cp"))
         return (
             size("batch"), size("heads"), size("kv_heads"), size("seq") / parts, keys, size("head_dim")
         )  # fmt: skip
 
-    def _pairs(self, size: Size) -> sympy.Expr:
+    def _pairs(self, size: Size) -> Expression:
         batch, heads, _, queries, keys, head_dim = self.dims(size)
         return batch * heads * queries * keys * head_dim
 
@@ -224,7 +223,7 @@ class PartAttention(Attention):
 class PartAttentionGradient(PartAttention):
     """dq, dk, dv of one call; after the first one with what they were before it."""
 
-    def flops(self, size: Size) -> sympy.Expr:
+    def flops(self, size: Size) -> Expression:
         return 10 * self._pairs(size)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
-from operator import mul
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import sympy
 
+from stagedb.expressions import Expression, product
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving
 from stagedb.ir.operators.quantize import E4M3, E5M2, Quantize
 from stagedb.ir.symbolic_graph import Template
@@ -20,8 +18,8 @@ if TYPE_CHECKING:
 I_GRADIENT = Template.INPUT_GRADIENT
 
 
-def _product(labels: list[str], size: Size) -> sympy.Expr:
-    return reduce(mul, (size(label) for label in labels), sympy.Integer(1))
+def _product(labels: list[str], size: Size) -> Expression:
+    return product(size(label) for label in labels)
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,11 @@ class Einsum(Operator):
     ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
         return (self.a, self.b, *(t.axes for t in inputs[2:])), (self.out,)
 
-    def flops(self, size: Size) -> sympy.Expr:
+    def flops(self, size: Size) -> Expression:
         """2·m·n·k: a multiply and an add each."""
-        return 2 * reduce(mul, self.dims(size), sympy.Integer(1))
+        return 2 * product(self.dims(size))
 
-    def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
+    def dims(self, size: Size) -> tuple[Expression, ...]:
         """`[batch,] m, n, k`."""
         batch, m, n, k = self._split()
         rest = (_product(m, size), _product(n, size), _product(k, size))

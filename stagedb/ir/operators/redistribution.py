@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import sympy
-
-from stagedb.expressions import symbol
+from stagedb.expressions import Expression, number, smallest, symbol
 from stagedb.ir.operators._base import Operator
 from stagedb.ir.tags import Tag
 
@@ -39,7 +37,7 @@ class Rotate(Operator):
 
     kind: ClassVar[str] = "all_to_all"
 
-    def present(self) -> sympy.Expr | None:
+    def present(self) -> Expression | None:
         return None if self.last else symbol(self.mesh_axis) - symbol("step")
 
 
@@ -60,23 +58,23 @@ class Exchange(Operator):
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
     @property
-    def distance(self) -> sympy.Expr:
+    def distance(self) -> Expression:
         """How many ranks of cp lie from one member of the ring to the next."""
-        return sympy.Integer(1) if self.mesh_axis == "cp" else symbol("cpa")
+        return number(1) if self.mesh_axis == "cp" else symbol("cpa")
 
-    def present(self) -> sympy.Expr | None:
+    def present(self) -> Expression | None:
         return None if self.back else symbol(self.mesh_axis) - symbol("step")
 
-    def peer(self) -> sympy.Expr:
+    def peer(self) -> Expression:
         """Ranks of cp from here to the other end, around the ring."""
         raise TypeError("an exchange has two ends")
 
-    def message(self, tensors: Sequence[sympy.Expr]) -> sympy.Expr:
+    def message(self, tensors: Sequence[Expression]) -> Expression:
         """The size of what a turn sends, given those of keys and (back) of sums."""
         if not self.back:
             return tensors[0]
         step = symbol("step")
-        return tensors[0] * sympy.Min(symbol(self.mesh_axis) - step, 1) + tensors[-1] * sympy.Min(step - 1, 1)
+        return tensors[0] * smallest(symbol(self.mesh_axis) - step, 1) + tensors[-1] * smallest(step - 1, 1)
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class Send(Exchange):
 
     kind: ClassVar[str] = "send"
 
-    def peer(self) -> sympy.Expr:
+    def peer(self) -> Expression:
         return -self.distance if self.back else self.distance
 
 
@@ -95,5 +93,5 @@ class Receive(Exchange):
 
     kind: ClassVar[str] = "recv"
 
-    def peer(self) -> sympy.Expr:
+    def peer(self) -> Expression:
         return self.distance if self.back else -self.distance

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import sympy
 
-from stagedb.expressions import symbol
+from stagedb.expressions import Expression, largest, number, smallest, symbol
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving
 from stagedb.ir.operators.attention import _fold, _repeat
 from stagedb.ir.symbolic_graph import Template
@@ -95,8 +94,8 @@ class UnpackKeys(Operator):
 
     kind: ClassVar[str] = "copy"
 
-    def present(self) -> sympy.Expr | None:
-        return sympy.Integer(0)
+    def present(self) -> Expression | None:
+        return number(0)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         (dkv,) = inputs
@@ -134,27 +133,27 @@ class RingStep(Operator):
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
     matmuls: ClassVar[int] = 2
 
-    def turn(self) -> sympy.Expr:
+    def turn(self) -> Expression:
         """How many ranks back the keys of this turn come from."""
         return symbol(self.axis) - 1 - STEP if self.back else STEP
 
-    def rank(self) -> sympy.Expr:
+    def rank(self) -> Expression:
         """This rank's place on the ring; where it is not all of cp, neighbours share a place."""
-        return RANK if self.axis == "cp" else sympy.floor(RANK / symbol("cpa"))
+        return RANK if self.axis == "cp" else RANK // symbol("cpa")
 
-    def present(self) -> sympy.Expr | None:
-        return None if self.balanced else sympy.Max(self.rank() - self.turn() + 1, 0)
+    def present(self) -> Expression | None:
+        return None if self.balanced else largest(self.rank() - self.turn() + 1, 0)
 
-    def dims(self, size: Size) -> tuple[sympy.Expr, ...]:
+    def dims(self, size: Size) -> tuple[Expression, ...]:
         # Gathered keys run over the whole sequence; a turn reads one rank's, as many as there are queries.
         queries = keys = size("seq")
         if self.balanced:
-            earlier = sympy.Min(sympy.Max(self.rank() - self.turn() + 1, 0), 1)  # or its own
-            own = 1 - sympy.Min(self.turn(), 1)
-            queries, keys = size("seq") / 2 * (1 + earlier), size("seq") / 2 * (1 + sympy.Max(1 - earlier, own))
+            earlier = smallest(largest(self.rank() - self.turn() + 1, 0), 1)  # or its own
+            own = 1 - smallest(self.turn(), 1)
+            queries, keys = size("seq") / 2 * (1 + earlier), size("seq") / 2 * (1 + largest(1 - earlier, own))
         return size("batch"), size("heads"), size("kv_heads"), queries, keys, size("head_dim")
 
-    def flops(self, size: Size) -> sympy.Expr:
+    def flops(self, size: Size) -> Expression:
         batch, heads, _, queries, keys, head_dim = self.dims(size)
         return 2 * self.matmuls * batch * heads * queries * keys * head_dim
 
@@ -245,7 +244,7 @@ class Contiguous(Operator):
     kind: ClassVar[str] = "copy"
     linear: ClassVar[bool] = True
 
-    def present(self) -> sympy.Expr | None:
+    def present(self) -> Expression | None:
         return RANKS - 1 - RANK
 
     def gradient(
