@@ -90,8 +90,15 @@ def _spec(block: LaidOut) -> BlockSpec:
     def name(tensor: Tensor | None) -> str | None:
         return None if tensor is None else tensor.name
 
-    ports = map(name, (block.input, block.output, block.output_gradient, block.input_gradient))
-    return BlockSpec(block.plan.name, block.plan.repeat, *ports)
+    return BlockSpec(
+        block.plan.name,
+        block.plan.repeat,
+        name(block.input),
+        name(block.output),
+        name(block.output_gradient),
+        name(block.input_gradient),
+        block.plan.layers,
+    )
 
 
 def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | None:

@@ -23,7 +23,7 @@ class BlockPlan:
     It gets the block's input: for a block without `input` (the first) a tensor that nothing makes. `loss`: its result
     is the loss, whose gradient starts the backward; else it hands the result on and waits for its gradient.
     `recomputed`: the part of the forward that the backward runs once more. `cut_gradients`: a gradient that is
-    made whole of a weight that is not is cut at once; else the step does it.
+    made whole of a weight that is not is cut at once; else the step does it. `layers`: as in `BlockSpec`.
     """
 
     name: str
@@ -33,6 +33,7 @@ class BlockPlan:
     loss: bool
     recomputed: RecomputedPart | None = None
     cut_gradients: bool = True
+    layers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 from stagedb.expressions import Expression, parse, smallest, symbol
 from stagedb.ir.symbolic_graph import BlockSpec, EdgeKind, Hop, OpType, SymEdge, SymOp
@@ -41,11 +42,10 @@ def _between(
     blocks: tuple[BlockSpec, ...], writers: dict[str, str], readers: dict[str, list[str]]
 ) -> Iterable[SymEdge]:
     """A block's input is its predecessor's output; which blocks can be neighbours follows from their order."""
+    near = _neighbours(blocks)
     for i, before in enumerate(blocks):
         for j, after in enumerate(blocks):
-            if j not in (i, i + 1) and not _skippable(blocks, i, j):
-                continue
-            if i == j and before.repeat == "1":
+            if (i, j) not in near:
                 continue
             yield from _hop(writers, readers, before.output, after.input, Hop.PREVIOUS)
             yield from _hop(writers, readers, after.input_gradient, before.output_gradient, Hop.NEXT)
@@ -76,9 +76,21 @@ def _sent(ops: list[SymOp], edges: list[SymEdge]) -> Iterable[SymEdge]:
             yield SymEdge(edge.source, send, EdgeKind.PROGRAM, edge.hop)
 
 
+def _neighbours(blocks: tuple[BlockSpec, ...]) -> set[tuple[int, int]]:
+    """Which blocks, by their places among the graph's, can follow each other on a stage."""
+    if any(block.layers is not None for block in blocks):
+        first, *_, last = range(len(blocks))
+        layers = [(number, i) for i, block in enumerate(blocks) for number in block.layers or ()]
+        return set(pairwise((first, *(i for _, i in sorted(layers)), last)))
+    pairs = ((i, j) for i in range(len(blocks)) for j in range(len(blocks)))
+    return {
+        (i, j) for i, j in pairs if (j in (i, i + 1) or _skippable(blocks, i, j)) and not (i == j and blocks[i].once)
+    }
+
+
 def _skippable(blocks: tuple[BlockSpec, ...], i: int, j: int) -> bool:
     """Whether only repeated blocks (which a stage may have none of) stand between."""
-    return i < j and all(block.repeat != "1" for block in blocks[i + 1 : j])
+    return i < j and not any(block.once for block in blocks[i + 1 : j])
 
 
 def _hop(

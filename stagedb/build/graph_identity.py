@@ -9,6 +9,7 @@ import json
 from stagedb.frameworks import Framework
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.models.card import Card
+from stagedb.models.kinds import PARTS
 from stagedb.plans.graph_options import GraphOptions
 
 STRATEGIES = 2
@@ -19,7 +20,7 @@ def graph_key(card: Card, options: GraphOptions) -> str:
     """The graph's identity, known without building it: a digest of the card, the options, the recipe, the format."""
     content: dict[str, object] = {"card": card.digest, "options": options.to_dict(), "format": FORMAT}
     # Graphs of these that were stored before share and reduce experts among other ranks: they are not these.
-    if card.experts and (options.experts_over_tp or not options.cp_grad_sync):
+    if card.routes and (options.experts_over_tp or not options.cp_grad_sync):
         content["experts"] = 2
     if options.strategy:
         content["strategies"] = STRATEGIES
@@ -30,27 +31,16 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
     """The model's symbols. A framework that pads the vocabulary itself starts from the published one.
 
     `S` is the sequence that the model was trained with, for plans that say no other; `P` the rows of the table of
-    learned positions, where there is one.
+    learned positions, where there is one. The parts of layers add theirs (`stagedb.models.kinds`).
     """
     vocabulary = card.padded_vocab if framework.vocabulary_multiple is None else card.vocab
     learned = {"P": card.max_positions} if card.positions == "learned" else {}
+    parts = {name: each.size(card) for part in PARTS for name, each in part.symbols.items()}
     return {
         **learned,
         "L": card.layers,
         "H": card.hidden,
-        "A": card.heads,
-        "KV": card.kv_heads,
-        "D": card.head_dim,
-        "F": card.ffn,
-        **_experts(card),
         "V": vocabulary,
         "S": card.max_positions,
+        **{name: size for name, size in parts.items() if size},
     }
-
-
-def _experts(card: Card) -> dict[str, int]:
-    """`E` experts, `K` of them a token, `FE` wide; `FS` the width of shared ones, `LD` layers without experts."""
-    if card.experts == 0:
-        return {}
-    sizes = {"E": card.experts, "K": card.top_k, "FE": card.expert_ffn, "FS": card.shared_ffn, "LD": card.dense_layers}
-    return {name: size for name, size in sizes.items() if size}

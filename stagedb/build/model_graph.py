@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from stagedb.build.assembly import assemble
 from stagedb.build.block import BlockPlan, LaidOut, lay_out
@@ -14,16 +14,20 @@ from stagedb.build.recomputation import RecomputedPart
 from stagedb.build.strategy_support import check_named, tied_alike
 from stagedb.build.zero_buckets import habits
 from stagedb.errors import UsageError
-from stagedb.expressions import ceiling, number, product, symbol
+from stagedb.expressions import ceiling, parse, symbol
 from stagedb.frameworks import Framework
 from stagedb.ir.collective_matcher import Matching, wanted
 from stagedb.ir.operators import Operator, PartAttention, Passing, Redistribution, RingAttention
 from stagedb.ir.symbolic_graph import SymGraph, Template
-from stagedb.ir.tensors import Operation
+from stagedb.ir.tags import Tag
+from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.models import blocks
 from stagedb.models.card import Card
+from stagedb.models.kinds import PARTS, LayerKind
+from stagedb.models.kinds.experts import dealers
+from stagedb.models.style import Style
 from stagedb.plans.graph_options import GraphOptions
-from stagedb.plans.strategies import kept, rules, slot_axes
+from stagedb.plans.strategies import kept, rules
 from stagedb.plans.strategy_checks import check_routed
 from stagedb.plans.strategy_files import parse_strategy
 
@@ -35,9 +39,9 @@ _RINGS: Mapping[str, Passing] = {
 }
 
 
-def _style(card: Card, options: GraphOptions, framework: Framework) -> blocks.Style:
+def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
     always = framework.fused_projections == "always"
-    return blocks.Style(
+    return Style(
         pack_qkv=always or card.positions == "learned",
         pack_gate=always,
         row_bias=framework.row_bias,
@@ -63,48 +67,16 @@ def _core_of(options: GraphOptions) -> Operator | None:
 
 
 def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
+    """The size of each logical axis: those of all models, and those of the parts of layers."""
     vocabulary = symbol("V")
     if framework.vocabulary_multiple is not None:
         multiple = framework.vocabulary_multiple * symbol("tp")
         vocabulary = multiple * ceiling(vocabulary / multiple)
-    parts = product(map(symbol, slot_axes(options)))
-    routed = symbol("B") * symbol("S") * symbol("K") * symbol("capacity")
-    most = symbol("load_most") / symbol("load_all")
-    return Sizes(
-        {
-            "batch": symbol("B"),
-            "seq": symbol("S"),
-            "kseq": symbol("S"),
-            "hidden": symbol("H"),
-            "heads": symbol("A"),
-            "kv_heads": symbol("KV"),
-            "packed": symbol("A") / symbol("KV") + 2,
-            "head_dim": symbol("D"),
-            "ffn": symbol("F"),
-            "two": number(2),
-            "state": number(3),
-            "vocab": vocabulary,
-            "positions": symbol("P"),
-            "experts": symbol("E"),
-            "choices": symbol("K"),
-            "expert_ffn": symbol("FE"),
-            "shared_ffn": symbol("FS"),
-            # Each rank deals its own tokens, so that what it rounds up is its own share of an expert's slots. Every
-            # expert has as many as the one that is chosen most; `Sizes` knows how many of them are filled.
-            "slots": parts * ceiling(routed * most / (symbol("per") * parts)),
-            "own_tokens": symbol("B") * symbol("S") / (symbol("dp") * symbol("cp")),
-        },
-        frozenset({"kv_heads"}),
-    )
-
-
-def _core(op: Operation) -> bool:
-    part, _, name = _in_layer(op.name).partition(".")
-    return part == "attn" and name.split(".")[0] in ("wide_k", "wide_v", "scores", "weights", "context")
-
-
-def _pointwise(op: Operation) -> bool:
-    return op.operator.kind not in ("matmul", "attention", "exchange")
+    texts = {"batch": "B", "seq": "S", "hidden": "H", "positions": "P"}
+    texts |= {axis: text for part in PARTS for axis, text in part.axes.items()}
+    dealing = f"({'*'.join(dealers(options))})"
+    axes = {axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()}
+    return Sizes({**axes, "vocab": vocabulary}, frozenset(axis for part in PARTS for axis in part.replicable))
 
 
 def _in_layer(name: str) -> str:
@@ -123,27 +95,36 @@ def _recomputed(options: GraphOptions, framework: Framework) -> RecomputedPart |
     parts = {
         "none": None,
         "full": RecomputedPart(lambda op: True, True, early_stop),
-        "core": RecomputedPart(_core, True, early_stop),
-        "pointwise": RecomputedPart(_pointwise, False, early_stop, caches=True),
+        "core": RecomputedPart(lambda op: Tag.ATTENTION_CORE in op.tags, True, early_stop),
+        "pointwise": RecomputedPart(lambda op: Tag.SAVED not in op.tags, False, early_stop, caches=True),
         "operators": RecomputedPart(lambda op: _named(op.name, options.recompute_operators), False, early_stop),
     }
     return parts[options.recompute]
 
 
+def _trace_layer(card: Card, style: Style, kind: LayerKind, t: Tracer, x: Tensor) -> Tensor:
+    return blocks.layer(t, card, style, kind, x)
+
+
+def _repeat(card: Card, kind: LayerKind) -> str:
+    """How many layers are of a kind. Without a pattern they follow each other, and the number is a symbol."""
+    if len(card.kinds) == 1:
+        return "L"
+    if card.pattern:
+        return str(card.sequence.count(kind.name))
+    return "L - LD" if kind.routes else "LD"
+
+
+def _layers(card: Card, kind: LayerKind) -> tuple[int, ...] | None:
+    """The numbers of a kind's layers, where kinds may alternate."""
+    if not card.pattern or len(card.kinds) == 1:
+        return None
+    return tuple(number for number, name in enumerate(card.sequence) if name == kind.name)
+
+
 def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> tuple[LaidOut, ...]:
     style = _style(card, options, framework)
-    dense: tuple[BlockPlan, ...] = ()
-    if card.dense_layers:
-        dense = (
-            BlockPlan(
-                name="dense",
-                repeat="LD",
-                trace=lambda t, x: blocks.layer(t, card, style, x, dense=True),
-                input=True,
-                loss=False,
-                recomputed=_recomputed(options, framework),
-            ),
-        )
+    recomputed = _recomputed(options, framework)
     plans = (
         BlockPlan(
             name="embedding",
@@ -153,14 +134,17 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
             loss=False,
             cut_gradients=card.tied or options.zero >= 2,
         ),
-        *dense,
-        BlockPlan(
-            name="layer",
-            repeat="L - LD" if dense else "L",
-            trace=lambda t, x: blocks.layer(t, card, style, x),
-            input=True,
-            loss=False,
-            recomputed=_recomputed(options, framework),
+        *(
+            BlockPlan(
+                name=kind.name,
+                repeat=_repeat(card, kind),
+                trace=partial(_trace_layer, card, style, kind),
+                input=True,
+                loss=False,
+                recomputed=recomputed,
+                layers=_layers(card, kind),
+            )
+            for kind in card.kinds.values()
         ),
         BlockPlan("head", "1", lambda t, x: blocks.head(t, card, style, x), input=True, loss=True),
     )
@@ -169,10 +153,10 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
     def weight_first(has_bias: bool) -> bool:
         return framework.weight_gradient_first and not has_bias
 
-    table, stored = rules(options, card.experts > 0), kept(options)
+    table, stored = rules(options), kept(options)
     laid_out = tuple(lay_out(plan, table, matching, blocks.HIDDEN, weight_first, stored) for plan in plans)
     if options.recompute == "operators":
-        _check_operators(options.recompute_operators, laid_out[-2].operations)
+        _check_operators(options.recompute_operators, tuple(op for block in laid_out[1:-1] for op in block.operations))
     return laid_out
 
 
@@ -180,7 +164,7 @@ def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], 
     """The blocks of a model that can follow the user's strategy. UsageError where it cannot."""
     strategy = parse_strategy(options.strategy)
     check_named(strategy, laid_out, card.name)
-    if card.experts:
+    if card.routes:
         check_routed(options)
     return laid_out if tie is None else tied_alike(tie, laid_out)
 
@@ -213,10 +197,10 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
     if options.strategy:
         laid_out = _followed(card, options, laid_out, tie)
-    table = rules(options, card.experts > 0)
-    held = blocks.buffers(card, _style(card, options, framework))
+    table = rules(options)
+    held = blocks.buffers(card, _style(card, options, framework), card.kinds.values())
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
-    shared = habits(options, framework, card.experts > 0)
+    shared = habits(options, framework, card.routes)
     rows = assemble(laid_out, _sizes(framework, options), shared, tie, buffers, options.scatter_gather)
     return SymGraph(
         key=graph_key(card, options),

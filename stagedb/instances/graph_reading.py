@@ -12,9 +12,11 @@ from stagedb.frameworks import bucket_policy
 from stagedb.instances.bucket_members import BucketOp, OpPlace, Weight
 from stagedb.instances.class_digests import Member
 from stagedb.instances.stage_blocks import BUCKET, Block
+from stagedb.ir.symbolic_graph import BlockSpec
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.schedules import splits
 from stagedb.store import Store
+from stagedb.store.stored_graphs import blocks_of
 
 COSTS = ("flops", "bytes_read", "bytes_written", "comm_bytes", "comm_out_bytes", "peer")
 """Columns of a symbolic op that hold one expression each; `dims` holds several."""
@@ -28,7 +30,7 @@ class StoredGraph:
     name: str
     options: Mapping[str, Any]
     sizes: Mapping[str, int]
-    blocks: tuple[tuple[str, str], ...]  # name and how often it repeats
+    blocks: tuple[BlockSpec, ...]
     ops: tuple[Mapping[str, Any], ...]
     weights: tuple[Mapping[str, Any], ...]
     edge_conditions: tuple[str, ...]
@@ -72,7 +74,7 @@ def read_graph(store: Store, graph: str) -> StoredGraph:
         name=row["name"],
         options=json.loads(row["options"]),
         sizes=json.loads(row["sizes"]),
-        blocks=tuple((block["name"], block["repeat"]) for block in json.loads(row["blocks"])),
+        blocks=blocks_of(row["blocks"]),
         ops=tuple(store.read("instantiate/ops", graph=graph)),
         weights=tuple(store.read("instantiate/weights", graph=graph)),
         edge_conditions=tuple(row["present"] for row in store.read("instantiate/edge_conditions", graph=graph)),
@@ -98,8 +100,8 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
         values.of(condition, "the condition of an edge")
     by_name = {op["name"]: op for op in ops}
     blocks = tuple(
-        Block(name, None if repeat == "1" else values.of(repeat, f"repeat of block {name}"))
-        for name, repeat in graph.blocks
+        Block(block.name, None if block.once else values.of(block.repeat, f"repeat of {block.name}"), block.layers)
+        for block in graph.blocks
     )
     looped = [op for op in ops if op["times"] is not None]
     turns = _turns(looped, values, graph)

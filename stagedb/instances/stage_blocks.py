@@ -15,10 +15,14 @@ PSEUDO_BLOCKS = (CUT, BUCKET)
 
 @dataclass(frozen=True)
 class Block:
-    """A block of the model and how often it repeats; `layers` is None for a block that stands once."""
+    """A block of the model and how often it repeats; `layers` is None for a block that the model has once.
+
+    `numbers`: those of its layers in the model, from 0, where kinds of layers alternate; None: they follow each other.
+    """
 
     name: str
     layers: int | None
+    numbers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -105,12 +109,7 @@ def lay_out(
     number of the layer that follows. placement: which stage has which numbers. variants: those of a layer, by its
     number on its stage: of each turn of its loops, where its block is one of `loops`; the first is its own.
     """
-    units = [
-        (block.name, block.layers is not None)
-        for block in blocks
-        if block.name not in PSEUDO_BLOCKS
-        for _ in range(1 if block.layers is None else block.layers)
-    ]
+    units = _in_forward_order([block for block in blocks if block.name not in PSEUDO_BLOCKS])
     layers = sum(is_layer for _, is_layer in units)
     if sum(stage_layers) != layers:
         raise StagedbError(
@@ -138,6 +137,19 @@ def lay_out(
         )
         for index, row in enumerate(rows)
     )
+
+
+def _in_forward_order(blocks: Sequence[Block]) -> list[tuple[str, bool]]:
+    """The blocks of a model one after another, and whether each is a layer."""
+    alternating = sorted((number, block.name) for block in blocks for number in block.numbers or ())
+    units: list[tuple[str, bool]] = []
+    for block in blocks:
+        if block.numbers is None:
+            units += [(block.name, block.layers is not None)] * (1 if block.layers is None else block.layers)
+        elif alternating:
+            units += [(name, True) for _, name in alternating]
+            alternating = []
+    return units
 
 
 def _before(numbers: Sequence[int], index: int, stages: int, placement: ChunkPlacement) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from stagedb.ir.operators.elementwise import Add
 from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 
 
@@ -15,8 +16,8 @@ def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tens
     engines do; the sum takes part in the region of the tensor that it is the gradient of.
     """
     forward = list(tracer.operations)
-    regions = {tensor.name: op.operator.sum_region or op.region for op in forward for tensor in op.outputs}
-    consumers = {tensor.name: op.region for op in reversed(forward) for tensor in op.inputs}
+    places = {tensor.name: _place_of_sums(op) for op in forward for tensor in op.outputs}
+    consumers = {tensor.name: (op.region, op.marks) for op in reversed(forward) for tensor in op.inputs}
     grads: dict[str, Tensor] = dict(seeds)
     for op in reversed(forward):
         arriving = tuple(grads.get(tensor.name) for tensor in op.outputs)
@@ -28,7 +29,8 @@ def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tens
             if known is None:
                 grads[tensor.name] = grad
                 continue
-            tracer.region = regions.get(tensor.name, consumers[tensor.name])
+            region, marks = places.get(tensor.name, consumers[tensor.name])
+            tracer.enter(region, *marks)
             tracer.origin = op.name
             count = sum(1 for made in tracer.operations if made.name.startswith(f"{tensor.name}.gradient_sum."))
             total = tracer.gradient(tensor, f"{tensor.name}.gradient_sum.{count}")
@@ -37,7 +39,14 @@ def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tens
     return grads
 
 
+def _place_of_sums(op: Operation) -> tuple[str, frozenset[Tag]]:
+    """Region and tags of the sums of gradients that an operation's results have."""
+    operator = op.operator
+    return (op.region, op.marks) if operator.sum_region is None else (operator.sum_region, operator.sum_tags)
+
+
 def _contributions(tracer: Tracer, op: Operation, arriving: tuple[Tensor | None, ...]) -> list[tuple[int, Tensor]]:
     """Run one gradient rule in the region of its forward operation, or in one of its own."""
-    tracer.region, tracer.origin = op.operator.gradient_region or op.region, op.name
+    tracer.enter(op.operator.gradient_region or op.region, *op.marks)
+    tracer.origin = op.name
     return list(op.operator.gradient(tracer, op, arriving))

@@ -5,6 +5,7 @@ replicated an all-gather, partitioned → partitioned elsewhere an all-to-all, r
 A reduction is issued right after its producer, everything else right before its first consumer.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from stagedb.ir.layouts import MESH_AXES, Layout, Partial, Partitioned, Placemen
 from stagedb.ir.operators import Quantize, Redistribution
 from stagedb.ir.redistribution_order import next_move
 from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor
 
 Rules = Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -65,10 +67,11 @@ class _Matcher:
     copies: dict[tuple[str, Layout, str], Tensor] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     gathered: dict[str, Operation] = field(default_factory=dict)
+    marks: dict[str, frozenset[Tag]] = field(default_factory=dict)
 
     def scope(self, op: Operation) -> str:
         """Operations of one scope share redistributions. What experts have been sent serves all of their operations."""
-        if op.region == "experts":
+        if Tag.EXPERT in op.tags:
             return ""
         backward = self.choices.regather and op.template is not Template.FORWARD
         return ("backward " if backward else "") + ("" if self.choices.share else op.origin)
@@ -78,7 +81,7 @@ class _Matcher:
         if not op.operator.linear:
             return ()
         # What is not shared is what a tensor-parallel plan redistributes; sums over data wait in any case.
-        axes = MESH_AXES if self.choices.share or op.region == "experts" else tuple(m for m in MESH_AXES if m != "tp")
+        axes = MESH_AXES if self.choices.share or Tag.EXPERT in op.tags else tuple(m for m in MESH_AXES if m != "tp")
         return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
 
     def issue(self, op: Operation) -> None:
@@ -91,10 +94,11 @@ class _Matcher:
                 want = want.with_(mesh_axis, Partial())
             inputs.append(self.redistributed(self.narrowed(tensor, op), want, op))
         moved = inputs[0] is not op.inputs[0] if inputs else False
-        again = self.choices.regather and op.region != "experts"
+        again = self.choices.regather and Tag.EXPERT not in op.tags
         if moved and again and op.template is Template.FORWARD and isinstance(op.operator, Quantize):
             self.gathered[op.outputs[0].name] = op
-        self.issued.append(Operation(op.name, op.operator, tuple(inputs), *_rest(op)))
+        self.issued.append(dataclasses.replace(op, inputs=tuple(inputs)))
+        self.marks.update((output.name, op.marks) for output in op.outputs)
         consumed = [self.layouts[t.name] for t in inputs]
         for output, labels in zip(op.outputs, made, strict=True):
             layout = wanted(output.axes, rules, labels)
@@ -116,8 +120,8 @@ class _Matcher:
             again = Tensor(f"{tensor.name}.again", tensor.axes, tensor.dtype, tensor.role)
             self.copies[key] = again
             self.issue(
-                Operation(
-                    again.name, cast.operator, cast.inputs, (again,), cast.region, consumer.template, consumer.origin
+                dataclasses.replace(
+                    cast, name=again.name, outputs=(again,), template=consumer.template, origin=consumer.origin
                 )
             )
         return self.copies[key]
@@ -157,9 +161,19 @@ class _Matcher:
             reduces = isinstance(have, Partial)
             at = self.after(current.name) if reduces else len(self.issued)
             made_by = self.issued[at - 1] if reduces else consumer
-            op = Operation(name, operator, (current,), (moved,), consumer.region, made_by.template, consumer.origin)
+            op = Operation(
+                name,
+                operator,
+                (current,),
+                (moved,),
+                consumer.region,
+                made_by.template,
+                consumer.origin,
+                marks=self.marks.get(current.name, frozenset()),
+            )
             self.issued.insert(at, op)
             self.layouts[name] = self.layouts[current.name].with_(mesh_axis, goal)
+            self.marks[name] = op.marks
             current = moved
         return current
 
@@ -196,10 +210,6 @@ def _turns(have: Layout, want: Layout) -> list[str]:
     return sorted(axes, key=lambda m: m == "ep") if have.on("ep") == Partitioned("experts") else axes
 
 
-def _rest(op: Operation) -> tuple[tuple[Tensor, ...], str, Template, str]:
-    return op.outputs, op.region, op.template, op.origin
-
-
 def redistribution(mesh_axis: str, have: Placement | None, goal: Placement | None) -> Redistribution:
     """The collective, or local slice, that makes one placement on a mesh axis of another."""
     match have, goal:
@@ -227,7 +237,7 @@ def _gradient_templates(operations: list[Operation]) -> list[Operation]:
         for tensor in op.inputs:
             if needed.get(tensor.name) is not Template.INPUT_GRADIENT:
                 needed[tensor.name] = template
-        settled.append(Operation(op.name, op.operator, op.inputs, op.outputs, op.region, template, op.origin))
+        settled.append(dataclasses.replace(op, template=template))
     return settled[::-1]
 
 

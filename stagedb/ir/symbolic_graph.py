@@ -164,6 +164,8 @@ class SymEdge:
 class BlockSpec:
     """A block of the model and how often it repeats (an expression: `1` or `L`).
 
+    `layers`: the numbers of its layers in the model, from 0, where kinds of layers alternate; None where its repeats
+    follow each other, in the order of the graph's blocks.
     `input` and `output` name the tensors that come from the block before and go to the block after;
     `output_gradient` arrives from the block after and `input_gradient` goes to the block before. None at the ends.
     """
@@ -174,6 +176,12 @@ class BlockSpec:
     output: str | None = None
     output_gradient: str | None = None
     input_gradient: str | None = None
+    layers: tuple[int, ...] | None = None
+
+    @property
+    def once(self) -> bool:
+        """Whether it is no layer: the model has it once."""
+        return self.layers is None and self.repeat == "1"
 
 
 @dataclass(frozen=True)

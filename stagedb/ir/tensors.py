@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from stagedb.expressions import Expression
 from stagedb.ir.operators._base import Operator
 from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tags import Tag
 
 Size = Callable[[str], Expression]
 """The size of a named axis as an expression."""
@@ -35,7 +36,7 @@ class Operation:
     """An operator applied to tensors, in one region of the model (what the strategy's rules are looked up by).
 
     `origin` is the forward operation that a gradient belongs to (itself for a forward one). `recomputed`: it runs a
-    forward operation again, during the backward.
+    forward operation again, during the backward. `marks`: its tags beside those of its operator.
     """
 
     name: str
@@ -47,6 +48,12 @@ class Operation:
     origin: str
     recomputed: bool = False
     loop: Loop | None = None
+    marks: frozenset[Tag] = frozenset()
+
+    @property
+    def tags(self) -> frozenset[Tag]:
+        """What it is to those who choose among operations."""
+        return self.operator.tags | self.marks
 
 
 @dataclass
@@ -55,6 +62,7 @@ class Tracer:
 
     block: str
     region: str = ""
+    marks: frozenset[Tag] = frozenset()
     template: Template = Template.FORWARD
     origin: str | None = None
     weight_gradient_first: Callable[[bool], bool] = lambda has_bias: not has_bias
@@ -62,6 +70,10 @@ class Tracer:
     weights: list[Tensor] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     narrowed: dict[str, Tensor] = field(default_factory=dict)
+
+    def enter(self, region: str, *tags: Tag) -> None:
+        """Write what follows in a region of the model, with these tags and no others."""
+        self.region, self.marks = region, frozenset(tags)
 
     def tensor(self, name: str, axes: tuple[str, ...], dtype: str, role: str) -> Tensor:
         """A tensor of this block that no operation makes: an input, a weight, a block's port."""
@@ -88,7 +100,16 @@ class Tracer:
         """Append an operation; `name` is relative to the block unless it starts with the block's own name."""
         full = name if name.startswith(f"{self.block}.") else f"{self.block}.{name}"
         self.operations.append(
-            Operation(full, operator, inputs, outputs, self.region, template or self.template, self.origin or full)
+            Operation(
+                full,
+                operator,
+                inputs,
+                outputs,
+                self.region,
+                template or self.template,
+                self.origin or full,
+                marks=self.marks,
+            )
         )
 
     def activation(self, name: str, axes: tuple[str, ...], dtype: str = "act") -> Tensor:

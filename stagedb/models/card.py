@@ -3,9 +3,15 @@
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.models.kinds import EXPERTS, PARTS, RESIDUALS, LayerKind
+from stagedb.models.kinds.part import norm_parameters
+from stagedb.models.layer_pattern import check_known, period, read_kinds, read_pattern
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("rmsnorm", "layernorm"),
@@ -17,6 +23,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAY_BE_ZERO = ("parameters", "experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers")
+_LAYERS = ("layer_kinds", "pattern")
+"""Fields that are left out of a card where it has none: digests of cards without them stay as they are."""
+
+USUAL = "layer"
+"""The kind of all layers of a card without a pattern."""
+
 _ABOUT = ("parameters", "source")
 """Fields that say something about the model and do not shape it."""
 
@@ -35,6 +47,9 @@ class Card:
     experts: routed experts of a layer, 0 in a dense model; top_k of them process a token, each `expert_ffn` wide.
     shared_ffn: width of what processes every token beside them (shared experts together). dense_layers: how many of the
     first layers have a plain feed-forward (of width `ffn`) instead.
+    pattern: the kinds of layers, by name, as a list that repeats (`layer_pattern.read_pattern` has other forms);
+    empty: all alike, but for dense_layers. layer_kinds: what kinds are made of (`layer_pattern.read_kinds`). Without a
+    description `layer` has attention and experts, if the model has some, and `dense` a feed-forward instead.
 
     Raises UsageError, naming the field, for what is no model.
     """
@@ -65,32 +80,18 @@ class Card:
     expert_ffn: int = 0
     shared_ffn: int = 0
     dense_layers: int = 0
+    layer_kinds: tuple[LayerKind, ...] = ()
+    pattern: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            self._check(field.name, getattr(self, field.name), field.type)
+            if field.name not in _LAYERS:
+                self._check(field.name, getattr(self, field.name), field.type)
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"a model's name has letters, digits, '.', '_' and '-' only, not {self.name!r}")
-        if self.heads % self.kv_heads != 0:
-            raise UsageError(f"{self.name}: heads={self.heads} is not divisible by kv_heads={self.kv_heads}")
-        if self.positions == "rotary" and self.head_dim % 2 != 0:
-            raise UsageError(f"{self.name}: rotary positions want an even head_dim, not {self.head_dim}")
-        self._check_experts()
-
-    def _check_experts(self) -> None:
-        if self.experts == 0:
-            given = [name for name in ("top_k", "expert_ffn", "shared_ffn", "dense_layers") if getattr(self, name)]
-            if given:
-                raise UsageError(f"{self.name}: {given[0]} is for a mixture of experts, and experts is 0")
-            return
-        if not 1 <= self.top_k <= self.experts:
-            raise UsageError(f"{self.name}: top_k={self.top_k} is not from 1 to experts={self.experts}")
-        if self.expert_ffn == 0:
-            raise UsageError(f"{self.name}: expert_ffn must be positive, not 0")
-        if self.dense_layers >= self.layers:
-            raise UsageError(f"{self.name}: dense_layers={self.dense_layers} leaves no layer with experts")
-        if self.mlp != "gated" or self.linear_bias:
-            raise UsageError(f"{self.name}: experts are gated and have no biases")
+        for part in PARTS:
+            part.check(self)
+        self._settle_layers()
 
     def _check(self, name: str, value: object, kind: object) -> None:
         if type(value) is not kind:
@@ -106,39 +107,78 @@ class Card:
         """The vocabulary as frameworks hold it."""
         return -(-self.vocab // self.vocab_multiple) * self.vocab_multiple
 
+    @cached_property
+    def kinds(self) -> Mapping[str, LayerKind]:
+        """The kinds of its layers by name, in the order in which they first come."""
+        known = {**self._usual_kinds(), **{kind.name: kind for kind in self.layer_kinds}}
+        return {name: known[name] for name in dict.fromkeys(self.sequence)}
+
+    @cached_property
+    def sequence(self) -> tuple[str, ...]:
+        """The kind of each layer, in forward order."""
+        if self.pattern:
+            return read_pattern(self.pattern, self.layers)
+        return ("dense",) * self.dense_layers + (USUAL,) * (self.layers - self.dense_layers)
+
+    def _usual_kinds(self) -> dict[str, LayerKind]:
+        """The kinds that need no description: one with experts, if the model has some, and then one without."""
+        if not self.experts:
+            return {USUAL: LayerKind(USUAL)}
+        return {USUAL: LayerKind(USUAL, channel_mixer=EXPERTS.name), "dense": LayerKind("dense")}
+
+    def _settle_layers(self) -> None:
+        """Give equal sequences of layers one form, and check them."""
+        usual = self._usual_kinds()
+        try:
+            named = read_kinds(self.layer_kinds, usual)
+            given = self.pattern or self.sequence
+            if self.pattern and self.dense_layers:
+                raise UsageError(f"pattern names all layers: leave dense_layers={self.dense_layers} out, or pattern")
+            sequence = read_pattern(given, self.layers)
+            check_known(sequence, {**usual, **named}, named)
+        except UsageError as error:
+            raise UsageError(f"{self.name}: {error}") from error
+        own = (kind for name, kind in sorted(named.items()) if usual.get(name) != kind)
+        object.__setattr__(self, "layer_kinds", tuple(own))
+        found = period(sequence)
+        object.__setattr__(self, "pattern", () if not self.pattern or found == (USUAL,) else found)
+        if self.experts and not self.routes:
+            raise UsageError(f"{self.name}: experts={self.experts}, and the pattern has no layer with experts")
+
+    @property
+    def routes(self) -> bool:
+        """Whether ranks of ep divide something of it among them."""
+        return any(kind.routes for kind in self.kinds.values())
+
+    @property
+    def layers_without_experts(self) -> int:
+        """How many layers have none, where others have some."""
+        return sum(not self.kinds[name].routes for name in self.sequence) if self.routes else 0
+
     def count_parameters(self) -> int:
         """The number of parameters, vocabulary unpadded, a tied weight counted once."""
-        norm = self.hidden * (2 if self.norm == "layernorm" else 1)
         positions = self.max_positions * self.hidden if self.positions == "learned" else 0
         tables = self.vocab * self.hidden * (1 if self.tied else 2) + positions
-        dense = self.dense_layers if self.experts else self.layers
-        feed_forwards = dense * self._feed_forward() + (self.layers - dense) * self._mixture(self.experts)
-        return tables + self.layers * (self._attention() + 2 * norm) + feed_forwards + norm
+        return tables + sum(self._of_layer(self.kinds[name]) for name in self.sequence) + norm_parameters(self)
 
     def count_active(self) -> int:
         """The number of parameters that one token passes: all but those of experts that it is not sent to."""
-        idle = self._mixture(self.experts) - self._mixture(self.top_k)
-        return self.count_parameters() - (self.layers - self.dense_layers) * idle
+        idle = (part.idle(self) for name in self.sequence for part in self.kinds[name].parts)
+        return self.count_parameters() - sum(idle)
 
-    def _mixture(self, experts: int) -> int:
-        """Of a layer's feed-forward with so many routed experts, shared ones and router included."""
-        return self.hidden * (self.experts + 3 * experts * self.expert_ffn + 3 * self.shared_ffn)
+    def _of_layer(self, kind: LayerKind) -> int:
+        norms = RESIDUALS[kind.residual].norms * norm_parameters(self)
+        return norms + sum(part.parameters(self) for part in kind.parts)
 
-    def _attention(self) -> int:
-        queries, keys_values = self.heads * self.head_dim, 2 * self.kv_heads * self.head_dim
-        biases = queries + keys_values if self.linear_bias or self.qkv_bias else 0
-        biases += self.hidden if self.linear_bias else 0
-        biases += 2 * self.head_dim if self.qk_norm else 0
-        return self.hidden * (2 * queries + keys_values) + biases
-
-    def _feed_forward(self) -> int:
-        up = 2 if self.mlp == "gated" else 1
-        biases = up * self.ffn + self.hidden if self.linear_bias else 0
-        return (up + 1) * self.hidden * self.ffn + biases
-
-    def to_dict(self) -> dict[str, str | int | bool]:
+    def to_dict(self) -> dict[str, Any]:
         """Every field, ready for JSON or YAML; `Card(**card.to_dict())` is the card."""
-        return asdict(self)
+        plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _LAYERS}
+        kinds = {kind.name: kind.to_dict() for kind in self.layer_kinds}
+        return {
+            **plain,
+            **({"layer_kinds": kinds} if kinds else {}),
+            **({"pattern": list(self.pattern)} if self.pattern else {}),
+        }
 
     @property
     def digest(self) -> str:

@@ -5,7 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.models.card import Card
+from stagedb.models.card import USUAL, Card
+from stagedb.models.kinds import ATTENTION, EXPERTS, FEED_FORWARD, LayerKind
+from stagedb.models.kinds.experts import read_sparse
+from stagedb.models.kinds.parallel import parallel_of
+from stagedb.models.kinds.sliding_window import SLIDING_WINDOW, read_windows
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
@@ -82,66 +86,161 @@ def _llama(config: Mapping[str, Any], name: str) -> Card:
 
 
 def _mistral(config: Mapping[str, Any], name: str) -> Card:
-    return _within_window(_llama_like(config, name, "mistral"), config.get("sliding_window"))
+    return _with_layers(_llama_like(config, name, "mistral"), config)
 
 
 def _qwen2(config: Mapping[str, Any], name: str) -> Card:
-    window = config.get("sliding_window") if config.get("use_sliding_window") else None
-    return _within_window(_llama_like(config, name, "qwen2.5", qkv_bias=True), window)
+    return _with_layers(_llama_like(config, name, "qwen2.5", qkv_bias=True), _said(config))
 
 
 def _qwen3(config: Mapping[str, Any], name: str) -> Card:
-    window = config.get("sliding_window") if config.get("use_sliding_window") else None
-    return _within_window(replace(_llama_like(config, name, "qwen3"), qk_norm=True), window)
+    return _with_layers(replace(_llama_like(config, name, "qwen3"), qk_norm=True), _said(config))
+
+
+def _said(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with `use_sliding_window`, which is off where it is left out."""
+    return {**config, "use_sliding_window": bool(config.get("use_sliding_window"))}
 
 
 def _mixtral(config: Mapping[str, Any], name: str) -> Card:
-    card = _within_window(_llama_like(config, name, "mixtral"), config.get("sliding_window"))
-    return _with_experts(card, config, "num_local_experts", _need(config, "intermediate_size"))
+    card = _llama_like(config, name, "mixtral")
+    return _with_layers(_with_experts(card, config, "num_local_experts", _need(config, "intermediate_size")), config)
 
 
 def _qwen3_moe(config: Mapping[str, Any], name: str) -> Card:
-    step, dense = _either(config, "decoder_sparse_step", 1), _either(config, "mlp_only_layers", [])
-    if step != 1 or dense:
-        raise UsageError(
-            f"decoder_sparse_step {step} with mlp_only_layers {dense}: dense layers among those with experts"
-        )
-    return _with_experts(_qwen3(config, name), config, "num_experts", _need(config, "moe_intermediate_size"))
+    card = replace(_llama_like(config, name, "qwen3"), qk_norm=True)
+    card = _with_experts(card, config, "num_experts", _need(config, "moe_intermediate_size"))
+    return _with_layers(card, _said(config))
 
 
 def _deepseek(config: Mapping[str, Any], name: str) -> Card:
-    if _either(config, "moe_layer_freq", 1) != 1:
-        raise UsageError(f"moe_layer_freq {config['moe_layer_freq']}: dense layers among those with experts")
     width = _need(config, "moe_intermediate_size")
     shared = width * _either(config, "n_shared_experts", 0)
-    card = _llama_like(config, name, "deepseek")
-    dense = _either(config, "first_k_dense_replace", 0)
-    return _with_experts(card, config, "n_routed_experts", width, shared_ffn=shared, dense_layers=dense)
+    card = _with_experts(_llama_like(config, name, "deepseek"), config, "n_routed_experts", width, shared)
+    return _with_layers(card, config)
 
 
-def _with_experts(
-    card: Card, config: Mapping[str, Any], experts: str, width: int, shared_ffn: int = 0, dense_layers: int = 0
-) -> Card:
+def _with_experts(card: Card, config: Mapping[str, Any], experts: str, width: int, shared_ffn: int = 0) -> Card:
     return replace(
         card,
         experts=_need(config, experts),
         top_k=_need(config, "num_experts_per_tok"),
         expert_ffn=width,
         shared_ffn=shared_ffn,
-        dense_layers=dense_layers,
     )
 
 
-def _within_window(card: Card, window: int | None) -> Card:
-    """Attention over a sliding window is attention over everything, up to sequences as long as the window."""
-    return card if window is None else replace(card, max_positions=min(window, card.max_positions))
+def _gpt_neox(config: Mapping[str, Any], name: str) -> Card:
+    hidden, heads = _need(config, "hidden_size"), _need(config, "num_attention_heads")
+    activation = _plain_activation(config, "hidden_act", "gelu")
+    if _either(config, "attention_bias", True) is not True:
+        raise UsageError("attention_bias false is not supported here: all linear layers have biases, or none")
+    card = Card(
+        name=name,
+        family="gpt-neox",
+        hidden=hidden,
+        layers=_need(config, "num_hidden_layers"),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=_head_dim(hidden, heads),
+        ffn=_need(config, "intermediate_size"),
+        vocab=_need(config, "vocab_size"),
+        norm="layernorm",
+        mlp="plain",
+        activation=activation,
+        positions="rotary",
+        max_positions=_need(config, "max_position_embeddings"),
+        tied=bool(_either(config, "tie_word_embeddings", False)),
+        linear_bias=True,
+        qkv_bias=False,
+        source="config.json",
+    )
+    return _in_parallel(card, 2) if _either(config, "use_parallel_residual", True) else card
+
+
+def _stablelm(config: Mapping[str, Any], name: str) -> Card:
+    if config.get("qk_layernorm"):
+        raise UsageError("qk_layernorm is not supported: queries and keys are normalised by RMSNorm only")
+    qkv_bias = bool(_either(config, "use_qkv_bias", False))
+    card = replace(_llama_like(config, name, "stablelm", qkv_bias=qkv_bias), norm="layernorm")
+    return _in_parallel(card, 1) if config.get("use_parallel_residual") else card
+
+
+def _falcon(config: Mapping[str, Any], name: str) -> Card:
+    hidden, heads = _need(config, "hidden_size"), _need(config, "num_attention_heads")
+    if config.get("alibi"):
+        raise UsageError("alibi is not supported: positions are rotary or learned")
+    new, bias = bool(config.get("new_decoder_architecture")), bool(_either(config, "bias", False))
+    old_heads = 1 if _either(config, "multi_query", True) else heads
+    card = Card(
+        name=name,
+        family="falcon",
+        hidden=hidden,
+        layers=_need(config, "num_hidden_layers"),
+        heads=heads,
+        kv_heads=_either(config, "num_kv_heads", heads) if new else old_heads,
+        head_dim=_head_dim(hidden, heads),
+        ffn=_either(config, "ffn_hidden_size", 4 * hidden),
+        vocab=_need(config, "vocab_size"),
+        norm="layernorm",
+        mlp="plain",
+        activation=_plain_activation(config, "activation", "gelu"),
+        positions="rotary",
+        max_positions=_either(config, "max_position_embeddings", 2048),
+        tied=bool(_either(config, "tie_word_embeddings", True)),
+        linear_bias=bias,
+        qkv_bias=False,
+        source="config.json",
+    )
+    if new:
+        return _in_parallel(card, _either(config, "num_ln_in_parallel_attn", 2))
+    return _in_parallel(card, 1) if _either(config, "parallel_attn", True) else card
+
+
+def _in_parallel(card: Card, norms: int) -> Card:
+    """The card with parallel layers of so many norms."""
+    if norms not in (1, 2):
+        raise UsageError(f"num_ln_in_parallel_attn {norms} is not supported: 1 or 2")
+    return replace(card, layer_kinds=(replace(card.kinds[USUAL], residual=parallel_of(norms).name),))
+
+
+def _plain_activation(config: Mapping[str, Any], key: str, default: str) -> str:
+    activation = _either(config, key, default)
+    if activation not in (*_GELU, "relu", "silu"):
+        raise UsageError(f"{key} {activation!r} is not supported: gelu, relu or silu only")
+    return "gelu" if activation in _GELU else str(activation)
+
+
+def _with_layers(card: Card, config: Mapping[str, Any]) -> Card:
+    """The card with sliding-window attention, and without experts, in the layers where the config has it so."""
+    windows, sparse = read_windows(config, card.layers), read_sparse(config, card.layers)
+    dense = tuple(bool(card.experts) and not each for each in sparse)
+    first = sum(dense)
+    if not any(windows) and dense == (True,) * first + (False,) * (card.layers - first):
+        return replace(card, dense_layers=first)
+    names = {(False, False): USUAL, (True, False): "local", (False, True): "dense", (True, True): "local_dense"}
+    if all(windows):
+        names |= {(True, False): USUAL, (True, True): "dense"}
+    places = list(zip(windows, dense, strict=True))
+    return replace(
+        card,
+        layer_kinds=tuple(_kind(names[place], card, *place, config) for place in dict.fromkeys(places)),
+        pattern=tuple(names[place] for place in places),
+    )
+
+
+def _kind(name: str, card: Card, window: bool, dense: bool, config: Mapping[str, Any]) -> LayerKind:
+    return LayerKind(
+        name,
+        mixer=SLIDING_WINDOW.name if window else ATTENTION.name,
+        channel_mixer=EXPERTS.name if card.experts and not dense else FEED_FORWARD.name,
+        values=(("window", config["sliding_window"]),) if window else (),
+    )
 
 
 def _gpt2(config: Mapping[str, Any], name: str) -> Card:
     hidden, heads = _need(config, "n_embd"), _need(config, "n_head")
-    activation = _either(config, "activation_function", "gelu_new")
-    if activation not in (*_GELU, "relu", "silu"):
-        raise UsageError(f"activation_function {activation!r} is not supported: gelu, relu or silu only")
+    activation = _plain_activation(config, "activation_function", "gelu_new")
     if config.get("add_cross_attention"):
         raise UsageError("add_cross_attention is not supported: decoder-only models only")
     return Card(
@@ -157,7 +256,7 @@ def _gpt2(config: Mapping[str, Any], name: str) -> Card:
         vocab_multiple=128,  # as frameworks pad it that split the vocabulary; 50257 is divisible by 29 and 1733 only
         norm="layernorm",
         mlp="plain",
-        activation="gelu" if activation in _GELU else activation,
+        activation=activation,
         positions="learned",
         max_positions=_need(config, "n_positions"),
         tied=bool(_either(config, "tie_word_embeddings", True)),
@@ -176,5 +275,8 @@ ARCHITECTURES = {
     "Qwen3MoeForCausalLM": _qwen3_moe,
     "DeepseekForCausalLM": _deepseek,
     "GPT2LMHeadModel": _gpt2,
+    "GPTNeoXForCausalLM": _gpt_neox,
+    "StableLmForCausalLM": _stablelm,
+    "FalconForCausalLM": _falcon,
 }
 """The architectures that are read, each with its reader."""

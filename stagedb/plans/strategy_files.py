@@ -19,33 +19,45 @@ from typing import Any
 import yaml
 
 from stagedb.errors import UsageError
+from stagedb.models.kinds import PARTS
+from stagedb.models.kinds.part import UserRegion
 from stagedb.plans.word_files import read_text
 
 Rules = Mapping[str, Mapping[str, tuple[str, ...]]]
 
-REGIONS = ("embedding", "between", "attention", "ffn", "head", "loss")
 MESH = ("dp", "cp", "tp")
-AXES: Mapping[str, tuple[str, ...]] = {
-    "embedding": ("batch", "seq", "vocab", "hidden", "positions"),
-    "between": ("batch", "seq", "hidden"),
-    "attention": ("batch", "heads", "kv_heads", "head_dim", "hidden"),
-    "ffn": ("batch", "seq", "ffn", "hidden"),
-    "head": ("batch", "seq", "vocab", "hidden"),
-    "loss": ("batch", "seq", "vocab"),
+_ENDS: tuple[Mapping[str, UserRegion], Mapping[str, UserRegion]] = (
+    {
+        "embedding": UserRegion(
+            ("batch", "seq", "vocab", "hidden", "positions"),
+            {"positions": "a rank reads the rows of its own positions"},
+        ),
+        "between": UserRegion(("batch", "seq", "hidden"), {"hidden": "norms read all values of a token"}),
+    },
+    {
+        "head": UserRegion(("batch", "seq", "vocab", "hidden")),
+        "loss": UserRegion(("batch", "seq", "vocab")),
+    },
+)
+"""The regions before and behind those of the parts of layers."""
+
+USER_REGIONS: Mapping[str, UserRegion] = {
+    **_ENDS[0],
+    **{region: about for part in PARTS for region, about in part.user.items()},
+    **_ENDS[1],
 }
+"""The regions that a strategy may name."""
+
+REGIONS = tuple(USER_REGIONS)
+
+AXES: Mapping[str, tuple[str, ...]] = {region: about.axes for region, about in USER_REGIONS.items()}
 """The logical axes of each region that rules may partition. Attention reads every position of the sequence."""
 
-WHOLE: Mapping[str, Mapping[str, str]] = {
-    "embedding": {"positions": "a rank reads the rows of its own positions"},
-    "between": {"hidden": "norms read all values of a token"},
-    "attention": {"head_dim": "attention and rotary positions read all values of a head"},
-}
-"""The logical axes that operators of a region need whole, with the reason. Weights in memory may be cut along them."""
+WHOLE: Mapping[str, Mapping[str, str]] = {region: about.whole for region, about in USER_REGIONS.items() if about.whole}
+"""The logical axes that operators of a region need whole, and why. Weights may be kept in parts of them."""
 
 PLANNED: Mapping[str, str] = {
-    "router": "which follows --ep and --sp",
-    "experts": "which follows --ep and --expert-tp",
-    "attention_core": "which follows --cp-kind",
+    **{region: why for part in PARTS for region, why in part.left.items()},
     "ep": "which only partitions experts (--ep)",
     "pp": "which splits layers (--layers-per-stage)",
 }

@@ -1,5 +1,6 @@
 """Labels and relationships of symbolic graphs. `stagedb build` writes them."""
 
+from stagedb.models.kinds import PARTS
 from stagedb.plans.aspects import GRAPH_WORDS
 from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
 
@@ -10,18 +11,10 @@ _GRAPH = Property("graph", "string", "id of the graph that it belongs to")
 SIZES: dict[str, tuple[str, str]] = {
     "L": ("layers", "number of layers"),
     "H": ("hidden", "hidden size"),
-    "A": ("heads", "attention heads"),
-    "KV": ("kv_heads", "heads of keys and values"),
-    "D": ("head_dim", "size of one head"),
-    "F": ("ffn", "width of the feed-forward block"),
     "V": ("vocabulary", "rows of the embedding table, padded as the recipe pads it"),
     "S": ("sequence", "sequence length of plans that name none"),
     "P": ("positions", "rows of the table of learned positions"),
-    "E": ("experts", "number of experts"),
-    "K": ("experts_per_token", "experts that compute one token"),
-    "FE": ("expert_ffn", "width of one expert"),
-    "FS": ("shared_ffn", "width of the experts that compute every token"),
-    "LD": ("dense_layers", "first layers, which have no experts"),
+    **{name: (each.property, each.about) for part in PARTS for name, each in part.symbols.items()},
 }
 """A model's symbols, each with its property of `Graph` and its meaning."""
 
@@ -46,7 +39,11 @@ GRAPH_LABELS = (
             *(Property(word, "integer?", f"{what} (`{symbol}`)") for symbol, (word, what) in SIZES.items()),
             Property("options", "string", "the options together, as canonical JSON"),
             Property("sizes", "string", "the model's symbols and their values, as canonical JSON"),
-            Property("blocks", "string", "the blocks and how often each repeats, in forward order, as JSON"),
+            Property(
+                "blocks",
+                "string",
+                "the blocks in forward order, how often each repeats, and the layers of those that alternate, as JSON",
+            ),
             Property("format", "integer", "version of the stored form"),
             *OWNED,
         ),

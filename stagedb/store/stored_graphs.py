@@ -36,7 +36,7 @@ def write_graph(store: Store, graph: SymGraph) -> bool:
         "recipe": graph.recipe,
         "options": graph.options,
         "sizes": json.dumps(graph.sizes, sort_keys=True),
-        "blocks": json.dumps([dataclasses.asdict(block) for block in graph.blocks]),
+        "blocks": json.dumps([_block(block) for block in graph.blocks]),
         "format": FORMAT,
     }
     with building(store, "Graph", graph.key, properties) as lease:
@@ -68,7 +68,7 @@ def read_graph(store: Store, id: str) -> SymGraph:
         recipe=row["recipe"],
         options=row["options"],
         sizes=json.loads(row["sizes"]),
-        blocks=tuple(BlockSpec(**block) for block in json.loads(row["blocks"])),
+        blocks=blocks_of(row["blocks"]),
         tensors=tuple(_tensor(each["tensor"]) for each in store.read("build/all_tensors", id=id)),
         ops=tuple(_op(each["op"], reads, writes) for each in store.read("build/all_ops", id=id)),
         edges=tuple(
@@ -76,6 +76,11 @@ def read_graph(store: Store, id: str) -> SymGraph:
             for each in store.read("build/all_edges", id=id)
         ),
     )
+
+
+def blocks_of(text: str) -> tuple[BlockSpec, ...]:
+    """The blocks of a graph from the JSON that the store has of them."""
+    return tuple(BlockSpec(**_values(block, _BLOCK)) for block in json.loads(text))
 
 
 def gradient_rows(graph: SymGraph) -> list[dict[str, str]]:
@@ -155,6 +160,13 @@ def _ends(store: Store, name: str, id: str) -> dict[str, tuple[str, ...]]:
     return {row["op"]: tuple(row["tensors"]) for row in store.read(f"build/all_{name}", id=id)}
 
 
+def _block(block: BlockSpec) -> dict[str, Any]:
+    """A block's fields, without the numbers of its layers where its repeats follow each other."""
+    fields = dataclasses.asdict(block)
+    return fields if block.layers is not None else {name: value for name, value in fields.items() if name != "layers"}
+
+
+_BLOCK = tuple(field.name for field in dataclasses.fields(BlockSpec))
 _TENSOR = tuple(field.name for field in dataclasses.fields(SymTensor))
 _OP = tuple(field.name for field in dataclasses.fields(SymOp))
 

@@ -29,6 +29,7 @@ EXACT = {
     "llama3.2-1b": 1_235_814_400,
     "llama3.2-3b": 3_212_749_824,
     "mistral-7b": 7_241_732_096,
+    "mistral-7b-window": 7_241_732_096,
     "mistral-7b-v0.3": 7_248_023_552,
     "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-1.5b": 1_543_714_304,
@@ -37,6 +38,8 @@ EXACT = {
     "qwen2.5-14b": 14_770_033_664,
     "qwen2.5-32b": 32_763_876_352,
     "qwen2.5-72b": 72_706_203_648,
+    "gpt-neox-20b": 20_554_567_680,
+    "falcon-40b": 41_303_293_952,
     "mixtral-8x7b": 46_702_792_704,
     "mixtral-8x22b": 140_620_634_112,
     "qwen3-30b-a3b": 30_532_122_624,
@@ -68,6 +71,7 @@ PRINTED = {
     "megatron-530b": (529.6e9, 0.05e9),
     "megatron-1t": (1008.0e9, 0.05e9),
     "deepseek-v2-lite-ffn": (15.7e9, 0.1e9),  # its attention has more parameters than the published one
+    "llama4-maverick-text": (400e9, 1e9),
     "palm-540b": (540.35e9, 0.01e9),  # one norm a layer more than the paper's parallel blocks
 }
 """Parameters as papers print them, and how far an exact count may be away."""
@@ -94,7 +98,7 @@ def test_library_cards_are_complete(name: str) -> None:
     assert card.name == name
     assert card.parameters == card.count_parameters()
     assert card.source
-    assert Card(**card.to_dict()) == card  # type: ignore[arg-type]
+    assert Card(**card.to_dict()) == card
 
 
 @pytest.mark.parametrize(
@@ -105,6 +109,7 @@ def test_library_cards_are_complete(name: str) -> None:
         ("qwen3-30b-a3b", 3.4),
         ("qwen3-235b-a22b", 22.2),
         ("deepseek-moe-16b", 2.8),
+        ("llama4-maverick-text", 17.2),
         ("llama3-8b", 8.0),
     ],
 )
@@ -390,6 +395,51 @@ DEEPSEEK = {
     "tie_word_embeddings": False,
     "vocab_size": 102400,
 }
+NEOX = {
+    "architectures": ["GPTNeoXForCausalLM"],
+    "attention_bias": True,
+    "hidden_act": "gelu",
+    "hidden_size": 6144,
+    "intermediate_size": 24576,
+    "max_position_embeddings": 2048,
+    "model_type": "gpt_neox",
+    "num_attention_heads": 64,
+    "num_hidden_layers": 44,
+    "tie_word_embeddings": False,
+    "use_parallel_residual": True,
+    "vocab_size": 50432,
+}
+FALCON = {
+    "activation": "gelu",
+    "alibi": False,
+    "architectures": ["FalconForCausalLM"],
+    "bias": False,
+    "ffn_hidden_size": 32768,
+    "hidden_size": 8192,
+    "max_position_embeddings": 2048,
+    "model_type": "falcon",
+    "new_decoder_architecture": True,
+    "num_attention_heads": 128,
+    "num_hidden_layers": 60,
+    "num_kv_heads": 8,
+    "num_ln_in_parallel_attn": 2,
+    "tie_word_embeddings": True,
+    "vocab_size": 65024,
+}
+STABLELM = {
+    "architectures": ["StableLmForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 2560,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 4096,
+    "model_type": "stablelm",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "tie_word_embeddings": False,
+    "use_parallel_residual": False,
+    "vocab_size": 50304,
+}
 GPT2 = {
     "activation_function": "gelu_new",
     "architectures": ["GPT2LMHeadModel"],
@@ -406,9 +456,11 @@ GPT2 = {
     ("config", "name"),
     [
         (LLAMA, "llama3-8b"),
-        (MISTRAL, "mistral-7b"),
+        (MISTRAL, "mistral-7b-window"),
         (QWEN, "qwen2.5-3b"),
         (GPT2, "gpt2-xl"),
+        (NEOX, "gpt-neox-20b"),
+        (FALCON, "falcon-40b"),
         (MIXTRAL, "mixtral-8x7b"),
         (QWEN_MOE, "qwen3-30b-a3b"),
         (DEEPSEEK, "deepseek-moe-16b"),
@@ -435,8 +487,9 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**LLAMA, "num_local_experts": 8}, "mixture of experts .*is not supported in LlamaForCausalLM"),
         ({**LLAMA, "architectures": ["MixtralForCausalLM"]}, "missing num_local_experts"),
         ({**MIXTRAL, "num_experts_per_tok": 9}, "top_k=9 is not from 1 to experts=8"),
-        ({**QWEN_MOE, "mlp_only_layers": [3]}, "dense layers among those with experts"),
-        ({**DEEPSEEK, "moe_layer_freq": 2}, "dense layers among those with experts"),
+        ({**QWEN_MOE, "decoder_sparse_step": "2"}, "a step of layers with experts must be a whole number"),
+        ({**DEEPSEEK, "moe_layer_freq": 2.5}, "moe_layer_freq must be a whole number"),
+        ({**QWEN_MOE, "decoder_sparse_step": 49}, "leaves no layer with experts"),
         (
             {**DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"]},
             "not supported: DeepseekV2ForCausalLM; supported are Llama",
@@ -448,6 +501,13 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**LLAMA, "num_attention_heads": 3}, "hidden size 4096 is not divisible by 3 heads"),
         ({**LLAMA, "num_hidden_layers": "32"}, "layers must be an integer"),
         ({key: value for key, value in LLAMA.items() if key != "vocab_size"}, "missing vocab_size"),
+        ({**QWEN, "use_sliding_window": True}, "which layers have a window"),
+        ({**MISTRAL, "layer_types": ["chunked_attention"] * 32}, "layer_types 'chunked_attention' is not supported"),
+        ({**MISTRAL, "layer_types": ["full_attention"]}, "layer_types of 1 layers, and there are 32"),
+        ({**FALCON, "alibi": True}, "alibi is not supported"),
+        ({**FALCON, "num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn 3 is not supported"),
+        ({**NEOX, "attention_bias": False}, "attention_bias false is not supported"),
+        ({**STABLELM, "qk_layernorm": True}, "qk_layernorm is not supported"),
         ({**GPT2, "add_cross_attention": True}, "add_cross_attention"),
         ({**GPT2, "activation_function": "tanh"}, "activation_function 'tanh' is not supported"),
     ],
@@ -469,8 +529,86 @@ def test_optional_keys_of_configs() -> None:
     assert biased.linear_bias
     assert from_hugging_face(GPT2, name="gpt").tied
     assert from_hugging_face({**GPT2, "n_inner": 100}, name="gpt").ffn == 100
-    windowed = from_hugging_face({**QWEN, "use_sliding_window": True}, name="windowed")
-    assert windowed.max_positions == 4096
+
+
+@pytest.mark.parametrize(
+    ("config", "sparse"),
+    [
+        (QWEN_MOE, range(48)),
+        ({**QWEN_MOE, "decoder_sparse_step": 2}, range(1, 48, 2)),
+        ({**QWEN_MOE, "decoder_sparse_step": 3, "mlp_only_layers": [2, 47]}, range(5, 47, 3)),
+        (DEEPSEEK, range(1, 28)),
+        ({**DEEPSEEK, "moe_layer_freq": 2, "first_k_dense_replace": 3}, range(4, 28, 2)),
+        ({**DEEPSEEK, "first_k_dense_replace": 3}, range(3, 28)),
+    ],
+)
+def test_layers_of_configs_with_experts(config: dict[str, Any], sparse: range) -> None:
+    card = from_hugging_face(config, name="sparse")
+    assert [at for at, name in enumerate(card.sequence) if card.kinds[name].routes] == list(sparse)
+    assert card.parameters == card.count_parameters()
+
+
+def test_windows_and_experts_of_one_config_are_four_kinds() -> None:
+    more = {"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 2, "decoder_sparse_step": 2}
+    card = from_hugging_face({**QWEN_MOE, **more, "num_hidden_layers": 4}, name="both")
+    assert card.sequence == ("dense", "layer", "local_dense", "local")
+    assert [(kind.mixer, kind.channel_mixer) for kind in card.kinds.values()] == [
+        ("attention", "feed_forward"),
+        ("attention", "experts"),
+        ("sliding_window", "feed_forward"),
+        ("sliding_window", "experts"),
+    ]
+
+
+def test_the_layers_of_llama_4_make_its_published_count() -> None:
+    """Scout has experts in every layer, and its checkpoint's text model 107,769,861,120 parameters."""
+    maverick = load_card("llama4-maverick-text")
+    assert replace(maverick, experts=16, pattern=(), parameters=0).count_parameters() == 107_769_861_120
+
+
+OLD_FALCON = {**FALCON, "new_decoder_architecture": False, "num_hidden_layers": 32, "hidden_size": 4544}
+
+
+@pytest.mark.parametrize(
+    ("config", "residual", "parameters"),
+    [
+        (STABLELM, "serial", 2_795_443_200),
+        ({**STABLELM, "use_parallel_residual": True}, "parallel", 2_795_443_200 - 32 * 2 * 2560),
+        ({**NEOX, "use_parallel_residual": False}, "serial", 20_554_567_680),
+        ({**FALCON, "num_ln_in_parallel_attn": 1}, "parallel", 41_303_293_952 - 60 * 2 * 8192),
+        ({**OLD_FALCON, "num_attention_heads": 71, "ffn_hidden_size": None}, "parallel", 6_921_720_704),
+    ],
+)
+def test_what_configs_put_their_layers_together_with(config: dict[str, Any], residual: str, parameters: int) -> None:
+    card = from_hugging_face(config, name="read")
+    assert {kind.residual for kind in card.kinds.values()} == {residual}
+    assert card.parameters == parameters
+
+
+TYPES = ["sliding_attention"] * 5 + ["full_attention"]
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        (MISTRAL, 32),
+        ({**MISTRAL, "sliding_window": None}, 0),
+        ({**MISTRAL, "num_hidden_layers": 12, "layer_types": TYPES * 2}, 10),
+        ({**MISTRAL, "num_hidden_layers": 14, "sliding_window_pattern": 6}, 12),
+        (QWEN, 0),
+        ({**QWEN, "use_sliding_window": True, "max_window_layers": 28}, 8),
+        ({**QWEN, "use_sliding_window": True, "max_window_layers": 36}, 0),
+        ({**MIXTRAL, "sliding_window": 4096}, 32),
+    ],
+)
+def test_layers_of_configs_with_a_sliding_window(config: dict[str, Any], windows: int) -> None:
+    card = from_hugging_face(config, name="windowed")
+    mixers = [card.kinds[name].mixer for name in card.sequence]
+    assert mixers.count("sliding_window") == windows
+    assert {value for kind in card.kinds.values() for _, value in kind.values} == ({4096} if windows else set())
+    assert card.max_positions == config["max_position_embeddings"]
+    if "layer_types" in config:
+        assert [mixer == "sliding_window" for mixer in mixers] == [word == TYPES[0] for word in config["layer_types"]]
 
 
 def test_cards_load_without_the_graphs_algebra() -> None:

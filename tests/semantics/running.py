@@ -19,8 +19,8 @@ def pipeline(
     graph: SymGraph, schedule: str, stage_layers: tuple[int, ...], microbatches: int, chunks: int = 1
 ) -> Pipeline:
     """The numbers of the pipeline, of so many layers each, with the orders of a schedule."""
-    repeats = [None if spec.repeat == "1" else evaluate(spec.repeat, graph.sizes) for spec in graph.blocks]
-    blocks = [Block(spec.name, times) for spec, times in zip(graph.blocks, repeats, strict=True)]
+    repeats = [None if spec.once else evaluate(spec.repeat, graph.sizes) for spec in graph.blocks]
+    blocks = [Block(spec.name, times, spec.layers) for spec, times in zip(graph.blocks, repeats, strict=True)]
     stages = lay_out(blocks, stage_layers, chunks=chunks)
     orders = stage_orders(schedule, len(stages) // chunks, microbatches, chunks)
     return Pipeline(

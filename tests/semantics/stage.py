@@ -59,7 +59,7 @@ class Stage:
     ) -> None:
         """`counted`: layers of the stage that stand in its chunks before. `microbatches` holds the model's inputs
         (`tokens`, `labels`), whole; `post` is shared by all stages."""
-        layers = [place for place, block in places if mesh.specs[block].repeat != "1"]
+        layers = [place for place, block in places if not mesh.specs[block].once]
         again = (place for at, place in enumerate(layers, start=counted + 1) if at % recompute_every == 0)
         self.recomputing = frozenset(again)
         self.layers = len(layers)
@@ -347,7 +347,7 @@ class Stage:
 
     def repeated(self, block: str) -> bool:
         """Whether a block is a layer."""
-        return self.mesh.specs[block].repeat != "1"
+        return not self.mesh.specs[block].once
 
 
 def run_tasks(chunks: Sequence[Stage], order: Sequence[Task]) -> Waiting:

@@ -55,6 +55,9 @@ ALONE = ((FORWARD, 0), (BACKWARD, 0), (STEP, 0))
 
 def positions(graph: SymGraph, env: Mapping[str, int]) -> list[str]:
     """The blocks of the whole model in forward order."""
+    numbered = {number: block.name for block in graph.blocks for number in block.layers or ()}
+    if numbered:
+        return [graph.blocks[0].name, *(numbered[number] for number in range(env["L"])), graph.blocks[-1].name]
     return [block.name for block in graph.blocks for _ in range(evaluate(block.repeat, env))]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.expressions import Expression, number
+from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -53,6 +54,7 @@ class Operator:
     `gradient_region`: the region whose rules its backward follows, where that is not the forward's.
     `sum_region`: the region in which gradients of its results are added, where that is not its own.
     `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
+    `sum_tags`: the tags of those sums. `tags`: what it is in all its uses (`stagedb.ir.tags`).
     `deals`: each rank puts what it has under other axes (tokens, slots of experts); nothing is summed over ranks.
     """
 
@@ -61,6 +63,8 @@ class Operator:
     reduction: ClassVar[Literal["sum", "max"]] = "sum"
     gradient_region: ClassVar[str | None] = None
     sum_region: ClassVar[str | None] = None
+    sum_tags: ClassVar[frozenset[Tag]] = frozenset()
+    tags: ClassVar[frozenset[Tag]] = frozenset()
     in_place: ClassVar[bool] = False
     deals: ClassVar[bool] = False
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression, symbol
+from stagedb.expressions import Expression, smallest, symbol
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving
 from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -44,10 +45,17 @@ def _fold(dk: Array, kv_heads: int) -> Array:
     return np.asarray(dk.reshape(batch, seq, kv_heads, heads // kv_heads, head_dim).sum(axis=3))
 
 
-def _scores(q: Array, k: Array, rows: Array) -> Array:
+def _seen(rows: Array, columns: Array, window: int | None) -> Array:
+    """Whether the query of each row sees the key of each column, by their positions: none behind it, and of those
+    before it the last `window`, its own included."""
+    apart = rows[:, None] - columns[None, :]
+    return np.asarray((apart >= 0) if window is None else (apart >= 0) & (apart < window))
+
+
+def _scores(q: Array, k: Array, rows: Array, window: int | None = None) -> Array:
     """Scaled scores of queries at positions `rows` and all keys, masked pairs at minus infinity."""
     scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
-    return np.where(np.arange(k.shape[1])[None, :] <= rows[:, None], scores, -np.inf)
+    return np.where(_seen(rows, np.arange(k.shape[1]), window), scores, -np.inf)
 
 
 def _keys(axes: Labels) -> Labels:
@@ -59,11 +67,18 @@ class Attention(Operator):
     """Causal attention in one kernel (Dao et al. 2022): outputs the context and the log-sum-exp of each row.
 
     FLOPs `4·b·a·s·s·d`: two matmuls, the causal mask not halved, as the field's counters do.
+
+    window: a query sees so many keys, its own included (Beltagy et al. 2020; Jiang et al. 2023); None: all before it.
+    Kernels leave out blocks of keys that no query of a block sees, so that a query counts `min(s, window)` keys:
+    `4·b·a·s·min(s, window)·d`. The corner where the first queries see fewer is counted, as that above the diagonal is.
+    A kernel that reads an explicit mask (`masked`) computes all pairs.
     """
 
     masked: bool = False
+    window: int | None = None
 
     kind: ClassVar[str] = "attention"
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
     def _operands(self, inputs: Sequence[Array]) -> tuple[Array, Array, Array]:
         """q, k, v of the operands, behind which an explicit mask may stand."""
@@ -81,14 +96,20 @@ class Attention(Operator):
                 made[1:] = [_keys(axes) for axes in made[1:]]
         return tuple(inside), tuple(made)
 
+    def _keys_seen(self, size: Size) -> Expression:
+        if self.window is None or self.masked:
+            return size("kseq")
+        return smallest(size("kseq"), self.window)
+
     def _pairs(self, size: Size) -> Expression:
-        return size("batch") * size("heads") * size("seq") * size("kseq") * size("head_dim")
+        return size("batch") * size("heads") * size("seq") * self._keys_seen(size) * size("head_dim")
 
     def flops(self, size: Size) -> Expression:
         return 4 * self._pairs(size)
 
     def dims(self, size: Size) -> tuple[Expression, ...]:
-        return tuple(size(axis) for axis in ("batch", "heads", "kv_heads", "seq", "kseq", "head_dim"))
+        queries = tuple(size(axis) for axis in ("batch", "heads", "kv_heads", "seq"))
+        return (*queries, self._keys_seen(size), size("head_dim"))
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
@@ -97,13 +118,13 @@ class Attention(Operator):
         made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(own)]
         reads = (arriving(grads), *op.inputs, *op.outputs)
         name = f"{op.name}.input_gradient"
-        tracer.emit(name, AttentionGradient(self.masked), reads, *made, template=Template.INPUT_GRADIENT)
+        tracer.emit(name, AttentionGradient(self.masked, self.window), reads, *made, template=Template.INPUT_GRADIENT)
         yield from enumerate(made)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         q, k, v = self._operands(inputs)
         heads = q.shape[2]
-        scores = _scores(q, _repeat(k, heads), place.indices("seq"))
+        scores = _scores(q, _repeat(k, heads), place.indices("seq"), self.window)
         top = scores.max(axis=-1)
         lse = top + np.log(np.exp(scores - top[..., None]).sum(axis=-1))
         weights = np.exp(scores - lse[..., None])
@@ -122,7 +143,7 @@ class AttentionGradient(Attention):
         q, k, v = self._operands(inputs[1:-2])
         heads, kv_heads, scale = q.shape[2], k.shape[2], 1 / np.sqrt(q.shape[-1])
         wide_k, wide_v = _repeat(k, heads), _repeat(v, heads)
-        p = np.exp(_scores(q, wide_k, place.indices("seq")) - lse[..., None])
+        p = np.exp(_scores(q, wide_k, place.indices("seq"), self.window) - lse[..., None])
         dv = np.einsum("bhqk,bqhd->bkhd", p, do)
         dp = np.einsum("bqhd,bkhd->bhqk", do, wide_v)
         ds = p * (dp - np.einsum("bqhd,bqhd->bhq", do, o)[..., None]) * scale
@@ -223,11 +244,15 @@ class PartAttentionGradient(PartAttention):
 
 @dataclass(frozen=True)
 class AdditiveMask(Operator):
-    """The causal mask of this rank's queries as numbers to be added, which a kernel without a mask of its own reads."""
+    """The causal mask of this rank's queries as numbers to be added, which a kernel without a mask of its own reads.
+
+    window: as in `Attention`.
+    """
+
+    window: int | None = None
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        rows, columns = place.indices("seq")[:, None], place.indices("kseq")[None, :]
-        return [np.where(columns <= rows, 0.0, -np.inf)]
+        return [np.where(_seen(place.indices("seq"), place.indices("kseq"), self.window), 0.0, -np.inf)]
 
 
 @dataclass(frozen=True)
@@ -287,7 +312,9 @@ class FoldHeads(Operator):
 
 @dataclass(frozen=True)
 class Softmax(Operator):
-    """Scale, causal mask and softmax over the keys."""
+    """Scale, causal mask and softmax over the keys. window: as in `Attention`."""
+
+    window: int | None = None
 
     kind: ClassVar[str] = "softmax"
 
@@ -301,8 +328,7 @@ class Softmax(Operator):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         scores = inputs[0] / np.sqrt(place.sizes["head_dim"])
-        rows, columns = place.indices("seq")[:, None], place.indices("kseq")[None, :]
-        scores = np.where(columns <= rows, scores, -np.inf)
+        scores = np.where(_seen(place.indices("seq"), place.indices("kseq"), self.window), scores, -np.inf)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         return [weights / weights.sum(axis=-1, keepdims=True)]
 

@@ -10,6 +10,7 @@ from stagedb.expressions import Expression, product
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving
 from stagedb.ir.operators.quantize import E4M3, E5M2, Quantize
 from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -39,6 +40,7 @@ class Einsum(Operator):
     bias: bool = False
 
     kind: ClassVar[str] = "matmul"
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
     def _split(self) -> tuple[list[str], list[str], list[str], list[str]]:
         batch = [x for x in self.a if x in self.b and x in self.out]

@@ -13,6 +13,7 @@ import numpy as np
 
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -130,6 +131,7 @@ class Dispatch(Operator):
     kind: ClassVar[str] = "permute"
     deals: ClassVar[bool] = True
     sum_region: ClassVar[str | None] = "experts"
+    sum_tags: ClassVar[frozenset[Tag]] = frozenset({Tag.EXPERT})
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, DispatchGradient(), (arriving(grads), op.inputs[1]))

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from stagedb.expressions import Expression, number, smallest, symbol
 from stagedb.ir.operators._base import Operator
+from stagedb.ir.tags import Tag
 
 Move = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "slice"]
 
@@ -54,6 +55,7 @@ class Exchange(Operator):
     back: bool = False
 
     kind: ClassVar[str] = "exchange"
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
     @property
     def distance(self) -> Expression:

@@ -19,6 +19,7 @@ from stagedb.expressions import Expression, largest, number, smallest, symbol
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving
 from stagedb.ir.operators.attention import _fold, _repeat
 from stagedb.ir.symbolic_graph import Template
+from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -41,6 +42,7 @@ class RingAttention(Operator):
     balanced: bool = True
 
     kind: ClassVar[str] = "attention"
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
@@ -62,6 +64,7 @@ class RingAttentionGradient(Operator):
     balanced: bool = True
 
     kind: ClassVar[str] = "attention"
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ class RingStep(Operator):
     back: bool = False
 
     kind: ClassVar[str] = "attention"
+    tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
     matmuls: ClassVar[int] = 2
 
     def turn(self) -> Expression:

@@ -1,0 +1,74 @@
+"""Kinds of layers, a file each: mixers, channel mixers, and what puts the two together.
+
+A new kind is a file with a `LayerPart` (or a `Residual`), and a line in the imports and in a tuple below.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stagedb.models.kinds.attention import ATTENTION
+from stagedb.models.kinds.experts import EXPERTS
+from stagedb.models.kinds.feed_forward import FEED_FORWARD
+from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
+from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, LayerPart, SizeSymbol
+from stagedb.models.kinds.residual import Residual
+from stagedb.models.kinds.serial import SERIAL
+from stagedb.models.kinds.sliding_window import SLIDING_WINDOW
+
+MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION, SLIDING_WINDOW)}
+"""Mixers by the name that a card uses."""
+
+CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FORWARD, EXPERTS)}
+"""Channel mixers by the name that a card uses."""
+
+RESIDUALS: Mapping[str, Residual] = {each.name: each for each in (SERIAL, PARALLEL, PARALLEL_TWO_NORMS)}
+"""What puts a mixer and a channel mixer together, by the name that a card uses."""
+
+PARTS: tuple[LayerPart, ...] = (*MIXERS.values(), *CHANNEL_MIXERS.values())
+"""All parts. The rows of later ones see those of earlier ones."""
+
+__all__ = [
+    "ATTENTION",
+    "CHANNEL_MIXERS",
+    "EXPERTS",
+    "FEED_FORWARD",
+    "HIDDEN",
+    "MIXERS",
+    "PARTS",
+    "RESIDUALS",
+    "Architecture",
+    "Branch",
+    "LayerKind",
+    "LayerPart",
+    "Residual",
+    "SizeSymbol",
+]
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """A kind of layer by name: its block in a graph, its mixer, its channel mixer, and what puts them together.
+
+    values: what it sets for its parts, by name.
+    """
+
+    name: str
+    mixer: str = ATTENTION.name
+    channel_mixer: str = FEED_FORWARD.name
+    residual: str = SERIAL.name
+    values: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def parts(self) -> tuple[LayerPart, LayerPart]:
+        """The mixer and the channel mixer."""
+        return MIXERS[self.mixer], CHANNEL_MIXERS[self.channel_mixer]
+
+    def to_dict(self) -> dict[str, str | int]:
+        """All but its name, as a card has it."""
+        words = {"mixer": self.mixer, "channel_mixer": self.channel_mixer, "residual": self.residual}
+        return {**words, **dict(self.values)}
+
+    @property
+    def routes(self) -> bool:
+        """Whether ranks of ep divide a part of it among them."""
+        return any(part.routes for part in self.parts)

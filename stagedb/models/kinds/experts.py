@@ -1,0 +1,226 @@
+"""A mixture of experts in place of a feed-forward: router, dispatch, experts as batched matmuls, combine (Shazeer et
+al. 2017; Fedus et al. 2022), and experts that every token passes (Dai et al. 2024).
+
+Two regions beside those of a dense layer: `router`, where tokens are at home, and `experts`, where experts are; between
+them the collective matcher sends tokens to the ranks of their experts and back.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stagedb.errors import UsageError
+from stagedb.ir.tags import Tag
+from stagedb.models.deferred_import import DeferredModule
+from stagedb.models.kinds.part import (
+    HIDDEN,
+    Architecture,
+    Branch,
+    Buffers,
+    LayerPart,
+    Rule,
+    ShardingChoices,
+    SizeSymbol,
+    Table,
+    Values,
+)
+
+if TYPE_CHECKING:
+    from stagedb.ir import operators as ops
+    from stagedb.ir import tensors
+    from stagedb.ir.tensors import Tensor, Tracer
+    from stagedb.models.style import Style
+else:
+    ops = DeferredModule("stagedb.ir.operators")
+    tensors = DeferredModule("stagedb.ir.tensors")
+
+CHOICES = ("batch", "seq", "choices")
+SLOTS = ("experts", "slots", "hidden")
+
+
+def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
+    t.enter("router")
+    logits = _matmul(t, "ffn.router", x, ("experts", "hidden"), ("batch", "seq", "experts"), False)
+    best, chosen = t.activation("ffn.topk", CHOICES), t.activation("ffn.chosen", CHOICES, "int64")
+    t.emit("ffn.topk", ops.TopK(), (logits,), best, chosen)
+    wide, shares = t.activation("ffn.wide", CHOICES, "fp32"), t.activation("ffn.shares", CHOICES, "fp32")
+    weights, order = t.activation("ffn.weights", CHOICES), t.activation("ffn.order", CHOICES, "int64")
+    t.emit("ffn.wide", ops.Cast(), (best,), wide)
+    t.emit("ffn.shares", ops.ChoiceSoftmax(), (wide,), shares)
+    t.emit("ffn.weights", ops.Cast(), (shares,), weights)
+    t.emit("ffn.order", ops.Route(), (chosen,), order)
+    slots = t.activation("ffn.dispatch", SLOTS)
+    t.emit("ffn.dispatch", ops.Dispatch(), (x, order), slots)
+
+    t.enter("experts", Tag.EXPERT)
+    inner = _gated(t, card, style, "ffn.experts", slots, ("experts",), ("experts", "slots", "expert_ffn"))
+    out = _matmul(t, "ffn.experts.w2", inner, ("experts", "expert_ffn", "hidden"), SLOTS, style.fp8)
+
+    t.enter("router")
+    back, y = t.activation("ffn.combine", (*CHOICES, "hidden")), t.activation("ffn.sum", HIDDEN)
+    t.emit("ffn.combine", ops.Combine(), (out, order), back)
+    t.emit("ffn.sum", ops.WeightedSum(), (back, weights), y)
+    return Branch(y if card.shared_ffn == 0 else _with_shared(t, card, style, x, y))
+
+
+def _with_shared(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", routed: "Tensor") -> "Tensor":
+    """The result of the experts that every token passes, added to that of the routed ones."""
+    t.enter("ffn")
+    inner = _gated(t, card, style, "ffn.shared", x, (), ("batch", "seq", "shared_ffn"))
+    shared = _matmul(t, "ffn.shared.w2", inner, ("hidden", "shared_ffn"), HIDDEN, style.fp8)
+    t.enter("between")
+    y = t.activation("ffn.both", HIDDEN)
+    t.emit("ffn.both", ops.Add(), (routed, shared), y)
+    return y
+
+
+def _gated(
+    t: "Tracer",
+    card: Architecture,
+    style: "Style",
+    name: str,
+    x: "Tensor",
+    leading: tuple[str, ...],
+    inner: tuple[str, ...],
+) -> "Tensor":
+    """Gate and up, and their product; weights have the `leading` axes first, then as registered (hidden last)."""
+    features = inner[-1:]
+    ends = (*features, "hidden") if not leading else ("hidden", *features)
+    y = t.activation(f"{name}.gate", inner)
+    if style.pack_gate:
+        weight = (*leading, *features, "two", "hidden")
+        both = _matmul(t, f"{name}.w13", x, weight, (*inner, "two"), style.fp8)
+        t.emit(f"{name}.gate", ops.Gate(card.activation), (both,), y)
+        return y
+    gate = _matmul(t, f"{name}.w1", x, (*leading, *ends), inner, style.fp8)
+    up = _matmul(t, f"{name}.w3", x, (*leading, *ends), inner, style.fp8)
+    if not style.eager:
+        t.emit(f"{name}.gate", ops.Gate(card.activation), (gate, up), y)
+        return y
+    active = t.activation(f"{name}.activation", inner)
+    t.emit(f"{name}.activation", ops.Activation(card.activation), (gate,), active)
+    t.emit(f"{name}.gate", ops.Multiply(), (active, up), y)
+    return y
+
+
+def _matmul(
+    t: "Tracer", name: str, x: "Tensor", weight_axes: tuple[str, ...], out: tuple[str, ...], fp8: bool
+) -> "Tensor":
+    """A linear layer without bias; one of experts has a matrix each, and the experts are its parameter's rows."""
+    packed = "two" in weight_axes and "experts" not in weight_axes
+    weight = t.weight(f"{name}.weight", weight_axes, rows=2 if packed else 1)
+    y = t.activation(name, out)
+    operands: tuple[Tensor, ...] = (x, weight)
+    if fp8:
+        words = (("cast_input", x), ("cast_weight", weight))
+        operands = tuple(t.narrow(f"{name}.{word}", each, ops.Quantize(), ops.E4M3) for word, each in words)
+    t.emit(name, ops.Einsum(x.axes, weight_axes, out), operands, y)
+    return y
+
+
+def _with_so_many(card: Architecture, experts: int) -> int:
+    """Parameters of a layer with so many routed experts, shared ones and router included."""
+    return card.hidden * (card.experts + 3 * experts * card.expert_ffn + 3 * card.shared_ffn)
+
+
+def _check(card: Architecture) -> None:
+    if card.experts == 0:
+        given = [name for name in ("top_k", "expert_ffn", "shared_ffn", "dense_layers") if getattr(card, name)]
+        if given:
+            raise UsageError(f"{card.name}: {given[0]} is for a mixture of experts, and experts is 0")
+        return
+    if not 1 <= card.top_k <= card.experts:
+        raise UsageError(f"{card.name}: top_k={card.top_k} is not from 1 to experts={card.experts}")
+    if card.expert_ffn == 0:
+        raise UsageError(f"{card.name}: expert_ffn must be positive, not 0")
+    if card.dense_layers >= card.layers:
+        raise UsageError(f"{card.name}: dense_layers={card.dense_layers} leaves no layer with experts")
+    if card.mlp != "gated" or card.linear_bias:
+        raise UsageError(f"{card.name}: experts are gated and have no biases")
+
+
+def _buffers(card: Architecture, style: "Style") -> Buffers:
+    """The order of a rank's choices by expert and its inverse, where a framework keeps them beside the layers."""
+    words = ("order", "inverse") if style.routing_tables else ()
+    axes = ("own_tokens", "choices")
+    return tuple((tensors.Tensor(f"stage.{word}", axes, "int64", "buffer"), "router") for word in words)
+
+
+def with_shared_width(rule: Rule) -> Rule:
+    """The rule with the width of shared experts as that of a feed-forward."""
+    return {**rule, "shared_ffn": rule["ffn"]} if "ffn" in rule else rule
+
+
+def _planned(choices: ShardingChoices, table: Table) -> Table:
+    """Expert parallelism (Lepikhin et al. 2020): the ranks of dp and cp are those of `edp` times those of `ep`.
+
+    Tokens stay where they are between the experts; a token's slot in an expert is where its rank has put it. Among
+    experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or (`expert_tp` off, under
+    sp) its ranks, which have tokens of their own, are among those of `edp` and `ep`.
+    """
+    width = {"expert_ffn": ("tp",)} if choices.expert_tp else {}
+    return {
+        **{region: with_shared_width(rule) for region, rule in table.items()},
+        "router": {**table["between"], "slots": dealers(choices)},
+        "experts": {"experts": ("ep",), "slots": ("edp",), **width},
+    }
+
+
+def dealers(choices: ShardingChoices) -> tuple[str, ...]:
+    """The mesh axes whose ranks each have tokens of their own to deal to the slots of experts."""
+    return ("edp", "ep", "tp") if choices.sp and choices.expert_tp else ("edp", "ep")
+
+
+def read_sparse(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
+    """Which layers of a Hugging Face config have experts.
+
+    `decoder_sparse_step` N (or `interleave_moe_layer_step`): the layers N, 2N, … counted from 1, but for those that
+    `mlp_only_layers` numbers from 0. `moe_layer_freq` N: the layers 0, N, 2N, … counted from 0, after the first
+    `first_k_dense_replace`. Without any of them all layers have experts.
+    """
+    step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step") or 1
+    every, first = config.get("moe_layer_freq") or 1, config.get("first_k_dense_replace") or 0
+    for word, count in (("a step of layers with experts", step), ("moe_layer_freq", every)):
+        if type(count) is not int or count < 1:
+            raise UsageError(f"{word} must be a whole number from 1, not {count!r}")
+    without = config.get("mlp_only_layers") or ()
+    return tuple(
+        (number + 1) % step == 0 and number % every == 0 and number >= first and number not in without
+        for number in range(layers)
+    )
+
+
+EXPERTS = LayerPart(
+    name="experts",
+    forward=_forward,
+    parameters=lambda card: _with_so_many(card, card.experts),
+    idle=lambda card: _with_so_many(card, card.experts) - _with_so_many(card, card.top_k),
+    check=_check,
+    symbols={
+        "E": SizeSymbol("experts", "number of experts", lambda card: card.experts),
+        "K": SizeSymbol("experts_per_token", "experts that compute one token", lambda card: card.top_k),
+        "FE": SizeSymbol("expert_ffn", "width of one expert", lambda card: card.expert_ffn),
+        "FS": SizeSymbol("shared_ffn", "width of the experts that compute every token", lambda card: card.shared_ffn),
+        "LD": SizeSymbol(
+            "dense_layers",
+            "layers without experts, where others have some",
+            lambda card: card.layers_without_experts,
+        ),
+    },
+    axes={
+        "experts": "E",
+        "choices": "K",
+        "expert_ffn": "FE",
+        "shared_ffn": "FS",
+        # Each rank deals its own tokens, so that what it rounds up is its own share of an expert's slots. Every
+        # expert has as many as the one that is chosen most; `Sizes` knows how many of them are filled.
+        "slots": "dealers * ceil(B*S*K*capacity*load_most / (load_all*per*dealers))",
+        "own_tokens": "B*S / (dp*cp)",
+    },
+    planned=_planned,
+    left={
+        "router": "which follows --ep and --sp",
+        "experts": "which follows --ep and --expert-tp",
+    },
+    buffers=_buffers,
+    routes=True,
+)

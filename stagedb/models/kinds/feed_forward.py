@@ -1,0 +1,77 @@
+"""A feed-forward: one matmul up (two where it is gated), an activation, one matmul back."""
+
+from typing import TYPE_CHECKING
+
+from stagedb.models.deferred_import import DeferredModule
+from stagedb.models.kinds.part import (
+    Architecture,
+    Branch,
+    LayerPart,
+    ShardingChoices,
+    SizeSymbol,
+    Table,
+    UserRegion,
+    Values,
+)
+
+if TYPE_CHECKING:
+    from stagedb.ir import operators as ops
+    from stagedb.ir.tensors import Tensor, Tracer
+    from stagedb.models import shared_operations as shared
+    from stagedb.models.style import Style
+else:
+    ops = DeferredModule("stagedb.ir.operators")
+    shared = DeferredModule("stagedb.models.shared_operations")
+
+INNER = ("batch", "seq", "ffn")
+
+
+def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
+    t.enter("ffn")
+    return shared.row_linear(t, card, style, "ffn.w2", _inner(t, card, style, x), ("hidden", "ffn"))
+
+
+def _inner(t: "Tracer", card: Architecture, style: "Style", x: "Tensor") -> "Tensor":
+    """The inner activation, up to the matmul back."""
+    if card.mlp == "plain":
+        up = shared.linear(t, "ffn.w1", x, ("ffn", "hidden"), INNER, card.linear_bias, style.fp8)
+        y = t.activation("ffn.activation", INNER)
+        t.emit("ffn.activation", ops.Activation(card.activation), (up,), y)
+        return y
+    if style.pack_gate:
+        packed = (*INNER, "two")
+        both = shared.linear(t, "ffn.w13", x, ("ffn", "two", "hidden"), packed, card.linear_bias, style.fp8)
+        y = t.activation("ffn.gate", INNER)
+        t.emit("ffn.gate", ops.Gate(card.activation), (both,), y)
+        return y
+    gate = shared.linear(t, "ffn.w1", x, ("ffn", "hidden"), INNER, card.linear_bias, style.fp8)
+    up = shared.linear(t, "ffn.w3", x, ("ffn", "hidden"), INNER, card.linear_bias, style.fp8)
+    y = t.activation("ffn.gate", INNER)
+    if not style.eager:
+        t.emit("ffn.gate", ops.Gate(card.activation), (gate, up), y)
+        return y
+    active = t.activation("ffn.activation", INNER)
+    t.emit("ffn.activation", ops.Activation(card.activation), (gate,), active)
+    t.emit("ffn.gate", ops.Multiply(), (active, up), y)
+    return y
+
+
+def _parameters(card: Architecture) -> int:
+    up = 2 if card.mlp == "gated" else 1
+    biases = up * card.ffn + card.hidden if card.linear_bias else 0
+    return (up + 1) * card.hidden * card.ffn + biases
+
+
+def _rows(choices: ShardingChoices) -> Table:
+    return {"ffn": {"batch": ("dp",), "seq": ("cp",), "ffn": ("tp",)}}
+
+
+FEED_FORWARD = LayerPart(
+    name="feed_forward",
+    forward=_forward,
+    parameters=_parameters,
+    symbols={"F": SizeSymbol("ffn", "width of the feed-forward block", lambda card: card.ffn)},
+    axes={"ffn": "F", "two": "2"},
+    rows=_rows,
+    user={"ffn": UserRegion(("batch", "seq", "ffn", "hidden"))},
+)

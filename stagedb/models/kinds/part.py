@@ -1,0 +1,159 @@
+"""What a part of a layer is: a mixer (of tokens with each other) or a channel mixer (of a token's channels).
+
+A part is one object that owns all that depends on its kind: its forward, its parameters, the sizes that it adds to a
+model, the rows of the sharding table, and the checks of a card. `stagedb.models.kinds` lists the kinds.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Tensor, Tracer
+    from stagedb.models.style import Style
+
+HIDDEN = ("batch", "seq", "hidden")
+"""The axes of what layers hand to each other."""
+
+Rule = Mapping[str, tuple[str, ...]]
+"""By logical axis, the mesh axes that partition it."""
+
+Table = Mapping[str, Rule]
+"""Rules by region."""
+
+
+class Architecture(Protocol):
+    """What parts ask of a model card."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def ffn(self) -> int: ...
+    @property
+    def norm(self) -> str: ...
+    @property
+    def mlp(self) -> str: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def positions(self) -> str: ...
+    @property
+    def linear_bias(self) -> bool: ...
+    @property
+    def qkv_bias(self) -> bool: ...
+    @property
+    def qk_norm(self) -> bool: ...
+    @property
+    def experts(self) -> int: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def expert_ffn(self) -> int: ...
+    @property
+    def shared_ffn(self) -> int: ...
+    @property
+    def dense_layers(self) -> int: ...
+    @property
+    def layers_without_experts(self) -> int: ...
+
+
+class ShardingChoices(Protocol):
+    """What rows of the sharding table ask of a graph's options."""
+
+    @property
+    def sp(self) -> bool: ...
+    @property
+    def expert_tp(self) -> bool: ...
+    @property
+    def cp_kind(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What a part adds to the residual stream, and the bias that is added to it where that comes later."""
+
+    result: "Tensor"
+    bias: "Tensor | None" = None
+
+
+@dataclass(frozen=True)
+class SizeSymbol:
+    """A symbol of a graph's expressions: its property in the store, what it is, and its value, 0 where it has none."""
+
+    property: str
+    about: str
+    size: Callable[[Architecture], int]
+
+
+@dataclass(frozen=True)
+class UserRegion:
+    """What a user's strategy may do in a region.
+
+    axes: the logical axes that its rules may partition. whole: those that its operators need whole, with the reason;
+    weights may be kept in parts of them.
+    """
+
+    axes: tuple[str, ...]
+    whole: Mapping[str, str] = field(default_factory=dict)
+
+
+Values = Mapping[str, int]
+"""What a layer kind of a card sets for its parts, such as `window`."""
+
+Forward = Callable[["Tracer", Architecture, "Style", Values, "Tensor"], Branch]
+"""Writes a part's forward on its normalised input (batch, seq, hidden), and returns what it adds to the stream."""
+
+Buffers = tuple[tuple["Tensor", str], ...]
+"""Tensors that every part of a model holds beside its weights, each with the region that it is read in."""
+
+
+def _no_rows(choices: ShardingChoices, table: Table) -> Table:
+    return {}
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPart:
+    """One kind of mixer or channel mixer.
+
+    name: its word in a card. forward: see `Forward`. parameters: how many a layer has; idle: those of them that a token
+    does not pass. check: raises UsageError for a card that it does not suit; it is asked of all cards.
+    words: what a layer kind of a card has to set for it, whole numbers, each with what it is.
+    symbols: the sizes that it adds to a model. axes: the size of each of its logical axes, as a text of the symbols;
+    `dealers` in it is the number of ranks that deal tokens of their own. replicable: axes of which ranks hold copies
+    where a degree exceeds their size.
+    rows: its rows of the built-in sharding table; planned: rows that follow from the others and the plan, whatever a
+    user's strategy has. user: the regions that a user's strategy may name; left: those that it leaves to the plan, and
+    the options that they follow.
+    buffers: what is held beside the weights. routes: ranks of ep divide it among them.
+    """
+
+    name: str
+    forward: Forward
+    parameters: Callable[[Architecture], int]
+    idle: Callable[[Architecture], int] = lambda card: 0
+    check: Callable[[Architecture], None] = lambda card: None
+    words: Mapping[str, str] = field(default_factory=dict)
+    symbols: Mapping[str, SizeSymbol] = field(default_factory=dict)
+    axes: Mapping[str, str] = field(default_factory=dict)
+    replicable: frozenset[str] = frozenset()
+    rows: Callable[[ShardingChoices], Table] = lambda choices: {}
+    planned: Callable[[ShardingChoices, Table], Table] = _no_rows
+    user: Mapping[str, UserRegion] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
+    buffers: Callable[[Architecture, "Style"], Buffers] = lambda card, style: ()
+    routes: bool = False
+
+
+def norm_parameters(card: Architecture) -> int:
+    """Parameters of a norm over the hidden axis."""
+    return card.hidden * (2 if card.norm == "layernorm" else 1)

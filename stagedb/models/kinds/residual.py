@@ -1,0 +1,27 @@
+"""What puts the parts of a layer together: where its norms are, and what is added to the residual stream when."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stagedb.models.kinds.part import Architecture, Branch
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Tensor, Tracer
+    from stagedb.models.style import Style
+
+Part = Callable[["Tensor"], Branch]
+"""A part of the layer, written on its normalised input."""
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """One kind of layer around its parts.
+
+    name: its word in a card. norms: how many a layer has. forward: writes a layer on the stream (batch, seq, hidden),
+    with its mixer and its channel mixer, and returns the stream after it.
+    """
+
+    name: str
+    norms: int
+    forward: Callable[["Tracer", Architecture, "Style", Part, Part, "Tensor"], "Tensor"]

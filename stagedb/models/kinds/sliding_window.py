@@ -1,0 +1,58 @@
+"""Sliding-window attention (Beltagy et al. 2020; Mistral 7B): a query sees the last `window` keys, its own included.
+
+Weights, keys and values in memory, and sharding are those of attention over the whole sequence.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stagedb.errors import UsageError
+from stagedb.models.kinds.attention import ATTENTION, attend
+from stagedb.models.kinds.part import Architecture, Branch, Values
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Tensor, Tracer
+    from stagedb.models.style import Style
+
+
+def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
+    return attend(t, card, style, x, values["window"])
+
+
+SLIDING_WINDOW = dataclasses.replace(
+    ATTENTION,
+    name="sliding_window",
+    forward=_forward,
+    words={"window": "the number of keys that a query sees, its own included"},
+)
+
+_TYPES = {"sliding_attention": True, "full_attention": False}
+"""Whether layers of a type of Hugging Face's configs have a window."""
+
+
+def read_windows(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
+    """Which layers of a Hugging Face config have its `sliding_window`.
+
+    `layer_types` names the type of each layer, `sliding_window_pattern` N leaves the layers N, 2N, … the whole sequence
+    (Gemma 3), `use_sliding_window` goes with `max_window_layers`, the layers before the first with a window (Qwen);
+    without any of them all layers have it (Mistral). UsageError for types of other attention, and where it is not
+    clear which layers are meant.
+    """
+    types = config.get("layer_types")
+    if types is not None:
+        unknown = [each for each in types if each not in _TYPES]
+        if unknown or len(types) != layers:
+            what = repr(unknown[0]) if unknown else f"of {len(types)} layers, and there are {layers}"
+            raise UsageError(f"layer_types {what} is not supported: {' and '.join(_TYPES)}, one for each layer")
+    if not config.get("sliding_window") or config.get("use_sliding_window") is False:
+        return (False,) * layers
+    if types is not None:
+        return tuple(_TYPES[each] for each in types)
+    if config.get("sliding_window_pattern"):
+        return tuple(number % config["sliding_window_pattern"] != 0 for number in range(1, layers + 1))
+    if config.get("use_sliding_window"):
+        if config.get("max_window_layers") is None:
+            raise UsageError("use_sliding_window without layer_types or max_window_layers: which layers have a window?")
+        return tuple(number >= config["max_window_layers"] for number in range(layers))
+    return (True,) * layers

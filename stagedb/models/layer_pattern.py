@@ -1,0 +1,107 @@
+"""Which kind each layer of a model is, as a card has it: kinds by name, and a pattern of their names."""
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, LayerKind
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_TAKEN = ("embedding", "head", "cut", "bucket", "stage", "step")
+"""Names of other blocks of a graph."""
+
+_WORDS: Mapping[str, Mapping[str, Any]] = {"mixer": MIXERS, "channel_mixer": CHANNEL_MIXERS, "residual": RESIDUALS}
+
+
+def read_kinds(content: object, usual: Mapping[str, LayerKind]) -> dict[str, LayerKind]:
+    """The kinds of layers that a card names, by name.
+
+    usual: those that need no description. What a card leaves out is as in that of the name, or as in the first.
+
+    content: by name a mapping of `mixer`, `channel_mixer`, `residual` and what those take; or kinds as they are.
+    UsageError for an unknown word, a value that does not suit, and a name that is no block's.
+    """
+    if isinstance(content, tuple) and all(isinstance(each, LayerKind) for each in content):
+        return {each.name: each for each in content}
+    if not isinstance(content, Mapping):
+        raise UsageError(
+            "layer_kinds takes kinds of layers by name, such as {local: {mixer: sliding_window, window: 4096}}"
+        )
+    first = next(iter(usual.values()))
+    return {str(name): _kind(str(name), each, usual.get(str(name), first)) for name, each in content.items()}
+
+
+def _kind(name: str, content: object, usual: LayerKind) -> LayerKind:
+    where = f"layer_kinds: {name}"
+    if not _NAME.fullmatch(name) or name in _TAKEN:
+        raise UsageError(
+            f"{where} is no name of a layer kind: it takes small letters, digits and '_', and not {', '.join(_TAKEN)}"
+        )
+    if not isinstance(content, Mapping):
+        raise UsageError(f"{where} takes a mapping of {', '.join(_WORDS)} and what those take")
+    words = {word: content.get(word, getattr(usual, word)) for word in _WORDS}
+    for word, known in _WORDS.items():
+        if words[word] not in known:
+            raise UsageError(f"{where}: {word} must be one of {', '.join(known)}, not {words[word]!r}")
+    kind = LayerKind(name, **words)
+    takes = {key: about for part in kind.parts for key, about in part.words.items()}
+    for key in content:
+        if key not in _WORDS and key not in takes:
+            raise UsageError(f"{where}: unknown key {key!r}{_near(str(key), (*_WORDS, *takes))}")
+    for key, about in takes.items():
+        value = content.get(key)
+        if type(value) is not int or value < 1:
+            raise UsageError(f"{where}: {key} must be {about}, a whole number from 1, not {value!r}")
+    return LayerKind(name, **words, values=tuple((key, content[key]) for key in sorted(takes)))
+
+
+def read_pattern(content: object, layers: int) -> tuple[str, ...]:
+    """The kind of each of so many layers, in forward order.
+
+    content: a list of names that repeats until all layers are there, `{every: N, kind: X, others: Y}` (layers N, 2N, …,
+    counted from 1, are X) or `{first: K, kind: X, others: Y}`. UsageError for anything else.
+    """
+    if isinstance(content, list | tuple):
+        names = [str(name) for name in content]
+        if not names or len(names) > layers:
+            raise UsageError(f"a pattern of {len(names)} layers, the model has {layers}: name from 1 to {layers}")
+        return tuple(names[number % len(names)] for number in range(layers))
+    if isinstance(content, Mapping):
+        for word in ("every", "first"):
+            if set(content) == {word, "kind", "others"}:
+                count, kind, others = content[word], str(content["kind"]), str(content["others"])
+                if type(count) is not int or not 1 <= count <= layers:
+                    raise UsageError(f"pattern: {word} must be a whole number from 1 to {layers}, not {count!r}")
+                numbers = range(1, layers + 1)
+                chosen = (number % count == 0 if word == "every" else number <= count for number in numbers)
+                return tuple(kind if each else others for each in chosen)
+    raise UsageError(
+        "pattern takes a list of layer kinds that repeats, such as [local, global], "
+        "{every: N, kind: X, others: Y}, or {first: K, kind: X, others: Y}"
+    )
+
+
+def period(sequence: tuple[str, ...]) -> tuple[str, ...]:
+    """The shortest beginning of a sequence that makes all of it by repeating, its last repeat cut off or not."""
+    for length in range(1, len(sequence)):
+        if all(name == sequence[number % length] for number, name in enumerate(sequence)):
+            return sequence[:length]
+    return sequence
+
+
+def check_known(sequence: Iterable[str], kinds: Mapping[str, LayerKind], named: Iterable[str]) -> None:
+    """Raise UsageError where a pattern names a kind that there is not, or leaves out one that the card describes."""
+    used = set(sequence)
+    for name in used - set(kinds):
+        raise UsageError(f"pattern: unknown layer kind {name!r}{_near(name, tuple(kinds))}")
+    for name in named:
+        if name not in used:
+            raise UsageError(f"layer_kinds: {name} is the kind of no layer: name it in pattern, or leave it out")
+
+
+def _near(word: str, known: tuple[str, ...]) -> str:
+    near = get_close_matches(word, known, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"{hint}; it takes {', '.join(known)}"

@@ -1,0 +1,32 @@
+"""How a framework writes a model down as kernels."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from stagedb.ir.operators import Operator
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a framework writes the same model down as kernels.
+
+    pack_qkv, pack_gate: one matmul makes q, k and v (gate and up). row_bias: a bias behind a row-parallel matmul is
+    added inside it, or after its result has been reduced. fp8: the matmuls of layers read operands cast to it.
+    embedding_dropout: the region whose layout its mask has. core: the fused attention of ranks that share a sequence,
+    where it is not that of one rank. routing_tables: the order of tokens by expert is made once.
+    """
+
+    pack_qkv: bool
+    pack_gate: bool
+    row_bias: Literal["inside", "after"]
+    fp8: bool
+    embedding_dropout: Literal["embedding", "between"]
+    attention: Literal["fused", "math"]
+    eager: bool
+    dropout: float
+    loss_parallel: bool
+    apart: bool
+    explicit_mask: bool
+    core: "Operator | None"
+    routing_tables: bool = False

@@ -1,0 +1,138 @@
+"""Layers that alternate, as the store holds them: two kinds that are made alike are the model without a pattern, and
+layers with experts and without are where the pattern has them."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.models import Card
+from stagedb.store import Store
+from stagedb.traces.set_validation import validate_traces
+from tests.ir.tiny import card
+
+OPS = """
+MATCH (o:Op {instance: $id})
+RETURN o.name, o.class, o.index, o.chunk, o.position, o.layer, o.block, o.`order`, o.runs, o.flops, o.bytes_read,
+  o.bytes_written, o.temporary, o.comm_bytes, o.comm_out_bytes
+"""
+EDGES = """
+MATCH (a:Op {instance: $id})-[d:DEP]->(b:Op)
+RETURN a.class, a.index, b.class, b.index, d.kind
+"""
+CARRIED = """
+MATCH (o:Op {instance: $id})-[c:CARRIES]->(t:SymTensor)
+RETURN o.class, o.index, c.position, c.layer, t.name
+"""
+
+PLANS: dict[str, tuple[str, dict[str, Any]]] = {
+    "one stage": ("llama", {"dp": 2, "tp": 2}),
+    "stages that hold both, recomputed": ("llama", {"pp": 2, "zero": 3, "dp": 2, "recompute": "full"}),
+    "every second layer recomputed": ("llama", {"pp": 2, "recompute": "full", "recompute_every": 2}),
+    "virtual stages": ("moe", {"pp": 2, "virtual_stages": 3, "schedule": "interleaved", "dp": 2, "ep": 2, "zero": 3}),
+    "megatron, buffers": ("moe", {"recipe": "megatron", "pp": 2, "dp": 2, "tp": 2, "sp": True, "zero": 1, "ep": 2}),
+    "rings": ("llama", {"cp": 2, "cp_kind": "ring-alltoall", "pp": 3}),
+}
+
+
+def alternating(model: Card) -> Card:
+    """The model with every second layer of a kind that differs from the others in nothing but its name."""
+    kind = model.kinds["layer"].to_dict()
+    return dataclasses.replace(model, pattern=("odd", "even"), layer_kinds={"odd": kind, "even": kind})  # type: ignore[arg-type]
+
+
+def renamed(value: object) -> object:
+    """A value with the names of the alternating kinds as that of the plain one."""
+    return value if not isinstance(value, str) else value.replace("odd", "layer").replace("even", "layer")
+
+
+def rows(store: Store, instance: str, query: str) -> list[tuple[object, ...]]:
+    found = store.query(query, {"id": instance}).rows
+    return sorted((tuple(map(renamed, row)) for row in found), key=repr)
+
+
+@pytest.mark.parametrize("words", PLANS)
+def test_kinds_that_are_made_alike_make_the_plain_model(store: Store, words: str) -> None:
+    style, plan = PLANS[words]
+    db, model = Stagedb(store), card(style, layers=6, kv_heads=4)
+    plan = {"seq_len": 8, "global_batch_size": 8, **plan}
+    plain, mixed = (db.instantiate(each, **plan) for each in (model, alternating(model)))
+    kinds = store.query(
+        "MATCH (o:Op {instance: $id}) WHERE o.layer IS NOT NULL RETURN DISTINCT o.block", {"id": mixed.id}
+    )
+    assert sorted(block for (block,) in kinds.rows) == ["even", "odd"]
+    for query in (OPS, EDGES, CARRIED):
+        assert rows(store, mixed.id, query) == rows(store, plain.id, query)
+    memory = [db.memory(each.id) for each in (plain, mixed)]
+    for found in ([each.peaks.rows for each in memory], [each.levels.rows for each in memory]):
+        assert [tuple(map(renamed, row)) for row in found[1]] == list(found[0])
+    steps = [db.profile(each.id).info.step for each in (plain, mixed)]
+    assert steps[0] == steps[1] > 0
+
+
+SPARSE: dict[str, Any] = {
+    "pp": 2, "tp": 2, "dp": 2, "ep": 2, "sp": True, "zero": 3, "seq_len": 8, "global_batch_size": 16,
+    "recompute": "full", "layers_per_stage": (3, 5), "micro_batch_size": 2,
+}  # fmt: skip
+
+
+def sparse(layers: int = 8) -> Card:
+    return dataclasses.replace(card("moe", layers=layers), pattern=("dense", "layer"))
+
+
+def test_stages_hold_both_kinds_in_the_order_of_the_pattern(store: Store) -> None:
+    instance = Stagedb(store).instantiate(sparse(), **SPARSE)
+    found = store.query(
+        "MATCH (c:RankClass {instance: $id})-[:RUNS]->(o:Op) WHERE o.layer IS NOT NULL "
+        "RETURN DISTINCT c.stages[0] AS stage, c.first_layers[0] + o.layer AS layer, o.position, o.block "
+        "ORDER BY stage, layer",
+        {"id": instance.id},
+    ).rows
+    assert [(stage, layer, block) for stage, layer, _, block in found] == [
+        (int(layer >= 3), layer, ("dense", "layer")[layer % 2]) for layer in range(8)
+    ]
+    assert [position for *_, position, _ in found] == [1, 2, 3, 0, 1, 2, 3, 4]
+
+
+def test_values_flow_between_all_neighbours_of_a_stage(store: Store) -> None:
+    """What the last operator of a layer's forward makes is read by the next layer, and its gradient comes back."""
+    instance = Stagedb(store).instantiate(sparse(), **SPARSE)
+    rows = store.query(
+        "MATCH (a:Op {instance: $id})-[:DEP {kind: 'data'}]->(b:Op) "
+        "WHERE a.position <> b.position AND a.block IN ['dense', 'layer'] AND b.block IN ['dense', 'layer'] "
+        "AND a.template = b.template AND a.template IN ['forward', 'input_gradient'] "
+        "RETURN DISTINCT a.class, a.template, a.position, b.position",
+        {"id": instance.id},
+    ).rows
+    for stage, positions in ((0, range(1, 4)), (1, range(5))):
+        onward = {(a, b) for number, template, a, b in rows if (number, template) == (stage, "forward")}
+        assert onward == {(at, at + 1) for at in positions[:-1]}
+        back = {(a, b) for number, template, a, b in rows if (number, template) == (stage, "input_gradient")}
+        assert back == {(at + 1, at) for at in positions[:-1]}
+
+
+def test_each_layer_is_a_unit_of_sharding_whatever_its_kind(store: Store) -> None:
+    instance = Stagedb(store).instantiate(sparse(), **SPARSE)
+    rows = store.query(
+        "MATCH (o:Op {instance: $id})-[c:CARRIES]->(t:SymTensor) WHERE o.name STARTS WITH 'bucket.parameters.gather' "
+        "RETURN o.class, o.name, collect(DISTINCT c.layer), collect(DISTINCT t.block)",
+        {"id": instance.id},
+    ).rows
+    units = sorted((number, layers[0], blocks[0]) for number, _, layers, blocks in rows if layers != [])
+    of_experts = [(number, layer) for number, layer, block in units if block == "layer"]
+    assert all(len(layers) <= 1 and len(blocks) == 1 for _, _, layers, blocks in rows if layers)
+    # A layer with experts has a bucket of theirs, and one of the rest; of one on each rank of edp there is none.
+    assert {(number, layer) for number, layer, block in units if block == "dense"} == {(0, 0), (0, 2), (1, 1), (1, 3)}
+    assert set(of_experts) == {(0, 1), (1, 0), (1, 2), (1, 4)}
+
+
+def test_traces_of_alternating_layers_are_valid(store: Store, tmp_path: Path) -> None:
+    db = Stagedb(store)
+    instance = db.instantiate(sparse(), **{**SPARSE, "virtual_stages": 2, "layers_per_stage": (4, 4)})
+    db.export(instance.id, out=tmp_path / "set")
+    report = validate_traces(tmp_path / "set")
+    assert report.faults == ()
+    assert db.profile(instance.id).info.step > 0
+    assert len(db.memory(instance.id).peaks.rows) == instance.classes
