@@ -10,6 +10,8 @@ from typing import Literal, TypedDict
 class GraphWords(TypedDict, total=False):
     """What changes a graph's structure. See `stagedb.plans.GraphOptions`."""
 
+    workflow: Literal["training"]
+    """What a step runs: training, forward, backward and optimizer. [training]"""
     recipe: str
     """The framework that the graph follows. [torch]"""
     attention: Literal["fused", "math"]

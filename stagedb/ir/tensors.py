@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from stagedb.expressions import Expression
 from stagedb.ir.operators._base import Operator
-from stagedb.ir.symbolic_graph import Template
+from stagedb.workflows import Template
+from stagedb.workflows.training import FORWARD
 
 Size = Callable[[str], Expression]
 """The size of a named axis as an expression."""
@@ -55,7 +56,7 @@ class Tracer:
 
     block: str
     region: str = ""
-    template: Template = Template.FORWARD
+    template: Template = FORWARD
     origin: str | None = None
     weight_gradient_first: Callable[[bool], bool] = lambda has_bias: not has_bias
     operations: list[Operation] = field(default_factory=list)

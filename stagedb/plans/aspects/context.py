@@ -63,6 +63,7 @@ class ContextOptions:
         About(
             "Reduce gradients over cp, too, or over dp alone.",
             property="gradients are reduced over cp too",
+            needs="gradients",
         ),
     ] = True
     """Gradients are reduced over dp and cp together. False leaves cp out, as a step does that computes gradients

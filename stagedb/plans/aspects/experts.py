@@ -47,6 +47,7 @@ class ExpertOptions:
         About(
             "Reduce over ep the gradients of all but experts; without, copies drift apart.",
             property="gradients of what all ranks of ep hold alike are reduced over ep",
+            needs="gradients",
         ),
     ] = True
     """False leaves a reduction out that training needs: a measurement of expert parallelism alone does so."""

@@ -31,6 +31,7 @@ class RecomputeOptions:
             "What a layer's backward computes again: all, the attention core, all but matmuls, or what "
             "--recompute-operators names.",
             property="what a backward computes again: none, full, core, pointwise or operators",
+            needs="gradients",
         ),
     ] = "none"
     """`full`: the layer. `core`: scores, softmax and context of attention (Korthikanti et al. 2022, section 5).
@@ -41,6 +42,7 @@ class RecomputeOptions:
         About(
             "Operators of a layer, each with all under its name, such as attn_norm,ffn.gate.",
             property="the operators that it computes again",
+            needs="gradients",
             metavar="NAME,…",
         ),
     ] = ()
@@ -50,6 +52,7 @@ class RecomputeOptions:
         About(
             "Recompute only what the backward reads, or all.",
             property="whether recomputing stops at what the backward reads; absent: as the recipe does",
+            needs="gradients",
             unset="torch: early-stop; megatron: all",
         ),
     ] = None

@@ -27,6 +27,8 @@ class About:
     file: a text may be the name of a file that holds the value.
     command_line: the word is an option of the command line.
     filled: an instance always has a value, also where the word may be left out.
+    needs: what a workflow must have for the word to mean something: gradients, or an optimizer. Others refuse all but
+        the default.
     later: the stored form of plans and graphs is older than the word. They keep their ids, as the default is left out.
     """
 
@@ -45,6 +47,7 @@ class About:
     file: bool = False
     command_line: bool = True
     filled: bool = False
+    needs: Literal["", "gradients", "optimizer"] = ""
     later: bool = False
 
 
