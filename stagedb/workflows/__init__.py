@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.workflows.forward_only import FORWARD_ONLY
 from stagedb.workflows.training import TRAINING
 from stagedb.workflows.workflow import RECOMPUTE, TaskKind, Template, Workflow
 
@@ -24,7 +25,7 @@ __all__ = [
     "template_named",
 ]
 
-WORKFLOWS: Mapping[str, Workflow] = {each.name: each for each in (TRAINING,)}
+WORKFLOWS: Mapping[str, Workflow] = {each.name: each for each in (TRAINING, FORWARD_ONLY)}
 """Workflows by the name that a plan uses."""
 
 DEFAULT = TRAINING
