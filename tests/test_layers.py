@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1] / "stagedb"
 
 LAYERS = (
-    *("expressions", "systems", "ir", "models", "frameworks", "schedules", "plans", "build", "store", "instances"),
-    *("workload", "memory", "timing", "traces", "reports", "api", "validation", "cli"),
+    *("expressions", "systems", "workflows", "ir", "models", "frameworks", "schedules", "plans", "build", "store"),
+    *("instances", "workload", "memory", "timing", "traces", "reports", "api", "validation", "cli"),
 )
 """Each package may import those before it."""
 

@@ -10,6 +10,9 @@ from typing import Literal, TypedDict
 class GraphWords(TypedDict, total=False):
     """Words that change the structure of a graph. See `stagedb.plans.GraphOptions`."""
 
+    workflow: Literal["training", "forward-only"]
+    """What a step runs: training, forward, backward and optimizer; forward-only, the forward and its loss alone, as
+    in an evaluation. [training]"""
     recipe: str
     """The framework that the graph follows. [torch]"""
     attention: Literal["fused", "math"]

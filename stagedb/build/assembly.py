@@ -10,12 +10,14 @@ from stagedb.build.costs import Sizes
 from stagedb.build.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.build.operations import sym_op
 from stagedb.build.optimizer_step import MASTER, Tie, is_master, step
-from stagedb.build.sharing import PHASES, Habits, all_buckets, bucket_ops, shard_elements, shards
+from stagedb.build.sharing import Habits, all_buckets, bucket_ops, shard_elements, shards
 from stagedb.expressions import parse, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import Redistribution, dump
-from stagedb.ir.symbolic_graph import BlockSpec, OpType, SymEdge, SymOp, SymTensor, Template, When
+from stagedb.ir.symbolic_graph import BlockSpec, OpType, SymEdge, SymOp, SymTensor, When
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.workflows import RECOMPUTE, Template
+from stagedb.workflows.training import FORWARD, INPUT_GRADIENT
 
 AGAIN = symbol("runs") - 1
 """1 in a layer that recomputes what the graph's options say, else 0."""
@@ -71,13 +73,14 @@ def assemble(
     tensors |= {tensor.name: tensor for tensor in cut_tensors}
     tensors |= {tensor.name: _sym_tensor("stage", tensor, sizes, layout) for tensor, layout in buffers}
     specs = tuple(_spec(block) for block in blocks)
-    tied = None if tie is None else (tensors[tie.first].grads[-1], f"{blocks[0].plan.name}.optimizer")
+    grads = () if tie is None else tensors[tie.first].grads
+    tied = (grads[-1], f"{blocks[0].plan.name}.optimizer") if grads else None
     edges = with_bypasses(ops, data_edges(specs, ops, tied))
     repeats = {name: of for block in blocks for name, of in block.repeats.items()}
     if repeats:
         once = without_repeats(ops, repeats)
         edges = either(edges, with_bypasses(once, data_edges(specs, once, tied)), AGAIN)
-        ops = [_if_again(op) if op.phase == "recompute" else op for op in ops]
+        ops = [_if_again(op) if op.phase == RECOMPUTE else op for op in ops]
     return Assembled(specs, tuple(tensors.values()), tuple(ops), edges)
 
 
@@ -159,7 +162,7 @@ def _weights(
                 "order": order,
                 "elements": str(sizes.elements(weight, layout)),
                 "buckets": tuple(buckets[weight.name]),
-                "grads": _made_with(block, block.gradients[weight.name]),
+                "grads": _made_with(block, block.gradients[weight.name]) if weight.name in block.gradients else (),
                 "tied": tie.first if tie is not None and copy else None,
                 "present": str(symbol("pp") - 1) if copy else None,
                 **(sharded if habits.optimizer else {}),
@@ -186,8 +189,9 @@ def _share_tied_gradients(tensors: dict[str, SymTensor], tie: Tie | None) -> dic
     if tie is None:
         return tensors
     first, second = tensors[tie.first], tensors[tie.second]
-    last = 0 if second.grads[-1].endswith(".input_gradient") else -1
-    grads, readers = (*first.grads, second.grads[last]), (*first.readers, *second.readers)
+    twin = any(name.endswith(".input_gradient") for name in second.grads[-1:])
+    made = second.grads[:1] if twin else second.grads[-1:]
+    grads, readers = (*first.grads, *made), (*first.readers, *second.readers)
     shared = SymTensor(**{**vars(first), "grads": grads, "readers": readers})
     return {**tensors, tie.first: shared}
 
@@ -198,14 +202,14 @@ def _cut(blocks: tuple[LaidOut, ...], sizes: Sizes, scattered: bool) -> tuple[li
     Blocks read what is `cut.recv_…` and leave `cut.send_…`, whole also where messages are scattered.
     """
     source = blocks[0]
-    if source.output is None or source.output_gradient is None:
-        return [], []
     tensors: list[SymTensor] = []
     ops: list[SymOp] = []
     for word, tensor, template in (
-        ("forward", source.output, Template.FORWARD),
-        ("backward", source.output_gradient, Template.INPUT_GRADIENT),
+        ("forward", source.output, FORWARD),
+        ("backward", source.output_gradient, INPUT_GRADIENT),
     ):
+        if tensor is None:
+            continue
         layout = source.layouts[tensor.name]
         made = _scattered if scattered else _whole
         for op, rows in made(word, tensor, template, layout, sizes):
@@ -238,7 +242,7 @@ def _scattered(word: str, tensor: Tensor, template: Template, layout: Layout, si
         template=template,
         type=OpType.COLLECTIVE,
         kind="all_gather",
-        phase=PHASES[template],
+        phase=template.phase,
         when=When.EVERY,
         order=0,
         reads=(part.name,),
@@ -267,7 +271,7 @@ def _end(kind: str, word: str, template: Template, row: SymTensor, message: str)
         template=template,
         type=OpType(kind),
         kind=kind,
-        phase=PHASES[template],
+        phase=template.phase,
         when=When.EVERY,
         order=0,
         reads=(row.name,) if kind == "send" else (),

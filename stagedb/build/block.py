@@ -11,6 +11,7 @@ from stagedb.ir.collective_matcher import Matching, Rules, match, redistribution
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial
 from stagedb.ir.redistribution_order import next_move
 from stagedb.ir.tensors import Operation, Tensor, Tracer
+from stagedb.workflows import DEFAULT, Workflow
 
 PORT_REGION = "between"
 """The region whose rules lay out what blocks hand to each other."""
@@ -62,8 +63,9 @@ def lay_out(
     hidden: tuple[str, ...],
     weight_gradient_first: Callable[[bool], bool],
     stored: Rules | None = None,
+    workflow: Workflow = DEFAULT,
 ) -> LaidOut:
-    """Trace a block's forward, derive its backward, and match the layouts of both.
+    """Trace a block's forward, derive its backward where the workflow has one, and match the layouts of both.
 
     stored: by region how its weights are kept, where that is not as its operators want them.
     """
@@ -71,8 +73,10 @@ def lay_out(
     port_tensor = tracer.tensor("input", hidden, "act", "activation")
     result = plan.trace(tracer, port_tensor)
     x = port_tensor if plan.input else None
-    arriving = tracer.gradient(result, f"{result.name}.gradient")
-    grads = differentiate(tracer, {result.name: arriving})
+    arriving, grads = None, dict[str, Tensor]()
+    if workflow.differentiates:
+        arriving = tracer.gradient(result, f"{result.name}.gradient")
+        grads = differentiate(tracer, {result.name: arriving})
 
     made = {tensor.name for op in tracer.operations for tensor in op.outputs}
     given = {
@@ -89,13 +93,15 @@ def lay_out(
     leave: dict[str, Layout] = {}
     if x is not None:
         layouts[x.name] = port
+    if x is not None and x.name in grads:
         leave[grads[x.name].name] = port
     if not plan.loss:
-        layouts[arriving.name] = port
         leave[result.name] = port
+    if arriving is not None and not plan.loss:
+        layouts[arriving.name] = port
     matched, handed = match(tracer.operations, rules, choices, layouts, leave)
     repeats = dict[str, str]()
-    gradients, layouts = {weight.name: grads[weight.name] for weight in tracer.weights}, dict(matched.layouts)
+    gradients, layouts = {w.name: grads[w.name] for w in tracer.weights if w.name in grads}, dict(matched.layouts)
     operations = spell_out(matched.operations, layouts)
     operations = _led_to_parts(operations, tracer.weights, gradients, layouts, plan.cut_gradients)
     kept = frozenset() if plan.recomputed is None else cached(operations, plan.recomputed)
@@ -113,7 +119,7 @@ def lay_out(
         input=x,
         output=None if plan.loss else handed[result.name],
         output_gradient=None if plan.loss else arriving,
-        input_gradient=handed[grads[x.name].name] if x is not None else None,
+        input_gradient=handed[grads[x.name].name] if x is not None and x.name in grads else None,
         kept=kept,
     )
 
@@ -171,6 +177,8 @@ def _led_to_parts(
     """Send at once what does not lie as its weight is kept; cut what is whole, unless the step does that."""
     rows = list(operations)
     for weight in weights:
+        if weight.name not in gradients:
+            continue
         at = next(i for i, op in enumerate(rows) if gradients[weight.name] in op.outputs)
         while (part := cut(gradients[weight.name], layouts, weight, rows[at])) is not None:
             if not slices and _only_cut(layouts[gradients[weight.name].name], layouts[weight.name]):

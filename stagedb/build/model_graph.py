@@ -18,7 +18,7 @@ from stagedb.expressions import ceiling, parse, symbol
 from stagedb.frameworks import Framework
 from stagedb.ir.collective_matcher import Matching, wanted
 from stagedb.ir.operators import Operator, PartAttention, Passing, Redistribution, RingAttention
-from stagedb.ir.symbolic_graph import SymGraph, Template
+from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.models import blocks
@@ -30,6 +30,7 @@ from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.strategies import kept, rules
 from stagedb.plans.strategy_checks import check_routed
 from stagedb.plans.strategy_files import parse_strategy
+from stagedb.workflows import find_workflow
 
 _RINGS: Mapping[str, Passing] = {
     "ring-allgather": "gathered",
@@ -154,7 +155,8 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
         return framework.weight_gradient_first and not has_bias
 
     table, stored = rules(options), kept(options)
-    laid_out = tuple(lay_out(plan, table, matching, blocks.HIDDEN, weight_first, stored) for plan in plans)
+    workflow = find_workflow(options.workflow)
+    laid_out = tuple(lay_out(plan, table, matching, blocks.HIDDEN, weight_first, stored, workflow) for plan in plans)
     if options.recompute == "operators":
         _check_operators(options.recompute_operators, tuple(op for block in laid_out[1:-1] for op in block.operations))
     return laid_out
@@ -171,7 +173,7 @@ def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], 
 
 def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...]) -> None:
     """Raise UsageError for names that no operation of a layer's forward has, or if nothing comes of them."""
-    forward = [op for op in operations if op.template is Template.FORWARD]
+    forward = [op for op in operations if not op.template.differentiates]
     names = [_in_layer(op.name) for op in forward if not isinstance(op.operator, Redistribution)]
     above = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 1)}
     for operator in chosen:

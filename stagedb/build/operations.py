@@ -6,13 +6,14 @@ from typing import Any
 from stagedb.build.block import LaidOut
 from stagedb.build.costs import WIDTHS, Sizes, cost
 from stagedb.build.optimizer_step import OfShards, Tie, absent_bytes
-from stagedb.build.sharing import PHASES, Habits, group_of, present_if_shared
+from stagedb.build.sharing import Habits, group_of, present_if_shared
 from stagedb.build.temporaries import temporary
 from stagedb.expressions import Expression, largest, number
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import AdamW, Cast, Exchange, Operator, Redistribution, Rotate, Send, dump
-from stagedb.ir.symbolic_graph import OpType, SymOp, Template, When
+from stagedb.ir.symbolic_graph import OpType, SymOp, When
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.workflows import RECOMPUTE
 
 
 def sym_op(
@@ -30,7 +31,7 @@ def sym_op(
         "name": op.name,
         "block": block.plan.name,
         "template": op.template,
-        "phase": "recompute" if op.recomputed else PHASES[op.template],
+        "phase": RECOMPUTE if op.recomputed else op.template.phase,
         "when": When.EVERY,
         "order": order,
         "reads": tuple(t.name for t in op.inputs),
@@ -38,7 +39,7 @@ def sym_op(
         "semantics": dump(move),
         **_loop(block, op),
     }
-    if habits.optimizer and (habits.sharded or isinstance(move, AdamW)) and op.template is Template.STEP:
+    if habits.optimizer and (habits.sharded or isinstance(move, AdamW)) and op.template.once:
         rows = {**block.rows, **{block.gradients[name].name: rows for name, rows in block.rows.items()}}
         sizes = OfShards(sizes.axes, sizes.replicable, rows=rows)
     if isinstance(move, Exchange):

@@ -9,8 +9,8 @@ from stagedb.build.sharing import REPLICATED_HEADS, Habits, reducing, shard_elem
 from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import AdamW, Redistribution
-from stagedb.ir.symbolic_graph import Template
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.workflows.training import STEP
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,11 @@ def step(
 ) -> tuple[list[Operation], list[Tensor], dict[str, Layout], dict[str, list[str]]]:
     """The once-a-step operations of a block: reductions of gradients one by one, then the optimizer.
 
-    Returns also the new tensors, all layouts, and for each weight the buckets that its gradient passes.
+    Returns also the new tensors, all layouts, and for each weight the buckets that its gradient passes. Without
+    gradients there is nothing to do.
     """
+    if not block.gradients:
+        return [], [], dict(block.layouts), {weight.name: [] for weight in block.weights}
     layouts = dict(block.layouts)
     step: list[Operation] = []
     states: list[Tensor] = []
@@ -41,7 +44,7 @@ def step(
         grad = block.gradients[weight.name]
         partial = layouts[grad.name].partials()
         names = buckets.setdefault(weight.name, [])
-        early = habits.partial is not None and habits.partial.template is not Template.STEP
+        early = habits.partial is not None and not habits.partial.template.once
         if "tp" in partial and habits.partial is not None and early:
             names.append(habits.partial.name)
         names += [bucket.name for bucket in reducing(habits, layouts[weight.name], partial)]
@@ -70,7 +73,7 @@ def step(
                 (*block.weights, *ready, *states),
                 (*block.weights, *states),
                 "step",
-                Template.STEP,
+                STEP,
                 f"{block.plan.name}.optimizer",
             )
         )
@@ -78,14 +81,14 @@ def step(
 
 
 def _in_step(grad: Tensor) -> Operation:
-    return Operation(grad.name, Redistribution("slice", "tp"), (grad,), (), "step", Template.STEP, grad.name)
+    return Operation(grad.name, Redistribution("slice", "tp"), (grad,), (), "step", STEP, grad.name)
 
 
 def _reduce(step: list[Operation], layouts: dict[str, Layout], block: LaidOut, grad: Tensor, axis: str) -> Tensor:
     name = f"{grad.name}.all_reduce.{axis}"
     reduced = Tensor(name, grad.axes, grad.dtype, grad.role)
     layouts[name] = layouts[grad.name].with_(axis, None)
-    step.append(Operation(name, Redistribution("all_reduce", axis), (grad,), (reduced,), "step", Template.STEP, name))
+    step.append(Operation(name, Redistribution("all_reduce", axis), (grad,), (reduced,), "step", STEP, name))
     return reduced
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stagedb.ir.operators import Redistribution
-from stagedb.ir.symbolic_graph import Template
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.workflows.training import INPUT_GRADIENT
 
 SUFFIX = ".recompute"
 
@@ -36,7 +36,7 @@ def recompute(operations: tuple[Operation, ...], part: RecomputedPart) -> tuple[
     The backward of an operator takes all that it has saved when it begins, so both its gradients count as one.
     Returns the operations with the copies among them, and for each new tensor the one that it repeats.
     """
-    forward = [op for op in operations if op.template is Template.FORWARD]
+    forward = [op for op in operations if not op.template.differentiates]
     chosen = [op for op in forward if part.again(op)]
     outside = {tensor.name for op in forward if not part.again(op) for tensor in op.inputs}
     kept = outside if part.whole else set()
@@ -61,17 +61,17 @@ def recompute(operations: tuple[Operation, ...], part: RecomputedPart) -> tuple[
 
 def cached(operations: tuple[Operation, ...], part: RecomputedPart) -> frozenset[str]:
     """The tensors that are kept for the backward whatever reads them there."""
-    forward = [op for op in operations if op.template is Template.FORWARD]
+    forward = [op for op in operations if not op.template.differentiates]
     kept = [op for op in forward if not part.again(op) and not isinstance(op.operator, Redistribution)]
     return frozenset(tensor.name for op in kept for tensor in op.outputs) if part.caches else frozenset()
 
 
 def _computes_backward(op: Operation) -> bool:
-    return op.template is not Template.FORWARD and not isinstance(op.operator, Redistribution)
+    return op.template.differentiates and not isinstance(op.operator, Redistribution)
 
 
 def _reads(op: Operation, makers: dict[str, Operation]) -> bool:
-    return op.template is not Template.FORWARD and any(tensor.name in makers for tensor in op.inputs)
+    return op.template.differentiates and any(tensor.name in makers for tensor in op.inputs)
 
 
 def _needed(operations: tuple[Operation, ...], makers: dict[str, Operation]) -> set[str]:
@@ -104,7 +104,7 @@ def _copy(op: Operation, makers: dict[str, Operation], needed: set[str]) -> Oper
         name=op.name + SUFFIX,
         inputs=tuple(map(source, op.inputs)),
         outputs=tuple(map(_again, op.outputs)),
-        template=Template.INPUT_GRADIENT,
+        template=INPUT_GRADIENT,
         recomputed=True,
         loop=loop,
     )
@@ -112,6 +112,6 @@ def _copy(op: Operation, makers: dict[str, Operation], needed: set[str]) -> Oper
 
 def _reading(op: Operation, renamed: dict[str, Tensor]) -> Operation:
     """A backward operation reads the copies; the forward stays as it is."""
-    if op.template is Template.FORWARD:
+    if not op.template.differentiates:
         return op
     return dataclasses.replace(op, inputs=tuple(renamed.get(tensor.name, tensor) for tensor in op.inputs))

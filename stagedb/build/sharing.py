@@ -7,14 +7,9 @@ from typing import Literal
 from stagedb.build.costs import WIDTHS
 from stagedb.expressions import Expression, ceiling, largest, number, product, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
-from stagedb.ir.symbolic_graph import OpType, SymOp, Template, When
-
-PHASES = {
-    Template.FORWARD: "forward",
-    Template.INPUT_GRADIENT: "backward",
-    Template.WEIGHT_GRADIENT: "backward",
-    Template.STEP: "optimizer",
-}
+from stagedb.ir.symbolic_graph import OpType, SymOp, When
+from stagedb.workflows import Template
+from stagedb.workflows.training import STEP
 
 SHARDS = symbol("dp") * symbol("cp") / symbol("hsdp")
 """Members of a group over which something is sharded: those of dp and cp, but for replicas (hybrid sharding)."""
@@ -141,7 +136,7 @@ def reducing(habits: Habits, weight: Layout, partial: tuple[str, ...]) -> list[B
 def all_buckets(habits: Habits) -> tuple[BucketRule, ...]:
     """All buckets, in the order in which they are issued where they are due at the same time."""
     partial = () if habits.partial is None else (habits.partial,)
-    heads = BucketRule(REPLICATED_HEADS, "all_reduce", "one", "kv", Template.STEP, parts=habits.sharded)
+    heads = BucketRule(REPLICATED_HEADS, "all_reduce", "one", "kv", STEP, parts=habits.sharded)
     return (*habits.parameters, *partial, *habits.gradients, *habits.alone.values(), heads)
 
 
@@ -158,7 +153,7 @@ def bucket_ops(buckets: list[BucketRule]) -> list[SymOp]:
             template=bucket.template,
             type=OpType.COLLECTIVE,
             kind=bucket.kind,
-            phase=PHASES[bucket.template],
+            phase=bucket.template.phase,
             when=bucket.when,
             order=order,
             reads=(),

@@ -38,17 +38,19 @@ def tied_alike(tie: Tie, blocks: tuple[LaidOut, ...]) -> tuple[LaidOut, ...]:
 
     Raises UsageError where a strategy keeps the two ends in different ways.
     """
-    ends = {name: block for name in (tie.first, tie.second) for block in blocks if name in block.gradients}
+    kept = {weight.name: block for block in blocks for weight in block.weights}
+    ends = {name: kept[name] for name in (tie.first, tie.second)}
     first, second = (block.layouts[name] for name, block in ends.items())
     if first != second:
         raise UsageError(
             "the embedding and the head of this model are one weight, and the strategy keeps it in two ways: say the "
             "same of vocab and hidden for both, under weights: embedding and weights: head"
         )
-    partial = {name: block.layouts[block.gradients[name].name].partials() for name, block in ends.items()}
-    common = set.intersection(*map(set, partial.values()))
+    made = {name: block for name, block in ends.items() if name in block.gradients}
+    partial = {name: block.layouts[block.gradients[name].name].partials() for name, block in made.items()}
+    common = set.intersection(*map(set, partial.values())) if partial else set()
     alike = {
         block.plan.name: summed(block, name, [axis for axis in partial[name] if axis not in common])
-        for name, block in ends.items()
+        for name, block in made.items()
     }
     return tuple(alike.get(block.plan.name, block) for block in blocks)

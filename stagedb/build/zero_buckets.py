@@ -10,8 +10,10 @@ from stagedb.build.sharing import BucketRule, Habits
 from stagedb.expressions import Expression, smallest, symbol
 from stagedb.frameworks import Framework
 from stagedb.frameworks.bucket_policies import EACH, ONE
-from stagedb.ir.symbolic_graph import Template, When
+from stagedb.ir.symbolic_graph import When
 from stagedb.plans.graph_options import GraphOptions
+from stagedb.workflows import Workflow, find_workflow
+from stagedb.workflows.training import FORWARD, INPUT_GRADIENT, STEP, WEIGHT_GRADIENT
 
 ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
 """Above 0 with one stage, and with several."""
@@ -19,11 +21,14 @@ ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
 
 def habits(options: GraphOptions, framework: Framework, experts: bool = False) -> Habits:
     """The buckets of a graph, and whether its kernels are composite. experts: of a model that has some."""
-    found = replace(
-        _shared(options, framework),
-        alone=_alone(options, framework),
-        context=options.cp_kind != "none",
-        temporaries=framework.composite_kernels,
+    found = _of_workflow(
+        replace(
+            _shared(options, framework),
+            alone=_alone(options, framework),
+            context=options.cp_kind != "none",
+            temporaries=framework.composite_kernels,
+        ),
+        find_workflow(options.workflow),
     )
     if not experts:
         return found
@@ -38,12 +43,24 @@ def habits(options: GraphOptions, framework: Framework, experts: bool = False) -
     return replace(found, gradients=gradients, parameters=parameters)
 
 
+def _of_workflow(found: Habits, workflow: Workflow) -> Habits:
+    """What remains of the buckets where a workflow has not all templates."""
+    templates = workflow.templates
+    return replace(
+        found,
+        gradients=tuple(bucket for bucket in found.gradients if bucket.template in templates),
+        parameters=tuple(bucket for bucket in found.parameters if bucket.template in templates),
+        partial=found.partial if found.partial is not None and found.partial.template in templates else None,
+        alone={axis: bucket for axis, bucket in found.alone.items() if bucket.template in templates},
+    )
+
+
 def _alone(options: GraphOptions, framework: Framework) -> dict[str, BucketRule]:
     """Where ranks of one of dp and cp hold a gradient alike, or have parts of it, it is summed over the other only."""
     rule = (framework.buckets.gradients if options.zero < 2 else framework.buckets.units).name
     axes = ("data", "cp") if options.cp_grad_sync else ("data",)
     return {
-        axis: BucketRule(f"bucket.gradients.{axis}", "all_reduce", rule, axis, Template.WEIGHT_GRADIENT, _when(options))
+        axis: BucketRule(f"bucket.gradients.{axis}", "all_reduce", rule, axis, WEIGHT_GRADIENT, _when(options))
         for axis in axes
     }
 
@@ -70,17 +87,15 @@ def _apart(bucket: BucketRule, divided: Expression) -> tuple[BucketRule, ...]:
 def _shared(options: GraphOptions, framework: Framework) -> Habits:
     partial = None
     if framework.sequence_parallel_gradients == "one":
-        partial = BucketRule(
-            "bucket.gradients.tp", "all_reduce", ONE.name, "tp", Template.STEP, parts=options.zero == 3
-        )
+        partial = BucketRule("bucket.gradients.tp", "all_reduce", ONE.name, "tp", STEP, parts=options.zero == 3)
     if options.zero == 0:
         return Habits((_reduced(options, framework),), partial=partial)
     if options.zero == 1:
         rule = framework.buckets.optimizer.name
-        update = BucketRule("bucket.parameters.update", "all_gather", rule, "dp", Template.STEP, dtype="param")
+        update = BucketRule("bucket.parameters.update", "all_gather", rule, "dp", STEP, dtype="param")
         return Habits(_sharded_optimizer(options, framework), (update,), partial, optimizer=True)
     if framework.partial_in_backward:
-        partial = BucketRule("bucket.gradients.tp", "all_reduce", EACH.name, "tp", Template.WEIGHT_GRADIENT)
+        partial = BucketRule("bucket.gradients.tp", "all_reduce", EACH.name, "tp", WEIGHT_GRADIENT)
     return Habits(
         _sharded_gradients(options, framework), _gathered(options, framework), partial, sharded=True, optimizer=True
     )
@@ -93,15 +108,13 @@ def _when(options: GraphOptions) -> When:
 def _reduced(options: GraphOptions, framework: Framework) -> BucketRule:
     rule = framework.buckets.gradients.name
     members = None if options.cp_grad_sync else symbol("dp")
-    return BucketRule(
-        "bucket.gradients.dp", "all_reduce", rule, "dp", Template.WEIGHT_GRADIENT, _when(options), members=members
-    )
+    return BucketRule("bucket.gradients.dp", "all_reduce", rule, "dp", WEIGHT_GRADIENT, _when(options), members=members)
 
 
 def _sharded_optimizer(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
     if framework.optimizer_sharding == "all_reduce":
         return (_reduced(options, framework),)
-    backward, rule = Template.WEIGHT_GRADIENT, framework.buckets.optimizer.name
+    backward, rule = WEIGHT_GRADIENT, framework.buckets.optimizer.name
     return (
         BucketRule("bucket.gradients.scatter", "reduce_scatter", rule, "dp", backward, When.LAST),
         BucketRule("bucket.gradients.replicas", "all_reduce", rule, "dp_replicate", backward, When.LAST, parts=True),
@@ -110,7 +123,7 @@ def _sharded_optimizer(options: GraphOptions, framework: Framework) -> tuple[Buc
 
 def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
     """Units are reduced where their backward ends; over replicas, the parts that are left."""
-    backward, rule = Template.WEIGHT_GRADIENT, framework.buckets.units.name
+    backward, rule = WEIGHT_GRADIENT, framework.buckets.units.name
 
     def pair(suffix: str, when: When, only: Expression | None) -> tuple[BucketRule, ...]:
         return (
@@ -137,11 +150,11 @@ def _gathered(options: GraphOptions, framework: Framework) -> tuple[BucketRule, 
 
     def forward(suffix: str, when: When, only: Expression | None = None) -> BucketRule:
         name = f"bucket.parameters.gather{suffix}"
-        return BucketRule(name, "all_gather", framework.buckets.units.name, "dp", Template.FORWARD, when, "act", only)
+        return BucketRule(name, "all_gather", framework.buckets.units.name, "dp", FORWARD, when, "act", only)
 
     if options.resharded:
         rule = framework.buckets.regathered.name
-        again = BucketRule("bucket.parameters.regather", "all_gather", rule, "dp", Template.INPUT_GRADIENT, dtype="act")
+        again = BucketRule("bucket.parameters.regather", "all_gather", rule, "dp", INPUT_GRADIENT, dtype="act")
         return (forward("", When.EVERY), again)
     # A pipeline gives parameters back after the last backward only, so that the first forward gathers them for all.
     return (forward("", When.EVERY, ALONE), forward(".first", When.FIRST, PIPELINED))

@@ -136,13 +136,14 @@ def _peaks(found: "Memory", room: int | None, table: bool) -> tuple[list[str], l
 
 def _phases(found: "Memory", rank_class: int, table: bool) -> tuple[list[str], list[list[Any]]]:
     levels = {(row["category"], row["moment"]): row["bytes"] for row in found.levels if row["class"] == rank_class}
-    categories = [each for each in _categories(found) if any((each, moment) in levels for moment in MOMENTS)]
+    moments = [moment for moment in MOMENTS if any(each == moment for _, each in levels)]
+    categories = [each for each in _categories(found) if any((each, moment) in levels for moment in moments)]
     rows: list[list[Any]] = [
-        [category, *(_shown(levels.get((category, moment), 0), table) for moment in MOMENTS)] for category in categories
+        [category, *(_shown(levels.get((category, moment), 0), table) for moment in moments)] for category in categories
     ]
-    totals = (sum(levels.get((category, moment), 0) for category in categories) for moment in MOMENTS)
+    totals = (sum(levels.get((category, moment), 0) for category in categories) for moment in moments)
     rows.append(["in all", *(_shown(total, table) for total in totals)])
-    return [_unit("category", table), *MOMENTS], rows
+    return [_unit("category", table), *moments], rows
 
 
 def _tensors(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:

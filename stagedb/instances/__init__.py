@@ -1,7 +1,7 @@
 """Instances: a stored graph under a plan, copied by Cypher inside the store to one subgraph a rank class."""
 
 from stagedb.instances.class_digests import RankClass
-from stagedb.instances.copies import TEMPLATES, stands_at
+from stagedb.instances.copies import stands_at
 from stagedb.instances.instantiation import Progress, in_full, instantiate, rank_classes
 
-__all__ = ["TEMPLATES", "Progress", "RankClass", "in_full", "instantiate", "rank_classes", "stands_at"]
+__all__ = ["Progress", "RankClass", "in_full", "instantiate", "rank_classes", "stands_at"]

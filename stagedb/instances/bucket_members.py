@@ -6,6 +6,7 @@ from itertools import groupby
 
 from stagedb.frameworks import BucketPolicy
 from stagedb.instances.stage_blocks import IssueOrder, Stage
+from stagedb.workflows import TEMPLATES, Template
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class OpPlace:
     op: str
     block: str
     order: int
-    template: str
+    template: Template
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class BucketOp:
     name: str
     policy: BucketPolicy
     order: int
-    template: str
+    template: Template
     gathers: bool
     parts: int
     bytes: Callable[[int, int], tuple[int, int]]
@@ -107,7 +108,7 @@ def fill(
     """The buckets of a stage, and the issue order that has room for them.
 
     weights: by block, in order of registration. orders: one more than the largest `SymOp.order`. last: by block and
-    task (`forward` or `backward`) the op that computes last. room: numbers that an op needs at least, for its loop.
+    phase the op that computes last. room: numbers that an op needs at least, for its loop.
     A bucket of gradients is issued right after the last op that makes one of them, never before the bucket that was
     closed before it; those of a unit where its backward ends; a bucket of a step comes before everything else. A unit's
     parameters are gathered before its forward, and again before the backward of the unit that is due before it (FSDP2
@@ -125,10 +126,11 @@ def fill(
     depths = {op: depth for each in registered for depth, op in enumerate(each.weight.buckets)}
     # Where a unit's backward ends and the next one's begins, gradients go before parameters come.
     rank = {op.name: (op.gathers, depths.get(op.name, 0), op.order, op.name) for op in ops}
-    # A forward, a backward and a step each have numbers of their own.
-    task = {op.name: {"forward": 0, "step": 2}.get(op.template, 1) for op in ops}
-    buckets.sort(key=lambda bucket: (task[bucket.op], bucket.base, rank[bucket.op], bucket.index))
-    ties = [list(tied) for _, tied in groupby(buckets, key=lambda bucket: (task[bucket.op], bucket.base))]
+    # Each phase has numbers of its own.
+    phases = list(dict.fromkeys(template.phase for template in TEMPLATES.values()))
+    phase = {op.name: phases.index(op.template.phase) for op in ops}
+    buckets.sort(key=lambda bucket: (phase[bucket.op], bucket.base, rank[bucket.op], bucket.index))
+    ties = [list(tied) for _, tied in groupby(buckets, key=lambda bucket: (phase[bucket.op], bucket.base))]
     slots = max([2, room, *(1 + len(tied) for tied in ties)])
     placed = tuple(
         Bucket(
@@ -170,7 +172,7 @@ class _Filling:
             if op.gathers:
                 due = self.gathered(op, own, registered)
                 after = self.limits(op, own[0].unit)
-            elif op.template == "step":
+            elif op.template.once:
                 due = (op.order, 0)
             elif op.policy.by_unit:
                 unit = -1 if own[0].unit is None else own[0].unit
@@ -187,33 +189,31 @@ class _Filling:
         behind = [each for each in registered if each.unit is None and each.position > unit]
         if len(behind) < len([each for each in registered if each.position > unit]):
             return 0
-        backward = ("input_gradient", "weight_gradient")
         numbers = [
             self.order.downward(each.position) + reader.order
             for each in behind
             for reader in (*each.weight.gradients, *each.weight.readers)
-            if reader.template in backward and reader.block == each.weight.block
+            if reader.template.differentiates and reader.block == each.weight.block
         ]
         return min(numbers, default=0)
 
     def gathered(self, op: BucketOp, own: Sequence[Registered], registered: Sequence[Registered]) -> tuple[int, int]:
         """After which number parameters are gathered, and at which position."""
-        if op.template == "step":
+        if op.template.once:
             return self.order.upward(self.order.positions) + self.order.orders - 1, self.order.positions - 1
         unit = own[0].unit
-        if op.template == "forward":
+        if op.template.upward:
             return self.order.upward(-1 if unit is None else unit) - 1, unit or 0
         following = 0 if unit is None else unit
         return max(self.order.downward(following + 1), self.opened(following, registered)) - 1, following
 
     def limits(self, op: BucketOp, unit: int | None) -> tuple[tuple[int, str], ...]:
         """A gather waits until the unit two before it has computed: two units at most are whole at a time."""
-        if unit is None or op.template == "step":
+        if unit is None or op.template.once:
             return ()
-        forward = op.template == "forward"
-        position = unit - 2 if forward else unit + 2
+        position = unit - 2 if op.template.upward else unit + 2
         name = next((place.block for place in self.stage.places if place.position == position), None)
-        found = self.last.get((name or "", "forward" if forward else "backward"))
+        found = self.last.get((name or "", op.template.phase))
         return () if found is None else ((position, found),)
 
     def issued(self, own: Sequence[Registered]) -> list[tuple[int, int]]:
@@ -231,10 +231,9 @@ class _Filling:
             return BucketMember(
                 each.position, weight.name, weight.buckets.index(op.name), self.all_places(weight.gradients, each)
             )
-        backward = ("input_gradient", "weight_gradient")
-        mine = (op.template,) if op.template != "input_gradient" else backward
-        readers = self.all_places([reader for reader in weight.readers if reader.template in mine], each)
-        if op.template == "step":
+        mine = [reader for reader in weight.readers if reader.template.phase == op.template.phase]
+        readers = self.all_places(mine, each)
+        if op.template.once:
             # It hands out what the optimizer, which reads the weight too, has made.
             return BucketMember(each.position, weight.name, 0, readers)
         return BucketMember(each.position, weight.name, 0, (), readers)

@@ -83,7 +83,7 @@ def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
     """
     content = {
         **common,
-        "tasks": [[task.kind, task.microbatch, task.chunk] for task in work.tasks],
+        "tasks": [[task.kind.name, task.microbatch, task.chunk] for task in work.tasks],
         "chunks": [_content(chunk) for chunk in work.chunks],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -22,22 +22,11 @@ from typing import Any
 from stagedb.instances.class_digests import ChunkWork, RankClass
 from stagedb.instances.graph_reading import Evaluated, StoredGraph
 from stagedb.instances.stage_blocks import BUCKET
-from stagedb.ir.symbolic_graph import OpType, Template, When
-from stagedb.schedules import TaskKind, first_and_last
+from stagedb.ir.symbolic_graph import OpType, When
+from stagedb.schedules import first_and_last
+from stagedb.workflows import TEMPLATES, Template, template_named
 
 Row = dict[str, Any]
-
-TEMPLATES: Mapping[TaskKind, tuple[Template, ...]] = {
-    TaskKind.FORWARD: (Template.FORWARD,),
-    TaskKind.BACKWARD: (Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT),
-    TaskKind.INPUT_GRADIENT: (Template.INPUT_GRADIENT,),
-    TaskKind.WEIGHT_GRADIENT: (Template.WEIGHT_GRADIENT,),
-    TaskKind.STEP: (Template.STEP,),
-}
-"""The templates that a task of each kind runs."""
-
-UPWARD = (Template.FORWARD, Template.STEP)
-"""Templates that walk the positions up; the others walk them down."""
 
 
 def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> list[Row]:
@@ -164,7 +153,7 @@ def bucket_id(instance: str, each: RankClass, chunk: int, position: int, op: str
     return f"{op_prefix(instance, each, chunk, position)}{op}.{index}"
 
 
-_CODES = {str(template): code for code, template in enumerate(Template)}
+_CODES = {name: code for code, name in enumerate(TEMPLATES)}
 
 
 def _is_copied(op: Mapping[str, Any], row: Row, values: Mapping[str, int]) -> bool:
@@ -173,18 +162,18 @@ def _is_copied(op: Mapping[str, Any], row: Row, values: Mapping[str, int]) -> bo
         return False
     if (op["times"] is None) != (row["step"] is None):
         return False
-    return stands_at(row["end"], OpType(op["type"]), Template(op["template"]))
+    return stands_at(row["end"], OpType(op["type"]), template_named(op["template"]))
 
 
 def stands_at(end: str | None, type_: OpType, template: Template) -> bool:
     """Whether a message is sent, or received and gathered, at this end of a stage; inside a block all ops are."""
-    return end is None or (end == "previous") == ((type_ is not OpType.SEND) == (template is Template.FORWARD))
+    return end is None or (end == "previous") == ((type_ is not OpType.SEND) == template.upward)
 
 
 def _order(op: Mapping[str, Any], row: Row, work: ChunkWork, width: int) -> int:
     """The issue number of an op at a place."""
     order, loop = work.order, op["order"] if op["loop"] is None else op["loop"]
-    begin = order.upward if op["template"] in UPWARD else order.downward
+    begin = order.upward if template_named(op["template"]).upward else order.downward
     turn = 0 if row["step"] is None else row["step"] * width
     return int(begin(row["position"]) + loop * order.slots + turn + op["order"] - loop)
 
@@ -195,8 +184,8 @@ def _runs(each: RankClass) -> dict[tuple[str, str, int], int]:
     found: dict[tuple[str, str, int], int] = {}
     for task, (first, last) in zip(tasks, first_and_last(tasks), strict=True):
         fits = {When.EVERY: True, When.FIRST: first, When.LAST: last}
-        chunks = range(len(each.work.chunks)) if task.kind is TaskKind.STEP else (task.chunk,)
-        for template in TEMPLATES[task.kind]:
+        chunks = range(len(each.work.chunks)) if task.kind.once else (task.chunk,)
+        for template in task.kind.templates:
             for when in (when for when, fit in fits.items() if fit):
                 for chunk in chunks:
                     key = (str(template), str(when), chunk)

@@ -17,6 +17,7 @@ from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.schedules import splits
 from stagedb.store import Store
 from stagedb.store.stored_graphs import blocks_of
+from stagedb.workflows import template_named
 
 COSTS = ("flops", "bytes_read", "bytes_written", "comm_bytes", "comm_out_bytes", "peer")
 """Columns of a symbolic op that hold one expression each; `dims` holds several."""
@@ -60,7 +61,7 @@ class Evaluated:
     buckets: tuple[BucketOp, ...]
     axes: Mapping[str, str]  # on which present collectives run, and one of them
     orders: int
-    last: Mapping[tuple[str, str], str]  # by block and task (forward or backward) the op that computes last
+    last: Mapping[tuple[str, str], str]  # by block and phase the op that computes last
 
 
 def read_graph(store: Store, graph: str) -> StoredGraph:
@@ -179,16 +180,18 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> Bucket
 
     gathers = op["kind"] == "all_gather"
     parts = plan.edp if op["axis"] == "edp" else plan.shards
-    return BucketOp(op["name"], bucket_policy(op["bucket"]), op["order"], op["template"], gathers, parts, sizes)
+    template, policy = template_named(op["template"]), bucket_policy(op["bucket"])
+    return BucketOp(op["name"], policy, op["order"], template, gathers, parts, sizes)
 
 
 def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str], str]:
     """What computes last in a block's forward and backward; where that is split, in the half that parameters serve."""
     found: dict[tuple[str, str], str] = {}
     for op in sorted(ops, key=lambda op: int(op["order"])):
-        left_out = ("step", "weight_gradient") if split else ("step",)
-        if op["type"] == "compute" and op["template"] not in left_out:
-            found[op["block"], "forward" if op["template"] == "forward" else "backward"] = op["name"]
+        template = template_named(op["template"])
+        served = not template.once and not (split and template.gradients == "weights")
+        if op["type"] == "compute" and served:
+            found[op["block"], template.phase] = op["name"]
     return found
 
 
@@ -220,7 +223,7 @@ def _weights(
             continue
         gradients, readers = (
             tuple(
-                OpPlace(name, ops[name]["block"], ops[name]["order"], ops[name]["template"])
+                OpPlace(name, ops[name]["block"], ops[name]["order"], template_named(ops[name]["template"]))
                 for name in row[column] or ()
                 if name in ops
             )

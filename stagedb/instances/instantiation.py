@@ -209,9 +209,11 @@ class _Copy:
             self._rows("copy_edges", batch, graph=self.graph.id, values=list(self.evaluated.values))
         edges, readers = bucket_links(self.instance, self.classes)
         self._rows("links", edges)
-        self._rows("bucket_readers", readers)
-        split = any(splits(each.work.tasks) for each in self.classes)
-        self.store.write("instantiate/chains", instance=self.instance, split=split)
+        kinds = self.plan.workflow.running(any(splits(each.work.tasks) for each in self.classes))
+        once = [template.name for kind in kinds for template in kind.templates if kind.once]
+        self._rows("bucket_readers", readers, once=once)
+        tasks = {template.name: number for number, kind in enumerate(kinds) for template in kind.templates}
+        self.store.write("instantiate/chains", instance=self.instance, tasks=tasks, once=once)
 
     def _make_tasks(self) -> None:
         self._rows("tasks", list(task_rows(self.instance, self.classes)), instance=self.instance)

@@ -16,9 +16,9 @@ from stagedb.ir.symbolic_graph import (
     SymGraph,
     SymOp,
     SymTensor,
-    Template,
     When,
 )
+from stagedb.workflows import Template
 
 __all__ = [
     "FORMAT",

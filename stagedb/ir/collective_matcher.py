@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial, Partitioned, Placement
 from stagedb.ir.operators import Quantize, Redistribution
 from stagedb.ir.redistribution_order import next_move
-from stagedb.ir.symbolic_graph import Template
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.workflows import Template
 
 Rules = Mapping[str, Mapping[str, tuple[str, ...]]]
 """A sharding strategy: region of the model → logical axis → the mesh axes that partition it."""
@@ -73,7 +73,7 @@ class _Matcher:
         """Operations of one scope share redistributions. What experts have been sent serves all of their operations."""
         if Tag.EXPERT in op.tags:
             return ""
-        backward = self.choices.regather and op.template is not Template.FORWARD
+        backward = self.choices.regather and op.template.differentiates
         return ("backward " if backward else "") + ("" if self.choices.share else op.origin)
 
     def passes(self, op: Operation) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ class _Matcher:
             inputs.append(self.redistributed(self.narrowed(tensor, op), want, op))
         moved = inputs[0] is not op.inputs[0] if inputs else False
         again = self.choices.regather and Tag.EXPERT not in op.tags
-        if moved and again and op.template is Template.FORWARD and isinstance(op.operator, Quantize):
+        if moved and again and not op.template.differentiates and isinstance(op.operator, Quantize):
             self.gathered[op.outputs[0].name] = op
         self.issued.append(dataclasses.replace(op, inputs=tuple(inputs)))
         self.marks.update((output.name, op.marks) for output in op.outputs)
@@ -113,7 +113,7 @@ class _Matcher:
     def narrowed(self, tensor: Tensor, consumer: Operation) -> Tensor:
         """The tensor, or where it is a narrow copy of what the backward gathers again: such a copy of that."""
         cast = self.gathered.get(tensor.name)
-        if cast is None or consumer.template is Template.FORWARD:
+        if cast is None or not consumer.template.differentiates:
             return tensor
         key = (tensor.name, self.layouts[tensor.name], self.scope(consumer))
         if key not in self.copies:
@@ -134,7 +134,7 @@ class _Matcher:
         kept = (tensor.name, want, scope.removeprefix("backward "))
         if self.exchanged(tensor, want) and kept in self.copies:
             return self.copies[kept]
-        if tensor.role == "weight" and consumer.template is not Template.FORWARD:
+        if tensor.role == "weight" and consumer.template.differentiates:
             scope = f"backward {scope}"  # what a weight's parts make is not kept from the forward
         key = (tensor.name, want, scope)
         if key not in self.copies:
@@ -188,7 +188,7 @@ class _Matcher:
         """How many operations right behind an operation are weight gradients of the same origin."""
         origin, count = self.issued[place].origin, 0
         for op in self.issued[place + 1 :]:
-            if op.origin != origin or op.template is not Template.WEIGHT_GRADIENT:
+            if op.origin != origin or op.template.gradients != "weights":
                 break
             count += 1
         return count
@@ -232,10 +232,11 @@ def _gradient_templates(operations: list[Operation]) -> list[Operation]:
     settled = []
     for op in reversed(operations):
         template = op.template
-        if isinstance(op.operator, Redistribution) and template is not Template.FORWARD:
+        if isinstance(op.operator, Redistribution) and template.differentiates:
             template = needed.get(op.outputs[0].name, template)
         for tensor in op.inputs:
-            if needed.get(tensor.name) is not Template.INPUT_GRADIENT:
+            reader = needed.get(tensor.name)
+            if reader is None or reader.gradients != "inputs":
                 needed[tensor.name] = template
         settled.append(dataclasses.replace(op, template=template))
     return settled[::-1]
@@ -258,7 +259,7 @@ def match(
     pending = dict(leave)
     handed: dict[str, Tensor] = {}
     last_forward = max(
-        (i for i, op in enumerate(operations) if op.template is Template.FORWARD), default=len(operations) - 1
+        (i for i, op in enumerate(operations) if not op.template.differentiates), default=len(operations) - 1
     )
     for place, op in enumerate(operations):
         matcher.issue(op)

@@ -4,7 +4,7 @@ It reads nothing but the stored form, so what it shows holds for what the databa
 arithmetic is in double precision. `Interpreter` is what it shares with those who run a graph on many ranks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,11 +14,11 @@ from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir.layouts import MESH_AXES
 from stagedb.ir.operators import Array, Operator, RankPlace, Redistribution, load
-from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor, Template
+from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
+from stagedb.workflows import Template
 
 NO_SEMANTICS = "{}"
 DEGREES = (*MESH_AXES, "hsdp", "pp")
-BACKWARD = (Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT)
 
 
 def run_block(
@@ -41,8 +41,9 @@ def run_block(
     """
     _spec(graph, block)
     rank = _OneRank(graph, _bound(graph, env))
-    ops = rank.ops(block, (Template.FORWARD,))
-    ops += [] if output_gradient is None else rank.ops(block, BACKWARD)
+    templates = {op.template for op in graph.ops if not op.template.once}
+    ops = rank.ops(block, [each for each in templates if not each.differentiates])
+    ops += [] if output_gradient is None else rank.ops(block, [each for each in templates if each.differentiates])
     needed = _needed(rank, ops)
     values = _given(rank, "weight", needed, weights) | _given(rank, "input", needed, inputs)
     if output_gradient is not None:
@@ -102,14 +103,14 @@ class Interpreter:
         """What each op computes, or does to a message; there is none of buckets and of messages that go as they are."""
         return {op.name: _operator(op) for op in self.graph.ops if op.semantics != NO_SEMANTICS}
 
-    def ops(self, block: str, templates: Sequence[Template]) -> list[SymOp]:
+    def ops(self, block: str, templates: Collection[Template]) -> list[SymOp]:
         """The ops of a block that a task runs, in the order in which it issues them."""
         chosen = [op for op in self.graph.ops if op.block == block and op.template in templates]
         return sorted(chosen, key=lambda op: op.order)
 
     def paths(self, block: str) -> dict[str, GradientPath]:
         """How the gradient of each weight of a block reaches the optimizer, by the weight's name."""
-        step = self.ops(block, (Template.STEP,))
+        step = self.ops(block, {op.template for op in self.graph.ops if op.template.once})
         writers = {name: op for op in step for name in op.writes if op.kind != "optimizer"}
         found = {}
         for op in step:

@@ -13,17 +13,10 @@ collectives that instantiation multiplies: one op a bucket of parameters.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from stagedb.workflows import Template
+
 FORMAT = 5
 """Version of the stored form; part of every digest."""
-
-
-class Template(StrEnum):
-    """Which kind of task runs an operator. A 1F1B backward runs both gradients, in the order of `SymOp.order`."""
-
-    FORWARD = "forward"
-    INPUT_GRADIENT = "input_gradient"
-    WEIGHT_GRADIENT = "weight_gradient"
-    STEP = "step"
 
 
 class OpType(StrEnum):
@@ -104,7 +97,7 @@ class SymTensor:
 class SymOp:
     """An operator of one block, with its costs on one rank as expressions.
 
-    `order` is the issue order inside (block, template), input and weight gradients counted together.
+    `order` is the issue order inside the block, over all templates that one task runs.
     Compute: `flops`, and where there are some `dtype` (class of the operands); `bytes_read`, `bytes_written` (bytes of
     this rank); `temporary`: bytes that it holds beside its
     operands and results while it runs; `dims` = `[batch,] m, n, k` of a matmul or

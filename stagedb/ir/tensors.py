@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from stagedb.expressions import Expression
 from stagedb.ir.operators._base import Operator
-from stagedb.ir.symbolic_graph import Template
 from stagedb.ir.tags import Tag
+from stagedb.workflows import Template
+from stagedb.workflows.training import FORWARD
 
 Size = Callable[[str], Expression]
 """The size of a named axis as an expression."""
@@ -63,7 +64,7 @@ class Tracer:
     block: str
     region: str = ""
     marks: frozenset[Tag] = frozenset()
-    template: Template = Template.FORWARD
+    template: Template = FORWARD
     origin: str | None = None
     weight_gradient_first: Callable[[bool], bool] = lambda has_bias: not has_bias
     operations: list[Operation] = field(default_factory=list)

@@ -9,14 +9,13 @@ from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, Item, Key, Program
 from stagedb.memory.lifetimes import Moment, Which
 from stagedb.plans import WIDTHS, Plan
-from stagedb.schedules import SCHEDULES, TaskKind
-
-FORWARD, STEP = TaskKind.FORWARD, TaskKind.STEP
+from stagedb.schedules import SCHEDULES
+from stagedb.workflows import TaskKind
 
 
 def loss_of(program: Program) -> tuple[str, int] | None:
     """Name and forward item of the loss, where the stage has it: the one value without axes."""
-    for index, item in enumerate(program.items[FORWARD]):
+    for index, item in enumerate(program.items[program.forward]):
         if item.op.kind == "loss" and item.op.writes and not program.tensors[item.op.writes[0]].axes:
             return item.op.writes[0], index
     return None
@@ -53,12 +52,22 @@ class Chunk:
     @property
     def kinds(self) -> tuple[TaskKind, ...]:
         """The tasks of a micro-batch, in the order in which it comes to them."""
-        return (FORWARD, *self.program.backwards)
+        return tuple(kind for kind in self.program.items if not kind.once)
 
     @property
     def running(self) -> Iterator[tuple[TaskKind, int, Item]]:
         """What runs for a micro-batch, in order."""
         return ((kind, index, item) for kind in self.kinds for index, item in enumerate(self.program.items[kind]))
+
+    @property
+    def weights_items(self) -> tuple[Item, ...]:
+        """What the task runs that makes gradients of weights; nothing without a backward."""
+        return self.program.items[self.weights_task] if self.program.backwards else ()
+
+    @property
+    def step_end(self) -> Moment:
+        """The end of a step."""
+        return Moment(self.program.last, len(self.program.items[self.program.last]), Which.LAST)
 
     def layer(self, key: Key) -> int | None:
         return self.program.layers.get(key[1])
@@ -79,7 +88,7 @@ class Chunk:
         """Elements of this rank's part of the buffer whose gradients are scattered for the optimizer, where one is."""
         scatters = [
             item.bucket.bytes_out // self.width("reduce")
-            for item in self.program.items[self.weights_task]
+            for item in self.weights_items
             if item.bucket is not None and _fills_shared_buffer(item.op)
         ]
         return sum(scatters) if scatters else None
@@ -89,7 +98,7 @@ class Chunk:
         """The weights whose gradients pass that buffer; others have states of their own."""
         return frozenset(
             (member.weight, member.position)
-            for item in self.program.items[self.weights_task]
+            for item in self.weights_items
             if item.bucket is not None and _fills_shared_buffer(item.op)
             for member in item.bucket.members
         )
@@ -130,20 +139,20 @@ class Chunk:
     @cached_property
     def sent(self) -> Mapping[Key, tuple[Moment, ...]]:
         """What a pipeline keeps beyond its last reader: results until their backward, gradients until the next one."""
-        if not self.held.keeps_sent or self.plan.pp == 1:
+        if not self.held.keeps_sent or self.plan.pp == 1 or not self.program.backwards:
             return {}
         over = self.backward_over()
         found: dict[Key, tuple[Moment, ...]] = {}
         for _, _, item in self.running:
             if item.op.axis != "pp":
                 continue
-            if item.op.type is OpType.SEND and item.op.phase == "forward":
+            if item.op.type is OpType.SEND and item.op.template.upward:
                 found[item.reads[0]] = (over,)
             elif item.op.type is OpType.SEND:
                 found[item.reads[0]] = (self.backward_over(Which.LATER), self.backward_over(Which.LAST))
         if self.last_loss is not None:
             # The last stage's result is what the loss function is given: the logits before they are cast.
-            items = self.program.items[FORWARD]
+            items = self.program.items[self.program.forward]
             head = max(index for index, item in enumerate(items) if item.op.kind == "matmul")
             given = next(item for item in items[head + 1 :] if item.op.kind in ("cast", "loss"))
             found[given.reads[0]] = (over,)
@@ -154,7 +163,7 @@ class Chunk:
         """By weight the collective that scatters its gradient to parts."""
         return {
             self.program.resolve((member.weight, member.position)): (index, item)
-            for index, item in enumerate(self.program.items[self.weights_task])
+            for index, item in enumerate(self.weights_items)
             if item.bucket is not None and item.op.kind == "reduce_scatter" and self.sharded
             for member in item.bucket.members
         }
@@ -171,7 +180,7 @@ class Chunk:
     @cached_property
     def regathered(self) -> frozenset[int | None]:
         """Units that their backward gathers once more."""
-        items = self.program.items[self.inputs_task]
+        items = self.program.items[self.inputs_task] if self.program.backwards else ()
         return frozenset(self.unit(item.bucket) for item in items if item.bucket is not None and item.bucket.gathers)
 
     def backward_over(self, which: Which = Which.EVERY) -> Moment:

@@ -11,16 +11,10 @@ from stagedb.memory.class_program import Carried, Item, PlacedWeight, Program, p
 from stagedb.memory.tensor_lifetimes import lives, saved
 from stagedb.memory.usage import Alive, Point, Usage
 from stagedb.plans import Plan
-from stagedb.schedules import Task, TaskKind
+from stagedb.schedules import Task
 from stagedb.store import Store, read_graph
 from stagedb.workload.instance_columns import ClassColumns
 from stagedb.workload.store_reading import READERS, find, read_class
-
-PHASES: Mapping[str, tuple[TaskKind, ...]] = {
-    "forward": (TaskKind.FORWARD,),
-    "backward": (TaskKind.BACKWARD, TaskKind.INPUT_GRADIENT, TaskKind.WEIGHT_GRADIENT),
-    "optimizer": (TaskKind.STEP,),
-}
 
 
 @dataclass(frozen=True)
@@ -44,14 +38,15 @@ class ClassMemory:
     def ends(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Bytes by category before the step, and when the last task of each phase is over."""
         yield "start", {str(category): size for category, size in self.usage.before().items()}
-        for phase in ("forward", "backward"):
-            last = max(i for i, task in enumerate(self.usage.tasks) if task.kind in PHASES[phase])
+        for phase in dict.fromkeys(kind.phase for kind in self.program.items if not kind.once):
+            last = max(i for i, task in enumerate(self.usage.tasks) if task.kind.phase == phase)
             yield f"{phase}_end", {str(category): size for category, size in self.usage.after(last).items()}
         yield "step_end", {str(c): size for c, size in self.usage.after(len(self.usage.tasks) - 1).items()}
 
     def peaks(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Bytes by category at the peak of each phase, and at that of all."""
-        for phase, kinds in PHASES.items():
+        for phase in dict.fromkeys(kind.phase for kind in self.program.items):
+            kinds = [kind for kind in self.program.items if kind.phase == phase]
             found = self.usage.at(self.usage.peak(kinds))
             yield f"{phase}_peak", {str(category): size for category, size in found.items()}
         yield "peak", {str(category): size for category, size in self.usage.at(self.peak).items()}
@@ -82,7 +77,7 @@ class ClassMemory:
 
     def items(self, task: Task) -> list[tuple[int, Item]]:
         """What a task runs, with the chunk that each item is of: a step runs all chunks'."""
-        chosen = self.programs if task.kind is TaskKind.STEP else self.programs[task.chunk : task.chunk + 1]
+        chosen = self.programs if task.kind.once else self.programs[task.chunk : task.chunk + 1]
         return [(each.chunk, item) for each in chosen for item in each.items[task.kind]]
 
 
@@ -107,7 +102,8 @@ def analyse(store: Store, instance: str) -> tuple[ClassMemory, ...]:
     for columns, carried in classes:
         made = programs(graph, plan, columns, carried)
         lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
-        lengths[TaskKind.STEP, 0] = sum(len(one.items[TaskKind.STEP]) for one in made)
+        for kind in plan.workflow.ending:
+            lengths[kind, 0] = sum(len(one.items[kind]) for one in made)
         found.append(ClassMemory(columns, made, Usage(lives(made, plan), tasks_of(columns), lengths)))
     return tuple(found)
 
@@ -135,9 +131,9 @@ def _row(graph: str, instance: str, known: frozenset[str], each: ClassMemory) ->
             "instance": instance,
             "class": number,
             "peak": sum(each.usage.at(point).values()),
-            "phase": next(phase for phase, kinds in PHASES.items() if task.kind in kinds),
+            "phase": task.kind.phase,
             "task": point.task,
-            "microbatch": None if task.kind is TaskKind.STEP else task.microbatch,
+            "microbatch": None if task.kind.once else task.microbatch,
             "name": name,
         },
         "levels": [

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.expressions import evaluate
-from stagedb.instances import TEMPLATES, stands_at
+from stagedb.instances import stands_at
 from stagedb.instances.stage_blocks import BUCKET, CUT
-from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor, Template
+from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.plans import WIDTHS, Plan
-from stagedb.schedules import Task, TaskKind, splits
-from stagedb.workload.instance_columns import TASK_KINDS, ClassColumns
-from stagedb.workload.instance_columns import TEMPLATES as TEMPLATE_CODES
+from stagedb.schedules import Task, splits
+from stagedb.workflows import TASK_KINDS as KINDS
+from stagedb.workflows import TaskKind
+from stagedb.workload.instance_columns import RUNS, TASK_KINDS, ClassColumns
 
 Key = tuple[str, int]
 """A tensor of the block at a position of the stage."""
@@ -74,16 +75,15 @@ class Item:
 class Program:
     """A chunk's items by kind of task in issue order, and its tensors. Of a step, the items are the chunk's own.
 
-    backwards: the kinds of task that make gradients, in the order in which a micro-batch comes to them: one, or the
-    two halves of a split backward. chunk: its number on the stage. sizes: bytes on one rank of the tensors that
-    exist there. parts: those of one rank's part of weights and what the optimizer keeps of them, where dp shares
-    them. places: position and block. layers: by position, counted from the stage's first; None outside layers.
+    items: its kinds are in the order in which a micro-batch comes to them. chunk: its number on the stage. sizes:
+    bytes on one rank of the tensors that exist there. parts: those of one rank's part of weights and what the optimizer
+    keeps of them, where dp shares them. places: position and block. layers: by position, counted from the stage's
+    first; None outside layers.
     recomputing: positions of layers that recompute something. storage: to a tensor the one whose bytes it is.
     gradients: weights by the gradients that a backward makes of them.
     """
 
     chunk: int
-    backwards: tuple[TaskKind, ...]
     items: Mapping[TaskKind, tuple[Item, ...]]
     tensors: Mapping[str, SymTensor]
     sizes: Mapping[str, int]
@@ -93,6 +93,25 @@ class Program:
     recomputing: frozenset[int]
     storage: Mapping[Key, Key]
     gradients: Mapping[Key, Key]
+
+    @property
+    def forward(self) -> TaskKind:
+        """The kind of task that a micro-batch comes to first."""
+        return next(iter(self.items))
+
+    @property
+    def backwards(self) -> tuple[TaskKind, ...]:
+        """The kinds that make gradients: one, the two halves of a split backward, or none."""
+        return tuple(kind for kind in self.items if kind.differentiates)
+
+    @property
+    def last(self) -> TaskKind:
+        """The kind that ends a step: that which runs once a step, or a micro-batch's last one."""
+        return list(self.items)[-1]
+
+    def once_a_step(self) -> Iterator[tuple[TaskKind, int, Item]]:
+        """What runs once a step, in order."""
+        return ((kind, at, item) for kind in self.items if kind.once for at, item in enumerate(self.items[kind]))
 
     def resolve(self, key: Key) -> Key:
         """The storage of a tensor."""
@@ -114,7 +133,7 @@ def tasks_of(columns: ClassColumns) -> tuple[Task, ...]:
     """The tasks of a class in the order in which it runs them."""
     tasks = columns.tasks
     rows = zip(tasks.kind.tolist(), tasks.microbatch.tolist(), tasks.chunk.tolist(), strict=True)
-    return tuple(Task(TaskKind(TASK_KINDS[kind]), microbatch, chunk) for kind, microbatch, chunk in rows)
+    return tuple(Task(KINDS[TASK_KINDS[kind]], microbatch, chunk) for kind, microbatch, chunk in rows)
 
 
 def programs(graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried) -> tuple[Program, ...]:
@@ -190,12 +209,9 @@ class _Making:
     def make(self) -> Program:
         sizes = {tensor.name: self.value(tensor.bytes) for tensor in self.graph.tensors if self.present(tensor)}
         again = [place.position for place in self.places if place.layer is not None and self.recomputes(place)]
-        halves = (TaskKind.INPUT_GRADIENT, TaskKind.WEIGHT_GRADIENT)
-        backwards = halves if self.split else (TaskKind.BACKWARD,)
         return Program(
             chunk=self.chunk,
-            backwards=backwards,
-            items={kind: self.items(kind) for kind in (TaskKind.FORWARD, *backwards, TaskKind.STEP)},
+            items={kind: self.items(kind) for kind in self.plan.workflow.running(self.split)},
             tensors=self.tensors,
             sizes=sizes,
             parts=dict(self.parts()),
@@ -221,7 +237,7 @@ class _Making:
         return storage_of(self.storage, key)
 
     def items(self, kind: TaskKind) -> tuple[Item, ...]:
-        codes = {TEMPLATE_CODES.index(template) for template in TEMPLATES[kind]}
+        codes = RUNS[TASK_KINDS.index(kind.name)]
         ops = self.columns.ops
         rows = [row for row in self.rows if int(ops.template[row]) in codes]
         return tuple(self.item(row) for row in sorted(rows, key=lambda row: int(ops.order[row])))
@@ -247,7 +263,7 @@ class _Making:
 
     def gradients(self) -> Iterator[tuple[Key, Key]]:
         for place in self.places:
-            step = [op for op in self.by_block[place.block] if op.template is Template.STEP]
+            step = [op for op in self.by_block[place.block] if op.template.once]
             makers = {name: op for op in step for name in op.writes}
             for op in step:
                 if op.kind != "optimizer":
@@ -268,16 +284,16 @@ def _ports(
     for place in places:
         spec, at = specs[place.block], place.position
         before, after = at > 0 or has_previous, at < len(places) - 1 or has_next
-        if before and spec.input is not None and spec.input_gradient is not None:
+        if before and spec.input is not None:
             source = specs[places[at - 1].block].output if at > 0 else "cut.recv_forward"
             if source is not None:
                 yield (spec.input, at), (source, at - 1)
-            if at == 0:
+            if at == 0 and spec.input_gradient is not None:
                 yield ("cut.send_backward", -1), (spec.input_gradient, at)
-        if after and spec.output is not None and spec.output_gradient is not None:
+        if after and spec.output is not None:
             inside = at < len(places) - 1
             source = specs[places[at + 1].block].input_gradient if inside else "cut.recv_backward"
-            if source is not None:
+            if source is not None and spec.output_gradient is not None:
                 yield (spec.output_gradient, at), (source, at + 1)
             if not inside:
                 yield ("cut.send_forward", at + 1), (spec.output, at)

@@ -3,43 +3,42 @@
 from collections.abc import Iterator
 
 from stagedb.ir.symbolic_graph import SymOp
-from stagedb.memory.chunk_tensors import FORWARD, STEP, Chunk
+from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import BucketStorage
 from stagedb.memory.lifetimes import Category, Life, Moment, Which, brief
 
 
 def collected(chunk: Chunk) -> Iterator[Life]:
     """What bucketed collectives bring: gathered parameters, scattered gradients, and the buffers of both."""
-    for index, item in enumerate(chunk.program.items[FORWARD]):
+    for index, item in enumerate(chunk.program.items[chunk.program.forward]):
         if item.bucket is not None and item.bucket.gathers:
             yield from _gathered(chunk, index, item.op, item.bucket)
     for kind, index, item in chunk.running:
-        if item.bucket is None or kind is FORWARD:
+        if item.bucket is None or not kind.differentiates:
             continue
         if item.bucket.gathers:
             yield from _gathered_again(chunk, index, item.op, item.bucket)
         elif item.op.kind == "reduce_scatter" and chunk.sharded:
             yield from _scattered(chunk, index, item.op, item.bucket)
     if chunk.first and chunk.sharded and chunk.scatters and chunk.held.sharded_bookkeeping:
-        end = Moment(STEP, len(chunk.program.items[STEP]))
-        size = chunk.held.sharded_bookkeeping
-        yield Life("sharding", None, size, Category.COMMUNICATION, Moment(FORWARD, 0, Which.FIRST), (end,))
+        begin, size = Moment(chunk.program.forward, 0, Which.FIRST), chunk.held.sharded_bookkeeping
+        yield Life("sharding", None, size, Category.COMMUNICATION, begin, (chunk.step_end,))
 
 
 def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
-    """A unit gathered before its forward: given back after it, where its backward gathers it once more."""
+    """A unit gathered before its forward: given back after it, where no backward reads it or gathers it once more."""
     unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
-    layer, name = chunk.layer_of(unit), op.name
-    yield brief(f"{name}.buffer", layer, size, Category.COMMUNICATION, FORWARD, index, which)
-    if unit in chunk.regathered:
-        end = Moment(FORWARD, chunk.over(FORWARD, unit))
+    layer, name, forward = chunk.layer_of(unit), op.name, chunk.program.forward
+    yield brief(f"{name}.buffer", layer, size, Category.COMMUNICATION, forward, index, which)
+    if unit in chunk.regathered or not chunk.program.backwards:
+        end = Moment(forward, chunk.over(forward, unit))
     elif which is Which.EVERY and chunk.one_at_a_time:
         end = Moment(chunk.inputs_task, chunk.given_back(unit))
     else:
         # It is gathered again for each micro-batch; those in flight share one copy.
         which = Which.FIRST
         end = chunk.backward_over(Which.LAST)
-    yield Life(name, layer, size, Category.GATHERED, Moment(FORWARD, index, which), (end,))
+    yield Life(name, layer, size, Category.GATHERED, Moment(forward, index, which), (end,))
 
 
 def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
@@ -73,11 +72,10 @@ def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> It
 
     if chunk.width("reduce") != chunk.width("param"):
         yield Life(f"{name}.reduced", layer, bucket.bytes_out, Category.TEMPORARIES, *made(which))
-    over = Moment(STEP, len(chunk.program.items[STEP]))
     first = Which.FIRST if which is Which.EVERY else which
     for member in bucket.members:
         part, place = chunk.program.parts[member.weight], chunk.program.layers[member.position]
         label = f"{member.weight}.gradient"
-        yield Life(label, place, part, Category.GRADIENTS, Moment(task, index + 1, first), (over,))
+        yield Life(label, place, part, Category.GRADIENTS, Moment(task, index + 1, first), (chunk.step_end,))
         if which is Which.EVERY:
             yield Life(label, place, part, Category.TEMPORARIES, *made(Which.LATER))

@@ -7,7 +7,7 @@ kind of task it begins and ends, and for which of the tasks of that kind.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stagedb.schedules import TaskKind
+from stagedb.workflows import TaskKind
 
 
 class Category(StrEnum):

@@ -38,10 +38,10 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
     role = chunk.program.tensors[name].role
     if role == "weight":
         yield State(name, layer, chunk.owned(name, chunk.sharded), Category.PARAMETERS)
-        if chunk.held.gradient_buffer:
+        if chunk.held.gradient_buffer and chunk.program.backwards:
             elements = chunk.owned(name, chunk.sharded) // chunk.width("param")
             yield State(f"{name}.main_gradient", layer, elements * chunk.width("grad"), Category.GRADIENTS)
-        if chunk.held.optimizer_scalar:
+        if chunk.held.optimizer_scalar and chunk.plan.workflow.optimizes:
             yield State(f"{name}.step", layer, chunk.held.optimizer_scalar, Category.OPTIMIZER)
     elif role == "optimizer_state":
         weight, _, word = name.rpartition(".")
@@ -68,11 +68,7 @@ def _buffers(chunk: Chunk) -> Iterator[State]:
         if held.receive_buffers and item.op.type is OpType.RECV and item.op.axis == "pp":
             size = plan.microbatches * item.message
             yield State(f"{item.op.name}.buffers", None, size, Category.COMMUNICATION)
-    copies = [
-        item
-        for item in chunk.program.items[chunk.weights_task]
-        if item.bucket is not None and bucket_policy(item.op.bucket).copied
-    ]
+    copies = [item for item in chunk.weights_items if item.bucket is not None and bucket_policy(item.op.bucket).copied]
     for name in dict.fromkeys(item.op.name for item in copies):
         size = sum(item.bucket.bytes_in for item in copies if item.bucket is not None and item.op.name == name)
         yield State(name, None, size, Category.COMMUNICATION)

@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from stagedb.ir.symbolic_graph import OpType
-from stagedb.memory.chunk_tensors import FORWARD, STEP, Chunk, loss_of
+from stagedb.memory.chunk_tensors import Chunk, loss_of
 from stagedb.memory.class_program import Item, Key, Program
 from stagedb.memory.collective_buffers import collected
 from stagedb.memory.lifetimes import Category, Life, Lives, Moment, State, Which, brief
 from stagedb.memory.resident_state import states
 from stagedb.plans import Plan
-from stagedb.schedules import TaskKind
+from stagedb.workflows import RECOMPUTE, TaskKind
 
 SCALAR = 4
 """Bytes of a loss, of its gradient, and of the number of tokens that it is the mean over."""
@@ -18,7 +18,7 @@ SCALAR = 4
 
 def saved(program: Program) -> dict[int, dict[str, int]]:
     """By position the tensors of a forward that the backward of the block there is the last to read: their bytes."""
-    made = {key for item in program.items[FORWARD] for key in item.writes}
+    made = {key for item in program.items[program.forward] for key in item.writes}
     backward = [item for kind in program.backwards for item in program.items[kind]]
     readers = {key: item for item in backward for key in item.reads if key in made}
     found: dict[int, dict[str, int]] = {position: {} for position, _ in program.places}
@@ -27,9 +27,9 @@ def saved(program: Program) -> dict[int, dict[str, int]]:
         label = name if position == item.position else f"{name} of {position}"
         tensors[label] = program.sizes[name]
     loss = loss_of(program)
-    if loss is not None:
+    if loss is not None and program.backwards:
         name, index = loss
-        found[program.items[FORWARD][index].position][f"{name}.tokens"] = SCALAR
+        found[program.items[program.forward][index].position][f"{name}.tokens"] = SCALAR
     return found
 
 
@@ -38,14 +38,14 @@ def lives(programs: Sequence[Program], plan: Plan) -> Lives:
     held = plan.options.framework.memory
     standing: list[State] = []
     found: list[Life] = []
-    total, before = sum(len(program.items[STEP]) for program in programs), 0
+    total, before = sum(1 for program in programs for _ in program.once_a_step()), 0
     for program in programs:
         chunk = Chunk(program, plan, held)
         standing += states(chunk)
-        own = len(program.items[STEP])
+        own = sum(1 for _ in program.once_a_step())
 
         def on_stage(moment: Moment, number: int = program.chunk, own: int = own, before: int = before) -> Moment:
-            if moment.kind is not STEP:
+            if not moment.kind.once:
                 return dataclasses.replace(moment, chunk=number)
             # The end of a step is that of all chunks' steps, which follow each other.
             return dataclasses.replace(moment, index=total if moment.index == own else before + moment.index)
@@ -83,12 +83,12 @@ def _value(chunk: Chunk, key: Key, kind: TaskKind, index: int, item: Item) -> Li
     end_kind, end = chunk.reads[key]
     ends: tuple[Moment, ...] = (Moment(end_kind, end + 1),)
     kept = chunk.program.tensors[name].kept and position in chunk.program.recomputing
-    if kept and end_kind is FORWARD:
+    if kept and not end_kind.differentiates:
         ends = (Moment(chunk.inputs_task, chunk.over(chunk.inputs_task, position)),)
     if key in chunk.sent:
         ends = chunk.sent[key]
     category = Category.TEMPORARIES
-    if item.op.phase == "recompute":
+    if item.op.phase == RECOMPUTE:
         category = Category.RECOMPUTED
     elif kind is not ends[0].kind:
         # Of a forward for its backward, or what a split backward's first half leaves for the second.
@@ -106,8 +106,7 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
     if scatter is None:
         if chunk.held.gradient_buffer:
             return  # added to the buffer by the kernel that makes it
-        ends = (Moment(STEP, len(chunk.program.items[STEP])),)
-        yield Life(name, layer, size, Category.GRADIENTS, Moment(kind, index, Which.FIRST), ends)
+        yield Life(name, layer, size, Category.GRADIENTS, Moment(kind, index, Which.FIRST), (chunk.step_end,))
         yield brief(name, layer, size, Category.TEMPORARIES, kind, index, Which.LATER)
         return
     at, item = scatter
@@ -121,28 +120,30 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
 
 def _reduced(chunk: Chunk) -> Iterator[Life]:
     """What the step makes of gradients before the optimizer, which reads all of it."""
-    items = chunk.program.items[STEP]
-    for index, item in enumerate(items):
+    for kind, index, item in chunk.program.once_a_step():
         for key in item.writes:
             if chunk.program.tensors[key[0]].role == "gradient":
-                size, end = chunk.program.sizes[key[0]], Moment(STEP, len(items))
-                yield Life(key[0], chunk.layer(key), size, Category.TEMPORARIES, Moment(STEP, index), (end,))
+                size, begin = chunk.program.sizes[key[0]], Moment(kind, index)
+                yield Life(key[0], chunk.layer(key), size, Category.TEMPORARIES, begin, (chunk.step_end,))
 
 
 def _loss(chunk: Chunk) -> Iterator[Life]:
     """The loss, the number of tokens that it is the mean over, and the gradient that a backward starts from."""
     if chunk.last_loss is None:
         return
-    name, index = chunk.last_loss
-    begin, end = Moment(FORWARD, index), Moment(chunk.inputs_task, 1)
-    yield Life(f"{name}.tokens", None, SCALAR, Category.ACTIVATIONS, begin, (end,))
-    yield brief(f"{name}.gradient", None, SCALAR, Category.TEMPORARIES, chunk.inputs_task, 0)
-    begin, later = Moment(FORWARD, index + 1), Moment(FORWARD, index + 1, Which.LATER)
+    (name, index), forward = chunk.last_loss, chunk.program.forward
+    if chunk.program.backwards:
+        begin, end = Moment(forward, index), Moment(chunk.inputs_task, 1)
+        yield Life(f"{name}.tokens", None, SCALAR, Category.ACTIVATIONS, begin, (end,))
+        yield brief(f"{name}.gradient", None, SCALAR, Category.TEMPORARIES, chunk.inputs_task, 0)
+    else:
+        yield brief(f"{name}.tokens", None, SCALAR, Category.TEMPORARIES, forward, index)
+    begin, later = Moment(forward, index + 1), Moment(forward, index + 1, Which.LATER)
     if chunk.plan.pp == 1:
         yield Life(name, None, SCALAR, Category.ACTIVATIONS, begin, (later,))
         return
     # A pipeline collects the losses of a step and hands on their mean.
-    over = Moment(STEP, len(chunk.program.items[STEP]))
-    yield Life(name, None, SCALAR, Category.ACTIVATIONS, begin, (over,) * chunk.plan.microbatches)
-    turn = chunk.backward_over(Which.LAST)
+    over = (chunk.step_end,) * chunk.plan.microbatches
+    yield Life(name, None, SCALAR, Category.ACTIVATIONS, begin, over)
+    turn = chunk.backward_over(Which.LAST) if chunk.program.backwards else chunk.step_end
     yield Life(f"{name}.mean", None, SCALAR, Category.ACTIVATIONS, turn, ())

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.memory.lifetimes import Category, Lives, Moment, Which
-from stagedb.schedules import Task, TaskKind, first_and_last
+from stagedb.schedules import Task, first_and_last
+from stagedb.workflows import TaskKind
 
 CATEGORIES = tuple(Category)
 Levels = npt.NDArray[np.int64]

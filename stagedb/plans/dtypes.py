@@ -77,6 +77,10 @@ class Dtypes(Formats):
         master = master or defaults.master.get(param, "none")
         return cls(dtype, param, grad, reduce or grad, opt, master, logits or "fp32")
 
+    def usual(self, recipe: str) -> dict[str, str]:
+        """What a framework takes, around this compute format and these parameters, where a plan names nothing else."""
+        return dataclasses.asdict(Dtypes.of(recipe, self.act, param=self.param, logits=self.logits))
+
     def check(self, recipe: str, fp8: bool) -> None:
         """Raise UsageError if the framework, or fp8 matmuls, do not support these formats."""
         if fp8 and self.act != "bf16":

@@ -9,6 +9,8 @@ from stagedb.frameworks import Framework, either, find_framework, recipes_with, 
 from stagedb.plans.aspects import GRAPH_WORDS, LATER, GraphAspects, plain_words
 from stagedb.plans.aspects.context import CpChunks, CpKind
 from stagedb.plans.strategy_files import canonical_strategy, parse_strategy
+from stagedb.plans.workflow_checks import check_needed, workflows_with
+from stagedb.workflows import find_workflow
 
 __all__ = ["CP_CHUNKS", "CP_KINDS", "RINGS", "UNSAID", "CpChunks", "CpKind", "GraphOptions"]
 
@@ -34,6 +36,7 @@ class GraphOptions(GraphAspects):
         for word in GRAPH_WORDS.values():
             word.check(getattr(self, word.field))
         self._check_recompute()
+        self._check_workflow()
         self._check_sharding()
         self._check_messages()
         self._check_context()
@@ -61,6 +64,17 @@ class GraphOptions(GraphAspects):
     def resharded(self) -> bool:
         """Whether gathered parameters are freed after the forward."""
         return self.zero == 3 and self.reshard is not False
+
+    def _check_workflow(self) -> None:
+        workflow = find_workflow(self.workflow)
+        check_needed(workflow, GRAPH_WORDS.values(), self, {})
+        if workflow.differentiates or self.zero in (0, 3):
+            return
+        whole = " or ".join(f"--zero {stage}" for stage in self.framework.zero_stages if stage in (0, 3))
+        raise UsageError(
+            f"the workflow {workflow.name} has no backward, and zero {self.zero} shards {SHARDED[self.zero]}, which it "
+            f"does not have: take {whole}, or {workflows_with('gradients')}"
+        )
 
     def _check_context(self) -> None:
         kind = self.cp_kind

@@ -37,6 +37,7 @@ from stagedb.plans.schedule_checks import (
 )
 from stagedb.plans.sharding_checks import check_sharding
 from stagedb.plans.strategy_checks import check_strategy
+from stagedb.plans.workflow_checks import check_needed
 from stagedb.plans.written_words import typed_words
 from stagedb.schedules import EXPLICIT
 
@@ -54,6 +55,7 @@ class Plan(PlanFields):
             self._settle(dtypes=Dtypes.of(self.options.recipe))
         self._settle(**settled(self.schedule, self.virtual_stages))
         self.dtypes.check(self.options.recipe, self.options.matmul_dtype == "fp8")
+        check_needed(self.workflow, FORMAT_WORDS.values(), self.dtypes, self.dtypes.usual(self.options.recipe))
         with tried_by(self.changed):
             self._check()
 

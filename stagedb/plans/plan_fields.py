@@ -11,6 +11,7 @@ from stagedb.plans.aspects import LayoutAspects
 from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.schedules import ChunkPlacement, Task, parse_order, placement_of, stage_orders
+from stagedb.workflows import Workflow, find_workflow
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,18 @@ class PlanFields(LayoutAspects, _Structure):
         """Where the chunks of the stages are in the pipeline."""
         return placement_of(self.schedule)
 
+    @property
+    def workflow(self) -> Workflow:
+        """What a step runs."""
+        return find_workflow(self.options.workflow)
+
     def orders(self) -> tuple[tuple[Task, ...], ...]:
         """The order of tasks of every stage."""
         if self.task_order:
-            return tuple(parse_order(text, f"task_order[{stage}]") for stage, text in enumerate(self.task_order))
-        return stage_orders(self.schedule, self.pp, self.microbatches, self.virtual_stages)
+            return tuple(
+                parse_order(text, f"task_order[{stage}]", self.workflow) for stage, text in enumerate(self.task_order)
+            )
+        return stage_orders(self.schedule, self.pp, self.microbatches, self.virtual_stages, self.workflow)
 
     def recomputes(self, layer: int) -> bool:
         """Whether a layer, counted from 0 on its stage, recomputes the operators that the options choose."""

@@ -6,7 +6,8 @@ from stagedb.errors import UsageError
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples
 from stagedb.plans.order_files import ENDINGS
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES, Schedule, check_orders, order_text
+from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES, Schedule, check_orders, order_text, splits
+from stagedb.workflows import WORKFLOWS
 
 
 def check_schedule(plan: PlanFields) -> None:
@@ -23,6 +24,7 @@ def check_schedule(plan: PlanFields) -> None:
         _check_chunks(plan, schedule)
         _check_stages(plan, schedule)
         _check_groups(plan, schedule)
+        _check_halves(plan, schedule)
 
 
 def settled(schedule: str, chunks: int) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def explicit(plan: PlanFields) -> dict[str, Any]:
     if not plan.task_order:
         raise UsageError(f"schedule {EXPLICIT} needs an order of tasks: name a file with it as --schedule FILE")
     orders = plan.orders()
-    chunks = check_orders(orders, plan.pp, plan.microbatches)
+    chunks = check_orders(orders, plan.pp, plan.microbatches, plan.workflow)
     if plan.virtual_stages not in (1, chunks):
         raise Misfit(
             f"the schedule has {chunks} chunks a stage, the plan has virtual_stages {plan.virtual_stages}",
@@ -96,6 +98,18 @@ def _check_groups(plan: PlanFields, schedule: Schedule) -> None:
         raise Misfit(
             schedule.groups.format(stages=plan.pp, microbatches=plan.microbatches),
             multiples("global_batch_size", plan.batch, plan.micro_batch_size * plan.dp * plan.pp),
+        )
+
+
+def _check_halves(plan: PlanFields, schedule: Schedule) -> None:
+    """Raise UsageError where a schedule splits a backward that the workflow does not have."""
+    if plan.workflow.differentiates:
+        return
+    if any(map(splits, schedule.orders(plan.pp, plan.microbatches, plan.virtual_stages))):
+        others = [Way({"workflow": name}) for name, each in WORKFLOWS.items() if each.differentiates]
+        raise Misfit(
+            f"schedule {schedule.name} splits the backward, and the workflow {plan.workflow.name} has none",
+            ways=[Way(PLAIN), *others],
         )
 
 

@@ -161,10 +161,10 @@ def held(job: StepView) -> list[Held]:
     found = []
     for each in job.memory:
         task, _, name = each.at(each.peak)
-        kind = str(task.kind).replace("_", " ")
-        when = f"optimizer step ({name})" if kind == "step" else f"{kind} of micro-batch {task.microbatch} ({name})"
+        kind = task.kind
+        doing = f"{kind.phase} {kind.words}" if kind.once else f"{kind.words} of micro-batch {task.microbatch}"
         sizes = {str(category): size for category, size in each.usage.at(each.peak).items()}
-        found.append(Held(each.rank_class.number, tuple(each.rank_class.stages), sizes, when))
+        found.append(Held(each.rank_class.number, tuple(each.rank_class.stages), sizes, f"{doing} ({name})"))
     return sorted(found, key=lambda each: (each.stages, each.rank_class))
 
 

@@ -14,7 +14,8 @@ from stagedb.reports.step_view import StepView
 from stagedb.timing import Lane
 from stagedb.timing.lane_network import NO_STREAM, Reason
 from stagedb.traces.protobuf_columns import ByteRows, bytes_fields, constant, join, number_fields, tag, texts
-from stagedb.workload.instance_columns import RECV, SEND, TASK_KINDS, TYPES, Ints
+from stagedb.workflows import TASK_KINDS
+from stagedb.workload.instance_columns import ONCE_A_STEP, RECV, SEND, TYPES, Ints
 
 GRANULARITIES = ("op", "task")
 MOST = 500_000
@@ -234,7 +235,7 @@ class _Writer:
         tasks, times = self.net.columns[lane.number].tasks, self.job.times.lanes[lane.number].tasks
         names = [self._task_name(lane, task) for task in range(len(tasks))]
         columns = [
-            self._arg("microbatch", tasks.microbatch).where(tasks.kind != TASK_KINDS.index("step")),
+            self._arg("microbatch", tasks.microbatch).where(~ONCE_A_STEP[tasks.kind]),
             self._arg("chunk", tasks.chunk),
             self._arg("critical_ns", times.critical),
             self._arg("slack_ns", times.slack),
@@ -243,11 +244,11 @@ class _Writer:
 
     def _task_name(self, lane: Lane, task: int) -> str:
         tasks = self.net.columns[lane.number].tasks
-        kind = TASK_KINDS[int(tasks.kind[task])].replace("_", " ")
-        if kind == "step":
-            return "optimizer step"
+        kind = list(TASK_KINDS.values())[int(tasks.kind[task])]
+        if kind.once:
+            return f"{kind.phase} {kind.words}"
         chunk = f", chunk {int(tasks.chunk[task])}" if tasks.chunk.max(initial=0) else ""
-        return f"{kind} of micro-batch {int(tasks.microbatch[task])}{chunk}"
+        return f"{kind.words} of micro-batch {int(tasks.microbatch[task])}{chunk}"
 
     def _op_args(self, lane: Lane) -> ByteRows:
         """The arguments of each op of a lane's class that are the same in all its runs."""

@@ -12,6 +12,7 @@ from stagedb.reports.spans import Doing, Spans, in_columns, spans
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
 from stagedb.timing import Lane
+from stagedb.workflows import RECOMPUTE
 
 STYLES = ("forward", "backward", "weight", "recompute", "step", "communication", "waiting")
 """CSS classes, by `Doing`."""
@@ -62,7 +63,7 @@ def gantt(job: StepView, lanes: Sequence[Lane]) -> Gantt:
     found = [spans(job, lane) for lane in lanes]
     if sum(map(len, found)) > MOST_SPANS:
         found = [spans(job, lane, whole_tasks=True) for lane in lanes]
-        if any(phase == "recompute" for each in job.times.network.columns for phase in each.ops.phase):
+        if any(phase == RECOMPUTE for each in job.times.network.columns for phase in each.ops.phase):
             left_out.append("recomputing is part of the backward here")
     if sum(map(len, found)) > MOST_SPANS:
         # Columns make fewer pieces than spans for any number of lanes.

@@ -9,7 +9,8 @@ from stagedb.reports.step_view import StepView
 from stagedb.timing import Lane
 from stagedb.timing.lane_network import COMPUTE_STREAM
 from stagedb.timing.time_spent import Cover
-from stagedb.workload.instance_columns import TASK_KINDS, Ints
+from stagedb.workflows import RECOMPUTE, TASK_KINDS, TEMPLATES
+from stagedb.workload.instance_columns import ONCE_A_STEP, Ints
 
 
 class Doing(IntEnum):
@@ -31,6 +32,17 @@ LONG = 200
 
 WORDS = ("forward", "backward", "weight gradients", "recompute", "optimizer step", "communication", "waiting")
 """Words for a reader, by `Doing`."""
+
+_OF_TEMPLATE = np.array(
+    [
+        Doing.STEP if template.once else Doing.BACKWARD if template.differentiates else Doing.FORWARD
+        for template in TEMPLATES.values()
+    ]
+)
+_WEIGHTS_ALONE = np.array(
+    [all(template.gradients == "weights" for template in kind.templates) for kind in TASK_KINDS.values()]
+)
+"""Whether a kind of task makes gradients of weights and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +66,8 @@ class Spans:
 def doing_of(job: StepView, lane: Lane) -> Ints:
     """A `Doing` for each op of a lane's class, in the kind of task that the op is for."""
     ops = job.times.network.columns[lane.number].ops
-    of_phase = {"forward": Doing.FORWARD, "recompute": Doing.RECOMPUTE, "optimizer": Doing.STEP}
-    return np.array([of_phase.get(phase, Doing.BACKWARD) for phase in ops.phase], np.int64)
+    again = np.array([phase == RECOMPUTE for phase in ops.phase], bool)
+    return np.where(again, Doing.RECOMPUTE, _OF_TEMPLATE[ops.template]).astype(np.int64)
 
 
 def spans(job: StepView, lane: Lane, whole_tasks: bool = False) -> Spans:
@@ -67,10 +79,9 @@ def spans(job: StepView, lane: Lane, whole_tasks: bool = False) -> Spans:
     works = at[(net.stream[at] == COMPUTE_STREAM) & (finish > start)]
     works = works[np.argsort(times.start[net.event[works]], kind="stable")]
     task = net.task[works]
-    kinds = np.array([TASK_KINDS.index(word) for word in ("weight_gradient", "step")])
     doing = doing_of(job, lane)[net.op[works]]
     kind = columns.tasks.kind[task]
-    doing = np.where(kind == kinds[0], Doing.WEIGHT, np.where(kind == kinds[1], Doing.STEP, doing))
+    doing = np.where(_WEIGHTS_ALONE[kind], Doing.WEIGHT, np.where(ONCE_A_STEP[kind], Doing.STEP, doing))
     if whole_tasks:
         doing = np.where(doing == Doing.RECOMPUTE, Doing.BACKWARD, doing)
     fresh = np.ones(len(works), bool)

@@ -13,8 +13,10 @@ from stagedb.schedules.one_f_one_b import ONE_F_ONE_B
 from stagedb.schedules.order_replay import Span, bubble, receiver, replay, unit_cost
 from stagedb.schedules.order_text import EXPLICIT, check_orders, order_text, parse_order
 from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Order, Task, TaskKind, first_and_last, splits
+from stagedb.schedules.task import Order, Task, first_and_last, splits
 from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
+from stagedb.workflows import DEFAULT as TRAINING
+from stagedb.workflows import Workflow
 
 SCHEDULES: Mapping[str, Schedule] = {
     each.name: each
@@ -41,7 +43,6 @@ __all__ = [
     "Schedule",
     "Span",
     "Task",
-    "TaskKind",
     "bubble",
     "check_orders",
     "first_and_last",
@@ -56,9 +57,12 @@ __all__ = [
 ]
 
 
-def stage_orders(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> tuple[tuple[Task, ...], ...]:
-    """The order of every stage under the schedule with this name."""
-    return SCHEDULES[schedule].orders(stages, microbatches, chunks)
+def stage_orders(
+    schedule: str, stages: int, microbatches: int, chunks: int = 1, workflow: Workflow = TRAINING
+) -> tuple[tuple[Task, ...], ...]:
+    """The order of every stage under the schedule with this name, without tasks that the workflow does not have."""
+    orders = SCHEDULES[schedule].orders(stages, microbatches, chunks)
+    return tuple(tuple(task for task in order if task.kind in workflow.kinds) for order in orders)
 
 
 def placement_of(schedule: str) -> ChunkPlacement:

@@ -1,7 +1,9 @@
 """Interleaved 1F1B (Narayanan et al. 2021, section 2.2), with Megatron's count of warm-up forwards."""
 
 from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Task, TaskKind
+from stagedb.schedules.task import Task
+from stagedb.workflows import TaskKind
+from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
@@ -12,15 +14,14 @@ def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task
     def at(kind: TaskKind, index: int) -> Task:
         group, rest = divmod(index, stages * chunks)
         chunk, inside = divmod(rest, stages)
-        forward = kind is TaskKind.FORWARD
-        return Task(kind, group * stages + inside, chunk if forward else chunks - 1 - chunk)
+        return Task(kind, group * stages + inside, chunk if kind.upward else chunks - 1 - chunk)
 
-    found = [at(TaskKind.FORWARD, index) for index in range(warm_up)]
+    found = [at(FORWARD_TASK, index) for index in range(warm_up)]
     for index in range(total):
         if warm_up + index < total:
-            found.append(at(TaskKind.FORWARD, warm_up + index))
-        found.append(at(TaskKind.BACKWARD, index))
-    return (*found, Task(TaskKind.STEP))
+            found.append(at(FORWARD_TASK, warm_up + index))
+        found.append(at(BACKWARD_TASK, index))
+    return (*found, Task(STEP_TASK))
 
 
 def _warm_up_forwards(stage: int, stages: int, chunks: int) -> int:

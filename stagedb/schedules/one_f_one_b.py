@@ -1,19 +1,20 @@
 """1F1B (Narayanan et al. 2021)."""
 
 from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Task, TaskKind
+from stagedb.schedules.task import Task
+from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
     """`stages - stage - 1` forwards of warm-up, then a forward and a backward in turn."""
     del chunks
     warm_up = min(stages - stage - 1, microbatches)
-    found = [Task(TaskKind.FORWARD, index) for index in range(warm_up)]
+    found = [Task(FORWARD_TASK, index) for index in range(warm_up)]
     for index in range(microbatches):
         if warm_up + index < microbatches:
-            found.append(Task(TaskKind.FORWARD, warm_up + index))
-        found.append(Task(TaskKind.BACKWARD, index))
-    return (*found, Task(TaskKind.STEP))
+            found.append(Task(FORWARD_TASK, warm_up + index))
+        found.append(Task(BACKWARD_TASK, index))
+    return (*found, Task(STEP_TASK))
 
 
 ONE_F_ONE_B = Schedule(

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from stagedb.errors import UsageError
 from stagedb.schedules.chunk_placement import LOOP, ChunkPlacement
-from stagedb.schedules.task import Order, Task, TaskKind
+from stagedb.schedules.task import Order, Task
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ def receiver(
 
     None if nothing is sent: at the ends of the pipeline, and for weight gradients and the step.
     """
-    hop = _hop(task)
+    hop = task.kind.hop
     return _Pipeline(stages, chunks, placement).neighbour(task, stage, hop) if hop else None
 
 
@@ -75,7 +75,7 @@ def replay(
 
 def unit_cost(task: Task) -> int:
     """Forward 1, backward 2, each half of a backward 1, step 0. Publications give bubbles in these units."""
-    return {TaskKind.STEP: 0, TaskKind.BACKWARD: 2}.get(task.kind, 1)
+    return task.kind.cost
 
 
 def bubble(orders: Sequence[Order], placement: ChunkPlacement = LOOP) -> Fraction:
@@ -84,11 +84,6 @@ def bubble(orders: Sequence[Order], placement: ChunkPlacement = LOOP) -> Fractio
     makespan = max(stage[-1].end for stage in spans)
     busy = sum(unit_cost(task) for order in orders for task in order)
     return 1 - Fraction(busy) / (makespan * len(orders))
-
-
-def _hop(task: Task) -> int:
-    """The direction of a task's message along the pipeline: 1, -1, or 0 if it sends none."""
-    return {TaskKind.FORWARD: 1, TaskKind.BACKWARD: -1, TaskKind.INPUT_GRADIENT: -1}.get(task.kind, 0)
 
 
 @dataclass(frozen=True)
@@ -109,17 +104,15 @@ class _Pipeline:
 
     def needs(self, stage: int, task: Task) -> list[tuple[int, Task]]:
         """The stages and tasks that must have ended before this one."""
-        hop = _hop(task)
+        hop = task.kind.hop
         sender = self.neighbour(task, stage, -hop) if hop else None
         found = [] if sender is None else [sender]
-        if task.kind in (TaskKind.BACKWARD, TaskKind.INPUT_GRADIENT):
-            found.append((stage, Task(TaskKind.FORWARD, task.microbatch, task.chunk)))
-        if task.kind is TaskKind.WEIGHT_GRADIENT:
-            found.append((stage, Task(TaskKind.INPUT_GRADIENT, task.microbatch, task.chunk)))
+        if task.kind.after is not None:
+            found.append((stage, Task(task.kind.after, task.microbatch, task.chunk)))
         return found
 
 
 def _text(task: Task) -> str:
-    if task.kind is TaskKind.STEP:
-        return "the step"
+    if task.kind.once:
+        return f"the {task.kind}"
     return f"{task.kind} of micro-batch {task.microbatch}" + (f" of chunk {task.chunk}" if task.chunk else "")

@@ -2,22 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+
+from stagedb.workflows import TaskKind
 
 
-class TaskKind(StrEnum):
-    """What a task runs. `backward` computes both gradients. The next two are its halves, if a schedule splits it."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    INPUT_GRADIENT = "input_gradient"
-    WEIGHT_GRADIENT = "weight_gradient"
-    STEP = "step"
-
-
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Task:
-    """One run of a template, for a micro-batch of a chunk (virtual stage). Both are 0 for the step."""
+    """One run of a kind of task, for a micro-batch of a chunk (virtual stage). Both are 0 if it runs once a step."""
 
     kind: TaskKind
     microbatch: int = 0
@@ -30,7 +21,7 @@ Order = Sequence[Task]
 
 def splits(order: Order) -> bool:
     """Whether backwards run as two halves."""
-    return any(task.kind in (TaskKind.INPUT_GRADIENT, TaskKind.WEIGHT_GRADIENT) for task in order)
+    return any(task.kind.half for task in order)
 
 
 def first_and_last(order: Order) -> Iterator[tuple[bool, bool]]:

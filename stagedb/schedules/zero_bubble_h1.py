@@ -2,7 +2,8 @@
 
 from stagedb.schedules import one_f_one_b
 from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Task, TaskKind
+from stagedb.schedules.task import Task
+from stagedb.workflows.training import INPUT_GRADIENT_TASK, STEP_TASK, WEIGHT_GRADIENT_TASK
 
 
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
@@ -12,14 +13,14 @@ def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task
     """
     found: list[Task] = []
     for task in one_f_one_b.order(stage, stages, microbatches, chunks):
-        if task.kind is TaskKind.BACKWARD:
-            found.append(Task(TaskKind.INPUT_GRADIENT, task.microbatch))
+        if task.kind.differentiates:
+            found.append(Task(INPUT_GRADIENT_TASK, task.microbatch))
             if task.microbatch >= stage:
-                found.append(Task(TaskKind.WEIGHT_GRADIENT, task.microbatch - stage))
-        elif task.kind is TaskKind.FORWARD:
+                found.append(Task(WEIGHT_GRADIENT_TASK, task.microbatch - stage))
+        elif not task.kind.once:
             found.append(task)
     rest = range(max(microbatches - stage, 0), microbatches)
-    return (*found, *(Task(TaskKind.WEIGHT_GRADIENT, index) for index in rest), Task(TaskKind.STEP))
+    return (*found, *(Task(WEIGHT_GRADIENT_TASK, index) for index in rest), Task(STEP_TASK))
 
 
 ZERO_BUBBLE_H1 = Schedule(

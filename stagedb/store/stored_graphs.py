@@ -17,12 +17,12 @@ from stagedb.ir.symbolic_graph import (
     SymGraph,
     SymOp,
     SymTensor,
-    Template,
     When,
 )
 from stagedb.store.connection import Store
 from stagedb.store.leases import building
 from stagedb.store.typed_properties import graph_properties
+from stagedb.workflows import Template, template_named
 
 
 def write_graph(store: Store, graph: SymGraph) -> bool:
@@ -150,7 +150,7 @@ def _plain(row: SymTensor | SymOp, *without: str) -> dict[str, Any]:
     """The fields as a database takes them, without those that are None."""
     values = {field.name: getattr(row, field.name) for field in dataclasses.fields(row) if field.name not in without}
     return {
-        name: list(value) if isinstance(value, tuple) else str(value) if isinstance(value, str) else value
+        name: list(value) if isinstance(value, tuple) else str(value) if isinstance(value, str | Template) else value
         for name, value in values.items()
         if value is not None
     }
@@ -177,7 +177,7 @@ def _tensor(row: Mapping[str, Any]) -> SymTensor:
 
 def _op(row: Mapping[str, Any], reads: Mapping[str, tuple[str, ...]], writes: Mapping[str, tuple[str, ...]]) -> SymOp:
     name = row["name"]
-    kinds = {"template": Template(row["template"]), "type": OpType(row["type"]), "when": When(row["when"])}
+    kinds = {"template": template_named(row["template"]), "type": OpType(row["type"]), "when": When(row["when"])}
     ends = {"reads": reads.get(name, ()), "writes": writes.get(name, ())}
     return SymOp(**{**_values(row, _OP), **kinds, **ends})
 

@@ -10,13 +10,11 @@ import numpy as np
 from stagedb.plans import Plan
 from stagedb.systems import System
 from stagedb.timing.time_spent import StepTimes
+from stagedb.workflows import RECOMPUTE
 from stagedb.workload.instance_columns import COMPUTE
 
 SECOND = 10**9
 """Nanoseconds."""
-
-RECOMPUTE = "recompute"
-"""The phase whose FLOPs a model does not ask for."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from stagedb.workload.instance_columns import (
     COLLECTIVE,
     COMPUTE,
     LIMIT,
+    ONCE_A_STEP,
     RECV,
     SEND,
     TASK_KINDS,
@@ -118,7 +119,7 @@ class Network:
         """A node in words."""
         lane, columns = self.lanes[self.lane[node]], self.columns[self.lane[node]]
         kind, microbatch = (int(each[self.task[node]]) for each in (columns.tasks.kind, columns.tasks.microbatch))
-        task = "the step" if TASK_KINDS[kind] == "step" else f"{TASK_KINDS[kind]} of micro-batch {microbatch}"
+        task = f"the {TASK_KINDS[kind]}" if ONCE_A_STEP[kind] else f"{TASK_KINDS[kind]} of micro-batch {microbatch}"
         return f"{columns.ops.name[self.op[node]]} in {task} on stage {lane.stage} (class {columns.number})"
 
 

@@ -18,7 +18,7 @@ from stagedb.systems import Durations
 from stagedb.timing.critical_path_rows import Row, path_rows
 from stagedb.timing.step_profile import JobProfile
 from stagedb.timing.whatif import Scaling
-from stagedb.workload.instance_columns import STEP, TASK_KINDS, TEMPLATES
+from stagedb.workload.instance_columns import ONCE_A_STEP, TASK_KINDS
 
 FORMAT = 1
 """Version of what a profile holds; part of its id."""
@@ -236,7 +236,7 @@ def _tasks(profile: str, job: JobProfile, lanes: Sequence[Row]) -> Iterator[Row]
     for lane, columns, spent in zip(net.lanes, net.columns, job.times.lanes, strict=True):
         tasks, times = columns.tasks, spent.tasks
         for index in range(len(tasks)):
-            kind = TASK_KINDS[int(tasks.kind[index])]
+            kind = int(tasks.kind[index])
             yield {
                 "id": f"{profile}/{lane.number}/t{index}",
                 "lane": f"{profile}/{lane.number}",
@@ -244,8 +244,8 @@ def _tasks(profile: str, job: JobProfile, lanes: Sequence[Row]) -> Iterator[Row]
                 "values": {
                     **lanes[lane.number],
                     "index": index,
-                    "kind": kind,
-                    "microbatch": None if kind == TEMPLATES[STEP] else int(tasks.microbatch[index]),
+                    "kind": TASK_KINDS[kind],
+                    "microbatch": None if ONCE_A_STEP[kind] else int(tasks.microbatch[index]),
                     "chunk": int(tasks.chunk[index]),
                     "start": int(times.start[index]),
                     "finish": int(times.finish[index]),

@@ -17,7 +17,6 @@ from stagedb.api import GraphWords, InstanceInfo, Stagedb
 from stagedb.memory import Category, ClassMemory, Point, analyse
 from stagedb.models import Card, card_names, load_card
 from stagedb.plans.dtypes import WIDTHS
-from stagedb.schedules import TaskKind
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces import read_trace
 
@@ -127,7 +126,6 @@ def _ours(db: Stagedb, card: Card, instance: str, what: str) -> int:
 
 def _layer_activations(stage: ClassMemory) -> int:
     """The bytes that the layers of a stage save, for as many micro-batches as its schedule has in flight at once."""
-    ends = (TaskKind.BACKWARD, TaskKind.WEIGHT_GRADIENT)
     saved = [
         sum(
             sum(each.values())
@@ -136,11 +134,7 @@ def _layer_activations(stage: ClassMemory) -> int:
         )
         for chunk in stage.programs
     ]
-    return max(
-        accumulate(
-            ((task.kind is TaskKind.FORWARD) - (task.kind in ends)) * saved[task.chunk] for task in stage.usage.tasks
-        )
-    )
+    return max(accumulate((task.kind.keeps - task.kind.releases) * saved[task.chunk] for task in stage.usage.tasks))
 
 
 def _one_layer(stage: ClassMemory) -> int:
@@ -155,7 +149,7 @@ def _is_layer(stage: ClassMemory, position: int) -> bool:
 
 def _states(stage: ClassMemory, layers: bool) -> int:
     """Bytes of parameters, gradients and the optimizer's state, at the end of the backward."""
-    last = max(i for i, task in enumerate(stage.usage.tasks) if task.kind is not TaskKind.STEP)
+    last = max(i for i, task in enumerate(stage.usage.tasks) if not task.kind.once)
     task = stage.usage.tasks[last]
     end = Point(last, stage.usage.lengths[task.kind, task.chunk])
     held = [alive for alive in stage.usage.alive(end) if alive.category in STATES]

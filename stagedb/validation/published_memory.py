@@ -6,7 +6,6 @@ from typing import Any
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.ir.operators import LayerNorm, load
 from stagedb.memory import Category, ClassMemory, analyse
-from stagedb.schedules import TaskKind
 from stagedb.validation.counts import CountDifference
 from stagedb.validation.records import Record
 
@@ -26,7 +25,8 @@ CLOSED, OTHERS, LARGE = 0.001, 0.02, 1024
 HOLDS = 0.0002
 """How close a recorded peak must be to the closed form for this to hold."""
 
-_LEAST = {"forward_end": TaskKind.FORWARD, "backward_end": TaskKind.BACKWARD, "optimizer_end": TaskKind.STEP}
+MOMENTS = {"forward_end": "forward", "backward_end": "backward", "optimizer_end": "optimizer"}
+"""The phase that ends at each moment of a record."""
 
 
 def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Iterator[CountDifference]:
@@ -48,10 +48,10 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
             middle = layers[len(layers) // 2]
             own = {middle: saved[middle]}
             yield CountDifference("saved by one layer", theirs.layer, _total(own) - statistics.of_saved(own))
-    for moment, kind in _LEAST.items():
+    for moment, phase in MOMENTS.items():
         if moment not in theirs.levels:
             continue
-        last = max(i for i, task in enumerate(found.usage.tasks) if task.kind is kind)
+        last = max(i for i, task in enumerate(found.usage.tasks) if task.kind.phase == phase)
         ours = found.usage.after(last)
         over = statistics.bytes if moment == "forward_end" else 0
         yield from _levels(moment, theirs.levels[moment], ours, over)
@@ -107,7 +107,7 @@ class _Statistics:
     """LayerNorm's means and deviations: torch keeps them in bf16 on a CPU, where the records were made."""
 
     def __init__(self, found: ClassMemory, config: Mapping[str, Any]) -> None:
-        items = found.program.items[TaskKind.FORWARD]
+        items = found.program.items[found.program.forward]
         norms = [item.op for item in items if item.op.kind == "norm" and isinstance(load(item.op.semantics), LayerNorm)]
         narrow = config["dtype"] == "bf16"
         self.names = {name for op in norms for name in op.writes[1:]} if narrow else set()

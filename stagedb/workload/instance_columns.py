@@ -7,26 +7,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stagedb import workflows
+
 Ints = npt.NDArray[np.int64]
-TEMPLATES = ("forward", "input_gradient", "weight_gradient", "step")
+TEMPLATES = tuple(workflows.TEMPLATES)
 TYPES = ("compute", "collective", "send", "recv")
 WHENS = ("every", "first", "last")
-TASK_KINDS = ("forward", "backward", "input_gradient", "weight_gradient", "step")
+TASK_KINDS = tuple(workflows.TASK_KINDS)
 EDGE_KINDS = ("data", "program", "limit")
 
-FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, STEP = range(4)
 COMPUTE, COLLECTIVE, SEND, RECV = range(4)
 EVERY, FIRST, LAST = range(3)
 DATA, PROGRAM, LIMIT = range(3)
 
 RUNS: Mapping[int, tuple[int, ...]] = {
-    0: (FORWARD,),
-    1: (INPUT_GRADIENT, WEIGHT_GRADIENT),
-    2: (INPUT_GRADIENT,),
-    3: (WEIGHT_GRADIENT,),
-    4: (STEP,),
+    number: tuple(TEMPLATES.index(template.name) for template in kind.templates)
+    for number, kind in enumerate(workflows.TASK_KINDS.values())
 }
 """Templates that a task of each kind (an index of TASK_KINDS) runs."""
+
+UPWARD = np.array([template.upward for template in workflows.TEMPLATES.values()])
+"""Whether a template walks a stage from its first block on and sends to the next stage; by index of TEMPLATES."""
+ONCE = np.array([template.once for template in workflows.TEMPLATES.values()])
+"""Whether a template runs once a step, for all chunks; by index of TEMPLATES."""
+ONCE_A_STEP = np.array([kind.once for kind in workflows.TASK_KINDS.values()])
+"""Whether a task runs once a step, for no micro-batch; by index of TASK_KINDS."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Ops:
     @property
     def towards(self) -> Ints:
         """Of a message, which way its other end lies: 1 the next stage or rank of a ring, -1 the one before."""
-        along: Ints = np.where((self.template == FORWARD) == (self.type == SEND), 1, -1)
+        along: Ints = np.where(UPWARD[self.template] == (self.type == SEND), 1, -1)
         return np.where(self.rings, np.sign(self.peer), along)
 
     def tags(self, tasks: "Tasks") -> Ints:
@@ -77,9 +82,9 @@ class Ops:
         each with the number that it has among the task's messages of its end: both ends count alike.
         """
         around = (self.type == SEND) & (self.peer * self.towards < 0) & ~self.rings
-        tags: Ints = (self.template != FORWARD) + np.where(around, 2 * self.towards, 0)
+        tags: Ints = ~UPWARD[self.template] + np.where(around, 2 * self.towards, 0)
         on_ring = np.flatnonzero(self.rings)
-        part = (self.chunk * 2 + (self.template != FORWARD)) * len(TYPES) + self.type
+        part = (self.chunk * 2 + ~UPWARD[self.template]) * len(TYPES) + self.type
         on_ring = on_ring[np.lexsort((self.order[on_ring], part[on_ring]))]
         begins = np.flatnonzero(np.diff(part[on_ring], prepend=-1))
         number = np.arange(len(on_ring)) - np.repeat(begins, np.diff(np.append(begins, len(on_ring))))

@@ -20,12 +20,12 @@ from stagedb.workload.instance_columns import (
     DATA,
     FIRST,
     LAST,
+    ONCE,
+    ONCE_A_STEP,
     PROGRAM,
     RECV,
     RUNS,
     SEND,
-    STEP,
-    TASK_KINDS,
     ClassColumns,
     Ints,
     Ops,
@@ -160,7 +160,7 @@ class _Sequencer:
         """The ops that a task of this variant runs, in issue order."""
         ops = self.columns.ops
         # A step is that of all chunks of the stage, one after the other.
-        runs = ((ops.chunk == chunk) | (ops.template == STEP)) & np.isin(ops.template, RUNS[kind])
+        runs = ((ops.chunk == chunk) | ONCE[ops.template]) & np.isin(ops.template, RUNS[kind])
         runs &= ((ops.when != FIRST) | bool(first)) & ((ops.when != LAST) | bool(last))
         rows = np.flatnonzero(runs)
         return rows[np.lexsort((ops.order[rows], ops.chunk[rows]))].astype(np.int64)
@@ -226,7 +226,7 @@ class _Sequencer:
         tasks = self.columns.tasks
         runs = self.place[self.variant, op] >= 0
         latest = self._before(chosen, runs)
-        if template == STEP or (tasks.kind[chosen] == TASK_KINDS.index("step")).any():
+        if ONCE[template] or ONCE_A_STEP[tasks.kind[chosen]].any():
             return latest
         where = np.flatnonzero(runs)
         same = np.full(int(tasks.microbatch.max()) + 1, -1, np.int64)

@@ -3,21 +3,12 @@
 import json
 from typing import Any
 
-from stagedb.ir.symbolic_graph import (
-    BlockSpec,
-    EdgeKind,
-    Hop,
-    OpType,
-    SymEdge,
-    SymGraph,
-    SymOp,
-    SymTensor,
-    Template,
-    When,
-)
+from stagedb.ir.symbolic_graph import BlockSpec, EdgeKind, Hop, OpType, SymEdge, SymGraph, SymOp, SymTensor, When
 from stagedb.plans import GraphOptions
+from stagedb.workflows import Template
+from stagedb.workflows.training import FORWARD, INPUT_GRADIENT, STEP, WEIGHT_GRADIENT
 
-F, I, W, S = Template.FORWARD, Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT, Template.STEP  # noqa: E741
+F, I, W, S = FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, STEP  # noqa: E741
 SHARE = {"dtype": "reduce", "comm_bytes": "e_reduce*elements", "comm_out_bytes": "e_reduce*elements"}
 HIDDEN = "B*S*H*e_act/dp"
 PHASES = {F: "forward", I: "backward", W: "backward", S: "optimizer"}

@@ -4,20 +4,22 @@ from stagedb.frameworks import bucket_policy
 from stagedb.frameworks.bucket_policies import MIB
 from stagedb.instances.bucket_members import BucketOp, OpPlace, Weight, fill
 from stagedb.instances.stage_blocks import Block, lay_out
+from stagedb.workflows import Template
+from stagedb.workflows.training import FORWARD, INPUT_GRADIENT, STEP, WEIGHT_GRADIENT
 
 
 def weight(name: str, order: int, size: int, made_at: int, buckets: tuple[str, ...] = ("dp",)) -> Weight:
     """A weight of block `layer` whose gradient op is issued as number `made_at`."""
-    gradient = OpPlace(f"{name}.grad", "layer", made_at, "weight_gradient")
+    gradient = OpPlace(f"{name}.grad", "layer", made_at, WEIGHT_GRADIENT)
     return Weight(name, "layer", order, size, 0, (gradient,), buckets)
 
 
-def reduction(name: str, rule: str, order: int, template: str) -> BucketOp:
+def reduction(name: str, rule: str, order: int, template: Template) -> BucketOp:
     return BucketOp(name, bucket_policy(rule), order, template, False, 2, lambda elements, shard: (elements, elements))
 
 
 (STAGE,) = lay_out((Block("embedding", None), Block("layer", 2)), (2,))
-DP = reduction("dp", "ddp", 0, "weight_gradient")
+DP = reduction("dp", "ddp", 0, WEIGHT_GRADIENT)
 
 
 def test_a_bucket_comes_right_after_the_last_gradient_in_it() -> None:
@@ -49,7 +51,7 @@ def test_buckets_are_issued_in_the_order_in_which_they_are_filled() -> None:
 
 def test_a_bucket_of_the_step_comes_before_the_step() -> None:
     rows = {"layer": (weight("norm", 0, 8, made_at=3, buckets=("dp", "tp")), weight("b", 1, 4, made_at=5))}
-    buckets, order = fill(STAGE, rows, (reduction("tp", "one", 1, "step"), DP), orders=6)
+    buckets, order = fill(STAGE, rows, (reduction("tp", "one", 1, STEP), DP), orders=6)
     backward, step = buckets
     assert (step.op, step.bytes_in, step.base + step.slot) == ("tp", 16, 1 * 2 + 1)
     assert step.base + step.slot < order.upward(0)
@@ -59,8 +61,8 @@ def test_a_bucket_of_the_step_comes_before_the_step() -> None:
 
 def test_a_tied_weight_waits_for_the_head_as_well() -> None:
     makers = (
-        OpPlace("lookup.grad", "embedding", 2, "weight_gradient"),
-        OpPlace("head.grad", "head", 3, "weight_gradient"),
+        OpPlace("lookup.grad", "embedding", 2, WEIGHT_GRADIENT),
+        OpPlace("head.grad", "head", 3, WEIGHT_GRADIENT),
     )
     tied = Weight("table", "embedding", 0, 4, 0, makers, ("dp",))
     (both,) = lay_out((Block("embedding", None), Block("layer", 1), Block("head", None)), (1,))
@@ -71,15 +73,15 @@ def test_a_tied_weight_waits_for_the_head_as_well() -> None:
     assert bucket.members[0].gradients == ((0, "lookup.grad"),)
 
 
-def gathered(name: str, rule: str, template: str) -> BucketOp:
+def gathered(name: str, rule: str, template: Template) -> BucketOp:
     return BucketOp(name, bucket_policy(rule), 0, template, True, 2, lambda elements, shard: (shard, 2 * shard))
 
 
 def sharded(name: str, block: str, order: int, elements: int) -> Weight:
-    read = OpPlace(f"{name}.read", block, 1, "forward")
-    again = OpPlace(f"{name}.again", block, 2, "input_gradient")
-    step = OpPlace(f"{block}.optimizer", block, 0, "step")
-    made = (OpPlace(f"{name}.grad", block, 3, "weight_gradient"),)
+    read = OpPlace(f"{name}.read", block, 1, FORWARD)
+    again = OpPlace(f"{name}.again", block, 2, INPUT_GRADIENT)
+    step = OpPlace(f"{block}.optimizer", block, 0, STEP)
+    made = (OpPlace(f"{name}.grad", block, 3, WEIGHT_GRADIENT),)
     gathers = ("gather", "regather")
     return Weight(name, block, order, elements, -(-elements // 2), made, ("scatter",), gathers, (read, again, step))
 
@@ -93,13 +95,13 @@ def test_units_are_gathered_before_they_are_read_and_scattered_where_their_backw
         "head": (sharded("out", "head", 0, 20),),
     }
     ops = (
-        gathered("gather", "unit", "forward"),
-        gathered("regather", "layers", "input_gradient"),
+        gathered("gather", "unit", FORWARD),
+        gathered("regather", "layers", INPUT_GRADIENT),
         BucketOp(
-            "scatter", bucket_policy("unit"), 1, "weight_gradient", False, 2, lambda elements, shard: (2 * shard, shard)
+            "scatter", bucket_policy("unit"), 1, WEIGHT_GRADIENT, False, 2, lambda elements, shard: (2 * shard, shard)
         ),
     )
-    (reading,) = [reader for reader in weights["head"][0].readers if reader.template == "input_gradient"]
+    (reading,) = [reader for reader in weights["head"][0].readers if reader.template is INPUT_GRADIENT]
     last = {("layer", "forward"): "b.read", ("layer", "backward"): "a.grad", ("head", "backward"): "out.grad"}
     buckets, order = fill(stage, weights, ops, orders=4, last=last)
 
@@ -138,7 +140,7 @@ def test_units_are_gathered_before_they_are_read_and_scattered_where_their_backw
 def test_a_buffer_is_padded_as_megatron_pads_it() -> None:
     """Parameters begin at multiples of 64 elements; the whole is a multiple of lcm(parts, 128)."""
     op = BucketOp(
-        "scatter", bucket_policy("buffer"), 0, "weight_gradient", False, 3, lambda elements, shard: (elements, shard)
+        "scatter", bucket_policy("buffer"), 0, WEIGHT_GRADIENT, False, 3, lambda elements, shard: (elements, shard)
     )
     rows = {"layer": (weight("a", 0, 100, 1, ("scatter",)), weight("b", 1, 1, 2, ("scatter",)))}
     (stage,) = lay_out((Block("layer", 2),), (2,))

@@ -8,8 +8,8 @@ from stagedb.ir import Layout, Partial, Partitioned, parse_layout
 from stagedb.ir.collective_matcher import Matching, match
 from stagedb.ir.layouts import MESH_AXES, Placement
 from stagedb.ir.operators import Add, Cast, Redistribution
-from stagedb.ir.symbolic_graph import Template
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.workflows.training import FORWARD
 
 placements: st.SearchStrategy[Placement] = st.one_of(
     st.sampled_from(["batch", "seq", "hidden"]).map(Partitioned), st.sampled_from([Partial(), Partial("max")])
@@ -42,8 +42,8 @@ def test_a_foreign_text_is_refused() -> None:
 def test_the_move_between_two_layouts(have: dict[str, Placement], want: dict[str, Placement], moves: list[str]) -> None:
     axes = ("batch", "seq", "hidden")
     x, y, z = (Tensor(name, axes, "act", "activation") for name in "xyz")
-    made = Operation("make", Add(), (x,), (y,), "source", Template.FORWARD, "make")
-    used = Operation("use", Cast(), (y,), (z,), "target", Template.FORWARD, "use")
+    made = Operation("make", Add(), (x,), (y,), "source", FORWARD, "make")
+    used = Operation("use", Cast(), (y,), (z,), "target", FORWARD, "use")
     rules = {
         "source": {p.axis: (m,) for m, p in have.items() if isinstance(p, Partitioned)},
         "target": {p.axis: (m,) for m, p in want.items() if isinstance(p, Partitioned)},

@@ -15,8 +15,8 @@ from stagedb.memory import Category, ClassMemory, Point, Usage, analyse, record
 from stagedb.memory.class_program import Item
 from stagedb.models import Card
 from stagedb.plans import WIDTHS, Plan
-from stagedb.schedules import TaskKind
 from stagedb.store import Store
+from stagedb.workflows.training import STEP_TASK
 from tests.ir.tiny import card
 from tests.sampling import examples
 
@@ -174,7 +174,7 @@ def test_breadth_first_holds_all_micro_batches_of_all_chunks(embedded_store: Sto
 def test_gathered_parameters_are_given_back(embedded_store: Store, words: dict[str, Any]) -> None:
     for zero in (2, 3):
         for each in usages(Stagedb(embedded_store), pp=2, dp=2, zero=zero, global_batch_size=8, **words):
-            last = max(index for index, task in enumerate(each.tasks) if task.kind is not TaskKind.STEP)
+            last = max(index for index, task in enumerate(each.tasks) if task.kind is not STEP_TASK)
             if zero == 2:  # whole from the first forward to the last backward
                 assert Category.GATHERED in each.after(0)
             assert Category.GATHERED not in each.after(last)

@@ -16,7 +16,8 @@ from stagedb.expressions import evaluate
 from stagedb.ir.interpreter import Interpreter
 from stagedb.ir.layouts import Layout, parse_layout
 from stagedb.ir.operators import Array, RankPlace, Receive, Redistribution, Rotate, Send
-from stagedb.ir.symbolic_graph import BlockSpec, SymOp, SymTensor, Template
+from stagedb.ir.symbolic_graph import BlockSpec, SymOp, SymTensor
+from stagedb.workflows import Template
 
 Value = list[Array]
 """What each rank of a stage holds of a tensor, in the order of `SimulatedMesh.ranks`."""

@@ -10,7 +10,8 @@ from collections.abc import Generator, Mapping, MutableMapping, Sequence
 import numpy as np
 
 from stagedb.ir.operators import Array
-from stagedb.ir.symbolic_graph import OpType, SymOp, SymTensor, Template, When
+from stagedb.ir.symbolic_graph import OpType, SymOp, SymTensor, When
+from stagedb.workflows import Template, training
 from tests.semantics.mesh import SimulatedMesh, Update, Value
 
 Key = tuple[str, int]
@@ -23,7 +24,7 @@ Kinds are "forward", and "backward" or its halves "input_gradient" and "weight_g
 """
 
 FORWARD, BACKWARD, STEP = "forward", "backward", "step"
-HALVES = (str(Template.INPUT_GRADIENT), str(Template.WEIGHT_GRADIENT))
+HALVES = (str(training.INPUT_GRADIENT), str(training.WEIGHT_GRADIENT))
 """What a split backward is split into."""
 
 Message = tuple[int, str, int]
@@ -79,7 +80,7 @@ class Stage:
         for place, block in places:
             for row in mesh.weights(block):
                 value = mesh.scatter(weights[(row.tied, 0) if row.tied else (row.name, place)], row)
-                sharded = any(mesh.templates[name] is not Template.STEP for name in row.gathers)
+                sharded = any(mesh.templates[name] is not training.STEP for name in row.gathers)
                 if sharded and mesh.sharers(row) > 1:
                     self.parts[row.name, place] = mesh.split(value, row)
                 else:
@@ -94,30 +95,30 @@ class Stage:
     def forward(self, microbatch: int, due: set[When]) -> Waiting:
         """The forward of a micro-batch through all positions, then the message to the next stage."""
         values = self.running[microbatch] = ChainMap({}, self.whole)
-        yield from self.take(values, Template.FORWARD, microbatch)
+        yield from self.take(values, training.FORWARD, microbatch)
         for place, block in self.places:
             for row in self.mesh.graph.tensors:
                 if row.block == block and row.role == "input":
                     inputs = self.microbatches[microbatch]
                     values[row.name, place] = self.mesh.scatter(inputs[row.name.rpartition(".")[2]], row)
-            self.hand_over(values, Template.FORWARD, place)
-            self.gather_parameters(values, place, block, Template.FORWARD, due)
-            self.compute(values, place, block, (Template.FORWARD,), due)
+            self.hand_over(values, training.FORWARD, place)
+            self.gather_parameters(values, place, block, training.FORWARD, due)
+            self.compute(values, place, block, (training.FORWARD,), due)
             self.give_back(values, place, block)
         if self.index == self.stages - 1:
             name, place = self.loss()
             self.losses[microbatch] = self.mesh.total(values[name, place], name)
-        self.send(values, Template.FORWARD, microbatch)
+        self.send(values, training.FORWARD, microbatch)
 
     def backward(self, microbatch: int, due: set[When]) -> Waiting:
         """Both gradients of a micro-batch, its message to the stage before, and what is due of gradient buckets."""
-        yield from self.gradients_of(microbatch, due, (Template.INPUT_GRADIENT, Template.WEIGHT_GRADIENT))
+        yield from self.gradients_of(microbatch, due, (training.INPUT_GRADIENT, training.WEIGHT_GRADIENT))
         self.collect(microbatch, due)
         self.drop_parameters(due)
 
     def input_gradient(self, microbatch: int, due: set[When]) -> Waiting:
         """The half of a backward that others wait for. No gathered parameter outlives it."""
-        yield from self.gradients_of(microbatch, due, (Template.INPUT_GRADIENT,))
+        yield from self.gradients_of(microbatch, due, (training.INPUT_GRADIENT,))
         for key in self.parts:
             self.running[microbatch].pop(key, None)
         self.drop_parameters(due)
@@ -126,22 +127,22 @@ class Stage:
         """The other half, from what the first has left."""
         yield from ()
         for place, block in reversed(self.places):
-            self.compute(self.running[microbatch], place, block, (Template.WEIGHT_GRADIENT,), due)
+            self.compute(self.running[microbatch], place, block, (training.WEIGHT_GRADIENT,), due)
         self.collect(microbatch, due)
 
     def gradients_of(self, microbatch: int, due: set[When], templates: Sequence[Template]) -> Waiting:
         """A micro-batch's backward through all positions, as far as it is in these templates, with its messages."""
         values = self.running[microbatch]
-        yield from self.take(values, Template.INPUT_GRADIENT, microbatch)
+        yield from self.take(values, training.INPUT_GRADIENT, microbatch)
         if self.index == self.stages - 1:
             name, place = self.loss()
             # The loss is a mean over a micro-batch; the step's is the mean of those, as frameworks scale it.
             values[f"{name}.gradient", place] = [np.asarray(1 / len(self.microbatches)) for _ in self.mesh.ranks]
         for place, block in reversed(self.places):
-            self.hand_over(values, Template.INPUT_GRADIENT, place)
-            self.gather_parameters(values, place, block, Template.INPUT_GRADIENT, due)
+            self.hand_over(values, training.INPUT_GRADIENT, place)
+            self.gather_parameters(values, place, block, training.INPUT_GRADIENT, due)
             self.compute(values, place, block, templates, due)
-        self.send(values, Template.INPUT_GRADIENT, microbatch)
+        self.send(values, training.INPUT_GRADIENT, microbatch)
 
     def collect(self, microbatch: int, due: set[When]) -> None:
         """Add up a micro-batch's gradients of weights, and lead them through the buckets that are due."""
@@ -150,7 +151,7 @@ class Stage:
             for update in self.mesh.updates[block]:
                 key = (update.weight.name, place)
                 self.accumulate(key, 0, values[update.gradient, place])
-                self.reduce(key, update, Template.WEIGHT_GRADIENT, due)
+                self.reduce(key, update, training.WEIGHT_GRADIENT, due)
         del self.running[microbatch]
 
     def drop_parameters(self, due: set[When]) -> None:
@@ -164,7 +165,7 @@ class Stage:
         for place, block in self.places:
             for update in self.mesh.updates[block]:
                 key, row = (update.weight.name, place), update.weight
-                self.reduce(key, update, Template.STEP, set(When))
+                self.reduce(key, update, training.STEP, set(When))
                 # The optimizer reads what has passed every bucket; what has not is lost on it.
                 value = self.summed[key, len(update.buckets)]
                 for op in update.reductions:
@@ -231,7 +232,7 @@ class Stage:
 
     def hand_over(self, values: MutableMapping[Key, Value], template: Template, place: int) -> None:
         """Give the block at a position what the one that ran before it, or else the cut, has for it."""
-        onward = template is Template.FORWARD
+        onward = template is training.FORWARD
         neighbour = place - 1 if onward else place + 1
         own = self.mesh.specs[self.blocks[place]]
         target = own.input if onward else own.output_gradient
@@ -260,16 +261,16 @@ class Stage:
 
     def beyond(self, template: Template) -> tuple[int, int]:
         """The stages from which a task's message comes and to which it goes; they may be beyond the pipeline."""
-        return (self.index - 1, self.index + 1) if template is Template.FORWARD else (self.index + 1, self.index - 1)
+        return (self.index - 1, self.index + 1) if template is training.FORWARD else (self.index + 1, self.index - 1)
 
     def take(self, values: MutableMapping[Key, Value], template: Template, microbatch: int) -> Waiting:
         """Wait for the message of a task, where it has one, and put it where the cut stands."""
         if not 0 <= self.beyond(template)[0] < self.stages:
             return
         receiving, *gathering = self.arriving(template)
-        place = self.places[0][0] - 1 if template is Template.FORWARD else self.places[-1][0] + 1
+        place = self.places[0][0] - 1 if template is training.FORWARD else self.places[-1][0] + 1
         (name,) = receiving.writes
-        arrived = yield from self.receive(template, microbatch)
+        arrived = yield from self.receive(template.name, microbatch)
         self.mesh.check_local(arrived, name)
         values[name, place] = arrived
         for op in gathering:
@@ -280,15 +281,15 @@ class Stage:
         target = self.beyond(template)[1]
         if not 0 <= target < self.stages:
             return
-        place, block = self.places[-1 if template is Template.FORWARD else 0]
+        place, block = self.places[-1 if template is training.FORWARD else 0]
         spec = self.mesh.specs[block]
-        source = (spec.output if template is Template.FORWARD else spec.input_gradient) or ""
+        source = (spec.output if template is training.FORWARD else spec.input_gradient) or ""
         op = self.cut(OpType.SEND, template)
         (name,) = op.reads
         self.mesh.check_same(source, name)
         self.mesh.check_local(values[source, place], name)
         whole = values[source, place]
-        self.post[target, template, microbatch] = (
+        self.post[target, template.name, microbatch] = (
             self.mesh.execute(op, [whole])[0] if op.name in self.mesh.operators else whole
         )
 
@@ -336,7 +337,7 @@ class Stage:
     def give_back(self, values: MutableMapping[Key, Value], place: int, block: str) -> None:
         """After the forward a layer's weights are parts again, where its backward gathers them once more."""
         for row, key in self.sharded(place, block):
-            again = any(self.mesh.templates[name] is Template.INPUT_GRADIENT for name in row.gathers)
+            again = any(self.mesh.templates[name] is training.INPUT_GRADIENT for name in row.gathers)
             if again and self.repeated(block):
                 values.pop(key, None)
 

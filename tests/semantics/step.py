@@ -96,7 +96,7 @@ def run(
         {"tokens": tokens[start : start + env["B"]], "labels": labels[start : start + env["B"]]}
         for start in range(0, len(tokens), env["B"])
     ]
-    _check(pipeline, env, len(places), len(tokens))
+    _check(pipeline, env, len(places), len(tokens), any(op.template.differentiates for op in graph.ops))
     mesh = SimulatedMesh(graph, env, expert_load)
     post: dict[Message, Value] = {}
     bounds = pairwise(accumulate(pipeline.positions, initial=0))
@@ -109,8 +109,8 @@ def run(
     return Run(float(np.mean(list(stages[-1].losses.values()))), _together(mesh, stages))
 
 
-def _check(pipeline: Pipeline, env: Mapping[str, int], places: int, sequences: int) -> None:
-    """ValueError where a pipeline, a plan and a batch do not belong together."""
+def _check(pipeline: Pipeline, env: Mapping[str, int], places: int, sequences: int, trains: bool) -> None:
+    """ValueError where a pipeline, a plan and a batch do not belong together. trains: the graph has a backward."""
     chunks, rest = divmod(len(pipeline.positions), env["pp"])
     if not chunks or rest or len(pipeline.orders) != env["pp"]:
         raise ValueError(
@@ -121,12 +121,13 @@ def _check(pipeline: Pipeline, env: Mapping[str, int], places: int, sequences: i
     if not sequences or sequences % env["B"]:
         raise ValueError(f"{sequences} sequences are not whole micro-batches of {env['B']}")
     count = sequences // env["B"]
+    ending = [(STEP, 0, 0)] if trains else []
     tasks = [
-        sorted([(STEP, 0, 0), *((kind, at, chunk) for kind in kinds for at in range(count) for chunk in range(chunks))])
-        for kinds in ((FORWARD, BACKWARD), (FORWARD, *HALVES))
+        sorted([*ending, *((kind, at, chunk) for kind in kinds for at in range(count) for chunk in range(chunks))])
+        for kinds in (((FORWARD, BACKWARD), (FORWARD, *HALVES)) if trains else ((FORWARD,),))
     ]
     for stage, order in enumerate(pipeline.orders):
-        if sorted(map(full, order)) not in tasks or full(order[-1]) != (STEP, 0, 0):
+        if sorted(map(full, order)) not in tasks or (trains and full(order[-1]) != (STEP, 0, 0)):
             raise ValueError(f"stage {stage} does not run each of {count} micro-batches once, and then the step")
 
 

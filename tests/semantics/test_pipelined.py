@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.build.model_graph import build_graph
-from stagedb.ir import SymGraph, SymOp, Template, When
+from stagedb.ir import SymGraph, SymOp, When
 from stagedb.plans import GraphOptions
 from stagedb.schedules import SCHEDULES
+from stagedb.workflows import Template
+from stagedb.workflows.training import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.ir.tiny import card
 from tests.sampling import examples
@@ -114,7 +116,7 @@ def test_micro_batches_make_the_step_of_the_whole_batch_at_once(schedule: str) -
     )
 
 
-@pytest.mark.parametrize("template", [Template.FORWARD, Template.INPUT_GRADIENT])
+@pytest.mark.parametrize("template", [FORWARD, INPUT_GRADIENT])
 def test_a_message_that_is_lost_is_seen(template: Template, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tiny(GraphOptions(sp=True))
     agree(made.run_pipelined(plan(made), 2, 2), made.run_whole())
@@ -122,7 +124,7 @@ def test_a_message_that_is_lost_is_seen(template: Template, monkeypatch: pytest.
 
     def receive(self: Stage, what: str, microbatch: int) -> Generator[str, None, Value]:
         arrived = yield from honest(self, what, microbatch)
-        lost = what == template and microbatch == MICROBATCHES - 1
+        lost = what == template.name and microbatch == MICROBATCHES - 1
         return [np.zeros_like(array) for array in arrived] if lost else arrived
 
     monkeypatch.setattr(Stage, "receive", receive)
@@ -130,7 +132,7 @@ def test_a_message_that_is_lost_is_seen(template: Template, monkeypatch: pytest.
         agree(made.run_pipelined(plan(made), 2, 2), made.run_whole())
 
 
-@pytest.mark.parametrize("template", [Template.FORWARD, Template.INPUT_GRADIENT])
+@pytest.mark.parametrize("template", [FORWARD, INPUT_GRADIENT])
 def test_a_message_to_the_wrong_rank_is_seen(template: Template, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tiny(GraphOptions(sp=True))
     whole = made.run_whole()
@@ -138,7 +140,7 @@ def test_a_message_to_the_wrong_rank_is_seen(template: Template, monkeypatch: py
 
     def receive(self: Stage, what: str, microbatch: int) -> Generator[str, None, Value]:
         arrived = yield from honest(self, what, microbatch)
-        return arrived[::-1] if what == template else arrived
+        return arrived[::-1] if what == template.name else arrived
 
     monkeypatch.setattr(Stage, "receive", receive)
     with pytest.raises(AssertionError):
@@ -240,9 +242,7 @@ def test_when_gradients_are_reduced_matters(chosen: GraphOptions, monkeypatch: p
         return with_ops(
             made,
             lambda op: (
-                dataclasses.replace(op, when=when)
-                if op.block == "bucket" and op.template is Template.WEIGHT_GRADIENT
-                else op
+                dataclasses.replace(op, when=when) if op.block == "bucket" and op.template is WEIGHT_GRADIENT else op
             ),
         )
 

@@ -21,14 +21,14 @@ from stagedb.store import Store
 from stagedb.timing.lane_network import COMPUTE_STREAM, STREAMS, Network, network_of
 from stagedb.timing.time_spent import Cover, step_times
 from stagedb.timing.timeline import Timeline, run_step
-from stagedb.workload.instance_columns import COMPUTE, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Ints, Tasks, Workload
+from stagedb.workload.instance_columns import COMPUTE, Ints, Tasks, Workload
 from stagedb.workload.store_reading import read_workload
 from tests.ir.tiny import card
 from tests.sampling import examples
 from tests.timing.replayed import Run
 from tests.timing.stepping import by_lane, run_classes
 from tests.timing.test_critical import with_twins
-from tests.traces.synthetic import workload
+from tests.traces.synthetic import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, workload
 from tests.traces.written import export_workload
 
 

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from stagedb.memory.lifetimes import Category, Life, Lives, Moment, State, Which
 from stagedb.memory.usage import Point, Usage
-from stagedb.schedules import TaskKind, first_and_last, stage_orders
+from stagedb.schedules import first_and_last, stage_orders
+from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
-FORWARD, BACKWARD, STEP = TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.STEP
+FORWARD, BACKWARD, STEP = FORWARD_TASK, BACKWARD_TASK, STEP_TASK
 LENGTHS = {FORWARD: 4, BACKWARD: 5, STEP: 3}
 
 

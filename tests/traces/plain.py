@@ -14,8 +14,8 @@ from stagedb.workload.instance_columns import (
     RECV,
     RUNS,
     SEND,
-    STEP,
     TASK_KINDS,
+    TEMPLATES,
     WHENS,
     ClassColumns,
     Ops,
@@ -75,7 +75,7 @@ def plain_dependencies(columns: ClassColumns) -> "Dependencies":
                     found = run.ids[source]
                     inside = inside or ops.type[source] != RECV
                 else:
-                    found = _elsewhere(runs[:-1], run, source, ops.template[source] == STEP)
+                    found = _elsewhere(runs[:-1], run, source, TEMPLATES[ops.template[source]] == "step")
                 if found:
                     (data if kind == DATA else ctrl).add(found)
             if not inside and ops.type[op] != RECV and before_task:
@@ -196,12 +196,12 @@ def plain_op_nodes(workload: Workload, rank: int, dependencies: Dependencies) ->
             neighbours = workload.ranks.ring_next if ops.peer[op] > 0 else workload.ranks.ring_previous
             node.attr.add(name="comm_dst" if type_ == SEND else "comm_src", int32_val=int(neighbours[rank]))
             # Those of one end in a task are numbered; each number has tags for all tasks.
-            tasks, backward = columns.tasks, int(ops.template[op] != 0)
+            tasks, backward = columns.tasks, int(_backward(ops, op))
             alike = [
                 int(ops.order[at])
                 for at in range(len(ops))
                 if ops.type[at] == type_ and ops.axis[at] == "cp" and ops.chunk[at] == ops.chunk[op]
-                if int(ops.template[at] != 0) == backward
+                if int(_backward(ops, at)) == backward
             ]
             chunks = 1 + int(tasks.chunk.max())
             every = 2 * (int(tasks.microbatch.max()) + 1) * chunks
@@ -209,7 +209,7 @@ def plain_op_nodes(workload: Workload, rank: int, dependencies: Dependencies) ->
             number = 1 + sum(order < ops.order[op] for order in alike)
             node.attr.add(name="comm_tag", int32_val=2 * which + backward + every * number)
         elif type_ in (SEND, RECV):
-            backward = ops.template[op] != 0
+            backward = _backward(ops, op)
             onward = (type_ == SEND) != backward
             neighbours = workload.ranks.next if onward else workload.ranks.previous
             node.attr.add(name="comm_dst" if type_ == SEND else "comm_src", int32_val=int(neighbours[rank]))
@@ -251,3 +251,8 @@ def serialize(metadata: pb.GlobalMetadata, nodes: list[pb.Node]) -> bytes:
     for message in (metadata, *nodes):
         serialize_length_prefixed(message, stream)
     return stream.getvalue()
+
+
+def _backward(ops: Ops, op: int) -> bool:
+    """Whether an op's messages go to the stage before."""
+    return TEMPLATES[ops.template[op]] in ("input_gradient", "weight_gradient")

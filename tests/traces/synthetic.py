@@ -13,14 +13,11 @@ from stagedb.workload.instance_columns import (
     COMPUTE,
     DATA,
     EVERY,
-    FORWARD,
-    INPUT_GRADIENT,
     LAST,
     RECV,
     SEND,
-    STEP,
     TASK_KINDS,
-    WEIGHT_GRADIENT,
+    TEMPLATES,
     ClassColumns,
     Edges,
     Groups,
@@ -30,6 +27,9 @@ from stagedb.workload.instance_columns import (
     Workload,
 )
 
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, STEP = map(
+    TEMPLATES.index, ("forward", "input_gradient", "weight_gradient", "step")
+)
 PHASES = {FORWARD: "forward", INPUT_GRADIENT: "backward", WEIGHT_GRADIENT: "backward", STEP: "optimizer"}
 
 
@@ -143,7 +143,7 @@ def stage_tasks(plan: Plan, stage: int) -> Tasks:
     order = stage_orders(plan.schedule, plan.pp, plan.microbatches)[stage]
     marks = list(first_and_last(order))
     return Tasks(
-        kind=np.array([TASK_KINDS.index(task.kind) for task in order], np.int64),
+        kind=np.array([TASK_KINDS.index(task.kind.name) for task in order], np.int64),
         microbatch=np.array([task.microbatch for task in order], np.int64),
         chunk=np.array([task.chunk for task in order], np.int64),
         first=np.array([first for first, _ in marks]),

@@ -20,21 +20,17 @@ from stagedb.workload.instance_columns import (
     DATA,
     EVERY,
     FIRST,
-    FORWARD,
-    INPUT_GRADIENT,
     LAST,
     LIMIT,
     PROGRAM,
     RECV,
     SEND,
-    STEP,
-    WEIGHT_GRADIENT,
     Workload,
 )
 from stagedb.workload.issue_order import sequence
 from tests.sampling import examples
 from tests.traces.plain import parse, plain_dependencies, plain_nodes, serialize
-from tests.traces.synthetic import Op, columns, stage_tasks, workload
+from tests.traces.synthetic import FORWARD, INPUT_GRADIENT, STEP, WEIGHT_GRADIENT, Op, columns, stage_tasks, workload
 
 numbers = st.one_of(
     st.integers(0, 300), st.integers(0, 2**62 - 1), st.sampled_from([127, 128, 2**14 - 1, 2**14, 2**32])
@@ -114,7 +110,7 @@ def templates(draw: st.DrawFn) -> list[Op]:
         for index in range(draw(st.integers(0, 4))):
             type_ = draw(shapes)
             axis = draw(st.sampled_from(["pp", "cp"])) if type_ in (SEND, RECV) else "tp" if type_ == COLLECTIVE else ""
-            onward = 1 if (template == FORWARD) == (type_ == SEND) else -1
+            onward = 1 if (template in (FORWARD, STEP)) == (type_ == SEND) else -1
             after = draw(st.sets(st.sampled_from([op.name for op in ops]), max_size=3)) if ops else set()
             op = Op(
                 f"{template}, {index} = é",

@@ -13,8 +13,8 @@ import numpy as np
 
 from stagedb.expressions import Expression, smallest, symbol
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving
-from stagedb.ir.symbolic_graph import Template
 from stagedb.ir.tags import Tag
+from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -118,7 +118,7 @@ class Attention(Operator):
         made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(own)]
         reads = (arriving(grads), *op.inputs, *op.outputs)
         name = f"{op.name}.input_gradient"
-        tracer.emit(name, AttentionGradient(self.masked, self.window), reads, *made, template=Template.INPUT_GRADIENT)
+        tracer.emit(name, AttentionGradient(self.masked, self.window), reads, *made, template=INPUT_GRADIENT)
         yield from enumerate(made)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
@@ -191,7 +191,7 @@ class PartAttention(Attention):
         reads = (arriving(grads), *op.inputs, *op.outputs)
         name = f"{op.name}.input_gradient"
         operator = PartAttentionGradient(balanced=self.balanced)
-        tracer.emit(name, operator, reads, *made, template=Template.INPUT_GRADIENT)
+        tracer.emit(name, operator, reads, *made, template=INPUT_GRADIENT)
         yield from enumerate(made)
 
     def rows(self, place: RankPlace, length: int) -> slice:
@@ -266,7 +266,7 @@ class SplitHeads(Operator):
     ) -> Iterator[tuple[int, "Tensor"]]:
         present = tuple(g for g in grads if g is not None)
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        tracer.emit(grad.name, PackHeads(), present, grad, template=Template.INPUT_GRADIENT)
+        tracer.emit(grad.name, PackHeads(), present, grad, template=INPUT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
@@ -293,7 +293,7 @@ class RepeatHeads(Operator):
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        tracer.emit(grad.name, FoldHeads(), (arriving(grads),), grad, template=Template.INPUT_GRADIENT)
+        tracer.emit(grad.name, FoldHeads(), (arriving(grads),), grad, template=INPUT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
@@ -323,7 +323,7 @@ class Softmax(Operator):
     ) -> Iterator[tuple[int, "Tensor"]]:
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
         reads = (arriving(grads), op.outputs[0])
-        tracer.emit(grad.name, SoftmaxGradient(), reads, grad, template=Template.INPUT_GRADIENT)
+        tracer.emit(grad.name, SoftmaxGradient(), reads, grad, template=INPUT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
@@ -358,7 +358,7 @@ class Rotary(Operator):
     ) -> Iterator[tuple[int, "Tensor"]]:
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
         operator = Rotary(self.packed, not self.inverse)
-        tracer.emit(grad.name, operator, (arriving(grads),), grad, template=Template.INPUT_GRADIENT)
+        tracer.emit(grad.name, operator, (arriving(grads),), grad, template=INPUT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:

@@ -9,13 +9,13 @@ import numpy as np
 from stagedb.expressions import Expression, product
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving
 from stagedb.ir.operators.quantize import E4M3, E5M2, Quantize
-from stagedb.ir.symbolic_graph import Template
 from stagedb.ir.tags import Tag
+from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
 
-I_GRADIENT = Template.INPUT_GRADIENT
+I_GRADIENT = INPUT_GRADIENT
 
 
 def _product(labels: list[str], size: Size) -> Expression:
@@ -82,7 +82,7 @@ class Einsum(Operator):
 
         def other_gradient() -> "Tensor":
             db = tracer.gradient(b, f"{op.name}.{'weight' if linear else 'other'}_gradient")
-            template = Template.WEIGHT_GRADIENT if linear else I_GRADIENT
+            template = WEIGHT_GRADIENT if linear else I_GRADIENT
             tracer.emit(db.name, of_b, (narrow, a), db, template=template)
             return db
 
@@ -94,7 +94,7 @@ class Einsum(Operator):
             yield 1, other_gradient()
         if self.bias:
             dbias = tracer.gradient(op.inputs[2], f"{op.name}.bias_gradient")
-            tracer.emit(dbias.name, ReduceSum(dbias.axes), (dy,), dbias, template=Template.WEIGHT_GRADIENT)
+            tracer.emit(dbias.name, ReduceSum(dbias.axes), (dy,), dbias, template=WEIGHT_GRADIENT)
             yield 2, dbias
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:

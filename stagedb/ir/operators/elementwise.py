@@ -9,7 +9,7 @@ import numpy as np
 
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.operators.contraction import ReduceSum
-from stagedb.ir.symbolic_graph import Template
+from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -21,7 +21,7 @@ def _one(tracer: "Tracer", op: "Operation", operator: Operator, inputs: tuple["T
     """Emit the operator that makes the gradient of one input."""
     suffix = "input_gradient" if index == 0 else f"input_gradient.{index}"
     grad = tracer.gradient(op.inputs[index], f"{op.name}.{suffix}")
-    tracer.emit(grad.name, operator, inputs, grad, template=Template.INPUT_GRADIENT)
+    tracer.emit(grad.name, operator, inputs, grad, template=INPUT_GRADIENT)
     return grad
 
 
@@ -37,7 +37,7 @@ class Add(Operator):
             if tensor.axes == op.outputs[0].axes:
                 yield index, dy
                 continue
-            template = Template.WEIGHT_GRADIENT if tensor.role == "weight" else Template.INPUT_GRADIENT
+            template = WEIGHT_GRADIENT if tensor.role == "weight" else INPUT_GRADIENT
             grad = tracer.gradient(tensor, f"{op.name}.broadcast_gradient.{index}")
             tracer.emit(grad.name, ReduceSum(tensor.axes), (dy,), grad, template=template)
             yield index, grad
@@ -129,7 +129,7 @@ class Gate(Operator):
         dy = arriving(grads)
         made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
         name = f"{op.name}.input_gradient"
-        tracer.emit(name, GateGradient(self.function), (dy, *op.inputs), *made, template=Template.INPUT_GRADIENT)
+        tracer.emit(name, GateGradient(self.function), (dy, *op.inputs), *made, template=INPUT_GRADIENT)
         yield from enumerate(made)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
@@ -203,7 +203,7 @@ class Multiply(Operator):
             if tensor.axes == whole:
                 yield index, _one(tracer, op, Multiply(), (dy, other), index)
                 continue
-            template = Template.WEIGHT_GRADIENT if tensor.role == "weight" else Template.INPUT_GRADIENT
+            template = WEIGHT_GRADIENT if tensor.role == "weight" else INPUT_GRADIENT
             grad = tracer.gradient(tensor, f"{op.name}.broadcast_gradient.{index}")
             operator = SumProduct(whole, tensor.axes)
             tracer.emit(grad.name, operator, (dy, other), grad, template=template)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
-from stagedb.ir.symbolic_graph import Template
+from stagedb.workflows.training import WEIGHT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -26,7 +26,7 @@ class Embedding(Operator):
         tokens, table = op.inputs
         grad = tracer.gradient(table, f"{op.name}.weight_gradient")
         reads = (tokens, arriving(grads))
-        tracer.emit(grad.name, EmbeddingGradient(), reads, grad, template=Template.WEIGHT_GRADIENT)
+        tracer.emit(grad.name, EmbeddingGradient(), reads, grad, template=WEIGHT_GRADIENT)
         yield 1, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
@@ -62,7 +62,7 @@ class PositionEmbedding(Operator):
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
         grad = tracer.gradient(op.inputs[0], f"{op.name}.weight_gradient")
-        tracer.emit(grad.name, PositionEmbeddingGradient(), (arriving(grads),), grad, template=Template.WEIGHT_GRADIENT)
+        tracer.emit(grad.name, PositionEmbeddingGradient(), (arriving(grads),), grad, template=WEIGHT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
-from stagedb.ir.symbolic_graph import Template
 from stagedb.ir.tags import Tag
+from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -24,7 +24,7 @@ Gradients = Iterator[tuple[int, "Tensor"]]
 def _one(tracer: "Tracer", op: "Operation", operator: Operator, inputs: tuple["Tensor", ...]) -> "Tensor":
     """Emit the operator that makes the gradient of the first input."""
     grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-    tracer.emit(grad.name, operator, inputs, grad, template=Template.INPUT_GRADIENT)
+    tracer.emit(grad.name, operator, inputs, grad, template=INPUT_GRADIENT)
     return grad
 
 
@@ -188,7 +188,7 @@ class WeightedSum(Operator):
         made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
         reads = (arriving(grads), *op.inputs)
         name = f"{op.name}.input_gradient"
-        tracer.emit(name, WeightedSumGradient(), reads, *made, template=Template.INPUT_GRADIENT)
+        tracer.emit(name, WeightedSumGradient(), reads, *made, template=INPUT_GRADIENT)
         yield from enumerate(made)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
-from stagedb.ir.symbolic_graph import Template
+from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -24,7 +24,7 @@ Gradients = Iterator[tuple[int, "Tensor"]]
 def _logits_gradient(tracer: "Tracer", op: "Operation", dnll: "Tensor", saved: "Tensor", index: int) -> Gradients:
     grad = tracer.gradient(op.inputs[index], f"{op.name}.input_gradient")
     labels = op.inputs[1]
-    tracer.emit(grad.name, CrossEntropyGradient(), (dnll, saved, labels), grad, template=Template.INPUT_GRADIENT)
+    tracer.emit(grad.name, CrossEntropyGradient(), (dnll, saved, labels), grad, template=INPUT_GRADIENT)
     yield index, grad
 
 
@@ -129,7 +129,7 @@ class TokenMean(Operator):
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        tracer.emit(grad.name, TokenMeanGradient(), (arriving(grads),), grad, template=Template.INPUT_GRADIENT)
+        tracer.emit(grad.name, TokenMeanGradient(), (arriving(grads),), grad, template=INPUT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
-from stagedb.ir.symbolic_graph import Template
+from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -29,7 +29,7 @@ class RMSNorm(Operator):
         dx = tracer.gradient(x, f"{op.name}.input_gradient")
         dw = tracer.gradient(weight, f"{op.name}.weight_gradient")
         reads = (dy, x, weight, op.outputs[1])
-        tracer.emit(dx.name, RMSNormGradient(), reads, dx, dw, template=Template.INPUT_GRADIENT)
+        tracer.emit(dx.name, RMSNormGradient(), reads, dx, dw, template=INPUT_GRADIENT)
         yield 0, dx
         yield 1, dw
 
@@ -70,7 +70,7 @@ class LayerNorm(Operator):
         dw = tracer.gradient(weight, f"{op.name}.weight_gradient")
         db = tracer.gradient(bias, f"{op.name}.bias_gradient")
         reads = (dy, x, weight, *op.outputs[1:])
-        tracer.emit(dx.name, LayerNormGradient(), reads, dx, dw, db, template=Template.INPUT_GRADIENT)
+        tracer.emit(dx.name, LayerNormGradient(), reads, dx, dw, db, template=INPUT_GRADIENT)
         yield 0, dx
         yield 1, dw
         yield 2, db

@@ -18,8 +18,8 @@ import numpy as np
 from stagedb.expressions import Expression, largest, number, smallest, symbol
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving
 from stagedb.ir.operators.attention import _fold, _repeat
-from stagedb.ir.symbolic_graph import Template
 from stagedb.ir.tags import Tag
+from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -51,7 +51,7 @@ class RingAttention(Operator):
         reads = (arriving(grads), *op.inputs, *op.outputs)
         name = f"{op.name}.input_gradient"
         operator = RingAttentionGradient(self.passing, self.axis, self.balanced)
-        tracer.emit(name, operator, reads, *made, template=Template.INPUT_GRADIENT)
+        tracer.emit(name, operator, reads, *made, template=INPUT_GRADIENT)
         yield from enumerate(made)
 
 

@@ -63,6 +63,7 @@ class ContextOptions:
         About(
             "Reduce gradients over cp as well as dp; without it, over dp only.",
             property="gradients are reduced over cp too",
+            needs="gradients",
         ),
     ] = True
     """Gradients are reduced over dp and cp together. False leaves cp out, as in a step that only computes

@@ -47,6 +47,7 @@ class ExpertOptions:
         About(
             "Reduce the gradients of all weights but experts over ep; without it, copies drift apart.",
             property="gradients of weights that all ranks of ep have are reduced over ep",
+            needs="gradients",
         ),
     ] = True
     """False leaves out a reduction that training needs, as in a measurement of expert parallelism alone."""

@@ -1,15 +1,28 @@
-"""The framework that a graph follows, and the operators that its layers have."""
+"""The workflow of a step, the framework that a graph follows, and the operators that its layers have."""
 
 from typing import Annotated, Literal
 
 from stagedb.frameworks import FRAMEWORKS, either
 from stagedb.plans.aspects.word import About, aspect
+from stagedb.workflows import DEFAULT, WORKFLOWS
+
+_WORKFLOWS = "; ".join(f"{name}, {workflow.help}" for name, workflow in WORKFLOWS.items())
 
 
 @aspect
 class OperatorOptions:
-    """The framework and the kernels."""
+    """The workflow, the framework and the kernels."""
 
+    workflow: Annotated[
+        str,
+        About(
+            f"What a step runs: {_WORKFLOWS}.",
+            property=f"what a step runs: {either(list(WORKFLOWS))}",
+            choices=tuple(WORKFLOWS),
+            later=True,
+        ),
+    ] = DEFAULT.name
+    """A name of `stagedb.workflows.WORKFLOWS`."""
     recipe: Annotated[
         str,
         About(
@@ -24,7 +37,10 @@ class OperatorOptions:
         About("One flash-like kernel, or matmuls and a softmax.", property="fused or math"),
     ] = "fused"
     """The backward of the fused kernel recomputes the scores."""
-    dropout: Annotated[float, About("Dropout probability.", property="probability of dropout", metavar="P")] = 0.0
+    dropout: Annotated[
+        float,
+        About("Dropout probability.", property="probability of dropout", needs="gradients", metavar="P"),
+    ] = 0.0
     """Above 0 the graph has dropout operators."""
     kernels: Annotated[
         Literal["fused", "eager"],

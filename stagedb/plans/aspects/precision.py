@@ -39,6 +39,7 @@ class Formats:
         About(
             "Gradients.",
             property="number format of gradients",
+            needs="gradients",
             name="grad_dtype",
             choices=FORMATS,
             unset="torch: as parameters; megatron: fp32",
@@ -51,6 +52,7 @@ class Formats:
         About(
             "Gradients while they are reduced.",
             property="number format of gradients on the wire",
+            needs="gradients",
             name="reduce_dtype",
             choices=FORMATS,
             unset="as gradients",
@@ -62,6 +64,7 @@ class Formats:
         About(
             "Optimizer moments.",
             property="number format of the optimizer's state",
+            needs="optimizer",
             name="opt_dtype",
             choices=("bf16", "fp32"),
             unset="torch: as parameters; megatron: fp32",
@@ -73,6 +76,7 @@ class Formats:
         About(
             "The optimizer's own copy of parameters.",
             property="number format of master copies of parameters; none: there are none",
+            needs="optimizer",
             name="master_dtype",
             choices=("none", "fp32"),
             unset="torch: none; megatron: fp32 unless parameters are fp32",

@@ -31,6 +31,7 @@ class RecomputeOptions:
             "What a layer's backward computes again: all, the attention core, all but matmuls, or the operators that "
             "--recompute-operators names.",
             property="what the backward computes again: none, full, core, pointwise or operators",
+            needs="gradients",
         ),
     ] = "none"
     """`full`: the layer. `core`: scores, softmax and context of attention (Korthikanti et al. 2022, section 5).
@@ -41,6 +42,7 @@ class RecomputeOptions:
         About(
             "Operators of a layer, each with all operators under its name, such as attn_norm,ffn.gate.",
             property="the operators that the backward computes again",
+            needs="gradients",
             metavar="NAME,…",
         ),
     ] = ()
@@ -50,6 +52,7 @@ class RecomputeOptions:
         About(
             "Recompute only what the backward reads, or everything.",
             property="whether recomputing stops at what the backward reads; absent: the recipe's default",
+            needs="gradients",
             unset="torch: early-stop; megatron: all",
         ),
     ] = None

@@ -78,6 +78,7 @@ class ShardingOptions:
         About(
             "With --zero 3, free gathered parameters after the forward.",
             property="whether gathered parameters are freed after the forward; absent: yes",
+            needs="gradients",
             unset="reshard",
         ),
     ] = None
@@ -87,6 +88,7 @@ class ShardingOptions:
         About(
             "Reduce gradients over dp after each micro-batch, or after the last.",
             property="whether each micro-batch reduces gradients; absent: the recipe's default",
+            needs="gradients",
             unset="the framework's default",
         ),
     ] = None

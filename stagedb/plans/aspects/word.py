@@ -27,6 +27,7 @@ class About:
     file: a text may be the name of a file with the value.
     command_line: the word is an option of the command line.
     filled: an instance always has a value, even if the word may be left out.
+    needs: what a workflow must have: gradients, or an optimizer. Other workflows refuse all but the default.
     later: the stored form of plans and graphs is older than the word. It leaves the default out, so that ids stay.
     """
 
@@ -45,6 +46,7 @@ class About:
     file: bool = False
     command_line: bool = True
     filled: bool = False
+    needs: Literal["", "gradients", "optimizer"] = ""
     later: bool = False
 
 

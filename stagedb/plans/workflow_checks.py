@@ -1,0 +1,28 @@
+"""Words of a plan that mean nothing to its workflow: those of gradients and of an optimizer that it does not have."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.plans.aspects.word import Word
+from stagedb.workflows import WORKFLOWS, Workflow
+
+
+def check_needed(workflow: Workflow, words: Iterable[Word], values: object, usual: Mapping[str, Any]) -> None:
+    """Raise UsageError for a word with another value than the usual one, by field, that the workflow cannot use."""
+    for word in words:
+        value, needs = getattr(values, word.field), word.about.needs
+        if value != usual.get(word.field, word.default) and not _has(workflow, needs):
+            raise UsageError(
+                f"the workflow {workflow.name} has no {needs}, which {word.flag(value)} is for: leave it out, or take "
+                f"{workflows_with(needs)}"
+            )
+
+
+def workflows_with(needs: str) -> str:
+    """Those that have what a word needs, as options."""
+    return " or ".join(f"--workflow {name}" for name, workflow in WORKFLOWS.items() if _has(workflow, needs))
+
+
+def _has(workflow: Workflow, needs: str) -> bool:
+    return {"gradients": workflow.differentiates, "optimizer": workflow.optimizes}.get(needs, True)

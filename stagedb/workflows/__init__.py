@@ -1,0 +1,67 @@
+"""Workflows, a file each: the phases of one step, the tasks that run them, and the operators that each task runs.
+
+Code asks a template or a kind of task for a property (`once`, `upward`, `differentiates`), never for its name, so that
+a new workflow is a file with a `Workflow`, and a line in the imports and in the tuple below.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.workflows.forward_only import FORWARD_ONLY
+from stagedb.workflows.training import TRAINING
+from stagedb.workflows.workflow import RECOMPUTE, TaskKind, Template, Workflow
+
+__all__ = [
+    "DEFAULT",
+    "RECOMPUTE",
+    "TASK_KINDS",
+    "TEMPLATES",
+    "WORKFLOWS",
+    "TaskKind",
+    "Template",
+    "Workflow",
+    "find_workflow",
+    "template_named",
+]
+
+WORKFLOWS: Mapping[str, Workflow] = {each.name: each for each in (TRAINING, FORWARD_ONLY)}
+"""Workflows by the name that a plan uses."""
+
+DEFAULT = TRAINING
+"""The workflow of a plan that names none."""
+
+T = TypeVar("T", Template, TaskKind)
+
+
+def _by_name(found: Iterable[T]) -> Mapping[str, T]:
+    """By name. Several workflows may share one; two of one name that differ are a mistake."""
+    named: dict[str, T] = {}
+    for each in found:
+        if named.setdefault(each.name, each) != each:
+            raise ValueError(f"two workflows mean different things by {each.name}")
+    return named
+
+
+TEMPLATES = _by_name(template for workflow in WORKFLOWS.values() for template in workflow.templates)
+"""The templates of all workflows, by name."""
+
+TASK_KINDS = _by_name(kind for workflow in WORKFLOWS.values() for kind in workflow.kinds)
+"""The kinds of tasks of all workflows, by name."""
+
+
+def find_workflow(name: str) -> Workflow:
+    """The workflow of a name. Raises UsageError for one that nobody has written."""
+    if name not in WORKFLOWS:
+        raise UsageError(f"unknown workflow {name!r}: --workflow is one of {', '.join(WORKFLOWS)}")
+    return WORKFLOWS[name]
+
+
+def template_named(name: str) -> Template:
+    """The template that the store has under a name. Raises StagedbError for one of a newer version."""
+    if name not in TEMPLATES:
+        raise StagedbError(
+            f"the store has operators of template {name!r}, where this version knows {', '.join(TEMPLATES)}: "
+            "a newer stagedb wrote them; upgrade stagedb, or build the graph again"
+        )
+    return TEMPLATES[name]

@@ -1,0 +1,151 @@
+"""What a workflow is: the tasks that one step runs, and the templates of operators that each of them runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Gradients = Literal["none", "inputs", "weights"]
+"""What the operators of a template make gradients of."""
+
+RECOMPUTE = "recompute"
+"""The phase of operators that run a part of a forward again. All others have the phase of their template."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """Operators of a graph that tasks run together, on every block of a stage.
+
+    name: its word in the store. phase: the phase that its operators are counted in.
+    upward: it walks the blocks of a stage from the first to the last, and its messages go to the next stage; else from
+        the last to the first, and to the stage before.
+    once: it runs once a step, after all micro-batches, for all chunks of a stage.
+    gradients: what its operators make gradients of.
+    """
+
+    name: str
+    phase: str
+    upward: bool = True
+    once: bool = False
+    gradients: Gradients = "none"
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether it makes gradients."""
+        return self.gradients != "none"
+
+
+@dataclass(frozen=True)
+class TaskKind:
+    """What a task runs for one micro-batch of one chunk, or once a step.
+
+    name: its word in the store. templates: what it runs, in one issue order.
+    letter: its letter in the text of an order; empty for a task that ends every order.
+    after: the kind of the task of the same micro-batch and chunk that it waits for.
+    sends: it hands what it makes to a neighbouring stage, whose task of this kind waits for that.
+    cost: its time in the units in which bubbles are published: a forward is 1.
+    half: it is a part of what another kind runs as one.
+    """
+
+    name: str
+    templates: tuple[Template, ...]
+    letter: str = ""
+    after: "TaskKind | None" = None
+    sends: bool = True
+    cost: int = 1
+    half: bool = False
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def words(self) -> str:
+        """The name as people read it."""
+        return self.name.replace("_", " ")
+
+    @property
+    def phase(self) -> str:
+        """The phase that its time and memory are counted in."""
+        return self.templates[0].phase
+
+    @property
+    def upward(self) -> bool:
+        """Whether it walks the blocks of a stage, and of the pipeline, from the first to the last."""
+        return self.templates[0].upward
+
+    @property
+    def once(self) -> bool:
+        """Whether it runs once a step, for all chunks of a stage."""
+        return self.templates[0].once
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether it makes gradients."""
+        return any(template.differentiates for template in self.templates)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what it makes is kept for a task that makes gradients."""
+        return not self.once and not self.differentiates
+
+    @property
+    def releases(self) -> bool:
+        """Whether what was kept for gradients is released when it ends."""
+        return any(template.gradients == "weights" for template in self.templates)
+
+    @property
+    def hop(self) -> int:
+        """Which way along the pipeline its message goes: 1 onwards, -1 back, 0 where it has none."""
+        return (1 if self.upward else -1) if self.sends else 0
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """What one step runs.
+
+    name: its word in a plan (`--workflow`). help: one line. kinds: the kinds of its tasks, in the order in which a
+    micro-batch comes to them, what runs once a step last; the halves of a kind follow it.
+    """
+
+    name: str
+    help: str
+    kinds: tuple[TaskKind, ...]
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        """The templates that its tasks run, each once."""
+        return tuple(dict.fromkeys(template for kind in self.kinds for template in kind.templates))
+
+    @property
+    def phases(self) -> Mapping[str, tuple[TaskKind, ...]]:
+        """The kinds of tasks of each phase, in order."""
+        names = dict.fromkeys(kind.phase for kind in self.kinds)
+        return {name: tuple(kind for kind in self.kinds if kind.phase == name) for name in names}
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether it has a backward."""
+        return any(kind.differentiates for kind in self.kinds)
+
+    @property
+    def optimizes(self) -> bool:
+        """Whether it has a task once a step, in which the optimizer runs."""
+        return any(kind.once for kind in self.kinds)
+
+    @property
+    def ending(self) -> tuple[TaskKind, ...]:
+        """The kinds of the tasks that end the order of every stage."""
+        return tuple(kind for kind in self.kinds if kind.once)
+
+    def running(self, split: bool) -> tuple[TaskKind, ...]:
+        """The kinds that a stage runs. split: its schedule runs halves, in place of the kinds that they are of."""
+        halves = {template for kind in self.kinds if kind.half for template in kind.templates}
+        return tuple(kind for kind in self.kinds if kind.half is (split and halves.issuperset(kind.templates)))

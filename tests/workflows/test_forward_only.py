@@ -1,0 +1,225 @@
+"""A step of forwards alone: what it runs, sends, holds and takes, held against the forwards of a training step."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.build.model_graph import build_graph
+from stagedb.errors import UsageError
+from stagedb.memory import Category, analyse
+from stagedb.models.card import Card
+from stagedb.plans import GraphOptions, Plan
+from stagedb.store import Store
+from stagedb.traces import validate_traces
+from stagedb.workflows import WORKFLOWS
+from tests.ir.tiny import card
+
+PLANS: dict[str, tuple[Card, dict[str, Any]]] = {
+    "tp": (card("llama"), {"tp": 2, "dp": 2, "sp": True}),
+    "stages": (card("gpt", layers=4, tied=True), {"pp": 2, "dp": 2, "tp": 2, "global_batch_size": 8}),
+    "chunks": (card("llama", layers=4), {"pp": 2, "virtual_stages": 2, "tp": 2, "global_batch_size": 4}),
+    "zero 3": (card("llama", layers=3), {"dp": 4, "zero": 3, "global_batch_size": 8}),
+    "zero 3, stages": (card("llama", layers=4), {"dp": 4, "hsdp": 2, "pp": 2, "zero": 3, "global_batch_size": 12}),
+    "experts": (card("deepseek", layers=4), {"dp": 4, "ep": 2, "tp": 2, "pp": 2, "zero": 3, "global_batch_size": 8}),
+    "ring": (card("llama"), {"recipe": "megatron", "cp": 2, "cp_kind": "ring-p2p", "tp": 2}),
+    "ulysses": (card("llama"), {"cp": 2, "cp_kind": "ulysses", "dp": 2}),
+    "parts": (
+        card("llama", layers=4, kv_heads=4),
+        {"recipe": "megatron", "tp": 2, "pp": 2, "scatter_gather": True, "global_batch_size": 4},
+    ),
+    "fp8": (card("llama"), {"tp": 2, "sp": True, "matmul_dtype": "fp8", "dp": 2}),
+}
+
+OPS = """MATCH (c:RankClass {instance: $i})-[:RUNS]->(o:Op)
+UNWIND c.stages AS stage
+RETURN o.phase AS phase, o.runs * o.flops AS flops, stage, c.cp AS cp, c.ep AS ep, o.chunk AS chunk, o.position AS at,
+  o.name AS name, o.type AS type, o.kind AS kind, o.runs AS runs, o.bytes_read AS bytes_read,
+  o.bytes_written AS bytes_written, o.axis AS axis, o.comm_bytes AS bytes_in, o.comm_out_bytes AS bytes_out,
+  o.dtype AS dtype, o.peer AS peer, o.dims AS dims"""
+EDGES = """MATCH (c:RankClass {instance: $i})-[:RUNS]->(a:Op {phase: 'forward'})-[d:DEP]->(b:Op {phase: 'forward'})
+UNWIND c.stages AS stage
+RETURN stage, c.cp AS cp, c.ep AS ep, a.chunk AS chunk, a.name AS source, b.name AS target, d.kind AS kind"""
+TASKS = """MATCH (c:RankClass {instance: $i})-[:SCHEDULES]->(t:Task)
+UNWIND c.stages AS stage
+RETURN stage, t.index AS index, t.kind AS kind, t.microbatch AS microbatch, t.chunk AS chunk
+ORDER BY stage, index"""
+
+
+def made(store: Store, name: str, workflow: str, **more: Any) -> str:
+    model, words = PLANS[name]
+    seq_len = 8 if model.positions == "learned" else 32
+    return Stagedb(store).instantiate(model, **{"seq_len": seq_len, **words, "workflow": workflow, **more}).id
+
+
+def rows(store: Store, statement: str, instance: str) -> Counter[tuple[Any, ...]]:
+    found = store.query(statement, {"i": instance}).rows
+    return Counter(tuple(tuple(each) if isinstance(each, list) else each for each in row) for row in found)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_it_runs_the_forward_operators_of_training_and_nothing_else(store: Store, name: str) -> None:
+    trained, forward = (rows(store, OPS, made(store, name, each)) for each in ("training", "forward-only"))
+    assert forward == Counter({row: count for row, count in trained.items() if row[0] == "forward"})
+    assert {row[0] for row in trained} == {"forward", "backward", "optimizer"}
+    assert sum(row[1] for row in forward) > 0
+
+
+@pytest.mark.parametrize("name", ["tp", "zero 3, stages", "experts", "ring"])
+def test_what_waits_for_what_is_as_in_the_forwards_of_training(embedded_store: Store, name: str) -> None:
+    trained, forward = (made(embedded_store, name, each) for each in ("training", "forward-only"))
+    found = rows(embedded_store, EDGES, forward)
+    assert found == rows(embedded_store, EDGES, trained)
+    assert found
+
+
+@pytest.mark.parametrize("name", ["stages", "chunks", "zero 3, stages"])
+def test_a_stage_runs_the_forwards_of_its_schedule_in_order(embedded_store: Store, name: str) -> None:
+    def tasks(workflow: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in embedded_store.query(TASKS, {"i": made(embedded_store, name, workflow)}).rows]
+
+    forward = tasks("forward-only")
+    assert {row[2] for row in forward} == {"forward"}
+    of_training = [row for row in tasks("training") if row[2] == "forward"]
+    assert [(row[0], *row[3:]) for row in forward] == [(row[0], *row[3:]) for row in of_training]
+    if PLANS[name][1].get("virtual_stages", 1) == 1:
+        batches = [row[3] for row in forward if row[0] == 0]
+        assert batches == sorted(batches)
+        assert len(batches) > 1
+
+
+OWN = [(name, words.get("recipe", "torch")) for name, (_, words) in PLANS.items()]
+
+
+@pytest.mark.parametrize(("name", "recipe"), [*OWN, ("tp", "megatron"), ("zero 3, stages", "megatron")])
+def test_no_rank_holds_gradients_or_what_an_optimizer_keeps(embedded_store: Store, name: str, recipe: str) -> None:
+    both = (made(embedded_store, name, each, recipe=recipe) for each in ("training", "forward-only"))
+    trained, forward = (analyse(embedded_store, each) for each in both)
+    starts = [(stage, each.usage.before()) for each in trained for stage in each.rank_class.stages]
+    parameters = {stage: start[Category.PARAMETERS] for stage, start in starts}
+    peaks = {stage: sum(each.usage.at(each.peak).values()) for each in trained for stage in each.rank_class.stages}
+    for each in forward:
+        held = {category for task in range(len(each.usage.tasks)) for category in _held(each.usage.levels(task))}
+        assert not held & {Category.GRADIENTS, Category.OPTIMIZER, Category.MASTER, Category.RECOMPUTED}
+        # When all is over, only what was there before is left, and the loss.
+        over = each.usage.after(len(each.usage.tasks) - 1)
+        assert sum(over.values()) - sum(each.usage.before().values()) in (0, 4)
+        for stage in each.rank_class.stages:
+            assert each.usage.before()[Category.PARAMETERS] == parameters[stage]
+            assert sum(each.usage.at(each.peak).values()) < peaks[stage]
+
+
+def _held(levels: Any) -> set[Category]:
+    return {category for category, row in zip(Category, levels, strict=True) if row.any()}
+
+
+def test_more_micro_batches_hold_no_more(embedded_store: Store) -> None:
+    def peak(batch: int) -> dict[int, dict[Category, int]]:
+        found = analyse(embedded_store, made(embedded_store, "stages", "forward-only", global_batch_size=batch))
+        return {stage: each.usage.at(each.peak) for each in found for stage in each.rank_class.stages}
+
+    few, many = peak(4), peak(16)
+    for stage, held in few.items():
+        for category in (Category.PARAMETERS, Category.TEMPORARIES):
+            assert many[stage][category] == held[category]
+
+
+def test_memory_profile_query_and_report_know_it(embedded_store: Store, tmp_path: Path) -> None:
+    db = Stagedb(embedded_store)
+    trained, forward = (made(embedded_store, "stages", each) for each in ("training", "forward-only"))
+    found = db.memory(forward)
+    assert {row["moment"] for row in found.levels} == {"start", "forward_peak", "forward_end", "step_end", "peak"}
+    assert {row["phase"] for row in found.peaks} == {"forward"}
+    timed, other = db.profile(forward), db.profile(trained)
+    assert 0 < timed.merit.step < other.merit.step
+    assert timed.instance.plan["workflow"] == "forward-only"
+    assert list(db.diff(trained, forward).plan) == [{"word": "workflow", "first": "training", "second": "forward-only"}]
+    by_layer = db.query("flops_by_layer", instance=forward)
+    assert {row["backward_flops"] for row in by_layer} == {0} != {row["forward_flops"] for row in by_layer}
+    db.report(forward, out=tmp_path / "report.html")
+    db.timeline(forward, out=tmp_path / "timeline.pftrace")
+    both = "MATCH (i:Instance {id: $i})-[:OF]->(g:Graph) RETURN i.workflow AS i, g.workflow AS g"
+    assert embedded_store.query(both, {"i": forward}).rows == (("forward-only", "forward-only"),)
+
+
+def test_model_flops_are_those_of_the_forward(embedded_store: Store) -> None:
+    """Two FLOPs a token for each weight of a matmul, and the scores and sums of attention; a training step has three
+    times as many."""
+    model = card("llama")
+    db = Stagedb(embedded_store)
+    words: dict[str, Any] = {"dp": 2, "seq_len": 8, "global_batch_size": 4}
+    both = (db.profile(db.instantiate(model, workflow=each, **words).id).merit for each in ("training", "forward-only"))
+    trained, forward = both
+    width = model.heads * model.head_dim
+    projections = model.hidden * (2 * width + 2 * model.kv_heads * model.head_dim)
+    weights = model.layers * (projections + 3 * model.hidden * model.ffn) + model.hidden * model.vocab
+    tokens, attention = 4 * 8, model.layers * 4 * 4 * 8 * 8 * width
+    assert forward.model_flops == forward.hardware_flops == 2 * weights * tokens + attention
+    assert trained.model_flops == 6 * weights * tokens + 3 * attention + attention // 2
+    assert forward.tokens == trained.tokens == tokens
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_exported_is_sound_and_runs(embedded_store: Store, name: str, tmp_path: Path) -> None:
+    db = Stagedb(embedded_store)
+    written = db.export(made(embedded_store, name, "forward-only"), out=tmp_path / "traces")
+    report = validate_traces(tmp_path / "traces")
+    assert report.faults == ()
+    assert report.replayed
+    assert report.nodes > 0
+    assert written.world == report.world
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (
+            {"recompute": "full"},
+            "has no gradients, which --recompute is for: leave it out, or take --workflow training",
+        ),
+        ({"zero": 1, "dp": 2}, "zero 1 shards the optimizer, which it does not have: take --zero 0 or --zero 3"),
+        ({"zero": 2, "dp": 2}, "zero 2 shards gradients too, which it does not have: take --zero 0 or --zero 3"),
+        ({"zero": 3, "dp": 2, "reshard": False}, "which --no-reshard is for"),
+        ({"grad_sync": True}, "which --grad-sync is for"),
+        ({"ep_sync": False, "dp": 2, "ep": 2}, "which --no-ep-sync is for"),
+        ({"cp_grad_sync": False, "cp": 2}, "which --no-cp-grad-sync is for"),
+        ({"dropout": 0.1}, "which --dropout is for"),
+        ({"grad_dtype": "fp32", "param_dtype": "fp32"}, None),
+        ({"reduce_dtype": "fp32"}, "has no gradients, which --reduce-dtype is for"),
+        ({"opt_dtype": "fp32"}, "has no optimizer, which --opt-dtype is for"),
+        ({"master_dtype": "fp32"}, "has no optimizer, which --master-dtype is for"),
+        (
+            {"pp": 2, "schedule": "zb-h1"},
+            "schedule zb-h1 splits the backward, and the workflow forward-only has none: take --schedule 1f1b, or "
+            "--workflow training",
+        ),
+        (
+            {"pp": 2, "schedule": "explicit", "task_order": ("F0 B0", "F0 B0")},
+            r"stage 0 runs B0: .* nothing else \(--workflow forward-only\)",
+        ),
+        ({"workflow": "forward"}, "unknown workflow 'forward': --workflow is training or forward-only"),
+    ],
+)
+def test_what_makes_no_sense_without_a_backward_is_refused(words: dict[str, Any], reason: str | None) -> None:
+    if reason is None:
+        Plan.from_mapping({"workflow": "forward-only", **words})
+        return
+    with pytest.raises(UsageError, match=reason):
+        Plan.from_mapping({"workflow": "forward-only", **words})
+    Plan.from_mapping({**words, "workflow": "training"}) if "B0" not in str(words) else None
+
+
+def test_an_order_of_its_own_has_forwards_alone() -> None:
+    words = {"workflow": "forward-only", "pp": 2, "schedule": "explicit", "global_batch_size": 2}
+    plan = Plan.from_mapping({**words, "task_order": ("F1 F0", "F1 F0")})
+    assert [[str(task.kind) for task in order] for order in plan.orders()] == [["forward", "forward"]] * 2
+    assert Plan.from_mapping(plan.to_dict()) == plan
+
+
+def test_graphs_of_training_keep_their_identity() -> None:
+    assert "workflow" not in Plan().to_dict()
+    one, other = (build_graph(card("llama"), GraphOptions(workflow=each)) for each in WORKFLOWS)
+    assert one.key != other.key
+    assert one.key == build_graph(card("llama"), GraphOptions()).key
