@@ -9,7 +9,7 @@ from typing import Any
 
 
 class DeferredModule:
-    """Stands in for a module: an attribute that is read is that of the module, imported at the first read."""
+    """Has the attributes of a module, which is imported at the first read of one."""
 
     def __init__(self, name: str) -> None:
         self._name = name

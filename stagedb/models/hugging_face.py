@@ -90,14 +90,14 @@ def _mistral(config: Mapping[str, Any], name: str) -> Card:
 
 
 def _qwen2(config: Mapping[str, Any], name: str) -> Card:
-    return _with_layers(_llama_like(config, name, "qwen2.5", qkv_bias=True), _said(config))
+    return _with_layers(_llama_like(config, name, "qwen2.5", qkv_bias=True), _with_use(config))
 
 
 def _qwen3(config: Mapping[str, Any], name: str) -> Card:
-    return _with_layers(replace(_llama_like(config, name, "qwen3"), qk_norm=True), _said(config))
+    return _with_layers(replace(_llama_like(config, name, "qwen3"), qk_norm=True), _with_use(config))
 
 
-def _said(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_use(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config with `use_sliding_window`, which is off where it is left out."""
     return {**config, "use_sliding_window": bool(config.get("use_sliding_window"))}
 
@@ -110,7 +110,7 @@ def _mixtral(config: Mapping[str, Any], name: str) -> Card:
 def _qwen3_moe(config: Mapping[str, Any], name: str) -> Card:
     card = replace(_llama_like(config, name, "qwen3"), qk_norm=True)
     card = _with_experts(card, config, "num_experts", _need(config, "moe_intermediate_size"))
-    return _with_layers(card, _said(config))
+    return _with_layers(card, _with_use(config))
 
 
 def _deepseek(config: Mapping[str, Any], name: str) -> Card:

@@ -56,3 +56,25 @@ def test_issue_numbers_follow_the_dataflow(positions: int, orders: int, slots: i
         order.downward(position) + index * slots for position in range(positions, -2, -1) for index in range(orders)
     ]
     assert ups == downs == list(range(order.stride, (positions + 3) * order.stride, slots))
+
+
+def test_layers_of_kinds_that_alternate_are_dealt_in_their_order() -> None:
+    blocks = (
+        Block("embedding", None),
+        Block("dense", 3, (0, 1, 4)),
+        Block("sparse", 2, (2, 3)),
+        Block("head", None),
+    )
+    stages = lay_out(blocks, (3, 2))
+    assert [[(place.block, place.layer) for place in stage.places] for stage in stages] == [
+        [("embedding", None), ("dense", 0), ("dense", 1), ("sparse", 2)],
+        [("sparse", 0), ("dense", 1), ("head", None)],
+    ]
+    # Two stages of two chunks: layers are counted over the chunks of a stage, whatever their kinds.
+    chunks = lay_out(blocks, (1, 1, 1, 2), chunks=2)
+    assert [[place.layer for place in chunk.places if place.layer is not None] for chunk in chunks] == [
+        [0],
+        [0],
+        [1],
+        [1, 2],
+    ]
