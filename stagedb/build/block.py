@@ -78,19 +78,9 @@ def lay_out(
         arriving = tracer.gradient(result, f"{result.name}.gradient")
         grads = differentiate(tracer, {result.name: arriving})
 
-    made = {tensor.name for op in tracer.operations for tensor in op.outputs}
-    given = {
-        tensor.name: tensor
-        for op in tracer.operations
-        for tensor in op.inputs
-        if tensor.name not in made and tensor.role != "weight"
-    }
+    given = _given(tracer)
+    layouts, leave = _known_layouts(tracer, given, rules, stored or {}), dict[str, Layout]()
     port = wanted(hidden, rules[PORT_REGION])
-    regions = {tensor.name: op.region for op in reversed(tracer.operations) for tensor in op.inputs}
-    held = {**rules, **(stored or {})}
-    layouts = {tensor.name: wanted(tensor.axes, held[regions[tensor.name]]) for tensor in tracer.weights}
-    layouts |= {name: wanted(tensor.axes, rules[regions[name]]) for name, tensor in given.items()}
-    leave: dict[str, Layout] = {}
     if x is not None:
         layouts[x.name] = port
     if x is not None and x.name in grads:
@@ -122,6 +112,21 @@ def lay_out(
         input_gradient=handed[grads[x.name].name] if x is not None and x.name in grads else None,
         kept=kept,
     )
+
+
+def _given(tracer: Tracer) -> dict[str, Tensor]:
+    """The tensors that no operation makes, weights apart."""
+    made = {tensor.name for op in tracer.operations for tensor in op.outputs}
+    read = (tensor for op in tracer.operations for tensor in op.inputs)
+    return {tensor.name: tensor for tensor in read if tensor.name not in made and tensor.role != "weight"}
+
+
+def _known_layouts(tracer: Tracer, given: Mapping[str, Tensor], rules: Rules, stored: Rules) -> dict[str, Layout]:
+    """The layouts of weights and of what is given: those that their first readers want."""
+    regions = {tensor.name: op.region for op in reversed(tracer.operations) for tensor in op.inputs}
+    held = {**rules, **stored}
+    weights = {tensor.name: wanted(tensor.axes, held[regions[tensor.name]]) for tensor in tracer.weights}
+    return weights | {name: wanted(tensor.axes, rules[regions[name]]) for name, tensor in given.items()}
 
 
 def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Operation) -> Operation | None:
