@@ -321,8 +321,8 @@ def test_instances_and_profiles_get_other_names(run: Run, tiny: str) -> None:
     for arguments, expected in (
         (("nothing", "x"), "no graph, instance or profile 'nothing'"),
         ((before["graph"]["id"], "x"), "always has the name of its model, tiny"),
-        (("mine", " "), "is no name"),
-        (("mine", "a\nb"), "is no name"),
+        (("mine", " "), "is not a name"),
+        (("mine", "a\nb"), "is not a name"),
     ):
         refused = run("tag", *arguments)
         assert refused.status == 2
