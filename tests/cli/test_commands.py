@@ -486,7 +486,7 @@ def test_a_capacity_is_checked(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     peak = max(row["peak"] for row in rows(run, "memory"))
     fits = run("memory", "--capacity", f"{peak} B")
-    assert (fits.status, "fits: 0.00 GiB" in fits.out) == (0, True)
+    assert (fits.status, "fits: the fullest rank leaves 0.00 GiB" in fits.out) == (0, True)
     over = run("memory", "--capacity", f"{peak - 1}B")
     assert over.status == 1
     assert "does not fit" in over.out
