@@ -321,8 +321,8 @@ def test_instances_and_profiles_get_other_names(run: Run, tiny: str) -> None:
     for arguments, expected in (
         (("nothing", "x"), "no graph, instance or profile 'nothing'"),
         ((before["graph"]["id"], "x"), "always has the name of its model, tiny"),
-        (("mine", " "), "is no name"),
-        (("mine", "a\nb"), "is no name"),
+        (("mine", " "), "is not a name"),
+        (("mine", "a\nb"), "is not a name"),
     ):
         refused = run("tag", *arguments)
         assert refused.status == 2
@@ -486,7 +486,7 @@ def test_a_capacity_is_checked(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     peak = max(row["peak"] for row in rows(run, "memory"))
     fits = run("memory", "--capacity", f"{peak} B")
-    assert (fits.status, "fits: 0.00 GiB" in fits.out) == (0, True)
+    assert (fits.status, "fits: the fullest rank leaves 0.00 GiB" in fits.out) == (0, True)
     over = run("memory", "--capacity", f"{peak - 1}B")
     assert over.status == 1
     assert "does not fit" in over.out
