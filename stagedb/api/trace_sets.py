@@ -85,7 +85,7 @@ class ExportRequest:
         if self.shard is None:
             return self.only
         if self.only is not None:
-            raise UsageError("--only and --shard both say which ranks to write: leave one out")
+            raise UsageError("--only and --shard both choose the ranks to write: leave one out")
         return shard_ranks(self.shard, world)
 
     def request(self, model: str, world: int) -> Request:

@@ -21,7 +21,7 @@ ENDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "head": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
     "loss": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
 }
-"""The rows of all models, beside those of the parts of layers (`stagedb.models.kinds`)."""
+"""The rows of all models. Those of the parts of layers are in `stagedb.models.kinds`."""
 
 SEQUENCE_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "between": {"batch": ("dp",), "seq": ("cp", "tp")},
