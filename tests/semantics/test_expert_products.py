@@ -129,7 +129,10 @@ def test_ranks_of_ep_call_with_the_largest_of_their_operands() -> None:
             r"has values for 3 experts, the model has 4: give it 4 whole numbers",
         ),
         ({"expert_load": (1, 1, 1)}, r"has values for 3 experts, the model has 4: give it 4 whole numbers"),
-        ({"expert_load": (2, 1, 1, 1)}, r"sums to 5, which does not divide the 16 routed tokens of a rank .*the sum 16"),
+        (
+            {"expert_load": (2, 1, 1, 1)},
+            r"sums to 5, which does not divide the 16 routed tokens of a rank .*the sum 16",
+        ),
         ({"expert_load": (3, 1, 0, 0)}, r"3 of 4 choices to expert 0: .* one expert gets at most 2"),
         ({"expert_load": (2, -1, 1, 2)}, r"is 2, -1, 1, 2: .* none below 0"),
         ({"expert_load": (0, 0, 0, 0)}, r"not all 0"),
