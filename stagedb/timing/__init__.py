@@ -1,8 +1,8 @@
-"""When every rank of a stored instance runs what on a system: lanes, timeline, critical path, what-ifs.
+"""Timing: when each rank of a stored instance runs what on a system. Lanes, timeline, critical path, what-ifs.
 
-A network connects all that an instance's rank classes issue. With durations of their ops it has a timeline;
-`step_times` computes critical path, slack and waits from it. `profile_job` does all of it on a system, figures of merit
-included.
+A network connects all nodes that the rank classes of an instance issue. With the durations of their ops it has a
+timeline. `step_times` computes critical path, slack and waits from the timeline. `profile_job` does all of this on a
+system and adds figures of merit.
 """
 
 from stagedb.timing.critical_path import Legs, Path

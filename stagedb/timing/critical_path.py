@@ -1,4 +1,4 @@
-"""What decides how long a step takes: the longest chain through all lanes, and by how much all else may be late."""
+"""The critical path: the longest chain of a step through all lanes. Slack: how late every other event may be."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +10,13 @@ from stagedb.timing.timeline import Timeline
 from stagedb.workload.instance_columns import Ints
 
 PARTS = ("kind", "axis", "phase", "stage", "class")
-"""By what the critical path can be taken apart."""
+"""Criteria by which the critical path is divided."""
 
 
 @dataclass(frozen=True)
 class Legs:
-    """The critical path task by task: lane, task (index of its class's), start and finish [ns] of each leg.
+    """The critical path task by task: lane, task (an index of the tasks of its class), start and finish [ns] of each
+    leg.
 
     first: the place of the leg's first node on the path.
     """
@@ -29,10 +30,10 @@ class Legs:
 
 @dataclass(frozen=True)
 class Path:
-    """The critical path, from the begin of the step to its end: each node begins when the one before it ends.
+    """The critical path, from the beginning of the step to its end: each node begins when the one before it ends.
 
-    node, start, finish [ns]: of each. reason: why it began no earlier (`Reason`). What a node waits for in another
-    lane, a message or a member of its group, stands before it.
+    node, start, finish [ns]: one value a node. reason: why the node began no earlier (`Reason`). Where a node waits for
+    another lane, the node of that lane (a message or a member of its group) comes before it.
     """
 
     network: Network
@@ -51,21 +52,21 @@ class Path:
 
     @property
     def lane(self) -> Ints:
-        """Of each node its lane."""
+        """The lane of each node."""
         return self.network.lane[self.node]
 
     @property
     def task(self) -> Ints:
-        """Of each node its task, an index of its class's."""
+        """The task of each node, an index of the tasks of its class."""
         return self.network.task[self.node]
 
     @property
     def op(self) -> Ints:
-        """Of each node its op, a row of its class's."""
+        """The op of each node, a row of its class's ops."""
         return self.network.op[self.node]
 
     def legs(self) -> Legs:
-        """What of the path lies in one task in a row, as one."""
+        """The path with consecutive nodes of one task joined into one leg."""
         lane, task = self.lane, self.task
         fresh = np.ones(len(self), bool)
         fresh[1:] = (lane[1:] != lane[:-1]) | (task[1:] != task[:-1])
@@ -74,7 +75,9 @@ class Path:
         return Legs(firsts, lane[firsts], task[firsts], self.start[firsts], self.finish[lasts])
 
     def parts(self, by: str) -> Mapping[str, int]:
-        """Nanoseconds of the path by one of `PARTS`, the most first. What computes has no axis: it is told as such."""
+        """Nanoseconds of the path by one of `PARTS`, the most first. Nodes that compute have no axis and are counted as
+        compute.
+        """
         found: dict[str, int] = {}
         for lane, columns in zip(self.network.lanes, self.network.columns, strict=True):
             here = self.lane == lane.number
@@ -90,9 +93,9 @@ class Path:
 
 
 def slack(found: Timeline) -> Ints:
-    """By how many ns each event may take longer, or begin later, so that the step takes no longer.
+    """By how many ns each event may take longer, or begin later, without making the step longer.
 
-    It holds for one event at a time: several share what they have.
+    It holds for one event at a time: several events share their slack.
     """
     order = found.order
     starts, before, took = order.starts.tolist(), order.before.tolist(), found.length.tolist()
@@ -106,9 +109,9 @@ def slack(found: Timeline) -> Ints:
 
 
 def arrivals(found: Timeline) -> Ints:
-    """When each node was ready [ns]: what it waits for in its own lane, stream included, had ended.
+    """When each node was ready [ns]: all that it waits for in its own lane, its stream included, had ended.
 
-    It begins then, unless it waits for a message, or for members of its group.
+    It begins then, unless it waits for a message or for members of its group.
     """
     order = found.order
     own = order.reason != Reason.MESSAGE
@@ -118,10 +121,11 @@ def arrivals(found: Timeline) -> Ints:
 
 
 def critical_path(found: Timeline) -> Path:
-    """One longest chain of a step; of several the one that ends with the earliest issued node of the first lane.
+    """One longest chain of a step. If there are several: the one that ends with the earliest issued node of the first
+    lane.
 
-    Where a node had to wait for several that ended together, it goes on through the first of: what the node needs, what
-    its stream was busy with, what another member of its group waited for.
+    Where a node waited for several nodes that ended together, the chain goes on through the first of these: a node that
+    it depends on, the node that its stream was busy with, the node that another member of its group waited for.
     """
     order, net = found.order, found.network
     starts, before, source, target, reason = (

@@ -1,6 +1,6 @@
-"""The critical path of a profile as rows: legs, and the segments of ops that fill them.
+"""The critical path of a profile as rows: legs, and the segments of ops that the legs consist of.
 
-Most legs of a steady pipeline run the same ops for as long, so a segment is stored once and legs share it.
+Most legs of a steady pipeline run the same ops for the same time, so a segment is stored once and legs share it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class PathRows:
 
 
 def path_rows(profile: str, job: JobProfile, lanes: Sequence[Mapping[str, Any]]) -> PathRows:
-    """The rows of a job's critical path. lanes: by number, the properties that everything in a lane has."""
+    """The rows of a job's critical path. lanes: by number, the properties that all rows of a lane have."""
     path, legs = job.times.path, job.times.path.legs()
     if not len(path):
         return PathRows((), ())

@@ -1,4 +1,4 @@
-"""Figures of merit of a step: tokens and FLOPs a second, and how much of the accelerators' peak that is."""
+"""Figures of merit of a step: tokens and FLOPs a second, and their share of the accelerators' peak."""
 
 import math
 from collections import Counter
@@ -19,12 +19,12 @@ SECOND = 10**9
 
 @dataclass(frozen=True)
 class Merit:
-    """How good a step is. step: ns. tokens: of all sequences of a step.
+    """Figures of merit of a step. step: ns. tokens: in all sequences of a step.
 
-    model_flops: of all ranks in a step, recomputing left out; hardware_flops: with it. dtype: the format that most
-    FLOPs are computed in, by its name in a system's file; None where there are none. peak: FLOP/s of one accelerator
-    for it. mfu, hfu: FLOPs over what all accelerators' peak would do in the step; None without a finite peak, and for
-    a step of no time. The rates too are None for a step of no time.
+    model_flops: FLOPs of all ranks in a step, without recomputation. hardware_flops: with it. dtype: the format in
+    which most FLOPs are computed, by its name in a system's file; None where there are no FLOPs. peak: FLOP/s of one
+    accelerator in this format. mfu, hfu: FLOPs divided by the FLOPs that the peak of all accelerators gives in the
+    step; None without a finite peak, and for a step of no time. The rates are also None for a step of no time.
     """
 
     step: int

@@ -1,7 +1,8 @@
-"""The nodes of all lanes and what each of them waits for: what a clock runs over.
+"""The nodes of all lanes and their dependencies: the network that a timeline is computed from.
 
-An event begins and ends at once for all that take part in it: a node of one lane, or the call of a collective for its
-members in several lanes. A message is two events: what sends takes time, what receives ends when it has arrived.
+An event begins and ends at the same time for all that take part in it. It is a node of one lane, or the call of a
+collective for its members in several lanes. A message is two events: the send takes time, and the receive ends when the
+message has arrived.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +30,10 @@ from stagedb.workload.issue_order import CTRL_DEPS, sequence
 from stagedb.workload.issue_order import Sequence as Nodes
 
 STREAMS = ("one", "axis")
-"""How collectives and sends are put on streams: all of a rank on one, or those of each mesh axis on their own."""
+"""How collectives and sends are put on streams: all of a rank on one stream, or those of each mesh axis on their own."""
 
 COMPUTE_STREAM, NO_STREAM = 0, -1
-"""Streams of a lane: computing is the first, receiving has none, communication the others."""
+"""Streams of a lane: compute has the first, receives have none, communication has the others."""
 
 
 class Reason(IntEnum):
@@ -41,24 +42,24 @@ class Reason(IntEnum):
     START = 0
     """It begins the step."""
     DEPENDENCY = 1
-    """It reads, or must come after, what another node of its lane ended then."""
+    """It reads the result of another node of its lane that ended then, or must come after it."""
     STREAM = 2
     """Its stream was busy with the node before it until then."""
     MEMBER = 3
     """A member of its group, in another lane, came no earlier."""
     MESSAGE = 4
-    """What it receives was under way until then."""
+    """The message that it receives was under way until then."""
 
 
 @dataclass(frozen=True)
 class Network:
     """Nodes lane by lane in issue order, as columns, and the edges between them.
 
-    lane, task (index in the class's tasks), op (row of the class's ops), type (index of `columns.TYPES`), stream: of
-    each node. event: of each node its event; the events of a lane's nodes of one stream ascend in issue order.
-    place: of each node of a communication stream its place there. source, target, reason: an edge says that what
-    `target` takes part in begins after `source` has ended. firsts: each lane's first node, and the number of nodes.
-    streams: names of a lane's streams.
+    Columns with one value a node: lane, task (index in the class's tasks), op (row of the class's ops), type (index of
+    `columns.TYPES`), stream, event. The events of a lane's nodes of one stream ascend in issue order. place: the place
+    of each node of a communication stream on that stream. source, target, reason: an edge means that the event of
+    `target` begins after `source` has ended. firsts: each lane's first node, and the number of nodes. streams: names of
+    a lane's streams.
     """
 
     workload: Workload
@@ -82,7 +83,7 @@ class Network:
         return len(self.lane)
 
     def node(self, lane: int, task: int, op: int) -> int:
-        """The node of an op in a task of a lane. Raises UsageError where that task does not run it."""
+        """The node of an op in a task of a lane. Raises UsageError if that task does not run the op."""
         begin, end = int(self.firsts[lane]), int(self.firsts[lane + 1])
         found = np.flatnonzero((self.task[begin:end] == task) & (self.op[begin:end] == op))
         if not len(found):
@@ -92,10 +93,9 @@ class Network:
     def lengths(self, durations: Sequence[Ints], delays: Mapping[int, int] | None = None) -> Ints:
         """How long each event takes [ns].
 
-        durations: of each lane, of each op of its class in ns; those of what receives are not looked at. delays: of
-        some nodes, how many ns more they take. A collective takes as long as the member that takes longest, and is
-        delayed as much as the member that is delayed most. Raises ValueError where a lane's durations are not one
-        integer an op, 0 or more.
+        durations: for each lane, ns of each op of its class; those of receives are ignored. delays: for some nodes, the
+        ns that they take in addition. A collective takes as long as its slowest member and has the delay of the member
+        that is delayed most. Raises ValueError if a lane's durations are not one integer an op, 0 or more.
         """
         took = np.zeros(len(self), np.int64)
         for lane, columns, given in zip(self.lanes, self.columns, durations, strict=True):
@@ -116,7 +116,7 @@ class Network:
         return length
 
     def say(self, node: int) -> str:
-        """A node in words."""
+        """A description of a node for messages."""
         lane, columns = self.lanes[self.lane[node]], self.columns[self.lane[node]]
         kind, microbatch = (int(each[self.task[node]]) for each in (columns.tasks.kind, columns.tasks.microbatch))
         task = f"the {TASK_KINDS[kind]}" if ONCE_A_STEP[kind] else f"{TASK_KINDS[kind]} of micro-batch {microbatch}"
@@ -126,10 +126,10 @@ class Network:
 def network_of(workload: Workload, streams: str = "one", dimensions: Sequence[Dimension] = ()) -> Network:
     """Lay out all classes of an instance and connect them.
 
-    streams: one of `STREAMS`. dimensions: of the network that the ranks stand in, with their sizes; without any they
-    stand alike, and what they send takes equally long.
+    streams: one of `STREAMS`. dimensions: dimensions of the ranks' network, with their sizes. Without any, all ranks
+    have equal positions and their messages take equally long.
 
-    Raises StagedbError where collectives or messages of two classes do not fit together.
+    Raises StagedbError if collectives or messages of two classes do not match.
     """
     if streams not in STREAMS:
         raise UsageError(f"streams are {' or '.join(STREAMS)}, not {streams!r}")
@@ -191,7 +191,7 @@ class _Part:
         stream_of = np.array([number.get(axis, 1) for axis in columns.ops.axis], np.int64)
         stream = np.select([kind == COMPUTE, kind == RECV], [COMPUTE_STREAM, NO_STREAM], stream_of[op])
         source, target, control = _edges(nodes)
-        # The chain over all that communicates is there for readers of traces; its part of each stream is put back.
+        # The chain over all communication serves readers of traces. Here each stream gets its own part of it.
         chain = np.zeros(len(op), np.int64)
         communicates = np.flatnonzero(stream > COMPUTE_STREAM)
         chain[communicates] = np.arange(1, len(communicates) + 1)
@@ -217,7 +217,7 @@ class _Part:
 
 
 def _edges(nodes: Nodes) -> tuple[Ints, Ints, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Every dependency of every node (from 0): source, target, and whether it is one of control."""
+    """Every dependency of every node (from 0): source, target, and whether it is a control dependency."""
     sources, targets, controls = [], [], []
     for number, layout in enumerate(nodes.layouts):
         tasks = np.flatnonzero(nodes.layout == number)
@@ -229,7 +229,7 @@ def _edges(nodes: Nodes) -> tuple[Ints, Ints, np.ndarray[tuple[int], np.dtype[np
 
 
 def _events(lanes: Sequence[Lane], parts: Sequence[_Part], columns: Sequence[ClassColumns], firsts: Ints) -> Ints:
-    """Of each node its event: the k-th call in a group is one for its members of all lanes."""
+    """The event of each node: the k-th call in a group is one event for its members in all lanes."""
     first = np.arange(int(firsts[-1]))
     axes = sorted({axis for lane in lanes for axis in lane.members} | {axis for c in columns for axis in c.ops.axis})
     for axis in axes:
@@ -263,7 +263,7 @@ def _said(columns: ClassColumns, part: _Part, calls: Ints) -> list[tuple[str, in
 def _messages(
     lanes: Sequence[Lane], parts: Sequence[_Part], columns: Sequence[ClassColumns], firsts: Ints
 ) -> tuple[Ints, Ints]:
-    """Nodes that send, and for each the node that receives: k-th to k-th of a tag between two lanes."""
+    """Nodes that send, and for each the node that receives: the k-th of a tag between two lanes matches the k-th."""
     sent, received = (_ends(lanes, parts, columns, firsts, type_) for type_ in (SEND, RECV))
     if sent.shape != received.shape or (sent[:, 1:] != received[:, 1:]).any():
         both = [{tuple(row) for row in each[:, 1:3].tolist()} for each in (sent, received)]
@@ -281,7 +281,7 @@ def _ends(
 ) -> Ints:
     """One end of every message, a row each: node, lane that sends, lane that receives, hop, tag and size; sorted.
 
-    The hop is to the stage (1) or the rank of a ring (2) after or, with a minus, before the sender.
+    The hop leads from the sender to the next stage (1) or the next rank of a ring (2); negative: to the one before.
     """
     rows = []
     for lane, part, each in zip(lanes, parts, columns, strict=True):

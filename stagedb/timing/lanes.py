@@ -1,9 +1,9 @@
-"""Which ranks keep the same time: those of one class and stage, whose groups and neighbours are of the same kinds.
+"""Lanes: the ranks that keep the same time. They have one class and stage, and equal groups and neighbours.
 
-So are they told apart by where they stand in a network: a class's messages take longer where they leave a node.
+The position in a network counts, too: the messages of a class take longer where they leave a node.
 
-A class may serve several stages, which do the same at other times. So what is timed is a lane: once, however many
-ranks it has.
+A class may serve several stages, which do the same work at different times. So the unit of timing is a lane: it is
+timed once for all of its ranks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ from stagedb.workload.instance_columns import Groups, Ints, Workload
 
 @dataclass(frozen=True)
 class Lane:
-    """Ranks that run everything at the same time; the smallest, `rank`, speaks for all `ranks` of them.
+    """Ranks that run everything at the same time. The smallest, `rank`, represents all `ranks`.
 
-    rank_class: their class's number. next, previous: the lanes of the ranks beside them in the pipeline (around its
-    ends). ring_next, ring_previous: those beside them on a ring of cp. members: by axis, the lanes that its groups have
-    members in, itself among them, in ascending order.
+    rank_class: the number of their class. next, previous: the lanes of the neighbouring ranks in the pipeline (around
+    its ends). ring_next, ring_previous: the lanes of the neighbours on a ring of cp. members: by axis, the lanes that
+    have members in its groups, itself included, in ascending order.
     """
 
     number: int
@@ -40,9 +40,10 @@ class Lane:
 def find_lanes(workload: Workload, network: Sequence[Dimension] = ()) -> tuple[Lane, ...]:
     """The lanes of an instance, in the order of their first ranks.
 
-    network: the dimensions of the network that the ranks stand in, with their sizes; without any they stand alike.
-    Ranks of one class and stage are told apart as far as their groups and neighbours stand differently, as their
-    groups' members or their neighbours are told apart, and so on until nothing tells two ranks of a lane apart.
+    network: dimensions of the ranks' network, with their sizes; without any, all ranks have equal positions. Ranks of
+    one class and stage are first separated by the positions of their groups and neighbours. They are separated further
+    where the members of their groups or their neighbours are in different lanes. This repeats until no two ranks of a
+    lane differ.
     """
     ranks, stage, members = workload.ranks, stages_of(workload), _members_by_axis(workload)
     label = _numbers(workload, network, stage, members)
@@ -104,7 +105,7 @@ def stages_of(workload: Workload) -> Ints:
 
 
 def _members(groups: Groups, axis: str) -> Ints:
-    """The ranks of an axis's groups, a row a group; short rows repeat their first rank."""
+    """The ranks of an axis's groups, a row a group. Short rows repeat their first rank."""
     chosen = np.flatnonzero(np.array([each == axis for each in groups.axis], bool))
     sizes = groups.sizes[chosen]
     column = np.arange(int(sizes.max()))
@@ -114,7 +115,7 @@ def _members(groups: Groups, axis: str) -> Ints:
 
 
 def _met(label: Ints, members: Ints) -> Ints:
-    """For each rank a number for the set of labels in its group; -1 where it has no group."""
+    """For each rank a number for the set of labels in its group; -1 for a rank without a group."""
     labels = np.sort(label[members], axis=1)
     labels[:, 1:][labels[:, 1:] == labels[:, :-1]] = -1
     labels.sort(axis=1)
@@ -124,7 +125,7 @@ def _met(label: Ints, members: Ints) -> Ints:
 
 
 def group_of(groups: Groups, axis: str, rank: int) -> tuple[int, ...]:
-    """The ranks of the group on an axis that a rank is in, ascending."""
+    """The ranks of a rank's group on an axis, ascending."""
     return tuple(np.unique(_group(_members(groups, axis), rank)).tolist())
 
 

@@ -1,6 +1,6 @@
-"""How ranks stand in a network, as far as their time depends on it: where their groups are, what their messages cross.
+"""Positions of ranks in a network, as far as time depends on them: where groups are, and which links messages cross.
 
-Ranks of one class do the same, but a group of neighbours is in one node for some of them and not for others.
+Ranks of one class do the same work, but a group of neighbours is in one node for some of them and not for others.
 """
 
 import math
@@ -12,17 +12,18 @@ from stagedb.systems import Dimension, Placement, crossed, place
 from stagedb.workload.instance_columns import COLLECTIVE, SEND, Ints, Ops, Workload
 
 BESIDE = {(False, 1): "next", (False, -1): "previous", (True, 1): "ring_next", (True, -1): "ring_previous"}
-"""Columns of a workload's ranks: the other end of a message, by whether it goes round a ring, and which way."""
+"""Columns of a workload's ranks: the other end of a message, by whether it goes around a ring, and its direction."""
 
 NOWHERE = -1
-"""Of what a rank's class does not send."""
+"""The value for messages that a rank's class does not send."""
 
 
 def standing(workload: Workload, members: Mapping[str, Ints], network: Sequence[Dimension]) -> Ints:
-    """A row of numbers for each rank: equal for ranks of one class whose collectives and messages cross the same.
+    """A row of numbers for each rank. Ranks of one class have equal rows if their collectives and messages cross equal
+    links.
 
     members: by axis, the ranks of its groups, a row a group. network: its dimensions, with their sizes. Raises
-    UsageError where the network has no place for a rank.
+    UsageError if the network has no place for a rank.
     """
     ranks, sizes = workload.ranks, [each.size or 1 for each in network]
     of_class = {each.number: _sent(each.ops) for each in workload.classes}
@@ -38,7 +39,7 @@ def standing(workload: Workload, members: Mapping[str, Ints], network: Sequence[
 
 
 def _sent(ops: Ops) -> set[str | tuple[bool, int]]:
-    """Axes of a class's collectives, and the ways that its messages go."""
+    """Axes of a class's collectives, and the directions of its messages."""
     axes = {ops.axis[op] for op in np.flatnonzero(ops.type == COLLECTIVE).tolist()}
     rings, towards = ops.rings.tolist(), ops.towards.tolist()
     return axes | {(rings[op], towards[op]) for op in np.flatnonzero(ops.type == SEND).tolist()}
@@ -57,7 +58,9 @@ def _placements(rows: Ints, sizes: Sequence[int], world: int) -> Ints:
 
 
 def _crossings(targets: Ints, network: Sequence[Dimension], sizes: Sequence[int]) -> Ints:
-    """For each rank a number for the dimension between it and its target, and how many links lie there along a ring."""
+    """For each rank a number for the dimension between it and its target, and the number of links between them on a
+    ring.
+    """
     sources = np.arange(len(targets))
     alike, which = _shifted(np.stack([sources, targets - sources], axis=1), sizes)
     numbers: dict[tuple[int, int], int] = {}
@@ -74,9 +77,9 @@ def _crossings(targets: Ints, network: Sequence[Dimension], sizes: Sequence[int]
 
 
 def _shifted(rows: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints]:
-    """Rows that stand alike, as they are the same but for whole places of the outermost dimension.
+    """Rows with equal positions: they differ only by whole places of the outermost dimension.
 
-    rows: a rank, and how far others are from it. Returns the index of one row of each sort, and each row's sort.
+    rows: a rank, and the distances of others from it. Returns the index of one row of each sort, and each row's sort.
     """
     rows = rows.copy()
     rows[:, 0] %= math.prod(sizes[:-1])

@@ -1,7 +1,7 @@
-"""How long everything takes that an instance's lanes run: its ops' work, collectives and messages, costed on a system.
+"""Durations of all ops that an instance's lanes run: compute, collectives and messages, by the cost model of a system.
 
-A class's ops take equally long on all of its ranks but for where their groups and neighbours stand; so durations are a
-lane's. What was measured takes the model's place.
+The ops of a class take equally long on all of its ranks, except where the network positions of groups and neighbours
+differ. So durations belong to a lane. Measured durations replace those of the model.
 """
 
 import difflib
@@ -31,7 +31,7 @@ from stagedb.timing.network_position import BESIDE
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
 
 NOTHING = Timed(0, "")
-"""Of what receives: it takes no time, its message does."""
+"""The duration of a receive: it takes no time, its message does."""
 
 
 LONGEST_RUN = 1 << 60
@@ -51,7 +51,9 @@ def whole_ns(took: Sequence[int], columns: ClassColumns) -> Ints:
 
 @dataclass(frozen=True)
 class LaneDurations:
-    """Of each op of a lane's class: `ns`, what says so (`Timed.rule`, `Timed.dimension`), what it sends (`wires`)."""
+    """For each op of a lane's class: `ns`, the source of the duration (`Timed.rule`, `Timed.dimension`), the bytes that
+    it sends (`wires`).
+    """
 
     ns: Ints
     rule: tuple[str, ...]
@@ -61,16 +63,16 @@ class LaneDurations:
 
 @dataclass(frozen=True)
 class JobDurations:
-    """Of all lanes; and how much of it was measured, counted as often as it runs."""
+    """The durations of all lanes, and how many of them were measured, each counted as often as it runs."""
 
     lanes: tuple[LaneDurations, ...]
     coverage: Coverage
     unmatched: tuple[Measured, ...] = ()
-    """Measured rows that are of nothing that runs here."""
+    """Measured rows that match no op of the job."""
 
     @property
     def ns(self) -> tuple[Ints, ...]:
-        """What a clock runs on."""
+        """The durations that a timeline is computed from."""
         return tuple(lane.ns for lane in self.lanes)
 
 
@@ -79,8 +81,8 @@ def time_ops(
 ) -> JobDurations:
     """The durations of an instance's ops on a system.
 
-    Raises UsageError where the system's network is too small for the job, or has no rate for a format that FLOPs are
-    computed in; and where two measured rows are equally much of one op.
+    Raises UsageError if the system's network is too small for the job, if the system has no rate for a format of the
+    FLOPs, and if two measured rows match an op equally well.
     """
     costs = Costs(system, len(workload.ranks))
     by_number = {each.number: each for each in workload.classes}
@@ -119,9 +121,9 @@ def time_ops(
 
 @dataclass(frozen=True)
 class _Stands:
-    """Where a lane's groups stand, by axis, and the ranks at the other ends of its messages.
+    """Positions of a lane's groups, by axis, and the ranks at the other ends of its messages.
 
-    These are by whether the message is around a ring, and by direction.
+    The ranks are by whether the message is around a ring, and by direction.
     """
 
     rank: int
@@ -145,7 +147,7 @@ def _model(costs: Costs, columns: ClassColumns, op: int, stands: _Stands) -> Tim
     if kind == COLLECTIVE:
         timed = costs.placed(ops.kind[op], int(ops.size[op]), stands.groups[ops.axis[op]])
         if ops.kind[op] == "all_to_all" and ops.result[op] > ops.size[op]:
-            # The fullest of unevenly loaded experts take in more than each rank sends, and all wait for them.
+            # With an uneven load the fullest experts receive more than each rank sends, and all ranks wait for them.
             return replace(timed, ns=costs.placed(ops.kind[op], int(ops.result[op]), stands.groups[ops.axis[op]]).ns)
         return timed
     if kind == RECV:
@@ -157,7 +159,7 @@ def _model(costs: Costs, columns: ClassColumns, op: int, stands: _Stands) -> Tim
 def _spoken_for(
     workload: Workload, lanes: Sequence[Lane], measured: Durations | None, network: Sequence[Dimension]
 ) -> list[int]:
-    """Of each lane the smallest rank that was measured on its own; without one, its first."""
+    """For each lane the smallest rank that was measured on its own; without one, its first rank."""
     ranks = [lane.rank for lane in lanes]
     if measured is not None and measured.ranks:
         numbers = lane_numbers(workload, network)
@@ -168,7 +170,7 @@ def _spoken_for(
 
 
 def _subjects(columns: ClassColumns, rank: int) -> list[Subject | None]:
-    """Of each op what may have been measured, on a rank where ranks differ; None of what receives."""
+    """For each op the key of its measured durations, on a rank where ranks differ; None for receives."""
     ops = columns.ops
     found: list[Subject | None] = []
     for op in range(len(ops)):
@@ -190,7 +192,7 @@ def _taken(measured: Durations, subject: Subject | None, model: Timed) -> Timed:
 
 
 def _no_match(workload: Workload, row: Measured) -> str:
-    """A row that is of nothing, and what is near its words."""
+    """A measured row that matches no op, and the nearest names."""
     text = f"{row.where} ({said(row)})"
     for word in ("name", "kind"):
         there = {each for columns in workload.classes for each in getattr(columns.ops, word)}

@@ -1,7 +1,7 @@
-"""Profiles in the store: a step's lanes, ops, tasks and critical path as nodes beside the instance's.
+"""Profiles in the store: the lanes, ops, tasks and critical path of a step, as nodes linked to those of the instance.
 
-A profile's id is a digest of what it was made from, so the same twice is one. It is written under a lease, and seen
-when it is whole.
+The id of a profile is a digest of its inputs, so two equal profiles are one. A profile is written under a lease, and
+readers see it when it is complete.
 """
 
 import hashlib
@@ -24,15 +24,15 @@ FORMAT = 1
 """Version of what a profile holds; part of its id."""
 
 AT_ONCE = 2_000
-"""Nodes that one transaction writes, about."""
+"""Nodes that one transaction writes, approximately."""
 
 Progress = Callable[[int, int], None]
 
 
 def profile_id(job: JobProfile) -> str:
-    """The digest of all that a profile is made from: instance, system, measured durations, scalings, and what blocks.
+    """The digest of all inputs of a profile: instance, system, measured durations, scalings, blocking axes.
 
-    Without anything that blocks it is what it was before there was such a word.
+    Without blocking axes the digest is that of versions that had no such option.
     """
     made_from = {
         "format": str(FORMAT),
@@ -48,11 +48,11 @@ def profile_id(job: JobProfile) -> str:
 def record_profile(
     store: Store, job: JobProfile, name: str | None = None, progress: Progress = lambda done, of: None
 ) -> tuple[str, bool]:
-    """Write a profile beside its instance. Returns its id, and whether this call wrote it.
+    """Write a profile of an instance. Returns its id, and whether this call wrote it.
 
-    The same again is the newest again, and keeps its name unless it is given another. One that another version wrote,
-    with another step or without what is sent into the network, is replaced. Progress is told how many of so many rows
-    are written. Raises StagedbError where the instance is not in the store, or is being deleted.
+    An equal profile that exists becomes the newest again. It keeps its name unless another one is given. A profile of
+    another version is replaced if its step differs or its network bytes are missing. `progress` gets the number of rows
+    written and the number of all rows. Raises StagedbError if the instance is not in the store or is being deleted.
     """
     found = profile_id(job)
     there = store.read("profile/figures", profile=found)
@@ -68,7 +68,7 @@ def record_profile(
 
 
 def _figures(job: JobProfile) -> Row:
-    """What `profile/figures` tells of a profile that is as this one."""
+    """The result of `profile/figures` for a profile that is equal to this one."""
     dimensions = [each.name for each in job.system.dimensions]
     return {"step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu, "dimensions": dimensions}
 
@@ -108,7 +108,7 @@ def _properties(job: JobProfile, name: str | None) -> dict[str, Any]:
 
 
 def _measured(measured: Durations | None) -> list[dict[str, Any]] | None:
-    """Measured rows in an order of their own, without where they stood."""
+    """Measured rows in a canonical order, without their places in a file."""
     if measured is None:
         return None
     rows = [{"ns": _exact(row.ns), **{name: getattr(row, name) for name in row.fields}} for row in measured.rows]
@@ -116,20 +116,20 @@ def _measured(measured: Durations | None) -> list[dict[str, Any]] | None:
 
 
 def _spoken(scaling: Scaling) -> str:
-    """A scaling as it can be said again, exactly."""
+    """A scaling as a text that parses to exactly the same scaling."""
     which = "" if scaling.which is None else f":{scaling.which}"
     return f"{scaling.what}{which}={_exact(scaling.factor)}"
 
 
 def _exact(number: Fraction) -> str:
-    """As a decimal where that is exact and short, else as a quotient."""
+    """A number as a decimal where that is exact and short, else as a quotient."""
     decimal = f"{float(number):.9f}".rstrip("0").rstrip(".")
     return decimal if Fraction(decimal) == number else str(number)
 
 
 @dataclass
 class _Writing:
-    """The statements of one profile, in the order in which they build on each other."""
+    """The statements of one profile, in the order of their dependencies."""
 
     store: Store
     lease: Lease
@@ -161,7 +161,7 @@ class _Writing:
 
 
 def _size(row: Row) -> int:
-    """How many nodes or edges a row writes, about."""
+    """The number of nodes or edges that a row writes, approximately."""
     return max(1, len(row.get("ops", ())))
 
 
@@ -206,7 +206,7 @@ def _lane(profile: str, job: JobProfile, number: int) -> dict[str, Any]:
 
 
 def _ops(profile: str, job: JobProfile) -> Iterator[Row]:
-    """Rows of columns, each of at most `AT_ONCE` ops of one lane: many small rows would be several times as slow."""
+    """Rows of columns, each with at most `AT_ONCE` ops of one lane: many small rows would be several times as slow."""
     net = job.times.network
     for lane, columns, timed, spent in zip(net.lanes, net.columns, job.durations.lanes, job.times.lanes, strict=True):
         times, total = spent.ops, len(columns.ops)
@@ -222,7 +222,7 @@ def _ops(profile: str, job: JobProfile) -> Iterator[Row]:
             "times_critical": times.critical_runs.tolist(),
             "rule": timed.rule,
             "dimension": timed.dimension,
-            # Lists side by side; nothing for what sends nothing.
+            # Parallel lists. An op that sends nothing has empty ones.
             "wires": [[name for name, _ in wires] or None for wires in timed.wires],
             "wire_bytes": [[sent for _, sent in wires] or None for wires in timed.wires],
         }

@@ -1,4 +1,4 @@
-"""What a step is timed with, and reading back what a stored profile was timed with."""
+"""The inputs of a timed step, and reading the inputs of a stored profile."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from stagedb.timing.whatif import Scaling
 
 @dataclass(frozen=True)
 class Asked:
-    """A system, measured durations in the model's place, what takes longer or shorter, axes that a rank waits for."""
+    """The inputs of a profile: a system, measured durations that replace the model's, scalings, and blocking axes."""
 
     system: System
     measured: Durations | None = None
@@ -24,7 +24,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class StoredProfile:
-    """A profile of the store: with what it was asked, of which instance, and the ns of its step."""
+    """A profile of the store: its inputs, its instance, and the ns of its step."""
 
     asked: Asked
     instance: str
@@ -41,7 +41,7 @@ def read_profile(store: Store, profile: str) -> StoredProfile:
 
 
 def asked_of(row: Mapping[str, Any]) -> Asked:
-    """What a profile was made with. row: system and durations as JSON, scalings and blocking as lists."""
+    """The inputs of a profile. row: system and durations as JSON, scalings and blocking as lists."""
     return Asked(
         parse_system(row["system"], "the profile's system"),
         None if row["durations"] is None else _measured(row["durations"]),

@@ -1,4 +1,4 @@
-"""An instance's step on a system, from its columns to its figures of merit: all that a profile is."""
+"""An instance's step on a system, from its columns to its figures of merit: the content of a profile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +17,11 @@ from stagedb.workload.instance_columns import Workload
 
 @dataclass(frozen=True)
 class JobProfile:
-    """A step of a workload on a system, and what gave it its times.
+    """A step of a workload on a system, and the inputs of its times.
 
-    blocking: mesh axes whose communication a rank waits for. durations: of each lane's ops, scaled; `rule` and
-    `dimension` are those of the times before scaling. times: where the step goes. unscaled: ns of the step without the
-    scalings; as long as the step where there are none.
+    blocking: mesh axes whose communication a rank waits for. durations: ns of each lane's ops, scaled; `rule` and
+    `dimension` are those of the times before scaling. times: where the time of the step goes. unscaled: ns of the step
+    without the scalings; equal to the step where there are none.
     """
 
     workload: Workload
@@ -41,15 +41,15 @@ class JobProfile:
 
     @property
     def gain(self) -> int:
-        """By how many ns the scalings shorten the step; below 0 where they lengthen it."""
+        """The ns by which the scalings shorten the step; below 0 where they lengthen it."""
         return self.unscaled - self.step
 
 
 def blocking_axes(said: str | Sequence[str], system: System) -> tuple[str, ...]:
     """Mesh axes of a text such as `tp,pp`, or of their names, each once and in one order.
 
-    Raises UsageError for what is no axis, with those that there are, and for a system on which nothing can wait. An
-    axis along which a job has no neighbours is one all the same: a framework waits, or does not, whatever the job.
+    Raises UsageError for an unknown axis, with the list of axes, and for a system on which nothing can wait. An axis on
+    which a job has no neighbours is accepted: whether a framework waits does not depend on the job.
     """
     named = said.split(",") if isinstance(said, str) else said
     names = {name.strip() for name in named} - {""}
@@ -68,12 +68,12 @@ def profile_job(
     scalings: Sequence[Scaling] = (),
     blocking: str | Sequence[str] = (),
 ) -> JobProfile:
-    """Time a step of a workload: durations of its ops, all lanes together over the step, and what that tells.
+    """Time a step of a workload: durations of its ops, a timeline of all lanes, and the figures that follow from it.
 
-    measured: durations that take the model's place. scalings: what takes so many times as long as that. blocking: mesh
-    axes (`tp,pp`) whose communication a rank waits for before it computes on, because its framework does. Raises
-    UsageError where the system has no room or no rate for the job, where measured rows contradict each other, for
-    a scaling that chooses nothing, and for an unknown axis; StagedbError for a step that never ends.
+    measured: durations that replace the model's. scalings: which ops take longer or shorter, and by which factor.
+    blocking: mesh axes (`tp,pp`) whose communication a rank waits for before it computes on, because its framework
+    does. Raises UsageError if the system has no room or no rate for the job, if measured rows contradict each other,
+    for a scaling that matches nothing, and for an unknown axis. Raises StagedbError for a step that never ends.
     """
     axes = blocking_axes(blocking, system)
     network = network_of(workload, system.overlap.streams, system.network(len(workload.ranks)))

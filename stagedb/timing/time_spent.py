@@ -14,8 +14,9 @@ from stagedb.workload.instance_columns import RECV, Ints
 class NodeTimes:
     """The nodes of a lane in issue order, one a row; times in ns.
 
-    task, op: indexes of its class's. arrival: when all that it needs of its own lane was there; from then to `start` it
-    waits for a message or for members of its group. exposed: how long it communicates while the lane computes nothing.
+    task, op: indexes of its class's. arrival: when all its dependencies in its own lane had ended; from then to `start`
+    it waits for a message or for members of its group. exposed: how long it communicates while the lane computes
+    nothing.
     """
 
     task: Ints
@@ -29,11 +30,11 @@ class NodeTimes:
 
 @dataclass(frozen=True)
 class OpTimes:
-    """The ops of a lane's class, one a row: how often each runs in a step, and ns of all its runs together.
+    """The ops of a lane's class, one a row: the number of runs of each in a step, and ns of all its runs together.
 
-    time: that it takes; of a collective from when its last member has come. exposed: of communication the time during
-    which the lane computes nothing. critical: time on the critical path, and `critical_runs` how many runs are on it.
-    slack: the least of its runs, -1 where it never runs.
+    time: ns that it takes; for a collective, from the arrival of its last member. exposed: for communication, the time
+    during which the lane computes nothing. critical: time on the critical path; `critical_runs`: the number of runs on
+    it. slack: the least slack of its runs, -1 where it never runs.
     """
 
     runs: Ints
@@ -46,8 +47,9 @@ class OpTimes:
 
 @dataclass(frozen=True)
 class TaskTimes:
-    """The tasks of a lane, one a row: begin of its first and end of its last node [ns], its time on the critical path
-    and the least slack of its nodes [ns]. What it receives counts from when it has come."""
+    """The tasks of a lane, one a row: the beginning of its first node and the end of its last one [ns], its time on the
+    critical path and the least slack of its nodes [ns]. Receives count from the arrival of their messages.
+    """
 
     start: Ints
     finish: Ints
@@ -57,12 +59,12 @@ class TaskTimes:
 
 @dataclass(frozen=True)
 class LaneTimes:
-    """The step of one lane [ns]: `busy + exposed + bubble + idle` are the step's length.
+    """The step of one lane [ns]: `busy + exposed + bubble + idle` is the length of the step.
 
     busy: computing. exposed: communicating and not computing. bubble: waiting for another stage, for a message or for
-    its member of a group, and in a pipeline when all is done until the step is over. idle: waiting for members of its
-    own stage, and the rest.
-    communication: collectives and sends, hidden ones included, each moment once.
+    its member of a group; in a pipeline also the time between the lane's end and the end of the step. idle: waiting for
+    members of its own stage, and the rest.
+    communication: collectives and sends, hidden ones included. Each moment counts once.
     """
 
     busy: int
@@ -76,7 +78,9 @@ class LaneTimes:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """A timeline and what it tells. slack, exposed and arrival [ns]: of each node of its network."""
+    """A timeline and the figures that follow from it. slack, exposed and arrival [ns]: one value for each node of its
+    network.
+    """
 
     timeline: Timeline
     path: Path
@@ -92,11 +96,11 @@ class StepTimes:
 
     @property
     def network(self) -> Network:
-        """What was run."""
+        """The network that was run."""
         return self.timeline.network
 
     def nodes(self, lane: int) -> NodeTimes:
-        """What a lane runs."""
+        """The nodes that a lane runs."""
         net, timed = self.network, self.timeline
         at = slice(int(net.firsts[lane]), int(net.firsts[lane + 1]))
         event = net.event[at]
@@ -111,7 +115,7 @@ class StepTimes:
         )
 
     def class_ops(self, number: int) -> OpTimes:
-        """The ops of a rank class on one rank of each of its lanes together: sums, and the least slack."""
+        """The ops of a rank class, with one rank of each of its lanes added up: sums, and the least slack."""
         lanes = [
             each.ops for lane, each in zip(self.network.lanes, self.lanes, strict=True) if lane.rank_class == number
         ]
@@ -124,14 +128,14 @@ _SUMS = ("runs", "time", "exposed", "critical", "critical_runs")
 
 @dataclass(frozen=True)
 class Cover:
-    """Moments that lie in at least one of some spans: disjoint spans in ascending order [ns]."""
+    """Moments that are in at least one of some spans: disjoint spans in ascending order [ns]."""
 
     start: Ints
     finish: Ints
 
     @classmethod
     def of(cls, start: Ints, finish: Ints) -> "Cover":
-        """Of spans in any order; those of no length cover nothing."""
+        """The cover of spans in any order. Spans of no length cover nothing."""
         some = finish > start
         order = np.argsort(start[some], kind="stable")
         start, finish = start[some][order], np.maximum.accumulate(finish[some][order])
@@ -141,7 +145,7 @@ class Cover:
         return cls(start[fresh], finish[ends])
 
     def before(self, time: Ints) -> Ints:
-        """How many covered ns lie before each of these times."""
+        """The number of covered ns before each of these times."""
         if not len(self.start):
             return np.zeros(len(time), np.int64)
         at = np.searchsorted(self.start, time, side="right") - 1
@@ -155,14 +159,14 @@ class Cover:
         return int((self.finish - self.start).sum())
 
     def gaps(self, end: int) -> tuple[Ints, Ints]:
-        """Begin and end of what is not covered between 0 and `end`."""
+        """Beginning and end of each gap between 0 and `end`."""
         begins, ends = np.concatenate([[0], self.finish]), np.append(self.start, end)
         some = ends > begins
         return begins[some].astype(np.int64), ends[some].astype(np.int64)
 
 
 def step_times(found: Timeline) -> StepTimes:
-    """What a timeline tells: critical path, slack, and where each lane's time goes."""
+    """The figures of a timeline: critical path, slack, and where each lane's time goes."""
     net = found.network
     late, path, ready = slack(found)[net.event], critical_path(found), arrivals(found)
     exposed = np.zeros(len(net), np.int64)
@@ -234,7 +238,7 @@ def _tasks(found: Timeline, late: Ints, critical: Ints, number: int, at: slice) 
 
 
 def _bubble(found: Timeline, ready: Ints, every: Cover, at: slice) -> int:
-    """Of the time in which a lane neither computes nor communicates, what it waits for other stages."""
+    """The part of a lane's time without compute and communication that it spends waiting for other stages."""
     net = found.network
     event = net.event[at]
     start, finish = found.start[event], found.finish[event]
@@ -252,9 +256,9 @@ def _bubble(found: Timeline, ready: Ints, every: Cover, at: slice) -> int:
 
 
 def _stage_wait(found: Timeline, ready: Ints, node: int, begin: int) -> int:
-    """Of the time from `begin` until a node began, in which its lane did nothing, what it waited for other stages.
+    """The time between `begin` and a node's start, during which its lane did nothing, that it waited for other stages.
 
-    Goes back from node to node of the lane: each was ready when the one before it ended, which took no time.
+    It goes back from node to node of the lane. Each was ready when the one before it ended, which took no time.
     """
     order, net = found.order, found.network
     stages = [lane.stage for lane in net.lanes]
@@ -266,7 +270,7 @@ def _stage_wait(found: Timeline, ready: Ints, node: int, begin: int) -> int:
         if start > ready[node]:
             late = [edge for edge in edges if found.finish[order.before[edge]] == start]
             stage = stages[net.lane[node]]
-            # A message is waited for here, what a collective's other members wait for there.
+            # A lane waits for a message here. For a collective, its other members wait in their lanes.
             ends = [order.source if net.type[node] == RECV else order.target for _ in late]
             if all(stages[net.lane[end[edge]]] != stage for end, edge in zip(ends, late, strict=True)):
                 total += max(start - max(int(ready[node]), begin), 0)

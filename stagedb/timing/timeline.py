@@ -1,12 +1,12 @@
-"""When everything of a step begins and ends: a network with a clock.
+"""Timelines: when each event of a step begins and ends. A network with a clock.
 
-A lane's compute stream runs one node at a time. With `ready` it takes, whenever it is idle, the earliest issued of the
-nodes that are ready, as simulators of traces do; with `issue` it takes them as issued and waits for each. Nodes of a
-communication stream run as issued, a collective from when the last of its members has come to it. What receives waits
-for its message only.
+A lane's compute stream runs one node at a time. With `ready`, an idle stream takes the ready node that was issued
+first, as simulators of traces do. With `issue`, it takes the nodes in issue order and waits for each. A communication
+stream runs its nodes in issue order. A collective begins when its last member has arrived. A receive waits only for its
+message.
 
-Which node a stream takes is decided once, by the durations; from then on a step is a graph without choices, so that it
-can be told what a delay costs.
+The durations decide once which node a stream takes. From then on a step is a graph without choices, so that the cost of
+a delay is defined.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,18 +22,18 @@ from stagedb.timing.lane_network import COMPUTE_STREAM, NO_STREAM, Network, Reas
 from stagedb.workload.instance_columns import Ints
 
 LONGEST_STEP = 1 << 62
-"""ns of a step, of all ranks together, that stagedb counts: above it sums would no longer be whole numbers."""
+"""The longest step that stagedb counts [ns of all ranks together]: above it sums would no longer be whole numbers."""
 
 _MOST = 8
 
 
 @dataclass(frozen=True)
 class Order:
-    """A network whose streams' orders are decided: edges that say all that a clock has to know.
+    """A network in which the order of every stream is decided. Its edges are all that a clock needs.
 
-    events: in an order in which each stands after what it waits for. source, target (nodes), reason: the edges that
-    count, sorted by the event of the target; those that others imply are left out. starts: where each event's edges
-    begin, and the number of edges. before: of each edge the event of its source.
+    events: in an order in which each event comes after its dependencies. source, target (nodes), reason: the edges that
+    count, sorted by the event of the target; edges that others imply are left out. starts: where each event's edges
+    begin, and the number of edges. before: the event of the source of each edge.
     """
 
     network: Network
@@ -47,7 +47,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Begin and end of every event [ns]; a node's are those of its event. step: when the last one ends."""
+    """Beginning and end of every event [ns]. A node has the times of its event. step: the end of the last event."""
 
     order: Order
     length: Ints
@@ -57,7 +57,7 @@ class Timeline:
 
     @property
     def network(self) -> Network:
-        """What was run."""
+        """The network that was run."""
         return self.order.network
 
 
@@ -68,10 +68,10 @@ def run_step(
     delays: Mapping[int, int] | None = None,
     blocking: Collection[str] = (),
 ) -> Timeline:
-    """Run a step. durations: of each lane the ns that each op of its class takes. compute: one of `COMPUTE`.
+    """Run a step. durations: for each lane, ns of each op of its class. compute: one of `COMPUTE`.
 
-    delays: of some nodes, by how many ns more they take; the streams' orders are those without. blocking: as of
-    `decide`. Raises StagedbError, naming what waits, where a step never ends.
+    delays: for some nodes, the ns that they take in addition; the order of a stream is the one without delays.
+    blocking: as in `decide`. Raises StagedbError for a step that never ends; the message names what waits.
     """
     length = network.lengths(durations)
     order = decide(network, length, compute, blocking)
@@ -79,10 +79,10 @@ def run_step(
 
 
 def decide(network: Network, length: Ints, compute: str = "out-of-order", blocking: Collection[str] = ()) -> Order:
-    """Decide which nodes the streams take when, with events of these lengths.
+    """Decide the order in which streams take their nodes, for events of these lengths.
 
-    blocking: mesh axes whose communication the compute stream, which then takes its nodes as issued, waits for: a
-    framework that calls for messages between stages and waits until they are sent has those of `pp` in its way.
+    blocking: mesh axes whose communication the compute stream waits for; the stream then takes its nodes in issue
+    order. A framework that starts messages between stages and waits until they are sent blocks on `pp`.
     """
     if compute not in COMPUTE:
         raise UsageError(f"a compute stream takes nodes {' or '.join(COMPUTE)}, not {compute!r}")
@@ -99,7 +99,7 @@ def decide(network: Network, length: Ints, compute: str = "out-of-order", blocki
     slots[network.event[chosen]] = network.lane[chosen]
     events = _run(network, edges[0], edges[1], length, slots)
     if compute == "out-of-order":
-        # The events as taken, and of each its node: those that compute are of one node alone.
+        # The events in the order taken, and the node of each: an event that computes has one node.
         node = np.full(network.events, -1, np.int64)
         node[network.event[chosen]] = chosen
         taken = node[events]
@@ -109,7 +109,7 @@ def decide(network: Network, length: Ints, compute: str = "out-of-order", blocki
 
 
 def check_blocking(blocking: Collection[str], compute: str) -> None:
-    """Raise UsageError where a compute stream cannot wait for communication: it has no order of issue."""
+    """Raise UsageError if a compute stream cannot wait for communication because it has no issue order."""
     if blocking and compute == "out-of-order":
         raise UsageError(
             "what blocks a compute stream has a place in its order of issue: --blocking needs a system that runs "
@@ -118,7 +118,7 @@ def check_blocking(blocking: Collection[str], compute: str) -> None:
 
 
 def _waited(network: Network, blocking: Collection[str]) -> npt.NDArray[np.bool_]:
-    """Of each node whether it communicates on one of these axes, and its stream has a place for it."""
+    """For each node whether it communicates on one of these axes, and its stream has a place for it."""
     found = np.zeros(len(network), bool)
     for lane, columns in zip(network.lanes, network.columns, strict=True):
         mine = slice(int(network.firsts[lane.number]), int(network.firsts[lane.number + 1]))
@@ -127,7 +127,9 @@ def _waited(network: Network, blocking: Collection[str]) -> npt.NDArray[np.bool_
 
 
 def clock(order: Order, length: Ints) -> Timeline:
-    """Run a step whose order is decided, with events of these lengths [ns], which may be others."""
+    """Run a step whose order is decided, with events of these lengths [ns]. The lengths may differ from those that
+    decided.
+    """
     starts, before = order.starts.tolist(), order.before.tolist()
     took = length.tolist()
     start, finish = [0] * len(took), [0] * len(took)
@@ -152,17 +154,17 @@ def clock(order: Order, length: Ints) -> Timeline:
 
 
 def _with_order(network: Network, edges: list[Ints], taken: Ints) -> list[Ints]:
-    """The edges, and those between the nodes that a lane's compute stream takes one after the other."""
+    """The edges, and edges between consecutive nodes of a lane's compute stream."""
     follows = np.flatnonzero(network.lane[taken[1:]] == network.lane[taken[:-1]])
     more = (taken[follows], taken[follows + 1], np.full(len(follows), Reason.STREAM, np.int64))
     return [np.concatenate(pair) for pair in zip(edges, more, strict=True)]
 
 
 def _run(network: Network, source: Ints, target: Ints, length: Ints, slots: Ints) -> Ints:
-    """The events in the order in which they begin. `slots`: of each the lane whose compute stream it waits for, or -1.
+    """The events in the order in which they begin. `slots`: for each the lane whose compute stream it waits for, or -1.
 
-    At every moment first all ends that ends then, and what needs no slot begins; when nothing moves any more, every
-    idle slot takes the earliest issued node that is ready.
+    At every moment, first the events that are due end, and those that need no slot begin. When nothing moves any more,
+    every idle slot takes the ready node that was issued first.
     """
     children, firsts, waiting = _followers(network, source, target)
     took, slot = length.tolist(), slots.tolist()
@@ -170,7 +172,7 @@ def _run(network: Network, source: Ints, target: Ints, length: Ints, slots: Ints
     ready: list[list[int]] = [[] for _ in network.lanes]
     idle = [True] * len(network.lanes)
     moved: list[int] = []
-    # Ends to come: time and event in one number.
+    # Ends to come: time and event packed into one number.
     ends: list[int] = []
     begun: list[int] = []
     now = 0
@@ -219,7 +221,9 @@ def _run(network: Network, source: Ints, target: Ints, length: Ints, slots: Ints
 
 
 def _followers(network: Network, source: Ints, target: Ints) -> tuple[list[int], list[int], list[int]]:
-    """The events that wait for event e are `children[firsts[e]:firsts[e + 1]]`; `waiting[e]`: for how many e waits."""
+    """The events that wait for event e are `children[firsts[e]:firsts[e + 1]]`; `waiting[e]`: the number of events that
+    e waits for.
+    """
     before, after = network.event[source], network.event[target]
     by_source = np.argsort(before, kind="stable")
     firsts = np.searchsorted(before[by_source], np.arange(network.events + 1))
@@ -228,7 +232,7 @@ def _followers(network: Network, source: Ints, target: Ints) -> tuple[list[int],
 
 
 def _stuck(network: Network, source: Ints, target: Ints, begun: Ints) -> str:
-    """What waits for what, where not all events began: of each lane the first node that did not."""
+    """A description of what waits for what, if not all events began: the first node of each lane that did not begin."""
     left = np.ones(network.events, bool)
     left[begun] = False
     waits = np.flatnonzero(left[network.event])
@@ -244,14 +248,14 @@ def _stuck(network: Network, source: Ints, target: Ints, begun: Ints) -> str:
 
 
 def _implied(network: Network, events: Ints, source: Ints, target: Ints, reason: Ints) -> Order:
-    """Leave out edges that others imply: of all that an event waits for on one stream, the last one counts."""
+    """Leave out edges that others imply. Among the events of one stream that an event waits for, only the last counts."""
     rank = np.empty(network.events, np.int64)
     rank[events] = np.arange(network.events)
     stream = network.lane[source] * (len(network.streams) + 1) + network.stream[source] + 1
-    # What receives is on no stream: it stands for itself.
+    # A receive is on no stream: it is kept by itself.
     stream = np.where(network.stream[source] < 0, -1 - source, stream)
     before, after = network.event[source], network.event[target]
-    # Of an order and a reason to come after the same node, the reason is told.
+    # If an order and another reason lead to the same node, the other reason is kept.
     order = np.lexsort((reason, -rank[before], stream, after))
     source, target, reason, stream = source[order], target[order], reason[order], stream[order]
     before, after = before[order], after[order]

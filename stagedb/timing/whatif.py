@@ -25,7 +25,7 @@ SELECTORS: Mapping[str, str] = {
     "class": "everything of a rank class, such as class:0",
     "op": "ops of this name, such as op:layer.0.attn.core",
 }
-"""The first word of a selector and what it chooses. The last four want something after the colon."""
+"""The first word of a selector and what it chooses. The last four need a value after the colon."""
 
 _TYPES = {"compute": COMPUTE, "collective": COLLECTIVE, "send": SEND}
 _FORM = re.compile(
@@ -35,7 +35,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True)
 class Scaling:
-    """What is chosen takes `factor` times as long: of `what` (a word of `SELECTORS`) those of `which`, or all."""
+    """A scaling: the chosen ops take `factor` times as long. `what`: a word of `SELECTORS`; `which`: its value, or all."""
 
     what: str
     which: str | None
@@ -43,9 +43,10 @@ class Scaling:
 
     @classmethod
     def parse(cls, text: str) -> "Scaling":
-        """From `WHAT[:WHICH]=FACTOR`; FACTOR is a decimal such as 0.5, or a quotient such as 2/3. 0 makes it free.
+        """Parse `WHAT[:WHICH]=FACTOR`. FACTOR is a decimal such as 0.5, or a quotient such as 2/3. 0 makes the ops
+        free.
 
-        Raises UsageError, with the words that there are, for anything else.
+        Raises UsageError, with the known words, for anything else.
         """
         found = _FORM.fullmatch(text.strip())
         if found is None:
@@ -72,7 +73,7 @@ class Scaling:
         return f"{self.what}{which}={float(self.factor):g}"
 
     def chosen(self, lane: Lane, columns: ClassColumns) -> npt.NDArray[np.bool_]:
-        """Of each op of a lane's class whether it is scaled there."""
+        """For each op of a lane's class whether it is scaled there."""
         ops = columns.ops
         if self.what in ("stage", "class"):
             here = int(self.which or 0) == (lane.stage if self.what == "stage" else lane.rank_class)
@@ -87,7 +88,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A step as it is and as it would be. Each has the order that its own durations give."""
+    """A step without and with scalings. Each has the order that its own durations give."""
 
     scalings: tuple[Scaling, ...]
     before: Timeline
@@ -95,7 +96,7 @@ class WhatIf:
 
     @property
     def gain(self) -> int:
-        """By how many ns the step would be shorter; below 0 where it would be longer."""
+        """The ns by which the step would be shorter; below 0 where it would be longer."""
         return self.before.step - self.after.step
 
 
@@ -106,9 +107,9 @@ def what_if(
     compute: str = "out-of-order",
     before: Timeline | None = None,
 ) -> WhatIf:
-    """Run a step again with durations scaled. `before` is the step as it is, where that is known already.
+    """Run a step again with durations scaled. `before` is the step without scalings, if it is known already.
 
-    Raises UsageError for a selector that chooses nothing of this network, with what there is to choose.
+    Raises UsageError for a selector that matches nothing of this network, with the possible choices.
     """
     length = network.lengths(scaled(network, durations, scalings))
     after = clock(decide(network, length, compute), length)
@@ -116,7 +117,7 @@ def what_if(
 
 
 def scaled(network: Network, durations: Sequence[Ints], scalings: Sequence[Scaling]) -> list[Ints]:
-    """Of each lane the durations of its class's ops [ns], scaled by all that choose them, to the nearest ns."""
+    """For each lane the durations of its class's ops [ns], scaled by all matching scalings, to the nearest ns."""
     used: set[Scaling] = set()
     found = []
     for lane, columns, took in zip(network.lanes, network.columns, durations, strict=True):
@@ -133,7 +134,7 @@ def scaled(network: Network, durations: Sequence[Ints], scalings: Sequence[Scali
 
 
 def _there(network: Network, scaling: Scaling) -> str:
-    """What a selector could choose in a network: what is near its word, or the first that there are."""
+    """The choices of a selector in a network: those near its word, or the first ones."""
     what = scaling.what
     if what in ("stage", "class"):
         numbers = {lane.stage if what == "stage" else lane.rank_class for lane in network.lanes}
