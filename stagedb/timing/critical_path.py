@@ -15,8 +15,7 @@ PARTS = ("kind", "axis", "phase", "stage", "class")
 
 @dataclass(frozen=True)
 class Legs:
-    """The critical path task by task: lane, task (an index of the tasks of its class), start and finish [ns] of each
-    leg.
+    """The critical path task by task: lane, task (an index of its class's tasks), start and finish [ns] of each leg.
 
     first: the place of the leg's first node on the path.
     """
@@ -75,9 +74,7 @@ class Path:
         return Legs(firsts, lane[firsts], task[firsts], self.start[firsts], self.finish[lasts])
 
     def parts(self, by: str) -> Mapping[str, int]:
-        """Nanoseconds of the path by one of `PARTS`, the most first. Nodes that compute have no axis and are counted as
-        compute.
-        """
+        """Nanoseconds of the path by one of `PARTS`, the most first. Compute has no axis and is a part of its own."""
         found: dict[str, int] = {}
         for lane, columns in zip(self.network.lanes, self.network.columns, strict=True):
             here = self.lane == lane.number
@@ -121,8 +118,7 @@ def arrivals(found: Timeline) -> Ints:
 
 
 def critical_path(found: Timeline) -> Path:
-    """One longest chain of a step. If there are several: the one that ends with the earliest issued node of the first
-    lane.
+    """One longest chain of a step. Of equal chains, the one that ends with the earliest issued node of the first lane.
 
     Where a node waited for several nodes that ended together, the chain goes on through the first of these: a node that
     it depends on, the node that its stream was busy with, the node that another member of its group waited for.

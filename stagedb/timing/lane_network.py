@@ -30,7 +30,7 @@ from stagedb.workload.issue_order import CTRL_DEPS, sequence
 from stagedb.workload.issue_order import Sequence as Nodes
 
 STREAMS = ("one", "axis")
-"""How collectives and sends are put on streams: all of a rank on one stream, or those of each mesh axis on their own."""
+"""How collectives and sends are put on streams: all of a rank on one stream, or each mesh axis on its own."""
 
 COMPUTE_STREAM, NO_STREAM = 0, -1
 """Streams of a lane: compute has the first, receives have none, communication has the others."""

@@ -19,8 +19,7 @@ NOWHERE = -1
 
 
 def standing(workload: Workload, members: Mapping[str, Ints], network: Sequence[Dimension]) -> Ints:
-    """A row of numbers for each rank. Ranks of one class have equal rows if their collectives and messages cross equal
-    links.
+    """A row of numbers for each rank. Equal rows: ranks of one class whose communication crosses equal links.
 
     members: by axis, the ranks of its groups, a row a group. network: its dimensions, with their sizes. Raises
     UsageError if the network has no place for a rank.
@@ -58,9 +57,7 @@ def _placements(rows: Ints, sizes: Sequence[int], world: int) -> Ints:
 
 
 def _crossings(targets: Ints, network: Sequence[Dimension], sizes: Sequence[int]) -> Ints:
-    """For each rank a number for the dimension between it and its target, and the number of links between them on a
-    ring.
-    """
+    """For each rank a number for the dimension between it and its target, and the links between them on a ring."""
     sources = np.arange(len(targets))
     alike, which = _shifted(np.stack([sources, targets - sources], axis=1), sizes)
     numbers: dict[tuple[int, int], int] = {}

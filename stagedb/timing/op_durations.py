@@ -51,9 +51,7 @@ def whole_ns(took: Sequence[int], columns: ClassColumns) -> Ints:
 
 @dataclass(frozen=True)
 class LaneDurations:
-    """For each op of a lane's class: `ns`, the source of the duration (`Timed.rule`, `Timed.dimension`), the bytes that
-    it sends (`wires`).
-    """
+    """For each op of a lane's class: `ns`, its source (`Timed.rule`, `Timed.dimension`), and bytes sent (`wires`)."""
 
     ns: Ints
     rule: tuple[str, ...]

@@ -222,7 +222,7 @@ def _ops(profile: str, job: JobProfile) -> Iterator[Row]:
             "times_critical": times.critical_runs.tolist(),
             "rule": timed.rule,
             "dimension": timed.dimension,
-            # Parallel lists. An op that sends nothing has empty ones.
+            # Parallel lists; None for an op that sends nothing.
             "wires": [[name for name, _ in wires] or None for wires in timed.wires],
             "wire_bytes": [[sent for _, sent in wires] or None for wires in timed.wires],
         }

@@ -47,8 +47,8 @@ class OpTimes:
 
 @dataclass(frozen=True)
 class TaskTimes:
-    """The tasks of a lane, one a row: the beginning of its first node and the end of its last one [ns], its time on the
-    critical path and the least slack of its nodes [ns]. Receives count from the arrival of their messages.
+    """The tasks of a lane, one a row: the beginning of its first node and the end of its last one [ns], its time on
+    the critical path and the least slack of its nodes [ns]. Receives count from the arrival of their messages.
     """
 
     start: Ints
@@ -78,9 +78,7 @@ class LaneTimes:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """A timeline and the figures that follow from it. slack, exposed and arrival [ns]: one value for each node of its
-    network.
-    """
+    """A timeline and the figures that follow from it. slack, exposed and arrival [ns]: one value a node."""
 
     timeline: Timeline
     path: Path
@@ -270,7 +268,8 @@ def _stage_wait(found: Timeline, ready: Ints, node: int, begin: int) -> int:
         if start > ready[node]:
             late = [edge for edge in edges if found.finish[order.before[edge]] == start]
             stage = stages[net.lane[node]]
-            # A lane waits for a message here. For a collective, its other members wait in their lanes.
+            # A receive waits for an edge's source, the message. A collective waits for a member: the target, in its
+            # lane.
             ends = [order.source if net.type[node] == RECV else order.target for _ in late]
             if all(stages[net.lane[end[edge]]] != stage for end, edge in zip(ends, late, strict=True)):
                 total += max(start - max(int(ready[node]), begin), 0)

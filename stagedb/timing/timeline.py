@@ -127,9 +127,7 @@ def _waited(network: Network, blocking: Collection[str]) -> npt.NDArray[np.bool_
 
 
 def clock(order: Order, length: Ints) -> Timeline:
-    """Run a step whose order is decided, with events of these lengths [ns]. The lengths may differ from those that
-    decided.
-    """
+    """Run a step whose order is decided, with events of these lengths [ns]. Other lengths may have decided it."""
     starts, before = order.starts.tolist(), order.before.tolist()
     took = length.tolist()
     start, finish = [0] * len(took), [0] * len(took)
@@ -221,9 +219,7 @@ def _run(network: Network, source: Ints, target: Ints, length: Ints, slots: Ints
 
 
 def _followers(network: Network, source: Ints, target: Ints) -> tuple[list[int], list[int], list[int]]:
-    """The events that wait for event e are `children[firsts[e]:firsts[e + 1]]`; `waiting[e]`: the number of events that
-    e waits for.
-    """
+    """The events that wait for event e are `children[firsts[e]:firsts[e + 1]]`; `waiting[e]`: how many e waits for."""
     before, after = network.event[source], network.event[target]
     by_source = np.argsort(before, kind="stable")
     firsts = np.searchsorted(before[by_source], np.arange(network.events + 1))
@@ -248,14 +244,14 @@ def _stuck(network: Network, source: Ints, target: Ints, begun: Ints) -> str:
 
 
 def _implied(network: Network, events: Ints, source: Ints, target: Ints, reason: Ints) -> Order:
-    """Leave out edges that others imply. Among the events of one stream that an event waits for, only the last counts."""
+    """Leave out edges that others imply. If an event waits for several events of one stream, only the last counts."""
     rank = np.empty(network.events, np.int64)
     rank[events] = np.arange(network.events)
     stream = network.lane[source] * (len(network.streams) + 1) + network.stream[source] + 1
-    # A receive is on no stream: it is kept by itself.
+    # A receive is on no stream: each one counts on its own.
     stream = np.where(network.stream[source] < 0, -1 - source, stream)
     before, after = network.event[source], network.event[target]
-    # If an order and another reason lead to the same node, the other reason is kept.
+    # Where a dependency and the order of a stream lead from the same node, the dependency is kept.
     order = np.lexsort((reason, -rank[before], stream, after))
     source, target, reason, stream = source[order], target[order], reason[order], stream[order]
     before, after = before[order], after[order]

@@ -35,7 +35,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True)
 class Scaling:
-    """A scaling: the chosen ops take `factor` times as long. `what`: a word of `SELECTORS`; `which`: its value, or all."""
+    """The chosen ops take `factor` times as long. `what`: a word of `SELECTORS`; `which`: its value, or all."""
 
     what: str
     which: str | None
@@ -43,8 +43,7 @@ class Scaling:
 
     @classmethod
     def parse(cls, text: str) -> "Scaling":
-        """Parse `WHAT[:WHICH]=FACTOR`. FACTOR is a decimal such as 0.5, or a quotient such as 2/3. 0 makes the ops
-        free.
+        """Parse `WHAT[:WHICH]=FACTOR`. FACTOR is a decimal such as 0.5, or a quotient such as 2/3. 0 makes ops free.
 
         Raises UsageError, with the known words, for anything else.
         """
