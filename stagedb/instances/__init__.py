@@ -1,4 +1,4 @@
-"""Instances: a stored graph under a plan, copied by Cypher inside the store to one subgraph a rank class."""
+"""Instances: a stored graph under a plan. Cypher copies it inside the store to one subgraph a rank class."""
 
 from stagedb.instances.class_digests import RankClass
 from stagedb.instances.copies import stands_at

@@ -11,7 +11,7 @@ from stagedb.workflows import TEMPLATES, Template
 
 @dataclass(frozen=True)
 class OpPlace:
-    """An op of a block: where in its template it is issued."""
+    """An op of a block: its place in the issue order of its template."""
 
     op: str
     block: str
@@ -21,10 +21,10 @@ class OpPlace:
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight under a plan: this rank's elements, and those of one rank's part of it where dp shards something.
+    """A weight under a plan: elements on this rank, and elements of one rank's part of it if dp shards something.
 
-    `gradients` are the ops that make its gradient, `buckets` those that this passes; `gathers` put its parts together
-    for its `readers`.
+    `gradients`: the ops that make its gradient. `buckets`: the bucket ops that the gradient passes. `gathers`: the
+    bucket ops that put its parts together for its `readers`.
     """
 
     name: str
@@ -42,7 +42,8 @@ class Weight:
 class BucketOp:
     """The symbolic op that is multiplied to one collective a bucket.
 
-    `bytes` gives operand and result for (elements, elements of a part); `parts` is over how many ranks it shards.
+    `bytes` gives the bytes of operand and result for (elements, elements of a part). `parts`: the number of ranks over
+    which it shards.
     """
 
     name: str
@@ -58,7 +59,7 @@ class BucketOp:
 class BucketMember:
     """A weight at a position, with the position and name of each op that its bucket waits for.
 
-    `turn` counts the buckets that the gradient has passed before. `readers` wait for the bucket.
+    `turn`: the number of buckets that the gradient has passed before. `readers` wait for the bucket.
     """
 
     position: int
@@ -70,10 +71,10 @@ class BucketMember:
 
 @dataclass(frozen=True)
 class Bucket:
-    """One collective of a stage. `base` is the issue number of the op after which it comes, `slot` its place there.
+    """One collective of a stage. `base`: the issue number of the op that it follows. `slot`: its place after that op.
 
     `gathers`: it puts parameters together, instead of reducing gradients. `after`: ops that it waits for without
-    reading what they make.
+    reading their results.
     """
 
     op: str
@@ -90,7 +91,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Registered:
-    """A weight where it stands on a stage. `unit` is its layer's position, None outside layers."""
+    """A weight at its place on a stage. `unit` is its layer's position, None outside layers."""
 
     position: int
     unit: int | None
@@ -108,11 +109,11 @@ def fill(
     """The buckets of a stage, and the issue order that has room for them.
 
     weights: by block, in order of registration. orders: one more than the largest `SymOp.order`. last: by block and
-    phase the op that computes last. room: numbers that an op needs at least, for its loop.
-    A bucket of gradients is issued right after the last op that makes one of them, never before the bucket that was
-    closed before it; those of a unit where its backward ends; a bucket of a step comes before everything else. A unit's
-    parameters are gathered before its forward, and again before the backward of the unit that is due before it (FSDP2
-    prefetches one unit); what a step has updated, at its end.
+    phase, the op that computes last. room: the fewest numbers that an op needs, for its loop.
+    A bucket of gradients is issued right after the last op that makes one of them, and never before the bucket that was
+    closed before it. A bucket of one unit is issued where the unit's backward ends. A bucket of a step comes before
+    everything else. The parameters of a unit are gathered before its forward, and again before the backward of the unit
+    that runs before it (FSDP2 prefetches one unit). Parameters that a step has updated are gathered at its end.
     """
     layers = {place.position for place in stage.places if place.layer is not None}
     registered = [
@@ -124,7 +125,7 @@ def fill(
     filling = _Filling(stage, order, last or {})
     buckets = [bucket for op in ops for bucket in filling.fill(registered, op)]
     depths = {op: depth for each in registered for depth, op in enumerate(each.weight.buckets)}
-    # Where a unit's backward ends and the next one's begins, gradients go before parameters come.
+    # Between the backward of a unit and that of the next one, gradients are sent before parameters are gathered.
     rank = {op.name: (op.gathers, depths.get(op.name, 0), op.order, op.name) for op in ops}
     # Each phase has numbers of its own.
     phases = list(dict.fromkeys(template.phase for template in TEMPLATES.values()))
@@ -153,7 +154,7 @@ def fill(
 
 @dataclass(frozen=True)
 class _Filling:
-    """What deciding the buckets of a stage looks things up in."""
+    """The tables for deciding the buckets of a stage."""
 
     stage: Stage
     order: IssueOrder
@@ -185,7 +186,7 @@ class _Filling:
         return buckets
 
     def opened(self, unit: int, registered: Sequence[Registered]) -> int:
-        """Where the backward comes to the model: the loss, which stands behind it, reads no weight."""
+        """Where the backward reaches the model. The loss, which comes after the model, reads no weight."""
         behind = [each for each in registered if each.unit is None and each.position > unit]
         if len(behind) < len([each for each in registered if each.position > unit]):
             return 0
@@ -198,7 +199,7 @@ class _Filling:
         return min(numbers, default=0)
 
     def gathered(self, op: BucketOp, own: Sequence[Registered], registered: Sequence[Registered]) -> tuple[int, int]:
-        """After which number parameters are gathered, and at which position."""
+        """The number after which parameters are gathered, and the position there."""
         if op.template.once:
             return self.order.upward(self.order.positions) + self.order.orders - 1, self.order.positions - 1
         unit = own[0].unit
@@ -208,7 +209,7 @@ class _Filling:
         return max(self.order.downward(following + 1), self.opened(following, registered)) - 1, following
 
     def limits(self, op: BucketOp, unit: int | None) -> tuple[tuple[int, str], ...]:
-        """A gather waits until the unit two before it has computed: two units at most are whole at a time."""
+        """A gather waits until the unit two before it has computed: at most two units are whole at a time."""
         if unit is None or op.template.once:
             return ()
         position = unit - 2 if op.template.upward else unit + 2
@@ -217,7 +218,7 @@ class _Filling:
         return () if found is None else ((position, found),)
 
     def issued(self, own: Sequence[Registered]) -> list[tuple[int, int]]:
-        """Number and position of every op that makes one of their gradients."""
+        """Number and position of every op that makes one of the weights' gradients."""
         return [
             (self.order.downward(place) + gradient.order, place)
             for each in own
@@ -234,7 +235,7 @@ class _Filling:
         mine = [reader for reader in weight.readers if reader.template.phase == op.template.phase]
         readers = self.all_places(mine, each)
         if op.template.once:
-            # It hands out what the optimizer, which reads the weight too, has made.
+            # It distributes the optimizer's result. The optimizer reads the weight, too.
             return BucketMember(each.position, weight.name, 0, readers)
         return BucketMember(each.position, weight.name, 0, (), readers)
 
@@ -242,7 +243,7 @@ class _Filling:
         return tuple((place, op.op) for op in ops for place in self.places(op, each))
 
     def places(self, op: OpPlace, each: Registered) -> tuple[int, ...]:
-        """Where an op stands: beside its weight, or in a block of its own (a tied weight's head)."""
+        """The positions of an op: that of its weight, or that of a block of its own (a tied weight's head)."""
         if op.block == each.weight.block:
             return (each.position,)
         standing = self.stage.standing()

@@ -1,4 +1,4 @@
-"""Rank classes: stages whose ranks do the same, found by the digest of what they do."""
+"""Rank classes: stages whose ranks do the same work, found by the digest of that work."""
 
 import hashlib
 import json
@@ -15,9 +15,9 @@ Member = tuple[int, int]
 
 @dataclass(frozen=True)
 class ChunkWork:
-    """What one chunk (virtual stage) holds: its blocks, and its buckets, which are its own.
+    """The blocks and buckets of one chunk (virtual stage).
 
-    `hops`: how many stages away the number before it and the one after it (along the pipeline) are.
+    `hops`: the distances in stages to the chunk number before it and to the one after it (along the pipeline).
     """
 
     stage: Stage
@@ -27,13 +27,13 @@ class ChunkWork:
 
     @property
     def wraps(self) -> tuple[bool, bool]:
-        """Whether the number before it and the one after it are on other stages than the neighbours."""
+        """Whether the chunk number before it and the one after it are on stages that are not its neighbours."""
         return self.stage.has_previous and self.hops[0] != -1, self.stage.has_next and self.hops[1] != 1
 
 
 @dataclass(frozen=True)
 class StageWork:
-    """What one stage does: its chunks, its task order; on one rank of cp and ep, where these differ."""
+    """The work of one stage: its chunks and its task order; on one rank of cp and ep, where these differ."""
 
     index: int
     chunks: tuple[ChunkWork, ...]
@@ -48,10 +48,11 @@ class StageWork:
 
 @dataclass(frozen=True)
 class RankClass:
-    """Stages with equal work, `stages`, and (stage, member) of each: (0, 0) stands for all where none differ.
+    """Stages with equal work, `stages`, and (stage, member) of each: (0, 0) represents all members where none differ.
 
-    `work` is that of the first of them; peers and groups are relative, so it serves all.
-    first_layers: of each stage, chunk after chunk, what makes a layer's number on the stage that in the model.
+    `work` is that of the first stage; peers and groups are relative, so it serves all.
+    first_layers: for each stage, chunk after chunk, the number to add to a layer's number on the stage to get its
+    number in the model.
     """
 
     number: int
@@ -66,7 +67,8 @@ class RankClass:
 class Feed:
     """A task of one class waits for a message of a task (by index) of the class `hop` stages away.
 
-    Between chunks a message may go around the ends: from the last stage to the first the hop is 1 less their number.
+    Between chunks a message may go around the ends: from the last stage to the first the hop is 1 minus the number of
+    stages.
     """
 
     source_class: int
@@ -77,9 +79,9 @@ class Feed:
 
 
 def work_digest(work: StageWork, common: Mapping[str, object]) -> str:
-    """sha256 of all that a rank of this stage does; its layers' global numbers, peers and groups are left out.
+    """sha256 of the work of a rank of this stage, without the global numbers of layers, peers and groups.
 
-    `common` is what all stages share: the graph, and its expressions' values by variant.
+    `common`: what all stages share, the graph and the values of its expressions by variant.
     """
     content = {
         **common,
@@ -128,7 +130,7 @@ def _class(number: int, digest: str, members: Sequence[StageWork]) -> RankClass:
 
 
 def feeds(classes: Sequence[RankClass], placement: ChunkPlacement = LOOP) -> list[Feed]:
-    """Which task's message which task waits for, between classes; a class may feed itself."""
+    """Which task waits for the message of which task, between classes. A class may feed itself."""
     class_of = {place: each for each in classes for place in each.places}
     stages = 1 + max(stage for stage, _ in class_of)
     indexes = {each.number: {task: index for index, task in enumerate(each.work.tasks)} for each in classes}

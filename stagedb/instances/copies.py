@@ -1,4 +1,4 @@
-"""Which ops a rank class has, and what each copy is called, numbered and counted: the rows that copying unwinds.
+"""The ops of a rank class, with the id, number and count of each copy: the rows that the copying statements unwind.
 
 A class is a row of *places* for each of its chunks, in forward order. A place is a block of the graph at a position:
 
@@ -11,9 +11,9 @@ A class is a row of *places* for each of its chunks, in forward order. A place i
     order    forward, step: positions go up      base(position) + op's order · slots
              backward:      positions go down    base(n - position - 1) + op's order · slots
 
-A place that has loops has one more row a turn. The cut before the first block receives forwards and sends backwards,
-the one behind the last block does the opposite. Between the numbers of two ops there are free ones (`slots`) for
-buckets, which are issued after the last op that they wait for.
+A place that has loops has one more row for each turn. The cut before the first block receives forwards and sends
+backwards, the cut after the last block does the opposite. Between the numbers of two ops there are free numbers
+(`slots`) for buckets, which are issued after the last op that they wait for.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,11 +30,11 @@ Row = dict[str, Any]
 
 
 def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> list[Row]:
-    """One row a block at a position of a class, cuts included; where it has loops, one more for each of their turns.
+    """One row for each block at a position of a class, cuts included. A block with loops has one more for each turn.
 
-    Each has what copying ops and edges there needs: `here`, `before`, `after` are how the ids of ops begin here and at
-    the neighbouring positions, `standing` the same for each block that the stage has once. `mark` ends the ids of a
-    turn's ops. width: the issue numbers that a turn takes.
+    Each row has what copying ops and edges needs. `here`, `before` and `after` are the beginnings of the ids of ops at
+    this position and at the neighbouring ones. `standing` is the same for each block that the stage has once. `mark`
+    ends the ids of a turn's ops. width: the issue numbers that a turn takes.
     """
     rows = []
     for each, number, work in chunks_of(classes):
@@ -66,7 +66,7 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
 
 
 def bucket_rows(instance: str, graph: str, classes: Sequence[RankClass]) -> list[Row]:
-    """One row a bucket's collective, with the weights that it carries."""
+    """One row for each bucket's collective, with the weights that it carries."""
     return [
         {
             "id": bucket_id(instance, each, number, bucket.position, bucket.op, bucket.index),
@@ -98,8 +98,8 @@ def with_copies(
 ) -> tuple[list[Row], list[Row]]:
     """The places with the ops that are copied there, and the buckets, all numbered.
 
-    A place gets `copies`: by name of the symbolic op `order` (its issue number), `index` (its place among all ops of
-    the class, by chunk, template and issue number) and `runs` (how often a rank runs it in a step). A bucket gets
+    A place gets `copies`: for each symbolic op, by name, `order` (its issue number), `index` (its place among all ops
+    of the class, by chunk, template and issue number) and `runs` (how often a rank runs it in a step). A bucket gets
     `index` and `runs` of its own.
     """
     by_block: dict[str, list[Mapping[str, Any]]] = {}
@@ -130,7 +130,7 @@ def with_copies(
 
 
 def count_ops(placed: Sequence[Row], dealt: Sequence[Row]) -> dict[int, int]:
-    """The ops of each class."""
+    """The number of ops of each class."""
     counts: dict[int, int] = {}
     for row in placed:
         counts[row["class"]] = counts.get(row["class"], 0) + len(row["copies"])
@@ -145,7 +145,7 @@ def chunks_of(classes: Sequence[RankClass]) -> Iterator[tuple[RankClass, int, Ch
 
 
 def op_prefix(instance: str, each: RankClass, chunk: int, position: int) -> str:
-    """How the ids of the ops at a position of a chunk of a class begin."""
+    """The beginning of the ids of the ops at a position of a chunk of a class."""
     return f"{instance}/{each.number}/{chunk}/{position}/"
 
 
@@ -157,7 +157,7 @@ _CODES = {name: code for code, name in enumerate(TEMPLATES)}
 
 
 def _is_copied(op: Mapping[str, Any], row: Row, values: Mapping[str, int]) -> bool:
-    """Whether an op of a block is at a place: it is present, of this turn, and at this end of the stage."""
+    """Whether an op of a block is copied to a place: it is present, of this turn, and of this end of the stage."""
     if op["present"] is not None and values[op["present"]] <= 0:
         return False
     if (op["times"] is None) != (row["step"] is None):
@@ -166,7 +166,7 @@ def _is_copied(op: Mapping[str, Any], row: Row, values: Mapping[str, int]) -> bo
 
 
 def stands_at(end: str | None, type_: OpType, template: Template) -> bool:
-    """Whether a message is sent, or received and gathered, at this end of a stage; inside a block all ops are."""
+    """Whether a message is sent, or received and gathered, at this end of a stage. Inside a block every op is."""
     return end is None or (end == "previous") == ((type_ is not OpType.SEND) == template.upward)
 
 
@@ -179,7 +179,7 @@ def _order(op: Mapping[str, Any], row: Row, work: ChunkWork, width: int) -> int:
 
 
 def _runs(each: RankClass) -> dict[tuple[str, str, int], int]:
-    """How often ops run in a step: by template, `when` and chunk. A step's ops run once, whatever their chunk."""
+    """How often ops run in a step: by template, `when` and chunk. The ops of a step run once, for every chunk."""
     tasks = each.work.tasks
     found: dict[tuple[str, str, int], int] = {}
     for task, (first, last) in zip(tasks, first_and_last(tasks), strict=True):
@@ -194,7 +194,7 @@ def _runs(each: RankClass) -> dict[tuple[str, str, int], int]:
 
 
 def _peer(work: ChunkWork, end: str | None) -> int | None:
-    """Stages from here to the other end of a cut's messages; from the last stage to the first between two chunks."""
+    """Stages to the other end of a cut's messages; between two chunks, from the last stage to the first."""
     if end is None:
         return None
     before, after = work.hops

@@ -1,4 +1,4 @@
-"""What instantiation reads of a stored graph, and its expressions evaluated for a plan."""
+"""Reading a stored graph for instantiation, and evaluating its expressions for a plan."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ COSTS = ("flops", "bytes_read", "bytes_written", "comm_bytes", "comm_out_bytes",
 
 @dataclass(frozen=True)
 class StoredGraph:
-    """The rows of a graph that decide the shape of its instances: a few hundred, whatever the model's depth."""
+    """The rows of a graph that decide the shape of its instances: a few hundred, for every depth of the model."""
 
     id: str
     name: str
@@ -39,14 +39,15 @@ class StoredGraph:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A graph under a plan: the value of every expression that a present op, edge or weight holds.
+    """A graph under a plan: the value of every expression of a present op, edge or weight.
 
-    `values` has the maps that are not alike (`Place.variant`), the first for what stands outside layers. They differ
-    between layers that recompute and that do not, between ranks of cp and of ep, and between the turns of a loop:
-    `variants` has for each of these (whether it recomputes, member, turn) the place of its map; a member's coordinate
-    is 0 where ranks along the axis do not differ. temporaries: of each map, what ops allocate while they run; apart,
-    because two ranks that differ in nothing else are of one class. ragged: matmuls of experts with uneven loads, which
-    have no dims. loops: blocks that have loops; turns: of each loop; width: the most ops that one has.
+    `values` has the distinct maps (`Place.variant`), the first for blocks outside layers. The maps differ between
+    layers that recompute and layers that do not, between ranks of cp and of ep, and between the turns of a loop.
+    `variants` gives the place of the map for each (whether it recomputes, member, turn). A member's coordinate is 0
+    where ranks along the axis do not differ. temporaries: for each map, bytes that ops allocate while they run. They
+    are separate because two ranks that differ in nothing else are of one class. ragged: matmuls of experts with uneven
+    loads, which have no dims. loops: blocks that have loops. turns: of each loop. width: the largest number of ops of a
+    loop.
     """
 
     values: tuple[Mapping[str, int], ...]
@@ -59,9 +60,9 @@ class Evaluated:
     blocks: tuple[Block, ...]
     weights: Mapping[str, tuple[Weight, ...]]
     buckets: tuple[BucketOp, ...]
-    axes: Mapping[str, str]  # on which present collectives run, and one of them
+    axes: Mapping[str, str]  # the mesh axes that present collectives run on, and one of these collectives
     orders: int
-    last: Mapping[tuple[str, str], str]  # by block and phase the op that computes last
+    last: Mapping[tuple[str, str], str]  # by block and phase, the op that computes last
 
 
 def read_graph(store: Store, graph: str) -> StoredGraph:
@@ -83,9 +84,9 @@ def read_graph(store: Store, graph: str) -> StoredGraph:
 
 
 def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
-    """Evaluate each distinct expression once, but none of what is absent under the plan: it need not come out whole."""
+    """Evaluate each distinct expression once. Those of absent ops are left out: they may give fractions."""
     values = _Values(plan.env(graph.sizes))
-    # What is not in the first turn of the first rank may be in another.
+    # An op that is not in the first turn of the first rank may be in another one.
     ops = [op for op in graph.ops if values.present(op, op["name"]) or op["times"] is not None]
     for op in ops:
         if op["times"] is not None:
@@ -141,9 +142,9 @@ def _turns(looped: Iterable[Mapping[str, Any]], values: "_Values", graph: Stored
 def _variants(
     known: Mapping[str, int], plan: Plan, graph: StoredGraph, turns: int
 ) -> tuple[tuple[Mapping[str, int], ...], tuple[Mapping[str, int], ...], dict[tuple[bool, Member, int], int]]:
-    """The distinct maps, what the symbols are in each, and which map holds where.
+    """The distinct maps, the values of the symbols in each, and which map holds where.
 
-    The last is by whether a layer recomputes, member and turn, from 0.
+    The last result is by whether a layer recomputes, member and turn, from 0.
     """
     used = {text: symbols(text) for text in known}
     changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "load_here", "step"}]
@@ -185,7 +186,7 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> Bucket
 
 
 def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str], str]:
-    """What computes last in a block's forward and backward; where that is split, in the half that parameters serve."""
+    """The last compute op of a block's forward and backward. If the backward is split: of the half for parameters."""
     found: dict[tuple[str, str], str] = {}
     for op in sorted(ops, key=lambda op: int(op["order"])):
         template = template_named(op["template"])
@@ -196,7 +197,7 @@ def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str]
 
 
 class _Values:
-    """Expressions evaluated so far; each text once."""
+    """The expressions evaluated so far; each text once."""
 
     def __init__(self, env: Mapping[str, int]) -> None:
         self._env = env

@@ -1,11 +1,11 @@
 """Instantiation: a stored graph copied, inside the store, to the subgraphs of a plan's rank classes.
 
-Nothing but the store is read, so a graph that someone else put there needs no model code here. Python evaluates each
-distinct expression once and decides what differs between stages; the copy itself is Cypher (`cypher/instantiate`).
+Only the store is read, so a graph that another program wrote needs no model code here. Python evaluates each distinct
+expression once and decides the differences between stages. The copy itself is Cypher (`cypher/instantiate`).
 
 Concrete tensors are columns of their ops (`bytes_read`, `bytes_written`), not nodes. Measured on 8,373 ops with 20,743
-edges: tensors as nodes with their edges add 0.6 s (embedded) to 0.9 s (Neo4j) to a copy of 1.2 s, and tell nothing
-that the op's columns and its symbolic op's tensors (`COPY_OF`, `READS`, `WRITES`) do not.
+edges: tensors as nodes with their edges add 0.6 s (embedded) to 0.9 s (Neo4j) to a copy of 1.2 s. They hold no more
+information than the columns of the op and the tensors of its symbolic op (`COPY_OF`, `READS`, `WRITES`).
 """
 
 import dataclasses
@@ -46,26 +46,26 @@ FORMAT = 5
 """Version of what an instance holds; part of its id."""
 
 Progress = Callable[[str], None]
-"""Told what is being done, in a few words."""
+"""Called with the current stage of the work, in a few words."""
 
 
 OPS_AT_ONCE = 5000
-"""Ops that one transaction creates, about; a place's edges are some three times as many."""
+"""Ops that one transaction creates, approximately. The edges of a place are about three times as many."""
 RANKS_AT_ONCE = 8192
 """Ranks that one transaction creates or lists in groups."""
 
 
 def in_full(plan: Plan, layers: int) -> Plan:
-    """The plan with what follows from its other words said: plans that say the same are equal."""
+    """The plan with all defaults and derived values written out: plans of equal meaning become equal."""
     return dataclasses.replace(plan.canonical, layers_per_stage=plan.stage_layers(layers))
 
 
 def instance_id(graph: StoredGraph, plan: Plan) -> str:
-    """The digest of graph and plan: the same for two plans that say the same thing in other words."""
+    """The digest of graph and plan. Two plans of equal meaning in different words have one id."""
     spoken = in_full(plan, graph.sizes["L"])
     content = {"format": str(FORMAT), "graph": graph.id, "plan": spoken.to_json()}
     if spoken.expert_load:
-        # Instances of these that were stored before told sizes of matmuls that are not those of their FLOPs.
+        # Instances of these that were stored before have dimensions of matmuls that do not match their FLOPs.
         content["ragged"] = "1"
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
@@ -74,12 +74,12 @@ def instance_id(graph: StoredGraph, plan: Plan) -> str:
 def instantiate(
     store: Store, graph: str, plan: Plan, *, name: str | None = None, progress: Progress = lambda doing: None
 ) -> str:
-    """Copy a graph to an instance of a plan and return the instance's id; the same twice is one instance.
+    """Copy a graph to an instance of a plan and return the instance's id. Equal requests give one instance.
 
-    The name (default: the model's) is a label, which several instances may have: it means the newest of them. An
-    instance that is asked for again is the newest again, and keeps its name unless it is given another.
-    progress is told the stages of the copying, where there is something to copy. Raises UsageError when the store has
-    no such graph, or when the plan does not suit it.
+    The name (default: the model's) is a label that several instances may have: it means the newest of them. A request
+    for an existing instance makes it the newest again. It keeps its name unless another one is given. progress: called
+    with each stage of the copying, if there is something to copy. Raises UsageError if the store has no such graph, or
+    if the plan does not suit it.
     """
     stored = read_graph(store, graph)
     _check_options(stored, plan)
@@ -144,7 +144,8 @@ def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Ran
         layers = plan.chunk_layers(stored.sizes["L"])
         chunks = []
         for number in lay_out(evaluated.blocks, layers, variants, evaluated.loops, plan.virtual_stages, plan.placement):
-            # Each chunk is a model of its own to torch's and Megatron's wrappers: no bucket holds weights of two.
+            # torch's and Megatron's wrappers treat each chunk as a model of its own: no bucket holds weights of two
+            # chunks.
             buckets, order = fill(number, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last, room)
             chunks.append(ChunkWork(number, order, buckets, plan.placement.hops(number.index, plan.pp)))
         for stage in range(plan.pp):
@@ -156,7 +157,7 @@ def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Ran
 
 @dataclass(frozen=True)
 class _Copy:
-    """The statements of one instantiation, in the order in which they build on each other."""
+    """The statements of one instantiation, in the order of their dependencies."""
 
     store: Store
     lease: Lease

@@ -1,4 +1,4 @@
-"""Which blocks a pipeline stage runs, and where each of them stands in the issue order of its tasks."""
+"""The blocks that a pipeline stage runs, and the place of each in the issue order of the stage's tasks."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +17,8 @@ PSEUDO_BLOCKS = (CUT, BUCKET)
 class Block:
     """A block of the model and how often it repeats; `layers` is None for a block that the model has once.
 
-    `numbers`: those of its layers in the model, from 0, where kinds of layers alternate; None: they follow each other.
+    `numbers`: the numbers of its layers in the model, from 0, where kinds of layers alternate; None: they follow each
+    other.
     """
 
     name: str
@@ -29,9 +30,9 @@ class Block:
 class Place:
     """A block at a position of a stage. `layer` is its number among the stage's layers, None outside layers.
 
-    `variant` tells which of the graph's evaluated values it has: layers that recompute differ from those that do not,
-    and ranks of cp may. `steps`: the variant of each turn of the block's loops.
-    `end` is set for the pseudo-block `cut` only: "previous" before the first block, "next" after the last one.
+    `variant`: the index of its evaluated values. Layers that recompute differ from those that do not, and ranks of cp
+    may differ. `steps`: the variant of each turn of the block's loops. `end` is set only for the pseudo-block `cut`:
+    "previous" before the first block, "next" after the last one.
     """
 
     position: int
@@ -46,7 +47,7 @@ class Place:
 class Stage:
     """The blocks of one number in the pipeline, in forward order, without the cuts: a stage, or one of its chunks.
 
-    `first_layer` is in the model, `counted` how many layers of its stage stand in the chunks before.
+    `first_layer`: its first layer's number in the model. `counted`: layers of its stage in the chunks before.
     """
 
     index: int
@@ -64,7 +65,7 @@ class Stage:
         return (*before, *self.places, *after)
 
     def standing(self) -> Mapping[str, int]:
-        """Positions of the blocks that stand once on this stage."""
+        """Positions of the blocks that this stage has once."""
         return {place.block: place.position for place in self.places if place.layer is None}
 
 
@@ -73,7 +74,7 @@ class IssueOrder:
     """The issue order of a stage's ops as integers: by position, then by the op's own order, then by bucket.
 
     A forward and a step walk the positions up, a backward walks them down. Each op has `slots` numbers: its own and
-    those of the bucket collectives that are issued right after it. Before the first position there is room for as many.
+    those of the bucket collectives that are issued right after it. As many numbers are free before the first position.
     """
 
     positions: int
@@ -104,10 +105,10 @@ def lay_out(
 ) -> tuple[Stage, ...]:
     """Deal a model's blocks to numbers of the pipeline with the given numbers of layers.
 
-    With several chunks a stage, the layers of a stage are counted on from chunk to chunk. What is before the first
-    layer goes to the first number, what is after the last one to the last number, and what is between layers to the
-    number of the layer that follows. placement: which stage has which numbers. variants: those of a layer, by its
-    number on its stage: of each turn of its loops, where its block is one of `loops`; the first is its own.
+    With several chunks a stage, the layers of a stage are counted on from chunk to chunk. Blocks before the first layer
+    go to the first number, blocks after the last layer to the last number, and blocks between layers to the number of
+    the layer that follows. placement: the numbers of each stage. variants: those of a layer, by its number on its
+    stage, one for each turn of its loops if its block is one of `loops`; the first is its own.
     """
     units = _in_forward_order([block for block in blocks if block.name not in PSEUDO_BLOCKS])
     layers = sum(is_layer for _, is_layer in units)
@@ -153,7 +154,7 @@ def _in_forward_order(blocks: Sequence[Block]) -> list[tuple[str, bool]]:
 
 
 def _before(numbers: Sequence[int], index: int, stages: int, placement: ChunkPlacement) -> int:
-    """Layers of the chunks before this number's on its stage, of so many layers each number."""
+    """Layers of the chunks before this number's on its stage, given the number of layers of each number."""
     stage, chunk = placement.located(index, stages)
     return sum(numbers[number] for number in placement.chunks_of(stage, stages, chunk))
 

@@ -1,4 +1,4 @@
-"""The rows that statements unwind beside those of copies: classes, links of buckets, tasks, axes and groups."""
+"""Rows for statements, apart from copies: classes, links of buckets, tasks, axes and groups."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from stagedb.schedules import ChunkPlacement, first_and_last
 
 
 def class_rows(classes: Sequence[RankClass], plan: Plan, ops: Mapping[int, int]) -> list[Row]:
-    """One row a rank class. ops: how many each has."""
+    """One row a rank class. ops: the number of ops of each."""
     ranks: Counter[int] = Counter()
     of_members = members(plan)
     for (_, member), number in member_classes(classes, plan).items():
@@ -34,11 +34,11 @@ def class_rows(classes: Sequence[RankClass], plan: Plan, ops: Mapping[int, int])
 
 
 def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row], list[Row]]:
-    """What the first bucket of each weight waits for, and what waits for its last one.
+    """The dependencies of each weight's first bucket, and the ops that wait for its last one.
 
     The first list has edges (source, target, kind): gradient to bucket, bucket to the next bucket of the same weight;
-    gathered parameters to what reads them, and what must be done before they are gathered.
-    The second has (bucket, gradient): whatever of the step reads that gradient waits for that bucket.
+    gathered parameters to their readers, and the ops that must end before the gather.
+    The second has (bucket, gradient): every op of the step that reads the gradient waits for the bucket.
     """
     edges: dict[tuple[str, str, str], None] = {}
     readers: dict[tuple[str, str], None] = {}
@@ -109,7 +109,7 @@ def task_feed_rows(instance: str, classes: Sequence[RankClass], placement: Chunk
 
 
 def coordinate_classes(classes: Sequence[RankClass], plan: Plan) -> list[int]:
-    """The class of each stage and coordinates on cp and ep, that of ep counted first; -1 where there is no rank."""
+    """The class for each stage and coordinates on cp and ep, with ep counted first; -1 where there is no rank."""
     found = member_classes(classes, plan)
     return [
         found.get((stage, (cp, ep)), -1) for stage in range(plan.pp) for cp in range(plan.cp) for ep in range(plan.ep)
@@ -128,14 +128,14 @@ def member_classes(classes: Sequence[RankClass], plan: Plan) -> dict[tuple[int, 
 
 
 def mesh_axes(plan: Plan) -> Row:
-    """Degree and stride of every mesh axis. `ep` numbers neighbours along those that experts see."""
+    """Degree and stride of every mesh axis. `ep` numbers neighbours along the axes that experts use."""
     mesh = Mesh.of(plan)
     axes = {axis: {"size": size, "stride": mesh.stride(axis)} for axis, size in mesh.axes}
     return {**axes, "ep": {"size": plan.ep, "stride": mesh.stride(expert_axis(plan))}}
 
 
 def group_axes(groups: Sequence[AxisGroups]) -> Mapping[str, Row]:
-    """The numbers from which a rank finds its group on each axis that has some."""
+    """For each axis with groups, the numbers from which a rank finds its group."""
     return {made.axis: {"first": made.first, "stride": made.stride, "span": made.stride * made.size} for made in groups}
 
 
