@@ -20,7 +20,7 @@ from stagedb.workflows import RECOMPUTE, Template
 from stagedb.workflows.training import FORWARD, INPUT_GRADIENT
 
 AGAIN = symbol("runs") - 1
-"""1 in a layer that recomputes what the graph's options say, else 0."""
+"""1 in a layer that recomputes the parts that the graph's options name, else 0."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ def assemble(
     buffers: tuple[tuple[Tensor, Layout], ...] = (),
     scattered: bool = False,
 ) -> Assembled:
-    """All rows of the graph whose blocks stand in this order. `buffers` are held on every stage, in their layouts.
+    """All rows of a graph whose blocks are in this order. `buffers` are held on every stage, in their layouts.
 
-    scattered: ranks of tp send parts of what they hold alike to the next stage, which gathers them.
+    scattered: ranks of tp hold the same tensor, and each sends a part of it to the next stage, which gathers the parts.
     """
     ops: list[SymOp] = []
     tensors: dict[str, SymTensor] = {}
@@ -105,7 +105,7 @@ def _spec(block: LaidOut) -> BlockSpec:
 
 
 def _present_tensor(block: LaidOut, tensor: Tensor, tie: Tie | None) -> str | None:
-    """Under which condition a master copy, or what is computed again, is there; None for all else.
+    """The condition under which a master copy or a recomputed tensor exists; None for all other tensors.
 
     A tied copy has a master copy where stages part it.
     """
@@ -172,9 +172,9 @@ def _weights(
 
 
 def _made_with(block: LaidOut, grad: Tensor) -> tuple[str, ...]:
-    """The operation that makes a weight's gradient and, where it is issued later, its twin for the input.
+    """The operation that makes a weight's gradient and, if it is issued later, the one that makes the input's gradient.
 
-    Frameworks hand a gradient on when the whole backward of the layer has run, so a bucket waits for both.
+    Frameworks release a gradient when the whole backward of the layer has run, so a bucket waits for both.
     """
     names = {op.name: i for i, op in enumerate(block.operations)}
     (maker,) = [op for op in block.operations if grad.name in {t.name for t in op.outputs}]
@@ -185,7 +185,7 @@ def _made_with(block: LaidOut, grad: Tensor) -> tuple[str, ...]:
 
 
 def _share_tied_gradients(tensors: dict[str, SymTensor], tie: Tie | None) -> dict[str, SymTensor]:
-    """Where one stage holds both ends of a tie, the first weight's gradient is made by both ends' operations."""
+    """If one stage holds both ends of a tie, the operations of both ends make the gradient of the first weight."""
     if tie is None:
         return tensors
     first, second = tensors[tie.first], tensors[tie.second]
@@ -199,7 +199,7 @@ def _share_tied_gradients(tensors: dict[str, SymTensor], tie: Tie | None) -> dic
 def _cut(blocks: tuple[LaidOut, ...], sizes: Sizes, scattered: bool) -> tuple[list[SymOp], list[SymTensor]]:
     """The messages between stages: hidden states onward, their gradients back, in the layout between blocks.
 
-    Blocks read what is `cut.recv_…` and leave `cut.send_…`, whole also where messages are scattered.
+    Blocks read `cut.recv_…` and leave `cut.send_…`. Both are whole, even if messages are scattered.
     """
     source = blocks[0]
     tensors: list[SymTensor] = []
@@ -219,7 +219,7 @@ def _cut(blocks: tuple[LaidOut, ...], sizes: Sizes, scattered: bool) -> tuple[li
 
 
 Message = Iterator[tuple[SymOp, list[SymTensor]]]
-"""The ops of a message, and the tensors that are new with each."""
+"""The ops of a message, and the new tensors of each op."""
 
 
 def _whole(word: str, tensor: Tensor, template: Template, layout: Layout, sizes: Sizes) -> Message:
@@ -229,7 +229,7 @@ def _whole(word: str, tensor: Tensor, template: Template, layout: Layout, sizes:
 
 
 def _scattered(word: str, tensor: Tensor, template: Template, layout: Layout, sizes: Sizes) -> Message:
-    """Megatron's scatter/gather: a rank of tp sends its part, a view, and parts are gathered where they are received.
+    """Megatron's scatter/gather: each rank of tp sends its part, a view, and the receiving ranks gather the parts.
 
     The part is one of a flat tensor, whose outermost axis is the sequence.
     """
@@ -264,7 +264,7 @@ def _cut_tensor(name: str, like: Tensor, layout: Layout, sizes: Sizes) -> SymTen
 
 
 def _end(kind: str, word: str, template: Template, row: SymTensor, message: str) -> SymOp:
-    """One end of a message of so many bytes: what it sends or receives is a tensor."""
+    """One end of a message of this many bytes. The message is a tensor."""
     return SymOp(
         name=f"cut.{kind}_{word}",
         block="cut",

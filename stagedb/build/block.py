@@ -1,4 +1,4 @@
-"""A block laid out on the mesh: its forward, its derived backward, its gradients' way to the optimizer."""
+"""A block laid out on the mesh: its forward, its derived backward, and the path of its gradients to the optimizer."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -14,17 +14,18 @@ from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.workflows import DEFAULT, Workflow
 
 PORT_REGION = "between"
-"""The region whose rules lay out what blocks hand to each other."""
+"""The region whose rules lay out the tensors between blocks."""
 
 
 @dataclass(frozen=True)
 class BlockPlan:
     """How one block is traced. `trace` writes the forward and returns the block's result.
 
-    It gets the block's input: for a block without `input` (the first) a tensor that nothing makes. `loss`: its result
-    is the loss, whose gradient starts the backward; else it hands the result on and waits for its gradient.
-    `recomputed`: the part of the forward that the backward runs once more. `cut_gradients`: a gradient that is
-    made whole of a weight that is not is cut at once; else the step does it. `layers`: as in `BlockSpec`.
+    It gets the block's input. For a block without `input` (the first one) that is a tensor that no operation makes.
+    `loss`: its result is the loss, whose gradient starts the backward; otherwise the block passes its result on and
+    waits for the gradient of it. `recomputed`: the part of the forward that the backward runs again. `cut_gradients`:
+    where a weight is sharded and its gradient is made whole, the gradient is cut at once; otherwise the step cuts it.
+    `layers`: as in `BlockSpec`.
     """
 
     name: str
@@ -39,7 +40,7 @@ class BlockPlan:
 
 @dataclass(frozen=True)
 class LaidOut:
-    """A block's operations in issue order with all redistributions; names of what it takes and hands on."""
+    """A block's operations in issue order with all redistributions, and the names of its inputs and outputs."""
 
     plan: BlockPlan
     operations: tuple[Operation, ...]
@@ -47,13 +48,13 @@ class LaidOut:
     weights: tuple[Tensor, ...]
     rows: Mapping[str, int]  # by weight: how many of its first axes sharding takes as one dimension
     gradients: Mapping[str, Tensor]  # by weight
-    repeats: Mapping[str, str]  # by tensor that the backward computes again: that which it repeats
-    given: tuple[Tensor, ...]  # tensors that no operation of the block makes, weights apart
+    repeats: Mapping[str, str]  # by tensor that the backward computes again: the tensor that it repeats
+    given: tuple[Tensor, ...]  # tensors that no operation of the block makes, without weights
     input: Tensor | None
     output: Tensor | None
     output_gradient: Tensor | None
     input_gradient: Tensor | None
-    kept: frozenset[str] = frozenset()  # tensors that live until the backward whatever reads them there
+    kept: frozenset[str] = frozenset()  # tensors that live until the backward, even if nothing reads them there
 
 
 def lay_out(
@@ -65,9 +66,10 @@ def lay_out(
     stored: Rules | None = None,
     workflow: Workflow = DEFAULT,
 ) -> LaidOut:
-    """Trace a block's forward, derive its backward where the workflow has one, and match the layouts of both.
+    """Trace a block's forward, derive its backward if the workflow has one, and match the layouts of both.
 
-    stored: by region how its weights are kept, where that is not as its operators want them.
+    stored: by region, the layouts in which its weights are kept, where these differ from the layouts that operators
+    need.
     """
     tracer = Tracer(plan.name, weight_gradient_first=weight_gradient_first)
     port_tensor = tracer.tensor("input", hidden, "act", "activation")
@@ -115,14 +117,14 @@ def lay_out(
 
 
 def _given(tracer: Tracer) -> dict[str, Tensor]:
-    """The tensors that no operation makes, weights apart."""
+    """The tensors that no operation makes, without weights."""
     made = {tensor.name for op in tracer.operations for tensor in op.outputs}
     read = (tensor for op in tracer.operations for tensor in op.inputs)
     return {tensor.name: tensor for tensor in read if tensor.name not in made and tensor.role != "weight"}
 
 
 def _known_layouts(tracer: Tracer, given: Mapping[str, Tensor], rules: Rules, stored: Rules) -> dict[str, Layout]:
-    """The layouts of weights and of what is given: those that their first readers want."""
+    """The layouts of weights and given tensors: those that their first readers need."""
     regions = {tensor.name: op.region for op in reversed(tracer.operations) for tensor in op.inputs}
     held = {**rules, **stored}
     weights = {tensor.name: wanted(tensor.axes, held[regions[tensor.name]]) for tensor in tracer.weights}
@@ -130,10 +132,10 @@ def _known_layouts(tracer: Tracer, given: Mapping[str, Tensor], rules: Rules, st
 
 
 def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Operation) -> Operation | None:
-    """What leads a gradient towards the parts that its weight is kept in, on one mesh axis; None where it is in them.
+    """A move of a gradient, on one mesh axis, towards the parts in which its weight is kept; None if it has them.
 
-    A sum for a weight that is whole stays partial: it is reduced as one of many. The new tensor's layout is added; the
-    operation is issued as `like`.
+    A sum for a whole weight stays partial: it is reduced together with others. The new tensor's layout is added to
+    `layouts`; the operation is issued as `like`.
     """
     have, want = layouts[gradient.name], layouts[weight.name]
     for mesh_axis in have.partials():
@@ -142,7 +144,7 @@ def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Oper
     differ = [mesh_axis for mesh_axis in reversed(MESH_AXES) if have.on(mesh_axis) != want.on(mesh_axis)]
     if not differ:
         return None
-    # What is to be summed goes first: slices may wait for the step, sums that have been started may not.
+    # Sums go first: slices may wait for the step, a reduction that has been started may not.
     mesh_axis, goal = next_move(have, want, sorted(differ, key=lambda m: not isinstance(have.on(m), Partial)))
     move = redistribution(mesh_axis, have.on(mesh_axis), goal)
     part = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
@@ -151,7 +153,7 @@ def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Oper
 
 
 def summed(block: LaidOut, weight: str, over: Iterable[str]) -> LaidOut:
-    """The block with the gradient of a weight summed over mesh axes where it is made, and not with others."""
+    """The block with the gradient of a weight summed over mesh axes where it is made, and not together with others."""
     operations, gradients, layouts = list(block.operations), dict(block.gradients), dict(block.layouts)
     for mesh_axis in over:
         gradient = gradients[weight]
@@ -166,7 +168,7 @@ def summed(block: LaidOut, weight: str, over: Iterable[str]) -> LaidOut:
 
 
 def _only_cut(have: Layout, want: Layout) -> bool:
-    """Whether nothing is left but slices."""
+    """Whether only slices are left to do."""
     return all(have.on(m) in (None, p) for m, p in want.placements) and all(
         isinstance(p, Partial) or want.on(m) == p for m, p in have.placements
     )
@@ -179,7 +181,7 @@ def _led_to_parts(
     layouts: dict[str, Layout],
     slices: bool,
 ) -> tuple[Operation, ...]:
-    """Send at once what does not lie as its weight is kept; cut what is whole, unless the step does that."""
+    """Move each gradient to the layout of its weight. A whole gradient is cut, unless the step does that."""
     rows = list(operations)
     for weight in weights:
         if weight.name not in gradients:

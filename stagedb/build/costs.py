@@ -19,7 +19,7 @@ WIDTHS: Mapping[str, Expression] = {
 
 
 def _filled(layout: Layout, load: str) -> Expression:
-    """Which part of the slots of this rank's experts has tokens: all of it, but where some experts are chosen more."""
+    """The part of the slots of this rank's experts that has tokens: all, unless some experts are chosen more often."""
     if layout.on("ep") != Partitioned("experts"):
         return symbol("load_all") / (symbol("E") * symbol("load_most"))
     here = symbol(load) - (1 if load == "load_here" else 0)
@@ -30,8 +30,8 @@ def _filled(layout: Layout, load: str) -> Expression:
 class Sizes:
     """The global size of every named axis. Axes in `replicable` are repeated where a degree exceeds their size.
 
-    Slots of experts are told as if all were as many as those of the expert that is chosen most; elements, bytes and
-    FLOPs count those that have tokens alone.
+    Slots are sized as if every expert had as many as the one that is chosen most. Elements, bytes and FLOPs count only
+    slots that have tokens.
     """
 
     axes: Mapping[str, Expression]
@@ -69,7 +69,7 @@ class Sizes:
         return self._elements[key]
 
     def message(self, tensor: Tensor, layout: Layout) -> Expression:
-        """Bytes of the tensor as an operand of a collective: where ranks have unequal parts, those of the largest."""
+        """Bytes of the tensor as an operand of a collective: the largest part, if ranks have unequal ones."""
         if "slots" not in tensor.axes:
             return self.bytes(tensor, layout)
         return product(self.local_shape(tensor, layout)) * _filled(layout, "load_top") * WIDTHS[tensor.dtype]

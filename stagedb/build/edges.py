@@ -10,10 +10,10 @@ from stagedb.ir.symbolic_graph import BlockSpec, EdgeKind, Hop, OpType, SymEdge,
 
 
 def data_edges(blocks: tuple[BlockSpec, ...], ops: list[SymOp], tied: tuple[str, str] | None) -> list[SymEdge]:
-    """Every read of a value that another operator writes.
+    """An edge for every read of a value that another operator writes.
 
-    tied: the operator that makes the second half of a tied weight's gradient, and the one that waits for it where both
-    ends stand on one stage.
+    tied: the operator that makes the second half of a tied weight's gradient, and the operator that waits for it if one
+    stage has both ends.
     """
     writers: dict[str, str] = {}
     edges: dict[SymEdge, None] = {}
@@ -24,7 +24,7 @@ def data_edges(blocks: tuple[BlockSpec, ...], ops: list[SymOp], tied: tuple[str,
                 edges[SymEdge(turns[name], op.name, EdgeKind.DATA, Hop.TURN)] = None
             elif name in writers and writers[name] != op.name:
                 edges[SymEdge(writers[name], op.name, EdgeKind.DATA, Hop.SAME)] = None
-        # Weights and optimizer states are updated in place: the step writes what it reads.
+        # Weights and optimizer states are updated in place: the step writes the tensors that it reads.
         writers |= {name: op.name for name in op.writes if name not in op.reads or op.times is not None}
     readers: dict[str, list[str]] = defaultdict(list)
     for op in ops:
@@ -41,7 +41,7 @@ def data_edges(blocks: tuple[BlockSpec, ...], ops: list[SymOp], tied: tuple[str,
 def _between(
     blocks: tuple[BlockSpec, ...], writers: dict[str, str], readers: dict[str, list[str]]
 ) -> Iterable[SymEdge]:
-    """A block's input is its predecessor's output; which blocks can be neighbours follows from their order."""
+    """A block's input is its predecessor's output. The order of blocks decides which ones can be neighbours."""
     near = _neighbours(blocks)
     for i, before in enumerate(blocks):
         for j, after in enumerate(blocks):
@@ -57,7 +57,7 @@ def _between(
 
 
 def _turn(blocks: tuple[BlockSpec, ...], writers: dict[str, str], readers: dict[str, list[str]]) -> Iterable[SymEdge]:
-    """The backward begins when the loss is there, though its gradient is a constant that reads nothing."""
+    """The backward begins after the loss, although its gradient is a constant that reads nothing."""
     for block in blocks:
         if block.output is None:
             loss = f"{block.name}.loss"
@@ -66,7 +66,7 @@ def _turn(blocks: tuple[BlockSpec, ...], writers: dict[str, str], readers: dict[
 
 
 def _sent(ops: list[SymOp], edges: list[SymEdge]) -> Iterable[SymEdge]:
-    """A loop sends no message before all is there that its computing waits for: one call begins both."""
+    """A loop sends no message before all inputs of its compute are there: one call starts both."""
     loops = {op.name: (op.block, op.loop) for op in ops if op.times is not None}
     sends = {loops[op.name]: op.name for op in ops if op.type is OpType.SEND and op.times is not None}
     known = {(edge.source, edge.target) for edge in edges}
@@ -77,7 +77,7 @@ def _sent(ops: list[SymOp], edges: list[SymEdge]) -> Iterable[SymEdge]:
 
 
 def _neighbours(blocks: tuple[BlockSpec, ...]) -> set[tuple[int, int]]:
-    """Which blocks, by their places among the graph's, can follow each other on a stage."""
+    """Which blocks, by their places among the graph's blocks, can follow each other on a stage."""
     if any(block.layers is not None for block in blocks):
         first, *_, last = range(len(blocks))
         layers = [(number, i) for i, block in enumerate(blocks) for number in block.layers or ()]
@@ -89,7 +89,7 @@ def _neighbours(blocks: tuple[BlockSpec, ...]) -> set[tuple[int, int]]:
 
 
 def _skippable(blocks: tuple[BlockSpec, ...], i: int, j: int) -> bool:
-    """Whether only repeated blocks (which a stage may have none of) stand between."""
+    """Whether only repeated blocks, of which a stage may have none, are between the two."""
     return i < j and not any(block.once for block in blocks[i + 1 : j])
 
 
@@ -103,13 +103,13 @@ def _hop(
 
 
 def absent(present: str) -> Expression:
-    """Above 0 exactly where `present` (a degree minus one) is not."""
+    """Above 0 exactly where `present` (a degree minus one) is 0."""
     return 1 - parse(present)
 
 
 def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]:
-    """The edges, and for every path through operators that may be left out one edge for where they are."""
-    # What a loop's turn leaves out, its last turn's exchange, nothing of that turn reads.
+    """The edges, and bypasses: one edge for every path through operators that may be left out."""
+    # If a loop's last turn leaves its exchange out, no operator of that turn reads the exchange.
     optional = {
         op.name: op.present
         for op in ops
@@ -121,7 +121,7 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
     found: dict[SymEdge, None] = dict.fromkeys(edges)
 
     def walk(start: SymEdge, hop: Hop, missing: tuple[str, ...]) -> None:
-        """`start` leads to an optional operator: connect its source to what follows."""
+        """`start` leads to an optional operator: connect its source to the operators after it."""
         name = missing[-1]
         if optional[name] == optional.get(start.source):
             return  # the two are left out together
@@ -136,14 +136,14 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
                 walk(start, onward, (*missing, edge.target))
 
     for edge in edges:
-        # Where both ends are optional on one condition, they are missing together.
+        # Where both ends are optional on one condition, both are missing at the same time.
         if edge.target in optional and optional.get(edge.source) != optional[edge.target]:
             walk(edge, edge.hop, (edge.target,))
     return tuple(found)
 
 
 def either(edges: Iterable[SymEdge], others: Iterable[SymEdge], condition: Expression) -> tuple[SymEdge, ...]:
-    """The edges where a condition is 1, and the others where it is 0; those of both always."""
+    """The first edges where a condition is 1, the others where it is 0; edges in both sets always."""
     first, second = dict.fromkeys(edges), dict.fromkeys(others)
     return (
         *(edge if edge in second else _where(edge, condition) for edge in first),
@@ -157,6 +157,6 @@ def _where(edge: SymEdge, condition: Expression) -> SymEdge:
 
 
 def without_repeats(ops: list[SymOp], repeats: Mapping[str, str]) -> list[SymOp]:
-    """The operators of a graph that recomputes nothing: its backward reads what the forward has made."""
+    """The operators of a graph that recomputes nothing: its backward reads the results of the forward."""
     kept = [op for op in ops if not any(name in repeats for name in op.writes)]
     return [dataclasses.replace(op, reads=tuple(repeats.get(name, name) for name in op.reads)) for op in kept]

@@ -1,6 +1,6 @@
-"""What is known of a graph without building it: its identity, and the model's sizes.
+"""The properties of a graph that are known without building it: its identity, and the model's sizes.
 
-Apart from `build`, because a graph that a store holds is found by these alone, in a fifth of the time.
+They are separate from `build`, because these alone find a graph in a store, in a fifth of the time.
 """
 
 import hashlib
@@ -13,13 +13,13 @@ from stagedb.models.kinds import PARTS
 from stagedb.plans.graph_options import GraphOptions
 
 STRATEGIES = 2
-"""Counts what users' strategies have meant: graphs that were made of the same rules in another way are others."""
+"""Counts changes in the meaning of users' strategies: graphs that older rules gave are different graphs."""
 
 
 def graph_key(card: Card, options: GraphOptions) -> str:
     """The graph's identity, known without building it: a digest of the card, the options, the recipe, the format."""
     content: dict[str, object] = {"card": card.digest, "options": options.to_dict(), "format": FORMAT}
-    # Graphs of these that were stored before share and reduce experts among other ranks: they are not these.
+    # Graphs of these that were stored before share and reduce experts among other ranks: they are different graphs.
     if card.routes and (options.experts_over_tp or not options.cp_grad_sync):
         content["experts"] = 2
     if options.strategy:
@@ -30,8 +30,8 @@ def graph_key(card: Card, options: GraphOptions) -> str:
 def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
     """The model's symbols. A framework that pads the vocabulary itself starts from the published one.
 
-    `S` is the sequence that the model was trained with, for plans that say no other; `P` the rows of the table of
-    learned positions, where there is one. The parts of layers add theirs (`stagedb.models.kinds`).
+    `S` is the sequence that the model was trained with, the default of plans. `P` is the number of rows of the table of
+    learned positions, where there is one. The parts of layers add their symbols (`stagedb.models.kinds`).
     """
     vocabulary = card.padded_vocab if framework.vocabulary_multiple is None else card.vocab
     learned = {"P": card.max_positions} if card.positions == "learned" else {}

@@ -60,7 +60,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
 
 
 def _core_of(options: GraphOptions) -> Operator | None:
-    """The attention of ranks that share a sequence, where it is not that of one rank."""
+    """The attention of ranks that share a sequence, if it differs from that of one rank."""
     balanced = options.cp_chunks == "balanced"
     if options.cp_kind in _RINGS:
         return RingAttention(_RINGS[options.cp_kind], "cpr" if options.cp_kind == "ulysses-ring" else "cp", balanced)
@@ -68,7 +68,7 @@ def _core_of(options: GraphOptions) -> Operator | None:
 
 
 def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
-    """The size of each logical axis: those of all models, and those of the parts of layers."""
+    """The size of each logical axis: the axes of all models, and those of the parts of layers."""
     vocabulary = symbol("V")
     if framework.vocabulary_multiple is not None:
         multiple = framework.vocabulary_multiple * symbol("tp")
@@ -81,12 +81,12 @@ def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
 
 
 def _in_layer(name: str) -> str:
-    """An operation's name without that of its block."""
+    """An operation's name without the name of its block."""
     return name.partition(".")[2]
 
 
 def _named(name: str, operators: tuple[str, ...]) -> bool:
-    """Whether an operation of the layer is, or stands under, one of these."""
+    """Whether an operation of the layer is one of these, or a part of one of these."""
     return any(f"{_in_layer(name)}.".startswith(f"{operator}.") for operator in operators)
 
 
@@ -108,7 +108,7 @@ def _trace_layer(card: Card, style: Style, kind: LayerKind, t: Tracer, x: Tensor
 
 
 def _repeat(card: Card, kind: LayerKind) -> str:
-    """How many layers are of a kind. Without a pattern they follow each other, and the number is a symbol."""
+    """How many layers are of a kind. Without a pattern the layers of a kind are consecutive, and it is a symbol."""
     if len(card.kinds) == 1:
         return "L"
     if card.pattern:
@@ -163,7 +163,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
 
 
 def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], tie: Tie | None) -> tuple[LaidOut, ...]:
-    """The blocks of a model that can follow the user's strategy. UsageError where it cannot."""
+    """The blocks of a model, checked to follow the user's strategy. UsageError if they cannot."""
     strategy = parse_strategy(options.strategy)
     check_named(strategy, laid_out, card.name)
     if card.routes:
@@ -172,7 +172,7 @@ def _followed(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...], 
 
 
 def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...]) -> None:
-    """Raise UsageError for names that no operation of a layer's forward has, or if nothing comes of them."""
+    """Raise UsageError for names that match no operation of a layer's forward, or if the names have no effect."""
     forward = [op for op in operations if not op.template.differentiates]
     names = [_in_layer(op.name) for op in forward if not isinstance(op.operator, Redistribution)]
     above = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 1)}

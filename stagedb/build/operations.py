@@ -1,4 +1,4 @@
-"""One laid-out operator as a row of the graph: what it computes, or what it sends."""
+"""One laid-out operator as a row of the graph: its computation or its communication."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ def sym_op(
     habits: Habits,
     tie: Tie | None,
 ) -> SymOp:
-    """The row of an operator that stands at this place of its block's template."""
+    """The row of an operator at this place of its block's template."""
     move = op.operator
     common: dict[str, Any] = {
         "name": op.name,
@@ -102,7 +102,7 @@ def _compute(
     tie: Tie | None,
     common: Mapping[str, Any],
 ) -> SymOp:
-    """What a rank does alone; a redistribution that only slices is among it."""
+    """The row of an operator that a rank runs alone. A redistribution that only slices is one of these."""
     move = op.operator
     costs = cost(op, sizes, layouts)
     absent = absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (number(0),) * 2

@@ -1,4 +1,4 @@
-"""What runs once a step in a block: reductions of gradients one by one, then the optimizer; and what that touches."""
+"""The operations of a block that run once a step: reductions of single gradients, then the optimizer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,16 +22,16 @@ class Tie:
 
 
 MASTER = symbol("copies") - 1
-"""1 where the optimizer keeps an fp32 copy of the parameters beside them, else 0."""
+"""1 where the optimizer keeps an fp32 copy of the parameters in addition to them, else 0."""
 
 
 def step(
     block: LaidOut, habits: Habits, tie: Tie | None
 ) -> tuple[list[Operation], list[Tensor], dict[str, Layout], dict[str, list[str]]]:
-    """The once-a-step operations of a block: reductions of gradients one by one, then the optimizer.
+    """The once-a-step operations of a block: reductions of single gradients, then the optimizer.
 
     Returns also the new tensors, all layouts, and for each weight the buckets that its gradient passes. Without
-    gradients there is nothing to do.
+    gradients there are no operations.
     """
     if not block.gradients:
         return [], [], dict(block.layouts), {weight.name: [] for weight in block.weights}
@@ -94,7 +94,7 @@ def _reduce(step: list[Operation], layouts: dict[str, Layout], block: LaidOut, g
 
 @dataclass(frozen=True)
 class OfShards(Sizes):
-    """Sizes of the parts of weights, and what has their shape, that a rank holds where dp shards them.
+    """Sizes of the parts of weights that a rank holds where dp shards them, and of tensors of the same shape.
 
     `rows` is by weight and by gradient; moments and reduced gradients have names that begin with theirs.
     """
@@ -109,10 +109,10 @@ class OfShards(Sizes):
 def absent_bytes(
     op: Operation, sizes: Sizes, layouts: Mapping[str, Layout], tie: Tie | None
 ) -> tuple[Expression, Expression]:
-    """What the optimizer does not touch of all that it names.
+    """Bytes of the optimizer's operands that it does not touch.
 
-    A tied copy where one stage holds both ends: everything of it. Else, without master copies those; with them it does
-    not read the parameters, which it makes from them.
+    If one stage holds both ends of a tie: all bytes of the tied copy. Otherwise, without master copies: the master
+    copies. With master copies it does not read the parameters, because it writes them from the copies.
     """
     together = 0 if tie is None else 1 - smallest(symbol("pp") - 1, 1)
     owners = dict(zip((t.name for t in _gradients(op)), (w.name for w in _weights_of(op)), strict=True))

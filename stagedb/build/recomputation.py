@@ -1,7 +1,8 @@
-"""Activation recomputation: parts of a block's forward run again in its backward instead of being kept.
+"""Activation recomputation: the backward runs parts of a block's forward again, so that they need not be kept.
 
-It works on matched operations, so that collectives are recomputed with what needs them. Only what the backward reads is
-run again where the framework stops early (PyTorch's non-reentrant checkpoint); else the whole part (Megatron-LM).
+It works on matched operations, so that collectives are recomputed together with the operators that need them. If the
+framework stops early (PyTorch's non-reentrant checkpoint), only the operations that the backward reads run again;
+otherwise the whole part does (Megatron-LM).
 """
 
 import dataclasses
@@ -17,11 +18,12 @@ SUFFIX = ".recompute"
 
 @dataclass(frozen=True)
 class RecomputedPart:
-    """What is run again. `again` chooses among the forward operations.
+    """The part that runs again. `again` chooses among the forward operations.
 
-    whole: they are one checkpointed function, whose results are kept for what reads them outside; else each is
-    recomputed on its own, results that others read included. early_stop: only as far as the backward reads.
-    caches: every result of what is not run again is kept until the block's backward, read there or not.
+    whole: the chosen operations are one checkpointed function, and its results are kept for readers outside of it;
+    otherwise each operation is recomputed on its own, even if others read its results. early_stop: only as far as the
+    backward reads. caches: every result of the other operations is kept until the block's backward, even if nothing
+    there reads it.
     """
 
     again: Callable[[Operation], bool]
@@ -33,8 +35,8 @@ class RecomputedPart:
 def recompute(operations: tuple[Operation, ...], part: RecomputedPart) -> tuple[tuple[Operation, ...], dict[str, str]]:
     """Run a part of the forward once more, before the first backward operation that needs it.
 
-    The backward of an operator takes all that it has saved when it begins, so both its gradients count as one.
-    Returns the operations with the copies among them, and for each new tensor the one that it repeats.
+    The backward of an operator takes all its saved tensors when it begins, so both its gradients count as one. Returns
+    the operations with the copies among them, and for each new tensor the one that it repeats.
     """
     forward = [op for op in operations if not op.template.differentiates]
     chosen = [op for op in forward if part.again(op)]
@@ -60,7 +62,7 @@ def recompute(operations: tuple[Operation, ...], part: RecomputedPart) -> tuple[
 
 
 def cached(operations: tuple[Operation, ...], part: RecomputedPart) -> frozenset[str]:
-    """The tensors that are kept for the backward whatever reads them there."""
+    """The tensors that are kept for the backward, even if nothing there reads them."""
     forward = [op for op in operations if not op.template.differentiates]
     kept = [op for op in forward if not part.again(op) and not isinstance(op.operator, Redistribution)]
     return frozenset(tensor.name for op in kept for tensor in op.outputs) if part.caches else frozenset()
@@ -75,7 +77,7 @@ def _reads(op: Operation, makers: dict[str, Operation]) -> bool:
 
 
 def _needed(operations: tuple[Operation, ...], makers: dict[str, Operation]) -> set[str]:
-    """The chosen operations that the backward's reads go back to."""
+    """The chosen operations that the backward's reads lead back to."""
     wanted = [tensor.name for op in operations if _reads(op, makers) for tensor in op.inputs]
     needed: set[str] = set()
     while wanted:
@@ -111,7 +113,7 @@ def _copy(op: Operation, makers: dict[str, Operation], needed: set[str]) -> Oper
 
 
 def _reading(op: Operation, renamed: dict[str, Tensor]) -> Operation:
-    """A backward operation reads the copies; the forward stays as it is."""
+    """The operation with its reads renamed to copies, if it is a backward one; the forward keeps its reads."""
     if not op.template.differentiates:
         return op
     return dataclasses.replace(op, inputs=tuple(renamed.get(tensor.name, tensor) for tensor in op.inputs))

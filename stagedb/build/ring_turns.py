@@ -1,16 +1,17 @@
-"""Attention in turns spelled out: what each turn exchanges and computes, once layouts are known.
+"""Ring attention in turns: the exchanges and the compute of each turn, once layouts are known.
 
-PyTorch (torch.distributed.tensor.experimental): keys and values go to the next rank while those that are there are
-attended to, one exchange fewer than ranks (or they are gathered once); in the backward they go round again, and the
-sums of their gradients, in fp32, go with them and one exchange further, home.
+PyTorch (torch.distributed.tensor.experimental): keys and values go to the next rank while the rank attends to those
+that it has. There is one exchange fewer than ranks (or keys and values are gathered once). In the backward they go
+around again. The sums of their gradients, in fp32, go with them and, one exchange further, home.
 
 Transformer Engine (`cp_comm_type="p2p"`, AttnFuncWithCPAndKVP2P): the same by sends and receives, and results are
-merged in the format of activations. The backward begins with the keys that came last and goes the other way round, so
-that the rank's own come last: the first exchange has keys and values alone, the middle ones also the sums of their
-gradients, in the format of keys, in a message of twice the size, the last one those alone. With `all_gather`
-(AttnFuncWithCPAndKVAllGather) keys have been gathered, and each of a rank's two chunks is attended to in a call of its
-own. Transformer Engine has balanced chunks alone; contiguous ones, as PyTorch has them, are taken to pass on what comes
-in the turns that compute nothing. Its `a2a+p2p` deals chunks to neighbours in another order, of as many tokens.
+merged in the format of activations. The backward begins with the keys that came last and goes the other way around, so
+that the rank's own keys come last. The first exchange has only keys and values. The middle ones also have the sums of
+their gradients, in the format of keys, in a message of twice the size. The last one has only the sums. With
+`all_gather` (AttnFuncWithCPAndKVAllGather) keys are gathered first, and each of a rank's two chunks is attended to in a
+call of its own. Transformer Engine has only balanced chunks. For contiguous ones, as PyTorch has them, stagedb assumes
+that turns without compute pass on what they receive. The `a2a+p2p` of Transformer Engine deals chunks to neighbours in
+another order, with equal numbers of tokens.
 """
 
 from collections.abc import Iterable
@@ -42,7 +43,7 @@ KEYS = ("batch", "seq", "kv_heads", "two", "head_dim")
 
 
 def spell_out(operations: Iterable[Operation], layouts: dict[str, Layout]) -> tuple[Operation, ...]:
-    """The operations, rings in the place of what stands for them. Layouts of the new tensors are added."""
+    """The operations, with each placeholder replaced by its ring. Layouts of the new tensors are added to `layouts`."""
     rows: list[Operation] = []
     for op in operations:
         if isinstance(op.operator, RingAttention):
@@ -57,7 +58,7 @@ def spell_out(operations: Iterable[Operation], layouts: dict[str, Layout]) -> tu
 
 
 def with_both_ends(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """The operations, a send and a receive in the place of each exchange."""
+    """The operations, with each exchange replaced by a send and a receive."""
     rows: list[Operation] = []
     for op in operations:
         move = op.operator
@@ -72,7 +73,7 @@ def with_both_ends(operations: Iterable[Operation]) -> tuple[Operation, ...]:
 
 
 def _two_chunks(op: Operation) -> Operation:
-    """Two turns, of which the second adds to what the first has made."""
+    """Two turns: the second adds to the results of the first."""
     carried = tuple(each.name for each in op.outputs)
     return replace(op, inputs=(*op.inputs, *op.outputs), loop=Loop(f"{op.name}.chunks", number(2), carried))
 
@@ -86,13 +87,13 @@ class _Ring:
         self.gathered = kind.passing == "gathered"
 
     def tensor(self, word: str, axes: tuple[str, ...], dtype: str, like: Tensor) -> Tensor:
-        """A new tensor that lies as another does."""
+        """A new tensor with the layout of another one."""
         made = Tensor(f"{self.op.name}.{word}", axes, dtype, like.role)
         self.layouts[made.name] = self.layouts[like.name]
         return made
 
     def state(self, context: Tensor) -> Tensor:
-        """The kernel's random state, each rank's own, which its backward asks for with or without dropout."""
+        """The kernel's random state, each rank's own. Its backward needs the state with and without dropout."""
         made = Tensor(f"{context.name}.random_state", ("state",), "int64", context.role)
         self.layouts[made.name] = Layout()
         return made
@@ -114,7 +115,7 @@ class _Ring:
         )
 
     def keys(self, k: Tensor, v: Tensor) -> tuple[list[Operation], list[Operation], list[Tensor]]:
-        """What packs keys and values, what each turn sends on, and the tensors that a turn reads."""
+        """Operations that pack keys and values, operations that each turn sends, and the tensors that a turn reads."""
         packed = self.tensor("keys", KEYS, k.dtype, k)
         before = [self.emit("pack", PackKeys(), (k, v), (packed,))]
         if self.gathered:
@@ -145,7 +146,7 @@ class _Ring:
         before, turn, held = self.keys(k, v)
         of_q = self.tensor("queries", dq.axes, "fp32", dq)
         of_keys, came = (self.tensor(word, KEYS, "fp32", dk) for word in ("gradients", "gradients.came"))
-        # Where some turns compute nothing, what came is passed on all the same.
+        # Where some turns compute nothing, received keys are still passed on.
         own = of_keys if self.balanced else self.tensor("gradients.own", KEYS, "fp32", dk)
         adds = (came,) if self.balanced else ()
         inputs = (dy, q, *held, context, lse, state, of_q, *adds)
@@ -157,7 +158,7 @@ class _Ring:
         return [*before, *turn, self.emit("results", UnpackGradients(), (of_q, came), (dq, dk, dv))]
 
     def sent_back(self) -> list[Operation]:
-        """The backward of a ring of sends: the other way round, from the keys that came last."""
+        """The backward of a ring of sends: the other way around, from the keys that came last."""
         (dy, q, _, _, context, lse), (dq, dk, dv) = self.op.inputs, self.op.outputs
         kept = Tensor(f"{context.name}.keys.came", KEYS, dk.dtype, context.role)
         came = self.tensor("keys.came", KEYS, dk.dtype, dk)

@@ -1,4 +1,4 @@
-"""What ranks share: buckets of gradients and parameters, who reduces them with whom, and the parts that are kept."""
+"""State that ranks share: buckets of gradients and parameters, the groups that reduce them, and the parts they keep."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,24 +12,24 @@ from stagedb.workflows import Template
 from stagedb.workflows.training import STEP
 
 SHARDS = symbol("dp") * symbol("cp") / symbol("hsdp")
-"""Members of a group over which something is sharded: those of dp and cp, but for replicas (hybrid sharding)."""
+"""Members of a group over which something is sharded: the ranks of dp and cp, without replicas (hybrid sharding)."""
 
 
 CONTEXT = ("cp", "cpr", "cpa")
-"""The mesh axes that the ranks of cp are on."""
+"""The mesh axes along which the ranks of cp are counted."""
 
 
 def group_of(mesh_axis: str) -> str:
-    """The groups in which ranks communicate that differ on a mesh axis of layouts.
+    """The groups of ranks that communicate along a mesh axis of layouts.
 
-    The groups `dp` are those over which gradients are reduced: with the ranks of cp, and without replicas. A layout's
-    dp has neither, so that its groups are others.
+    The groups `dp` are those over which gradients are reduced: they include the ranks of cp and exclude replicas. The
+    dp of a layout does neither, so its groups have another name.
     """
     return "data" if mesh_axis == "dp" else mesh_axis
 
 
 def held_apart(weight: Layout) -> bool:
-    """Whether ranks of dp or cp keep parts of a weight as its layout says, so that nothing shards it once more."""
+    """Whether a layout gives ranks of dp or cp parts of a weight, so that nothing shards the weight again."""
     return any(isinstance(weight.on(mesh_axis), Partitioned) for mesh_axis in ("dp", *CONTEXT))
 
 
@@ -38,7 +38,7 @@ def of_experts(weight: Layout) -> bool:
 
 
 def shards(weight: Layout) -> Expression:
-    """Members of a group that shares a weight: of experts, those that hold the same ones."""
+    """Members of a group that shares a weight. For experts: the ranks that hold the same ones."""
     if held_apart(weight):
         return number(1)
     return symbol("edp") / symbol("hsdp") if of_experts(weight) else SHARDS
@@ -48,10 +48,10 @@ def shards(weight: Layout) -> Expression:
 class BucketRule:
     """A collective over many weights, or their gradients: its rule, mesh axis, and when it runs.
 
-    `only` is a condition beside that its group has more than one member, of which there are `members` (None: as the
-    mesh axis says). `dtype` is the class on the wire. `parts`: an
-    all-reduce is over one rank's parts of the gradients, not whole ones; gathers and scatters always are of parts.
-    of: whether it takes all weights, only those of `experts` that ranks of ep divide among them, or only `dense` ones.
+    `only` is a condition in addition to the default one, that the group has more than one member. `members` is the
+    number of members (None: as the mesh axis gives). `dtype` is the class on the wire. `parts`: an all-reduce is over
+    one rank's parts of the gradients, not whole ones; gathers and scatters are always of parts. of: whether it takes
+    all weights, only those of `experts` that ranks of ep divide among them, or only `dense` ones.
     """
 
     name: str
@@ -71,7 +71,7 @@ class BucketRule:
         return not held_apart(weight) and (self.of == "all" or (self.of == "experts") == of_experts(weight))
 
     def bytes(self) -> tuple[Expression, Expression]:
-        """What one weight adds to the operand and to the result: it has `elements`, or `shard` of them on a rank."""
+        """Bytes that one weight adds to operand and result: it has `elements`, or `shard` of them on a rank."""
         if self.kind == "all_reduce":
             whole = (symbol("shard") if self.parts else symbol("elements")) * WIDTHS[self.dtype]
             return whole, whole
@@ -83,12 +83,12 @@ class BucketRule:
 class Habits:
     """How gradients are reduced before the optimizer reads them, and parameters gathered before they are read.
 
-    gradients: the buckets that gradients pass over dp and cp, in that order. alone: by axis those of gradients that are
-    partial on only one of the two, as a user's strategy leaves them. context: whether there is a cp at all. parameters:
-    those that put sharded parameters together. partial: the bucket for gradients that are partial over tp, or None
-    where each is reduced on its own once a step. sharded: whether each rank keeps a part of the parameters
-    alone. optimizer: whether it updates a part alone. temporaries: whether gradients are computed by several kernels,
-    with values between them (`graph.temporaries`).
+    gradients: the buckets that gradients pass over dp and cp, in that order. alone: by axis, the buckets of gradients
+    that are partial on only one of the two, because of a user's strategy. context: whether there is a cp at all.
+    parameters: the buckets that put sharded parameters together. partial: the bucket for gradients that are partial
+    over tp, or None if each is reduced on its own once a step. sharded: whether each rank keeps only a part of the
+    parameters. optimizer: whether the optimizer updates only a part. temporaries: whether gradients are computed by
+    several kernels, with values between them (`graph.temporaries`).
     """
 
     gradients: tuple[BucketRule, ...]
@@ -125,7 +125,7 @@ def reducing(habits: Habits, weight: Layout, partial: tuple[str, ...]) -> list[B
     """The buckets that sum a weight's gradient, partial on these mesh axes, over ranks of dp and cp."""
     data, context = "dp" in partial, any(mesh_axis in partial for mesh_axis in CONTEXT)
     if not habits.context and not held_apart(weight):
-        # Nothing is cut over cp, whether a strategy says so or not.
+        # No weight is cut over cp, even if a strategy names it.
         context = data
     if "edp" in partial or (data and context):
         return [bucket for bucket in habits.gradients if bucket.takes(weight)]
@@ -134,7 +134,7 @@ def reducing(habits: Habits, weight: Layout, partial: tuple[str, ...]) -> list[B
 
 
 def all_buckets(habits: Habits) -> tuple[BucketRule, ...]:
-    """All buckets, in the order in which they are issued where they are due at the same time."""
+    """All buckets, in the order in which they are issued if they are due at the same time."""
     partial = () if habits.partial is None else (habits.partial,)
     heads = BucketRule(REPLICATED_HEADS, "all_reduce", "one", "kv", STEP, parts=habits.sharded)
     return (*habits.parameters, *partial, *habits.gradients, *habits.alone.values(), heads)

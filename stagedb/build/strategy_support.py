@@ -1,4 +1,4 @@
-"""Whether a model can follow a user's strategy: what it names is there, and what belongs together is treated alike."""
+"""Whether a model can follow a user's strategy: all names exist, and tensors that belong together are treated alike."""
 
 from stagedb.build.block import LaidOut, summed
 from stagedb.build.optimizer_step import Tie
@@ -10,7 +10,7 @@ SAME = {"shared_ffn": "ffn"}
 
 
 def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> None:
-    """Raise UsageError where a strategy names what a model does not have, so that nothing would come of it."""
+    """Raise UsageError if a strategy names something that a model does not have, so that it would have no effect."""
     found: dict[str, set[str]] = {}
     for op in (op for block in blocks for op in block.operations):
         axes = {SAME.get(axis, axis) for t in op.inputs if t.role == "weight" for axis in t.axes}
@@ -36,7 +36,7 @@ def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> 
 def tied_alike(tie: Tie, blocks: tuple[LaidOut, ...]) -> tuple[LaidOut, ...]:
     """The blocks with both ends of a tied weight partial on the same mesh axes, so that their gradients can be added.
 
-    Raises UsageError where a strategy keeps the two ends in different ways.
+    Raises UsageError if a strategy keeps the two ends in different ways.
     """
     kept = {weight.name: block for block in blocks for weight in block.weights}
     ends = {name: kept[name] for name in (tie.first, tie.second)}

@@ -1,7 +1,7 @@
-"""Bytes that an operator holds beside its operands and results while it runs.
+"""Bytes that an operator holds while it runs, in addition to its operands and results.
 
-They are those of PyTorch's own kernels where an operator is made of several (its recorded runs show them): the loss of
-vocabulary-sized values, the gate of a gated feed-forward. A kernel that is fused has none.
+They are those of PyTorch's own kernels where an operator consists of several (recorded runs show them): the loss with
+vocabulary-sized values, the gate of a gated feed-forward. A fused kernel has none.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ def _loss_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -
 
 
 def _exponentials(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
-    """What is summed; the loss of a whole vocabulary is one kernel."""
+    """The exponentials that are summed; the loss of a whole vocabulary is one kernel."""
     (shifted,) = op.inputs
     return sizes.bytes(shifted, layouts[shifted.name]) * _several(layouts[shifted.name].cuts("vocab"))
 

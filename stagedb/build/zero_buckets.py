@@ -1,7 +1,8 @@
-"""What data-parallel ranks share among them, by ZeRO stage and framework, as buckets of gradients and parameters.
+"""State that data-parallel ranks share, by ZeRO stage and framework, as buckets of gradients and parameters.
 
-Stages: Rajbhandari et al. 2020. 1 shards the optimizer, 2 gradients too and keeps parameters gathered between forward
-and backward, 3 does not. `stagedb.frameworks` names what each framework has for them.
+Stages: Rajbhandari et al. 2020. Stage 1 shards the optimizer. Stage 2 also shards gradients and keeps parameters
+gathered between forward and backward. Stage 3 does not keep them. `stagedb.frameworks` names the collectives of each
+framework.
 """
 
 from dataclasses import replace
@@ -20,7 +21,7 @@ ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
 
 
 def habits(options: GraphOptions, framework: Framework, experts: bool = False) -> Habits:
-    """The buckets of a graph, and whether its kernels are composite. experts: of a model that has some."""
+    """The buckets of a graph, and whether its kernels are composite. experts: whether the model has some."""
     found = _of_workflow(
         replace(
             _shared(options, framework),
@@ -34,7 +35,7 @@ def habits(options: GraphOptions, framework: Framework, experts: bool = False) -
         return found
     if not options.ep_sync:
         return replace(found, gradients=tuple(replace(bucket, axis="edp") for bucket in found.gradients))
-    # Those who hold the same experts are others than those who hold the same of the rest as soon as this exceeds 1.
+    # Once this exceeds 1, the ranks that hold the same experts differ from those that hold the same other weights.
     divided = symbol("ep") * (symbol("tp") if options.experts_over_tp else 1)
     gradients, parameters = (
         tuple(part for bucket in buckets for part in _apart(bucket, divided))
@@ -44,7 +45,7 @@ def habits(options: GraphOptions, framework: Framework, experts: bool = False) -
 
 
 def _of_workflow(found: Habits, workflow: Workflow) -> Habits:
-    """What remains of the buckets where a workflow has not all templates."""
+    """The buckets that a workflow needs, if it does not have all templates."""
     templates = workflow.templates
     return replace(
         found,
@@ -56,7 +57,7 @@ def _of_workflow(found: Habits, workflow: Workflow) -> Habits:
 
 
 def _alone(options: GraphOptions, framework: Framework) -> dict[str, BucketRule]:
-    """Where ranks of one of dp and cp hold a gradient alike, or have parts of it, it is summed over the other only."""
+    """A gradient that is equal, or split, on the ranks of dp or of cp is summed over the other axis only."""
     rule = (framework.buckets.gradients if options.zero < 2 else framework.buckets.units).name
     axes = ("data", "cp") if options.cp_grad_sync else ("data",)
     return {
@@ -66,9 +67,9 @@ def _alone(options: GraphOptions, framework: Framework) -> dict[str, BucketRule]
 
 
 def _apart(bucket: BucketRule, divided: Expression) -> tuple[BucketRule, ...]:
-    """Where experts are divided among ranks, theirs are buckets of their own, among the ranks that hold the same.
+    """Experts that are divided among ranks have buckets of their own, among the ranks with the same experts.
 
-    Those are members whatever cp does with the gradients of the rest.
+    These ranks are the members, however cp treats the gradients of other weights.
     """
     if bucket.axis != "dp":
         return (bucket,)
@@ -122,7 +123,7 @@ def _sharded_optimizer(options: GraphOptions, framework: Framework) -> tuple[Buc
 
 
 def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
-    """Units are reduced where their backward ends; over replicas, the parts that are left."""
+    """Units are reduced where their backward ends. The remaining parts are reduced over replicas."""
     backward, rule = WEIGHT_GRADIENT, framework.buckets.units.name
 
     def pair(suffix: str, when: When, only: Expression | None) -> tuple[BucketRule, ...]:
@@ -146,7 +147,7 @@ def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[Buc
 
 
 def _gathered(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
-    """Units are gathered before their forward. Those of layers, where they were given back, before their backward."""
+    """Units are gathered before their forward. Freed units of layers are gathered again before their backward."""
 
     def forward(suffix: str, when: When, only: Expression | None = None) -> BucketRule:
         name = f"bucket.parameters.gather{suffix}"
@@ -156,5 +157,5 @@ def _gathered(options: GraphOptions, framework: Framework) -> tuple[BucketRule, 
         rule = framework.buckets.regathered.name
         again = BucketRule("bucket.parameters.regather", "all_gather", rule, "dp", INPUT_GRADIENT, dtype="act")
         return (forward("", When.EVERY), again)
-    # A pipeline gives parameters back after the last backward only, so that the first forward gathers them for all.
+    # A pipeline frees parameters only after the last backward, so that the first forward gathers them for all.
     return (forward("", When.EVERY, ALONE), forward(".first", When.FIRST, PIPELINED))
