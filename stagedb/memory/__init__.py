@@ -1,6 +1,7 @@
-"""What every rank class of a stored instance holds in memory over a step: which tensors, from when to when.
+"""Memory of every rank class of a stored instance over a step: which tensors it holds, from when to when.
 
-`analyse` reads the instance from the store and computes it class by class, `record` writes it beside the instance.
+`analyse` reads the instance from the store and computes the memory class by class; `record` writes it to the store,
+linked to the instance.
 """
 
 from stagedb.memory.class_memory import ClassMemory, analyse, record

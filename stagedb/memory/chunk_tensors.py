@@ -1,4 +1,4 @@
-"""Where a chunk's tensors are made, read, gathered and scattered: what telling their lives looks things up in."""
+"""Where a chunk's tensors are made, read, gathered and scattered: the tables from which lifetimes follow."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def _fills_shared_buffer(op: SymOp) -> bool:
 
 @dataclass(frozen=True)
 class Chunk:
-    """What a chunk's program says of its tensors. What a stage holds once is told with its first chunk."""
+    """A chunk's program and its tensors. State that a stage holds once belongs to its first chunk."""
 
     program: Program
     plan: Plan
@@ -36,7 +36,7 @@ class Chunk:
 
     @property
     def first(self) -> bool:
-        """Whether it tells what a stage holds once."""
+        """Whether state that the stage holds once is counted here."""
         return self.program.chunk == 0
 
     @property
@@ -51,17 +51,17 @@ class Chunk:
 
     @property
     def kinds(self) -> tuple[TaskKind, ...]:
-        """The tasks of a micro-batch, in the order in which it comes to them."""
+        """The tasks of a micro-batch, in the order in which they run."""
         return tuple(kind for kind in self.program.items if not kind.once)
 
     @property
     def running(self) -> Iterator[tuple[TaskKind, int, Item]]:
-        """What runs for a micro-batch, in order."""
+        """The items that run for a micro-batch, in order."""
         return ((kind, index, item) for kind in self.kinds for index, item in enumerate(self.program.items[kind]))
 
     @property
     def weights_items(self) -> tuple[Item, ...]:
-        """What the task runs that makes gradients of weights; nothing without a backward."""
+        """The items of the task that makes gradients of weights; empty without a backward."""
         return self.program.items[self.weights_task] if self.program.backwards else ()
 
     @property
@@ -85,7 +85,7 @@ class Chunk:
 
     @cached_property
     def shared_buffer(self) -> int | None:
-        """Elements of this rank's part of the buffer whose gradients are scattered for the optimizer, where one is."""
+        """Elements of this rank's part of the buffer of gradients that are scattered for the optimizer, or None."""
         scatters = [
             item.bucket.bytes_out // self.width("reduce")
             for item in self.weights_items
@@ -95,7 +95,7 @@ class Chunk:
 
     @cached_property
     def buffered(self) -> frozenset[Key]:
-        """The weights whose gradients pass that buffer; others have states of their own."""
+        """The weights whose gradients pass that buffer; other weights have states of their own."""
         return frozenset(
             (member.weight, member.position)
             for item in self.weights_items
@@ -111,11 +111,11 @@ class Chunk:
 
     @property
     def sharded(self) -> bool:
-        """Whether each rank keeps a part of the parameters and gradients alone."""
+        """Whether each rank keeps only a part of the parameters and gradients."""
         return self.plan.options.zero >= 2
 
     def owned(self, name: str, sharded: bool) -> int:
-        """Bytes of a weight, or of what the optimizer keeps of it, that a rank keeps."""
+        """Bytes of a weight, or of the optimizer's state of it, that a rank keeps."""
         return self.program.parts[name] if sharded else self.program.sizes[name]
 
     @cached_property
@@ -138,7 +138,9 @@ class Chunk:
 
     @cached_property
     def sent(self) -> Mapping[Key, tuple[Moment, ...]]:
-        """What a pipeline keeps beyond its last reader: results until their backward, gradients until the next one."""
+        """Tensors kept by a pipeline after their last read: results until their backward, gradients until the next
+        one.
+        """
         if not self.held.keeps_sent or self.plan.pp == 1 or not self.program.backwards:
             return {}
         over = self.backward_over()
@@ -151,7 +153,7 @@ class Chunk:
             elif item.op.type is OpType.SEND:
                 found[item.reads[0]] = (self.backward_over(Which.LATER), self.backward_over(Which.LAST))
         if self.last_loss is not None:
-            # The last stage's result is what the loss function is given: the logits before they are cast.
+            # The last stage keeps the input of the loss function: the logits before they are cast.
             items = self.program.items[self.program.forward]
             head = max(index for index, item in enumerate(items) if item.op.kind == "matmul")
             given = next(item for item in items[head + 1 :] if item.op.kind in ("cast", "loss"))
@@ -160,7 +162,7 @@ class Chunk:
 
     @cached_property
     def scatters(self) -> Mapping[Key, tuple[int, Item]]:
-        """By weight the collective that scatters its gradient to parts."""
+        """By weight, the collective that scatters its gradient to parts."""
         return {
             self.program.resolve((member.weight, member.position)): (index, item)
             for index, item in enumerate(self.weights_items)
@@ -170,7 +172,7 @@ class Chunk:
 
     @cached_property
     def first_gradients(self) -> frozenset[Key]:
-        """Of the gradients that a backward makes of one weight, those of a tie's both ends, the first."""
+        """A backward makes one gradient of a tied weight at each end. These are the first ones."""
         found: dict[Key, Key] = {}
         for key in self.begins:
             if key in self.program.gradients:
@@ -179,7 +181,7 @@ class Chunk:
 
     @cached_property
     def regathered(self) -> frozenset[int | None]:
-        """Units that their backward gathers once more."""
+        """Units that their backward gathers again."""
         items = self.program.items[self.inputs_task] if self.program.backwards else ()
         return frozenset(self.unit(item.bucket) for item in items if item.bucket is not None and item.bucket.gathers)
 
@@ -188,14 +190,14 @@ class Chunk:
         return Moment(self.inputs_task, len(self.program.items[self.inputs_task]), which)
 
     def over(self, kind: TaskKind, position: int | None) -> int:
-        """Where the items of a position end in a kind of task; of what stands outside layers, where all end."""
+        """Where the items of a position end in a kind of task; for a position outside layers, where all items end."""
         items = self.program.items[kind]
         if position is None:
             return len(items)
         return 1 + max(i for i, item in enumerate(items) if item.position == position and item.bucket is None)
 
     def given_back(self, unit: int | None) -> int:
-        """Where gathered parameters are given back: before the unit's gradients are scattered, in its backward."""
+        """Where gathered parameters are freed: before the unit's gradients are scattered, in its backward."""
         items = self.program.items[self.inputs_task]
         found = [
             i

@@ -1,4 +1,4 @@
-"""What every rank class of an instance holds in memory over a step, computed from the store and written into it."""
+"""The memory of every rank class of an instance over a step, computed from the store and written to it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from stagedb.workload.store_reading import READERS, find, read_class
 
 @dataclass(frozen=True)
 class ClassMemory:
-    """The memory of one rank of a class. `usage` has live bytes at every point of the step; a program a chunk."""
+    """The memory of one rank of a class. `usage`: live bytes at every point of the step; one program a chunk."""
 
     rank_class: ClassColumns
     programs: tuple[Program, ...]
@@ -27,16 +27,16 @@ class ClassMemory:
 
     @property
     def program(self) -> Program:
-        """The program of the first chunk: of the stage, where it has one."""
+        """The program of the first chunk, which is the program of the stage if it has one chunk."""
         return self.programs[0]
 
     @cached_property
     def peak(self) -> Point:
-        """Where the most is held."""
+        """The point of the step at which the most is held."""
         return self.usage.peak()
 
     def ends(self) -> Iterator[tuple[str, dict[str, int]]]:
-        """Bytes by category before the step, and when the last task of each phase is over."""
+        """Bytes by category before the step, and after the last task of each phase."""
         yield "start", {str(category): size for category, size in self.usage.before().items()}
         for phase in dict.fromkeys(kind.phase for kind in self.program.items if not kind.once):
             last = max(i for i, task in enumerate(self.usage.tasks) if task.kind.phase == phase)
@@ -44,7 +44,7 @@ class ClassMemory:
         yield "step_end", {str(c): size for c, size in self.usage.after(len(self.usage.tasks) - 1).items()}
 
     def peaks(self) -> Iterator[tuple[str, dict[str, int]]]:
-        """Bytes by category at the peak of each phase, and at that of all."""
+        """Bytes by category at the peak of each phase, and at the peak of the step."""
         for phase in dict.fromkeys(kind.phase for kind in self.program.items):
             kinds = [kind for kind in self.program.items if kind.phase == phase]
             found = self.usage.at(self.usage.peak(kinds))
@@ -52,9 +52,9 @@ class ClassMemory:
         yield "peak", {str(category): size for category, size in self.usage.at(self.peak).items()}
 
     def saved(self, chunk: int = 0) -> dict[int, dict[str, int]]:
-        """What one micro-batch's forward of a chunk saves for its backward: bytes by position of who reads it there.
+        """Bytes that one micro-batch's forward of a chunk saves for its backward, by position of the reader.
 
-        Received inputs count, wherever they lie; what a pipeline keeps besides does not.
+        Received inputs count, wherever they are stored; tensors that a pipeline keeps in addition do not.
         """
         return saved(self.programs[chunk])
 
@@ -76,7 +76,7 @@ class ClassMemory:
         return task, row, self.rank_class.ops.name[row]
 
     def items(self, task: Task) -> list[tuple[int, Item]]:
-        """What a task runs, with the chunk that each item is of: a step runs all chunks'."""
+        """The items of a task, each with its chunk: a step runs those of all chunks."""
         chosen = self.programs if task.kind.once else self.programs[task.chunk : task.chunk + 1]
         return [(each.chunk, item) for each in chosen for item in each.items[task.kind]]
 
@@ -109,9 +109,9 @@ def analyse(store: Store, instance: str) -> tuple[ClassMemory, ...]:
 
 
 def record(store: Store, instance: str, found: tuple[ClassMemory, ...]) -> None:
-    """Write what was found into the store, beside the instance. The same twice is once.
+    """Write the result into the store, linked to the instance. A repeated call changes nothing.
 
-    Everything of a class is written in one transaction, so that whoever finds some of it finds all.
+    Everything of a class is written in one transaction, so that a reader finds all of it or nothing.
     """
     graph = find(store, instance)["graph"]
     known = frozenset(name for each in found for program in each.programs for name in program.tensors)

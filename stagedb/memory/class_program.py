@@ -1,7 +1,7 @@
-"""What a stored rank class runs in a step: ops of each kind of task in issue order, and the storages that they use.
+"""The program of a stored rank class in a step: ops of each kind of task in issue order, and the storages they use.
 
-The class's ops are read from its instance; what they read and write, and the sizes of tensors, from the graph that the
-instance is of.
+The class's ops are read from its instance. Their reads and writes and the sizes of tensors are read from the graph of
+the instance.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ class PlacedWeight:
 
 @dataclass(frozen=True)
 class BucketStorage:
-    """A bucket's collective: the weights whose gradients, or whose parameters, it carries.
+    """A bucket's collective, with the weights whose gradients, or whose parameters, it carries.
 
     gathers: it puts parameters together, instead of reducing gradients. bytes_in, bytes_out: on one rank.
     """
@@ -55,10 +55,10 @@ class BucketStorage:
 
 @dataclass(frozen=True)
 class Item:
-    """One operator, or one bucket's collective, where it is issued. `reads` and `writes` are storages, each once.
+    """One operator or bucket's collective in the issue order. `reads` and `writes` name each storage once.
 
     row: its place among the ops of the class. temporary: bytes that it allocates only while it runs. message: bytes of
-    its operand, where it communicates.
+    its operand, if it communicates.
     """
 
     op: SymOp
@@ -73,14 +73,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Program:
-    """A chunk's items by kind of task in issue order, and its tensors. Of a step, the items are the chunk's own.
+    """A chunk's items by kind of task in issue order, and its tensors. The items of a step are the chunk's own.
 
-    items: its kinds are in the order in which a micro-batch comes to them. chunk: its number on the stage. sizes:
-    bytes on one rank of the tensors that exist there. parts: those of one rank's part of weights and what the optimizer
-    keeps of them, where dp shares them. places: position and block. layers: by position, counted from the stage's
-    first; None outside layers.
-    recomputing: positions of layers that recompute something. storage: to a tensor the one whose bytes it is.
-    gradients: weights by the gradients that a backward makes of them.
+    items: kinds are in the order in which a micro-batch runs them. chunk: its number on the stage. sizes: bytes on one
+    rank of the tensors that exist there. parts: bytes of one rank's part of weights and of the optimizer's state, where
+    dp shards them. places: position and block. layers: by position, counted from the stage's first; None outside
+    layers.
+    recomputing: positions of layers that recompute something. storage: for each tensor, the tensor whose bytes it uses.
+    gradients: the weight of each gradient that a backward makes.
     """
 
     chunk: int
@@ -96,21 +96,21 @@ class Program:
 
     @property
     def forward(self) -> TaskKind:
-        """The kind of task that a micro-batch comes to first."""
+        """The kind of task that a micro-batch runs first."""
         return next(iter(self.items))
 
     @property
     def backwards(self) -> tuple[TaskKind, ...]:
-        """The kinds that make gradients: one, the two halves of a split backward, or none."""
+        """The kinds that make gradients: one, the two halves of a split backward, or an empty tuple."""
         return tuple(kind for kind in self.items if kind.differentiates)
 
     @property
     def last(self) -> TaskKind:
-        """The kind that ends a step: that which runs once a step, or a micro-batch's last one."""
+        """The kind that ends a step: the one that runs once a step, or a micro-batch's last one."""
         return list(self.items)[-1]
 
     def once_a_step(self) -> Iterator[tuple[TaskKind, int, Item]]:
-        """What runs once a step, in order."""
+        """The items that run once a step, in order."""
         return ((kind, at, item) for kind in self.items if kind.once for at, item in enumerate(self.items[kind]))
 
     def resolve(self, key: Key) -> Key:
@@ -119,14 +119,14 @@ class Program:
 
 
 def storage_of(storage: Mapping[Key, Key], key: Key) -> Key:
-    """The tensor whose bytes a tensor has, itself or another one's."""
+    """The tensor whose bytes a tensor uses: itself or another one."""
     while key in storage:
         key = storage[key]
     return key
 
 
 Carried = Mapping[int, tuple[PlacedWeight, ...]]
-"""By place among the ops of a class: the weights that a bucket carries."""
+"""By place among the ops of a class, the weights that a bucket carries."""
 
 
 def tasks_of(columns: ClassColumns) -> tuple[Task, ...]:
@@ -137,13 +137,13 @@ def tasks_of(columns: ClassColumns) -> tuple[Task, ...]:
 
 
 def programs(graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried) -> tuple[Program, ...]:
-    """The programs of the chunks of a rank class, of an instance of a graph under a plan."""
+    """The programs of the chunks of a rank class; `columns` are those of an instance of the graph under the plan."""
     chunks = 1 + int(columns.ops.chunk.max(initial=0))
     return tuple(_Making(graph, plan, columns, carried, chunk).make() for chunk in range(chunks))
 
 
 class _Making:
-    """What making a program looks things up in."""
+    """The tables for making a program."""
 
     def __init__(self, graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, chunk: int) -> None:
         self.graph, self.plan, self.columns, self.carried, self.chunk = graph, plan, columns, carried, chunk
@@ -175,7 +175,7 @@ class _Making:
                     self.storage[tensor.name, position] = (tensor.repeats, position)
 
     def _places(self) -> tuple[list[BlockPlace], dict[int, str]]:
-        """The blocks of the chunk in forward order, and at which positions messages lead to other stages."""
+        """The blocks of the chunk in forward order, and the positions at which messages lead to other stages."""
         origins = self.columns.origins
         found: dict[int, BlockPlace] = {}
         cuts = set()
@@ -197,7 +197,7 @@ class _Making:
             yield position, CUT, True
 
     def _present(self) -> set[Key]:
-        """Symbolic ops that are copied, by position; of a loop, those of its first turn."""
+        """Symbolic ops that are copied, by position; for a loop, the ops of its first turn."""
         origins = self.columns.origins
         found = set()
         for row in self.rows:
@@ -279,7 +279,7 @@ class _Making:
 def _ports(
     blocks: Sequence[BlockSpec], places: Sequence[BlockPlace], has_previous: bool, has_next: bool
 ) -> Iterator[tuple[Key, Key]]:
-    """What blocks hand to each other, and to and from the messages at the stage's ends."""
+    """The tensors between blocks, and those of the messages at the stage's ends."""
     specs = {block.name: block for block in blocks}
     for place in places:
         spec, at = specs[place.block], place.position
@@ -300,7 +300,7 @@ def _ports(
 
 
 def _ties(tensors: Mapping[str, SymTensor], standing: Mapping[str, int]) -> Iterator[tuple[Key, Key]]:
-    """A tied weight is the other one where a stage holds both."""
+    """A tied weight shares the storage of the other one where a stage holds both."""
     for tensor in tensors.values():
         first = tensors.get(tensor.tied or "")
         if first is not None and tensor.block in standing and first.block in standing:

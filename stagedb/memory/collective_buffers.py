@@ -1,4 +1,4 @@
-"""What bucketed collectives bring, from when to when: gathered parameters, parts of gradients, the buffers of both."""
+"""Lifetimes of tensors of bucketed collectives: gathered parameters, parts of gradients, the buffers of both."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from stagedb.memory.lifetimes import Category, Life, Moment, Which, brief
 
 
 def collected(chunk: Chunk) -> Iterator[Life]:
-    """What bucketed collectives bring: gathered parameters, scattered gradients, and the buffers of both."""
+    """The lives of bucketed collectives: gathered parameters, scattered gradients, and the buffers of both."""
     for index, item in enumerate(chunk.program.items[chunk.program.forward]):
         if item.bucket is not None and item.bucket.gathers:
             yield from _gathered(chunk, index, item.op, item.bucket)
@@ -26,7 +26,7 @@ def collected(chunk: Chunk) -> Iterator[Life]:
 
 
 def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
-    """A unit gathered before its forward: given back after it, where no backward reads it or gathers it once more."""
+    """A unit gathered before its forward. It is freed after it if no backward reads it, or if it is gathered again."""
     unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
     layer, name, forward = chunk.layer_of(unit), op.name, chunk.program.forward
     yield brief(f"{name}.buffer", layer, size, Category.COMMUNICATION, forward, index, which)
@@ -35,20 +35,21 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Ite
     elif which is Which.EVERY and chunk.one_at_a_time:
         end = Moment(chunk.inputs_task, chunk.given_back(unit))
     else:
-        # It is gathered again for each micro-batch; those in flight share one copy.
+        # It is gathered again for each micro-batch; all micro-batches in flight share one copy.
         which = Which.FIRST
         end = chunk.backward_over(Which.LAST)
     yield Life(name, layer, size, Category.GATHERED, Moment(forward, index, which), (end,))
 
 
 def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
-    """A unit gathered ahead of its backward: in the collective's buffer until that begins."""
+    """A unit gathered ahead of its backward: it is in the collective's buffer until the backward begins."""
     unit, size = chunk.unit(bucket), bucket.bytes_out
     layer, name = chunk.layer_of(unit), op.name
     items = chunk.program.items[chunk.inputs_task]
     begun = next(i for i, each in enumerate(items) if each.position == unit and each.bucket is None)
     before = items[begun - 1].bucket
-    # It is copied out of the buffer before the next unit's gather, which is issued first, takes one of its own.
+    # It is copied out of the buffer before the next unit's gather, which is issued first, allocates a buffer of its
+    # own.
     copied = begun - 1 if before is not None and before.gathers and begun - 1 > index else begun
     end = Moment(chunk.inputs_task, chunk.given_back(unit))
     buffer = Moment(chunk.inputs_task, index + 1), (Moment(chunk.inputs_task, begun),)
@@ -57,7 +58,7 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
 
 
 def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
-    """The buffer that a unit's gradients are scattered from, there until the next one is; and the parts left."""
+    """The buffer that a unit's gradients are scattered from, kept until the next one is there; and the parts."""
     layer, name, which = chunk.layer_of(chunk.unit(bucket)), op.name, Which(op.when)
     task, items = chunk.weights_task, chunk.program.items[chunk.weights_task]
     later = (i for i, each in enumerate(items) if i > index and each.op.name == op.name)
@@ -67,7 +68,7 @@ def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> It
         return  # added to the part that is always there
 
     def made(when: Which) -> tuple[Moment, tuple[Moment, ...]]:
-        """From the collective's end until its result has been added, or read, by what comes next."""
+        """From the collective's end until its result is added, or read, by the next op."""
         return Moment(task, index + 1, when), (Moment(task, min(index + 2, len(items)), when),)
 
     if chunk.width("reduce") != chunk.width("param"):

@@ -1,7 +1,7 @@
-"""What is told of memory: bytes that are there all the time, and lives of tensors tied to the tasks of a schedule.
+"""Data of memory: bytes that are held all the time, and lives of tensors tied to the tasks of a schedule.
 
-A micro-batch's forward opens what its backward closes, so a life is said once for all micro-batches: where in which
-kind of task it begins and ends, and for which of the tasks of that kind.
+A micro-batch's forward allocates what its backward frees, so a life is described once for all micro-batches: the kind
+of task and the item at which it begins and ends, and for which tasks of that kind.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from stagedb.workflows import TaskKind
 
 
 class Category(StrEnum):
-    """What memory is held for."""
+    """The purpose of held memory."""
 
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"
@@ -40,7 +40,7 @@ class Which(StrEnum):
 
 @dataclass(frozen=True)
 class Moment:
-    """Right before the item of this index of a task of this kind and chunk; at the task's end for the number of items.
+    """Before the item of this index in a task of this kind and chunk; the number of items means the task's end.
 
     A step is that of all chunks, and has chunk 0.
     """
@@ -53,7 +53,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Life:
-    """`bytes` of a tensor from `begin` until one of `ends`; without any they are never given back.
+    """`bytes` of a tensor from `begin` until one of `ends`; without any they are never freed.
 
     `layer` is counted from the stage's first, None outside layers.
     """
@@ -78,7 +78,7 @@ class State:
 
 @dataclass(frozen=True)
 class Lives:
-    """Everything that a rank of a class holds in a step."""
+    """All states and lives of a rank of a class in a step."""
 
     states: tuple[State, ...]
     lives: tuple[Life, ...]
@@ -87,5 +87,5 @@ class Lives:
 def brief(
     name: str, layer: int | None, size: int, category: Category, kind: TaskKind, index: int, which: Which = Which.EVERY
 ) -> Life:
-    """A life for one item."""
+    """A life of one item."""
     return Life(name, layer, size, category, Moment(kind, index, which), (Moment(kind, index + 1, which),))

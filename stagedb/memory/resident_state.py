@@ -1,4 +1,4 @@
-"""What a rank holds before a step and after it: parameters, what the optimizer keeps, inputs, standing buffers."""
+"""Memory that a rank holds before and after a step: parameters, optimizer states, inputs, permanent buffers."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ def states(chunk: Chunk) -> Iterator[State]:
 
 
 def _shared_states(chunk: Chunk) -> Iterator[State]:
-    """What a distributed optimizer keeps of this rank's part of one buffer, whichever weights are in that."""
+    """The optimizer's state of this rank's part of one buffer, whichever weights are in the part."""
     if chunk.shared_buffer is None:
         return
     tensors = chunk.program.tensors.values()

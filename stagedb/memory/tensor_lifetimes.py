@@ -1,4 +1,4 @@
-"""From when to when each tensor of a rank class lives, tied to the tasks of its schedule."""
+"""Lifetimes of the tensors of a rank class, tied to the tasks of its schedule."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ from stagedb.plans import Plan
 from stagedb.workflows import RECOMPUTE, TaskKind
 
 SCALAR = 4
-"""Bytes of a loss, of its gradient, and of the number of tokens that it is the mean over."""
+"""Bytes of a loss, of its gradient, and of the token count that the loss is averaged over."""
 
 
 def saved(program: Program) -> dict[int, dict[str, int]]:
-    """By position the tensors of a forward that the backward of the block there is the last to read: their bytes."""
+    """Bytes of forward tensors, by position, whose last reader is the backward of the block at that position."""
     made = {key for item in program.items[program.forward] for key in item.writes}
     backward = [item for kind in program.backwards for item in program.items[kind]]
     readers = {key: item for item in backward for key in item.reads if key in made}
@@ -91,7 +91,7 @@ def _value(chunk: Chunk, key: Key, kind: TaskKind, index: int, item: Item) -> Li
     if item.op.phase == RECOMPUTE:
         category = Category.RECOMPUTED
     elif kind is not ends[0].kind:
-        # Of a forward for its backward, or what a split backward's first half leaves for the second.
+        # A forward saves it for its backward, or the first half of a split backward saves it for the second.
         category = Category.ACTIVATIONS
     return Life(name, chunk.layer(key), chunk.program.sizes[name], category, Moment(kind, index), ends)
 
@@ -101,7 +101,7 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
     name, layer, size = key[0], chunk.layer(key), chunk.program.sizes[key[0]]
     scatter = chunk.scatters.get(chunk.program.gradients[key])
     if key not in chunk.first_gradients and not chunk.held.gradient_buffer:
-        yield brief(name, layer, size, Category.TEMPORARIES, kind, index)  # added to the other end's of a tie
+        yield brief(name, layer, size, Category.TEMPORARIES, kind, index)  # added to the tie's other gradient
         return
     if scatter is None:
         if chunk.held.gradient_buffer:
@@ -119,7 +119,7 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
 
 
 def _reduced(chunk: Chunk) -> Iterator[Life]:
-    """What the step makes of gradients before the optimizer, which reads all of it."""
+    """Reduced gradients of the step, until the optimizer has read all of them."""
     for kind, index, item in chunk.program.once_a_step():
         for key in item.writes:
             if chunk.program.tensors[key[0]].role == "gradient":
@@ -128,7 +128,7 @@ def _reduced(chunk: Chunk) -> Iterator[Life]:
 
 
 def _loss(chunk: Chunk) -> Iterator[Life]:
-    """The loss, the number of tokens that it is the mean over, and the gradient that a backward starts from."""
+    """The loss, the token count that it is averaged over, and the gradient that starts a backward."""
     if chunk.last_loss is None:
         return
     (name, index), forward = chunk.last_loss, chunk.program.forward
@@ -142,7 +142,7 @@ def _loss(chunk: Chunk) -> Iterator[Life]:
     if chunk.plan.pp == 1:
         yield Life(name, None, SCALAR, Category.ACTIVATIONS, begin, (later,))
         return
-    # A pipeline collects the losses of a step and hands on their mean.
+    # A pipeline collects the losses of a step and passes on their mean.
     over = (chunk.step_end,) * chunk.plan.microbatches
     yield Life(name, None, SCALAR, Category.ACTIVATIONS, begin, over)
     turn = chunk.backward_over(Which.LAST) if chunk.program.backwards else chunk.step_end

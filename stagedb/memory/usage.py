@@ -1,4 +1,4 @@
-"""Live bytes over a step: what lives add up to, task by task, by category; where the most is held, and by what."""
+"""Live bytes over a step: the sum of all lives by task and category, the peak, and the tensors that live there."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Levels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Point:
-    """While the item of this index of a task runs; the number of items is the task's end."""
+    """The moment while the item of this index of a task runs; the number of items means the task's end."""
 
     task: int
     index: int
@@ -27,7 +27,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Alive:
-    """Tensors of one name that live at a point: `count` of them, of one micro-batch each, `bytes` together."""
+    """Tensors of one name that live at a point: `count` of them, each of one micro-batch, with `bytes` together."""
 
     name: str
     layer: int | None
@@ -38,7 +38,7 @@ class Alive:
 
 @dataclass(frozen=True)
 class Usage:
-    """The memory of a rank class. `lengths` is the number of items of each kind of task and chunk."""
+    """The memory of a rank class. `lengths`: the number of items of each kind of task and chunk."""
 
     held: Lives
     tasks: Sequence[Task]
@@ -54,12 +54,12 @@ class Usage:
 
     @cached_property
     def marks(self) -> list[tuple[bool, bool]]:
-        """Of each task whether it is the first and the last of its kind."""
+        """For each task whether it is the first and the last of its kind."""
         return list(first_and_last(self.tasks))
 
     @cached_property
     def _curves(self) -> dict[tuple[TaskKind, int, bool, bool], Levels]:
-        """By kind of task, chunk, first and last: bytes beyond those before it, while each item runs and at its end."""
+        """By kind of task, chunk, first and last: bytes added since its start, while each item runs and at its end."""
         curves = {
             (task.kind, task.chunk, *mark): np.zeros(
                 (len(CATEGORIES), self.lengths[task.kind, task.chunk] + 1), np.int64
@@ -102,7 +102,7 @@ class Usage:
         return _by_category(self.levels(point.task)[:, point.index])
 
     def peak(self, kinds: Sequence[TaskKind] | None = None) -> Point:
-        """Where the most bytes are held, in tasks of these kinds (None: in the step): the first such point."""
+        """The first point with the most bytes, in tasks of these kinds (None: in the step)."""
         tops = {
             key: (int(total.max()), int(total.argmax()))
             for key, curve in self._curves.items()
@@ -130,7 +130,7 @@ class Usage:
                 yield Alive(life.name, life.layer, life.category, count, count * life.bytes)
 
     def _passed(self, moment: Moment, point: Point) -> int:
-        """How often a moment has come by a point."""
+        """The number of times that a moment has passed by a point."""
         count = self._came[moment.kind, moment.chunk, moment.which][point.task]
         task = self.tasks[point.task]
         here = (task.kind, task.chunk) == (moment.kind, moment.chunk) and moment.which.fits(*self.marks[point.task])
@@ -138,7 +138,7 @@ class Usage:
 
     @cached_property
     def _came(self) -> dict[tuple[TaskKind, int, Which], list[int]]:
-        """By kind, chunk and which: how many such tasks there are before each one."""
+        """By kind, chunk and which: the number of such tasks before each task."""
         pairs = list(zip(self.tasks, self.marks, strict=True))
         return {
             (kind, chunk, which): [
