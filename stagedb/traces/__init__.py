@@ -1,9 +1,8 @@
-"""Traces: an instance of a store as one Chakra execution trace a rank, and the checks that a trace set runs.
+"""Traces: an instance of a store as one Chakra execution trace a rank, and the checks of a trace set.
 
-`export` reads rank classes from the store as columns, encodes each class once and writes every rank as that buffer
-with its own communicators and peers patched in. Or it packs
-both into one file, from which `unpack_traces` writes the same.
-`validate_traces` holds any trace set, of stagedb or another tool, against the rules that simulators rely on;
+`export` reads rank classes from the store as columns and encodes each class once. It writes every rank as that buffer
+with its own communicators and peers patched in, or packs both into one file, from which `unpack_traces` writes the same
+traces. `validate_traces` checks any trace set, of stagedb or another tool, against the rules that simulators rely on.
 `read_trace` reads one file back.
 """
 
@@ -38,5 +37,5 @@ _MODULES = {
     "set_validation": ("Report", "validate_traces"),
 }
 
-# The processes that write traces need little of this, and start six times as fast.
+# The processes that write traces need little of this, and start six times as fast without it.
 __getattr__ = lazily(__name__, _MODULES)

@@ -1,4 +1,4 @@
-"""What stands beside the traces: communicator groups, and a manifest of what they are."""
+"""Files next to the traces: the communicator groups, and a manifest that describes the set."""
 
 import hashlib
 import importlib.metadata
@@ -35,9 +35,9 @@ def groups_of(workload: Workload) -> Groups:
 def set_facts(
     name: str, workload: Workload, granularity: str, system: System, profile: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """What the traces of an instance are and where they come from, and the system beside them.
+    """Facts of an instance's traces for the manifest: contents, source, and the system of the simulator inputs.
 
-    profile: what is said of the profile that durations are from, if they are there.
+    profile: facts of the profile of the durations, if the traces have durations.
     """
     return {
         "name": name,
@@ -56,7 +56,7 @@ def set_facts(
 def class_facts(
     columns: ClassColumns, nodes: Nodes, encoded: EncodedClass, ranks: Ints, lanes: Sequence[int]
 ) -> dict[str, Any]:
-    """What the traces of a rank class are, or of its `ranks` on these lanes of a profile."""
+    """Facts of the traces of a rank class, or of its `ranks` on these lanes of a profile."""
     return {
         "class": columns.number,
         **({"lanes": list(lanes)} if lanes else {}),
@@ -71,9 +71,10 @@ def class_facts(
 
 
 def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None, files: Mapping[str, str]) -> str:
-    """What the files of a set are, where they come from, and which rank is what.
+    """The files of a set, their source, and the class of each rank.
 
-    simulator: whose inputs are beside the traces, if any are; it is named unless it is the default. files: all of them.
+    simulator: the simulator whose inputs are next to the traces, if any; the manifest names it unless it is the
+    default. files: all files.
     """
     said: dict[str, Any] = {
         "format": FORMAT,

@@ -1,6 +1,6 @@
-"""The rules of traces that cost nothing to check, on the columns of classes, before a file is written.
+"""Cheap rules of traces, checked on the columns of classes before a file is written.
 
-Ids, dependencies and attribute types hold by construction; what depends on the instance is looked at here.
+Ids, dependencies and attribute types hold by construction. Rules that depend on the instance are checked here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _MOST = 5
 
 
 def check_workload(workload: Workload, nodes: Mapping[int, Sequence]) -> None:
-    """Raise StagedbError, with the first faults, where traces of this instance would break a rule."""
+    """Raise StagedbError, with the first faults, if traces of this instance would break a rule."""
     faults = [*_sizes(workload), *_groups(workload), *_order(workload, nodes), *_pairs(workload, nodes)]
     if faults:
         more = f"; and {len(faults) - _MOST} more" if len(faults) > _MOST else ""
@@ -57,7 +57,7 @@ def _groups(workload: Workload) -> Iterator[str]:
 
 
 def _order(workload: Workload, nodes: Mapping[int, Sequence]) -> Iterator[str]:
-    """Members of a group issue the same collectives. Members of one class do; others are compared."""
+    """Members of a group issue the same collectives. Those of one class always do; those of others are compared."""
     for axis in sorted(_axes(workload)):
         chosen = np.array([each == axis for each in workload.groups.axis], bool)
         sizes = workload.groups.sizes[chosen]
@@ -84,7 +84,9 @@ def _rows(nodes: Sequence, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -
 
 
 def _pairs(workload: Workload, nodes: Mapping[int, Sequence]) -> Iterator[str]:
-    """What one class sends to a neighbour, a stage or a rank of a ring, its class receives: tag, size and number."""
+    """A class receives the messages that its neighbours (stages or ranks of a ring) send: equal tags, sizes and
+    numbers.
+    """
     ranks = workload.ranks
     number = ranks.number
     for hop, neighbour, ring in (

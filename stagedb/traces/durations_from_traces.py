@@ -1,4 +1,4 @@
-"""Durations from Chakra traces: those of a run, the mean of each node's name; those of a profile, as they were."""
+"""Durations from Chakra traces: of a run, the mean of each node's name; of a profile, the exact values."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -15,12 +15,12 @@ from stagedb.traces.trace_reading import NodeTime, node_times
 SIZES = ("flops", "bytes", "message")
 
 TOLD_APART = ((), SIZES, (*SIZES, "rank"))
-"""By what nodes of one name are told apart, as far as their exact durations differ."""
+"""Fields that separate nodes of one name whose exact durations differ."""
 
 
 @dataclass(frozen=True)
 class _Which:
-    """Nodes of one name that are the same in all that a row of measured durations can say. `exact`: in whole ns."""
+    """Nodes of one name with equal values in all fields of a row of measured durations. `exact`: in whole ns."""
 
     flops: int | None
     bytes: int | None
@@ -49,8 +49,8 @@ class _Spent:
 def trace_durations(path: Path) -> Durations:
     """The durations of the nodes of each name, in one trace (`.et`, also gzipped) or all of a directory.
 
-    Of what was measured it is the mean. Nodes that say exact ones are told apart by sizes, and by ranks, where these
-    differ. Nodes without a duration are left out. UsageError where no node has one, or nodes stand for several
+    Measured durations are averaged. Nodes with exact durations are separated by sizes, and by ranks, if the durations
+    differ. Nodes without a duration are left out. UsageError if no node has one, or if nodes represent several
     operators; TraceError for a file that is no trace.
     """
     files = sorted(path.glob("*.et")) if path.is_dir() else [path]
@@ -60,7 +60,7 @@ def trace_durations(path: Path) -> Durations:
     for file in files:
         for node in node_times(file):
             ns = node.micros * 1000 if node.ns is None else node.ns
-            # Receives take no time of their own, and 0 where no more is said means unknown.
+            # Receives take no time of their own, and a duration of 0 alone means unknown.
             if ns or (node.ns is not None and node.type != pb.COMM_RECV_NODE):
                 if node.said.get("kind") == "block" and node.ns is not None:
                     raise UsageError(
@@ -76,7 +76,7 @@ def trace_durations(path: Path) -> Durations:
 
 
 def _which(node: NodeTime) -> _Which:
-    """Sizes of nothing are written as 1, which readers want."""
+    """Sizes of 0 are written as 1, which readers require."""
     sizes = (node.said.get(name) for name in ("num_ops", "tensor_size"))
     flops, bytes_ = (None if node.type != pb.COMP_NODE else 0 if each == 1 else each for each in sizes)
     message = None if node.type == pb.COMP_NODE else node.said.get("comm_size")

@@ -1,7 +1,8 @@
-"""A rank class as bytes, compact: each template once, where its ids go, and what differs between ranks.
+"""A rank class as bytes, compact: each template once, the places of its ids, and the differences between ranks.
 
-The same object is what processes hand to each other and what a packed export holds. `expand` makes it one buffer,
-the file of a rank but for some bytes; `patched` says which of them are which of a rank's own bytes.
+Processes exchange the same object that a packed export holds. `expand` makes one buffer of it, the file of a rank
+except for some bytes. `patched` gives the positions of these bytes, and the byte of a rank's own bytes that belongs at
+each.
 """
 
 import hashlib
@@ -20,11 +21,11 @@ Small = npt.NDArray[np.int32]
 class EncodedClass:
     """The bytes of a class.
 
-    Templates stand one after the other in `data`, template i from `data_starts[i]` to `data_starts[i + 1]`. The first
-    is the file's beginning, which holds no node. In the same way, `slots` are positions (in the template) of varints
-    of `width` bytes, each the value of reference `slot_refs` plus `slot_offsets`; and `patches` are positions of bytes
+    Templates follow each other in `data`, template i from `data_starts[i]` to `data_starts[i + 1]`. The first one is
+    the file's beginning, which holds no node. In the same way, `slots` are positions (in the template) of varints of
+    `width` bytes, each the value of reference `slot_refs` plus `slot_offsets`; and `patches` are positions of bytes
     that differ between ranks, taken from byte `patch_sources` of a rank's own bytes.
-    A file is the templates `tasks`, one after the other, each with its row of `references`.
+    A file is the sequence of the templates `tasks`, each with its row of `references`.
     """
 
     width: Ints
@@ -47,7 +48,7 @@ class EncodedClass:
 
     @property
     def digest(self) -> str:
-        """sha256 of all of it."""
+        """sha256 of all columns."""
         found = hashlib.sha256()
         for name, column in self.arrays().items():
             found.update(f"{name} {column.dtype.str} {column.shape}\n".encode())
@@ -59,7 +60,7 @@ class EncodedClass:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def expand(self) -> Bytes:
-        """One buffer of all tasks, with ids filled in; what differs between ranks is left as it is in the templates."""
+        """One buffer of all tasks, with ids filled in; bytes that differ between ranks are those of the templates."""
         out = np.empty(self.size, np.uint8)
         width, at = int(self.width[0]), 0
         parts = [self._template(index) for index in range(len(self.data_starts) - 1)]
@@ -72,7 +73,7 @@ class EncodedClass:
         return out
 
     def patched(self) -> tuple[Ints, Small]:
-        """Positions in the expanded buffer that differ between ranks, and the byte of a rank that goes there."""
+        """Positions in the expanded buffer that differ between ranks, and the index of the rank's own byte for each."""
         sizes = np.diff(self.data_starts)[self.tasks]
         begins = np.cumsum(sizes) - sizes
         positions, sources = [], []
@@ -90,21 +91,21 @@ class EncodedClass:
 
 @dataclass(frozen=True)
 class RankBytes:
-    """What differs between the ranks of a class: a row of `values` for each of `ranks`."""
+    """The bytes that differ between the ranks of a class: a row of `values` for each of `ranks`."""
 
     ranks: Ints
     values: Bytes
 
     def only(self, ranks: Ints) -> "RankBytes":
-        """Those of them that are among `ranks`."""
+        """The rows that are among `ranks`."""
         chosen = np.isin(self.ranks, ranks)
         return RankBytes(self.ranks[chosen], self.values[chosen])
 
 
 def rank_files(encoded: EncodedClass, ranks: RankBytes) -> Iterator[tuple[int, Bytes]]:
-    """Each rank with the bytes of its file, in one buffer that the next rank's overwrite.
+    """Each rank with the bytes of its file, in one buffer that the next rank's bytes overwrite.
 
-    From one rank to the next few of its own bytes change: only those are put in their places.
+    From one rank to the next few of its own bytes change: only those are written.
     """
     buffer = encoded.expand()
     positions, sources = encoded.patched()

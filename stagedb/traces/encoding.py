@@ -1,8 +1,8 @@
-"""Columns of a class to bytes: every template's nodes as protobuf messages, encoded by numpy, once.
+"""From columns of a class to bytes: numpy encodes every template's nodes as protobuf messages, once.
 
 Ids, dependencies, tags and peers are varints of one width in a class, so that a template can be repeated with shifted
-ids and a rank be patched in place; a parser reads them as the shortest form. All else is what the protobuf library
-writes.
+ids and a rank be patched in place; a parser reads them like the shortest form. All other bytes are those of the
+protobuf library.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, C
 from stagedb.workload.issue_order import CTRL_DEPS, DATA_DEPS, NodeLayout, Sequence
 
 VERSION = "0.0.4"
-"""Of Chakra's schema."""
+"""The version of Chakra's schema."""
 
 COLLECTIVES: Mapping[str, int] = {
     "all_reduce": pb.ALL_REDUCE,
@@ -36,7 +36,7 @@ COLLECTIVES: Mapping[str, int] = {
 """`comm_type` of each kind of collective."""
 
 NODE_TYPES = (pb.COMP_NODE, pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)
-"""By the type of the op (an index of `columns.TYPES`)."""
+"""Node types by the type of the op (an index of `columns.TYPES`)."""
 
 _ATTR = pb.Node.DESCRIPTOR.fields_by_name["attr"].number
 _DURATION = pb.Node.DESCRIPTOR.fields_by_name["duration_micros"].number
@@ -49,7 +49,7 @@ NEIGHBOURS = ("next", "previous", "ring_next", "ring_previous")
 
 @dataclass(frozen=True)
 class RankFields:
-    """Where what differs between ranks stands in a rank's own bytes, by name, and how wide it is."""
+    """Fields that differ between ranks: the place of each in a rank's own bytes, by name, and its width."""
 
     width: int
     digits: int
@@ -78,7 +78,7 @@ class RankFields:
 
 
 def rank_bytes(workload: Workload, fields: RankFields, ranks: Ints) -> RankBytes:
-    """What differs between ranks, for these."""
+    """The bytes that differ between ranks, for these ranks."""
     parts: list[Bytes] = []
     for name in fields.begins:
         if name.startswith("group."):
@@ -98,9 +98,9 @@ def encode(
     said: Mapping[str, str | int],
     ns: Ints | None = None,
 ) -> EncodedClass:
-    """Encode a class. `said` goes into the metadata at the beginning of each file, beside the rank.
+    """Encode a class. `said` goes into the metadata at the beginning of each file, together with the rank.
 
-    ns: how long each of the class's ops takes; without it nodes say nothing of that.
+    ns: how long each of the class's ops takes; without it nodes have no durations.
     """
     tags, own = columns.tasks.tags, nodes.ops.tags(columns.tasks)
     width = wire.varint_size(max(nodes.nodes, int(tags.max(initial=0)) + int(own.max(initial=1))))
@@ -148,12 +148,12 @@ def _starts(sizes: list[int]) -> Ints:
 def attribute(name: str, value: str, values: ByteRows) -> ByteRows:
     """An attribute of a node, a row each: `value` names the field of AttributeProto that has its type.
 
-    `values` is the encoded field without its tag; it stands at the end of each row.
+    `values` is the encoded field without its tag; it is at the end of each row.
     """
     wire_type = wire.LENGTH if value == "string_val" else wire.VARINT
     count = len(values)
     named = wire.constant(wire.tag(1, wire.LENGTH) + bytes([len(name)]) + name.encode(), count)
-    # A string's value comes with its length before it.
+    # A string's value begins with its length.
     head = wire.varints(values.lengths) if wire_type == wire.LENGTH else wire.constant(b"", count)
     message, _ = wire.join(named, wire.constant(wire.tag(_VALUES[value], wire_type), count), head, values)
     return wire.bytes_fields(_ATTR, message)
@@ -161,11 +161,11 @@ def attribute(name: str, value: str, values: ByteRows) -> ByteRows:
 
 @dataclass(frozen=True)
 class _Attributes:
-    """Encoded attributes of every op: those that are the same on all ranks; then the group or peer, then the tag.
+    """Encoded attributes of every op: those that are equal on all ranks; then the group or peer, then the tag.
 
-    Before them all, as its field's number has it, the duration.
+    The duration comes before all of them, because its field number is the lowest.
 
-    `source` is where in a rank's bytes the group or peer is; `length` how many bytes it takes, at the row's end.
+    `source`: the place of the group or peer in a rank's bytes. `length`: the number of its bytes, at the row's end.
     """
 
     fixed: ByteRows
@@ -194,7 +194,7 @@ class _Attributes:
 
 
 def _fixed_attributes(ops: Ops, ns: Ints | None) -> ByteRows:
-    """What is the same on all ranks. Layers repeat each other: each distinct one is encoded once."""
+    """The attributes that are equal on all ranks. Layers repeat each other: each distinct one is encoded once."""
     keys: dict[tuple[object, ...], int] = {}
     rows = zip(
         ops.type.tolist(), ops.kind, ops.phase, ops.axis, ops.dtype,
@@ -231,18 +231,18 @@ def _fixed_attributes(ops: Ops, ns: Ints | None) -> ByteRows:
 
 
 def whole_micros(ns: Ints) -> Ints:
-    """The nearest whole microseconds, a half up; at least 1 of what takes any time, because 0 means unknown."""
+    """The nearest whole microseconds, a half up; at least 1 for a time above 0, because 0 means unknown."""
     micros: Ints = np.maximum((ns + 500) // 1000, ns > 0)
     return micros
 
 
 def node_name(name: str, type_: int) -> str:
-    """A node's name: the op's, then the type, which readers look for; without what their formats separate by."""
+    """A node's name: the op's name without the separators of readers' formats, then the type, which readers need."""
     return f"{name.replace(',', ';').replace('=', ':')} {pb.NodeType.Name(NODE_TYPES[type_])}"
 
 
 def op_name(name: str, type_: int) -> str:
-    """The name of the op of a node that `node_name` named; any other name as it is."""
+    """The name of the op of a node that `node_name` named; any other name unchanged."""
     return name.removesuffix(f" {pb.NodeType.Name(type_)}") if type_ in NODE_TYPES else name
 
 
@@ -284,14 +284,14 @@ def _template(ops: Ops, layout: NodeLayout, attributes: _Attributes, width: int,
 
 
 def _packed(field: int, sizes: Ints) -> ByteRows:
-    """A packed field of so many bytes, still zeros; nothing where there are none."""
+    """A packed field of this many bytes, all zeros for now; no field for 0 bytes."""
     count = len(sizes)
     blank = ByteRows(np.zeros(int(sizes.sum()), np.uint8), sizes)
     return wire.join(wire.constant(wire.tag(field, wire.LENGTH), count), wire.varints(sizes), blank)[0].where(sizes > 0)
 
 
 def _metadata(fields: RankFields, said: Mapping[str, str | int]) -> _Template:
-    """The message at the beginning of each file: the schema's version, what is said, and the rank at its end."""
+    """The message at the beginning of each file: the schema's version, the entries of `said`, then the rank."""
     message = pb.GlobalMetadata(version=VERSION)
     for name, value in said.items():
         if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""`export`: an instance of a store to a trace set on disk, as a directory of traces or as one packed file."""
+"""`export`: from an instance of a store to a trace set on disk, as a directory of traces or as one packed file."""
 
 import numpy as np
 
@@ -36,11 +36,11 @@ def export(
     profile: str | None = None,
     progress: Progress | None = None,
 ) -> Summary:
-    """Write the traces of an instance, with communicator groups, simulator inputs and manifest, as the request says.
+    """Write the traces of an instance, with communicator groups, simulator inputs and manifest, as requested.
 
-    only: ranks such as `0-7,16`; all if not given. system: what the simulator inputs describe; if not given the
-    profile's, or the default preset. profile: id of a profile of the instance, whose durations the nodes get. Raises
-    UsageError for requests that are refused and StagedbError for failures; then nothing is left under the name.
+    only: ranks such as `0-7,16`; all if not given. system: the system that the simulator inputs describe; if not given,
+    that of the profile, or the default preset. profile: id of a profile of the instance, whose durations the nodes get.
+    Raises UsageError for requests that are refused and StagedbError for failures; then no file remains under the name.
     """
     clock, counter = WriteClock(), Counter(progress)
     row = find(store, instance)
@@ -85,10 +85,10 @@ def trace_set(
     timing: NodeTiming | None = None,
     simulator: Simulator = DEFAULT_SIMULATOR,
 ) -> TraceSet:
-    """Lay out and check every class of an instance, and encode those of which ranks are wanted.
+    """Lay out and check every class of an instance, and encode the classes of the requested ranks.
 
-    timing: how long its nodes take; the system is that one's if not given. simulator: what must be able to take the
-    job.
+    timing: how long the nodes take; if no system is given, the system is that of the timing. simulator: the target that
+    must be able to run the job.
     """
     world = len(workload.ranks)
     system = system or (load_system(DEFAULT) if timing is None else timing.system)
@@ -123,7 +123,7 @@ def _parts(workload: Workload, number: int, timing: NodeTiming | None) -> tuple[
 
 
 def smaller(workload: Workload, traces: TraceSet, free: int, timing: NodeTiming | None = None) -> list[str]:
-    """Forms of a set that fit into so many bytes, with their sizes."""
+    """Forms of a set that fit into this many bytes, with their sizes."""
     fits = []
     if traces.facts["granularity"] == "op":
         blocks = trace_set(workload, granularity="block", timing=timing).only(traces.ranks).bytes

@@ -1,8 +1,8 @@
 """Generate `chakra_pb2` from `chakra.proto`: `python -m stagedb.traces.generate_chakra`.
 
-protoc's Python code begins with a check that refuses every older protobuf than its own. What follows is a serialised
-descriptor and calls that all versions from the project's floor on have, so the check is left out, and with it the
-version in the comment: the same text comes out of every protoc.
+The Python code of protoc begins with a check that refuses every protobuf that is older than protoc's own. The rest is a
+serialised descriptor and calls that all versions from the project's minimum on have. So the check is left out, and with
+it the version in the comment: every protoc gives the same text.
 """
 
 import importlib.resources
@@ -23,7 +23,7 @@ def generate() -> dict[str, str]:
     from grpc_tools import protoc
 
     with tempfile.TemporaryDirectory() as directory:
-        # The path below the include directory is the descriptor's name, and has to be unique in a process.
+        # The path below the include directory is the descriptor's name, and must be unique in a process.
         status = protoc.main(
             [
                 "protoc",
@@ -42,7 +42,7 @@ def generate() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write the generated files beside the schema."""
+    """Write the generated files next to the schema."""
     for name, text in generate().items():
         (HERE / name).write_text(text, encoding="utf-8")
 

@@ -1,7 +1,7 @@
-"""How long the nodes of traces take: the durations of a profile, by the ranks that they are of.
+"""Durations of the nodes of traces, from a profile, by parts of rank classes.
 
-A class's ops take equally long on the ranks of a lane, and mostly on several lanes. So a class falls into as many parts
-as its lanes' durations differ, and each part is encoded once.
+The ops of a class take equally long on the ranks of a lane, and usually on several lanes. A class is divided into parts
+of lanes with equal durations, and each part is encoded once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from stagedb.workload.instance_columns import ClassColumns, Workload
 
 @dataclass(frozen=True)
 class RankPart:
-    """Ranks of a class whose ops take equally long: those of `lanes`. ns: of each op of the class.
+    """Ranks of a class whose ops take equally long: the ranks of `lanes`. ns: one value for each op of the class.
 
-    Without a profile it is the whole class, with no lanes and no ns.
+    Without a profile the part is the whole class, with no lanes and no ns.
     """
 
     lanes: tuple[int, ...]
@@ -31,7 +31,7 @@ class RankPart:
 
 @dataclass(frozen=True)
 class NodeTiming:
-    """What a profile says of an instance's traces. parts: of each class, by its number. step: ns."""
+    """The durations of an instance's traces from a profile. parts: of each class, by its number. step: ns."""
 
     profile: str
     system: System
@@ -40,17 +40,17 @@ class NodeTiming:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a manifest says of the profile."""
+        """The manifest's facts of the profile."""
         return {"id": self.profile, "system": self.system.name, "step": self.step}
 
 
 def read_timing(store: Store, profile: str, workload: Workload) -> NodeTiming:
     """The durations of a profile of this workload.
 
-    Raises UsageError where the store has no such profile, or it is of another instance, and StagedbError where what it
-    holds does not fit the workload.
+    Raises UsageError if the store has no such profile, or if it is of another instance, and StagedbError if its
+    durations do not fit the workload.
     """
-    # Most exports do without a profile, and start sooner without what makes one.
+    # Most exports need no profile, and start sooner without these modules.
     from stagedb.timing import read_profile
     from stagedb.timing.lanes import lane_numbers
 

@@ -1,4 +1,4 @@
-"""Places for traces on disk: which names can be had for new ones, and what may be replaced there."""
+"""Names of traces on disk: which names are free for new ones, and what may be replaced."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from stagedb.traces.packed_file import is_packed
 from stagedb.traces.trace_set import MANIFEST
 
 SEPARATOR = "~"
-"""Between the parts of an unfinished one's name: neither hosts' names nor numbers have it."""
+"""Separates the parts of an unfinished set's name: neither hosts' names nor numbers contain it."""
 
 _WHAT = "Chakra execution traces"
 _UNFINISHED = re.compile(
@@ -20,14 +20,14 @@ _UNFINISHED = re.compile(
 
 
 class TakenError(UsageError):
-    """Something stands under the name already."""
+    """The name is taken."""
 
 
 def check_directory(out: Path, force: bool) -> None:
-    """Raise TakenError where a set cannot get this name because something has it that is not to be replaced.
+    """Raise TakenError if the name of a set is taken by something that must not be replaced.
 
-    With `force` a trace set is replaced, and an empty directory, and nothing else: whoever says it means the traces
-    of an earlier export, never a directory of other files.
+    With `force` a trace set or an empty directory is replaced, and nothing else. The option means the traces of an
+    earlier export, never a directory of other files.
     """
     reason = _kept_directory(out) if os.path.lexists(out) else None
     if reason is not None:
@@ -39,7 +39,7 @@ def check_directory(out: Path, force: bool) -> None:
 
 
 def check_file(out: Path, force: bool) -> None:
-    """`check_directory` for a packed set: with `force` one is replaced, and no other file."""
+    """`check_directory` for a packed set: with `force` a packed set is replaced, and no other file."""
     reason = _kept_file(out) if os.path.lexists(out) else None
     if reason is not None:
         even = ", which --force does not replace" if force else ""
@@ -50,19 +50,19 @@ def check_file(out: Path, force: bool) -> None:
 
 
 def unfinished(out: Path, host: str, process: int, began: int, word: str) -> Path:
-    """What a set is called, beside its place, while a process makes it."""
+    """The name of an unfinished set, in the directory of its final place."""
     owner = SEPARATOR.join((host, str(process), str(began), word))
     return out.with_name(f".{out.name}{SEPARATOR}{owner}.partial")
 
 
 def finished(path: Path) -> Path:
-    """A path with the name that an unfinished set in it is to get: what people know it by."""
+    """A path with the final name of an unfinished set in it: the name that users know."""
     parts = (_UNFINISHED.fullmatch(part) for part in path.parts)
     return Path(*(found["name"] if found else part for found, part in zip(parts, path.parts, strict=True)))
 
 
 def is_trace_set(directory: Path) -> bool:
-    """Whether a directory holds a set that stagedb wrote to its end: the manifest is what it gets last."""
+    """Whether a directory holds a set that stagedb completed: the manifest is written last."""
     try:
         said = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         return str(said["what"]).startswith(_WHAT) and "stagedb" in said["versions"]
@@ -71,13 +71,13 @@ def is_trace_set(directory: Path) -> bool:
 
 
 def _check_name(out: Path) -> None:
-    # Of `new/..` neither a name to rename to nor one for what is unfinished can be made.
+    # For `new/..` there is no name to rename to, and no name for an unfinished set.
     if out.name in ("", ".."):
         raise UsageError(f"{out} is no name that can be given: name another one with --out")
 
 
 def _kept_directory(out: Path) -> str | None:
-    """Why what is there is never replaced by a directory of traces, or None."""
+    """Why the existing path is never replaced by a directory of traces, or None."""
     if out.is_symlink():
         return "is a symbolic link"
     if not out.is_dir():
@@ -102,7 +102,7 @@ def _kept_directory(out: Path) -> str | None:
 
 
 def _kept_file(out: Path) -> str | None:
-    """Why what is there is never replaced by a packed set, or None."""
+    """Why the existing path is never replaced by a packed set, or None."""
     mode = os.lstat(out).st_mode
     if stat.S_ISLNK(mode):
         return "is a symbolic link"
@@ -119,5 +119,5 @@ def _here() -> Path | None:
     try:
         return Path.cwd().resolve()
     except OSError:
-        # It was removed, so it is not what would be replaced.
+        # It was removed, so there is nothing to replace.
         return None

@@ -1,4 +1,4 @@
-"""The columns of a class in a packed set, looked through before anything is made of them."""
+"""Checks of the columns of a class in a packed set, before anything is made of them."""
 
 import re
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from stagedb.traces.trace_set import ClassTraces
 from stagedb.workload.instance_columns import TASK_KINDS
 
 WIDEST = 9
-"""Bytes of a varint that holds what 63 bits do."""
+"""Bytes of a varint that holds any value of 63 bits."""
 
 _TASK = re.compile(rf"(?:{'|'.join(TASK_KINDS)}) (?:0|[1-9][0-9]{{0,17}}): ([0-9]{{1,18}})-([0-9]{{1,18}})")
 
 
 def wrong_class(encoded: EncodedClass, ranks: RankBytes, every: Ints, size: int) -> str | None:
-    """What would make a class reach outside of its own bytes, or None. `every` are all ranks of the class."""
+    """Why a class would reach outside of its own bytes, or None. `every` are all ranks of the class."""
     if encoded.width.shape != (1,) or not 1 <= encoded.width[0] <= WIDEST:
         return "its ids have no width"
     width = int(encoded.width[0])
@@ -59,7 +59,7 @@ def _outside(values: npt.NDArray[np.integer], end: Ints | int) -> bool:
 
 
 def wrong_facts(traces: ClassTraces) -> str | None:
-    """Where the row of a class says something else than its columns do, or None. The columns are sound."""
+    """Where the row of a class differs from its columns, or None. The columns have been checked."""
     encoded, facts = traces.encoded, traces.facts
     if encoded.digest != facts["encoding"]:
         return "its encoding has another digest than the index says"
@@ -84,7 +84,7 @@ def _pairs(starts: Ints) -> Iterator[tuple[int, int]]:
 
 
 def _messages(data: bytes) -> int | None:
-    """How many messages, each with its length before it, the bytes are; None where the last has no end."""
+    """The number of messages in these bytes, each with its length before it; None if the last one is cut off."""
     at = count = 0
     while at < len(data):
         size = shift = 0

@@ -1,7 +1,7 @@
-"""A packed trace set: encoded classes and what differs between their ranks, in one file. See docs/packed.md.
+"""A packed trace set: encoded classes and the differences between their ranks, in one file. See docs/packed.md.
 
-A ZIP archive, so that any tool can list and check it. Its index, `packed.json`, says what the other members are; these
-are plain columns of little-endian integers. Nothing in it is trusted before it is checked.
+It is a ZIP archive, so that any tool can list and check it. Its index, `packed.json`, describes the other members,
+which are plain columns of little-endian integers. Every value is checked before it is used.
 """
 
 import hashlib
@@ -27,18 +27,19 @@ from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.trace_set import ClassTraces, TraceSet, groups_text, key_of
 
 FORMAT = 3
-"""Version of the file's layout. In format 1 a set had no system: it is unpacked with the default one. Format 3 is of
-sets with a profile's durations; others are written as format 2, which more readers know."""
+"""Version of the file's layout. In format 1 a set had no system: it is unpacked with the default one. Format 3 is
+for sets with a profile's durations; others are written as format 2, which more readers know.
+"""
 
 INDEX = "packed.json"
 
 WHAT = "a packed set of Chakra execution traces: `stagedb unpack` writes them"
-"""What the index says that the file is."""
+"""The value in the index that identifies the file."""
 
 
 @dataclass(frozen=True)
 class PackedColumn:
-    """A column of a class: the integers that it is made of, and what they say."""
+    """A column of a class: its type of integers, and their meaning."""
 
     dtype: str
     what: str
@@ -65,13 +66,13 @@ COLUMNS: Mapping[str, PackedColumn] = {
 """`references` and `values` are matrices, the others lists."""
 
 LARGEST_MEMBER = 1 << 31
-"""Bytes; a file that says of a member that it is larger is refused before it is unpacked."""
+"""Bytes. A file whose index gives a member a larger size is refused before it is unpacked."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None:
-    """Write a set to a file that is not there yet. The same set gives the same bytes. OSError as the system says it."""
+    """Write a set to a file that does not exist yet. Equal sets give equal bytes. Raises OSError as the system does."""
     members: dict[str, dict[str, Any]] = {}
     with path.open("xb") as file, zipfile.ZipFile(file, "w") as archive:
         for each in traces.classes:
@@ -86,7 +87,7 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
             "what": WHAT,
             "set": dict(traces.facts),
             "classes": [dict(each.facts) for each in traces.classes],
-            # What else stands beside the traces follows from the set.
+            # The other files next to the traces follow from the set.
             "files": {traces.groups_file: groups_text(traces.groups)},
             "members": members,
         }
@@ -94,7 +95,7 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file is a packed set, of whatever version, by what its index says that it is."""
+    """Whether a file is a packed set, of any version, by the text in its index."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(INDEX) as index:
             return b'"what": "a packed set of Chakra ' in index.read(200)
@@ -103,7 +104,7 @@ def is_packed(path: Path) -> bool:
 
 
 def packed_size(traces: TraceSet) -> int:
-    """Bytes that a set takes at most as a packed file: those of its columns before they are compressed, about."""
+    """The most bytes that a set takes as a packed file, approximately: those of its columns before compression."""
     columns = [column.nbytes for each in traces.classes for column in _columns(each).values()]
     index = [groups_text(traces.groups), *(json.dumps(dict(each.facts)) for each in traces.classes)]
     return sum(columns) + sum(map(len, index)) + 1000 * (len(columns) + 1)
@@ -126,7 +127,7 @@ def _put(archive: zipfile.ZipFile, name: str, data: bytes, compress: bool) -> No
 class Packed:
     """A packed file, open for reading. A context manager.
 
-    Raises UsageError for a file that is none, or of a newer version, and StagedbError for one that is damaged.
+    Raises UsageError for another kind of file or one of a newer version, and StagedbError for a damaged file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -159,12 +160,12 @@ class Packed:
         return int(self.index["set"]["world"])
 
     def classes_of(self, ranks: Ints) -> list[str]:
-        """The keys of the classes, of those that it holds, of some ranks."""
+        """The keys of the classes of some ranks, among the classes in the file."""
         rows = self.index["classes"]
         return [key_of(row) for row in rows if np.isin(ranks, parse_ranks(row["ranks"], self.world)).any()]
 
     def traces(self, keys: list[str] | None = None) -> TraceSet:
-        """All of it, or some classes, with what the index says of them held against what they are."""
+        """The whole set, or some classes, with the facts of the index checked against their contents."""
         if keys is None:
             keys = [key_of(row) for row in self.index["classes"]]
         reason = wrong_files(self.index)
@@ -178,7 +179,7 @@ class Packed:
         return TraceSet(self.index["set"], groups_of(self.index), job_of(self.index["set"]), classes)
 
     def class_(self, key: str) -> ClassTraces:
-        """One class, checked: whatever a file says, what is made of it stays inside its own bytes."""
+        """One class, checked: for any contents of the file, its offsets are inside its own bytes."""
         facts = next(row for row in self.index["classes"] if key_of(row) == key)
         columns = {name: self._column(key, name) for name in COLUMNS}
         ranks = RankBytes(columns.pop("ranks"), columns.pop("values"))

@@ -1,7 +1,7 @@
-"""The index of a packed set, looked through before anything is made of it.
+"""Checks of the index of a packed set, before anything is made of it.
 
-Whoever made the file chose what it says: every value is held against its type, and against the others that it has to
-agree with. What is right here can become names of files and the rows of a manifest.
+The author of the file chose its values. Each is checked against its type, and against the other values that it must
+agree with. Checked values can become names of files and the rows of a manifest.
 """
 
 import json
@@ -22,10 +22,10 @@ from stagedb.traces.simulators import Groups, SimulatedJob
 from stagedb.traces.trace_set import MANIFEST, groups_text, key_of
 
 TIMED = 3
-"""The format from which on a set has a profile, and its classes lanes."""
+"""The first format in which a set has a profile, and its classes have lanes."""
 
 LARGEST_WORLD = 1 << 27
-"""Ranks, as many as fit into memory on any machine."""
+"""The largest number of ranks: as many as fit into memory on any machine."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def parse_index(data: bytes) -> Any:
-    """The JSON of an index. ValueError where it is none."""
+    """The JSON of an index. ValueError for other bytes."""
     try:
         return json.loads(data, parse_constant=_no_constant)
     except RecursionError:
@@ -41,9 +41,9 @@ def parse_index(data: bytes) -> Any:
 
 
 def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
-    """Why an index, of the format that this version knows, cannot be right; or None. `columns` are those of a class.
+    """Why an index, of the format that this version knows, is wrong; or None. `columns` are those of a class.
 
-    The files in it, which can be large, are looked through by `wrong_files`.
+    `wrong_files` checks the files in it, which can be large.
     """
     reason = _wrong_fields("it", index, _INDEX)
     if reason is not None:
@@ -66,13 +66,13 @@ def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
 
 
 def groups_of(index: Mapping[str, Any]) -> Groups:
-    """The communicator groups of an index that has been looked through."""
+    """The communicator groups of a checked index."""
     groups: Groups = json.loads(index["files"][f"{index['set']['name']}.json"])
     return groups
 
 
 def job_of(described: Mapping[str, Any]) -> SimulatedJob:
-    """What a simulator's inputs follow from."""
+    """The job that a simulator's inputs follow from."""
     degrees = tuple(_degrees(described["plan"]))
     return SimulatedJob(described["name"], described["world"], degrees, _system(described["system"]))
 
@@ -107,7 +107,7 @@ def _no_constant(text: str) -> None:
 
 
 def is_int(value: object) -> bool:
-    """Whether a value of JSON is a whole number; `true` is none."""
+    """Whether a JSON value is a whole number; `true` is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -195,7 +195,7 @@ _MEMBER: _Fields = {
 
 
 def _wrong_fields(what: str, row: Mapping[str, Any], fields: _Fields) -> str | None:
-    """Whether an object has these keys and no others, with values that are right for themselves."""
+    """Why an object is wrong, or None: it needs exactly these keys, each with a valid value."""
     missing = [name for name in fields if name not in row]
     if missing:
         return f"{what} has no {', '.join(missing)}"
@@ -217,7 +217,7 @@ def _wrong_degrees(plan: Mapping[str, Any], world: int) -> str | None:
 
 
 def _wrong_system(described: Mapping[str, Any]) -> str | None:
-    """Whether a system is one, said in the one way that `to_dict` has, and gives what a simulator takes."""
+    """Why a system is wrong, or None: it must be in the one form of `to_dict`, and give what a simulator needs."""
     try:
         system = _system(described["system"])
         if json.dumps(system.to_dict()) != json.dumps(described["system"]):
@@ -242,7 +242,7 @@ def _wrong_classes(rows: list[dict[str, Any]], world: int, timed: bool) -> str |
         lanes = [lane for row in rows for lane in row["lanes"]]
         if len({*lanes}) < len(lanes):
             return "a lane is there twice"
-    # A class's parts have its number and digest; other classes have others.
+    # The parts of a class share its number and digest; other classes have others.
     known = (
         {(row["class"], row["digest"]) for row in rows} if timed else [(row["class"], row["digest"]) for row in rows]
     )
@@ -278,9 +278,9 @@ def _wrong_members(members: Mapping[str, Any], names: list[str]) -> str | None:
 
 
 def wrong_files(index: Mapping[str, Any]) -> str | None:
-    """Why the files of an index cannot be right, or None.
+    """Why the files of an index are wrong, or None.
 
-    One of them is taken, the groups; others must be what follows from the set.
+    Only the groups are taken from it; the other files must follow from the set.
     """
     described, files = index["set"], index["files"]
     groups, inputs = f"{described['name']}.json", _inputs(described)
@@ -297,7 +297,7 @@ def wrong_files(index: Mapping[str, Any]) -> str | None:
 
 
 def _are_groups(text: object, world: int) -> bool:
-    """Whether a text is what `groups_text` gives for groups of ranks of the world."""
+    """Whether a text is the result of `groups_text` for groups of ranks of the world."""
     if not isinstance(text, str):
         return False
     try:

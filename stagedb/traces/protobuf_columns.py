@@ -39,7 +39,7 @@ class ByteRows:
         return ByteRows(self.data[spread(self.starts[index], lengths)], lengths)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "ByteRows":
-        """The same rows, those not kept made empty."""
+        """The same rows, with those not kept emptied."""
         return ByteRows(self.data[np.repeat(keep, self.lengths)], np.where(keep, self.lengths, 0))
 
     def row(self, index: int) -> bytes:
@@ -49,7 +49,7 @@ class ByteRows:
 
 
 def spread(starts: Ints, lengths: Ints) -> Ints:
-    """The positions `start, start + 1, … start + length - 1` of every row, one after the other."""
+    """The positions `start, start + 1, … start + length - 1` of every row, concatenated."""
     total = int(lengths.sum())
     ends: Ints = np.cumsum(lengths)
     shifts: Ints = np.repeat(starts - (ends - lengths), lengths)
@@ -68,7 +68,7 @@ def texts(values: Sequence[str]) -> ByteRows:
 
 
 def varint_sizes(values: Ints) -> Ints:
-    """How many bytes each value takes as a varint."""
+    """The number of bytes that each value takes as a varint."""
     sizes = np.ones(len(values), np.int64)
     for bits in range(7, 63, 7):
         sizes += values >= (1 << bits)
@@ -76,7 +76,7 @@ def varint_sizes(values: Ints) -> Ints:
 
 
 def varint_size(value: int) -> int:
-    """How many bytes a value takes as a varint."""
+    """The number of bytes that a value takes as a varint."""
     return max(1, -(-value.bit_length() // 7))
 
 
@@ -90,7 +90,7 @@ def varints(values: Ints) -> ByteRows:
 
 
 def padded(values: Ints, width: int) -> Bytes:
-    """Every value (not negative) as a varint of exactly `width` bytes: a matrix of a row a value."""
+    """Every value (not negative) as a varint of exactly `width` bytes: a matrix with a row for each value."""
     shifts = np.arange(width, dtype=np.int64) * 7
     out = ((values[:, None] >> shifts) & 0x7F).astype(np.uint8)
     out[:, :-1] |= 0x80
@@ -105,7 +105,7 @@ def put_padded(buffer: Bytes, positions: Ints, values: Ints, width: int) -> None
 
 
 def tag(field: int, wire_type: int) -> bytes:
-    """What stands before a field's value."""
+    """The bytes before a field's value."""
     return varints(np.array([field << 3 | wire_type], np.int64)).row(0)
 
 
@@ -120,7 +120,7 @@ def bytes_fields(field: int, values: ByteRows) -> ByteRows:
 
 
 def join(*columns: ByteRows) -> tuple[ByteRows, list[Ints]]:
-    """Each row's bytes of all columns, one after the other; and where in the result each column's rows begin."""
+    """Each row's bytes of all columns, concatenated; and the start of each column's rows in the result."""
     lengths: Ints = np.stack([column.lengths for column in columns]).sum(axis=0)
     out = np.empty(int(lengths.sum()), np.uint8)
     at = np.cumsum(lengths) - lengths

@@ -1,8 +1,8 @@
-"""Writing the files of ranks, alone or shared among processes.
+"""Writing the files of ranks, in this process or shared among processes.
 
-A writer is `python -m stagedb.traces.rank_files`: it reads from its standard input where files go, then one job a line,
-and tells its progress on its standard output. The classes themselves it finds in a packed file, so neither threads nor
-the memory of the process that exports matter.
+A writer is `python -m stagedb.traces.rank_files`. Its standard input gives the target of the files, then one job a
+line. It reports its progress on its standard output. It reads the classes from a packed file, so neither threads nor
+the memory of the exporting process matter.
 """
 
 import errno
@@ -27,7 +27,7 @@ from stagedb.traces.output_places import finished
 from stagedb.traces.packed_file import Packed
 
 Progress = Callable[[int], None]
-"""Told how many more files are written."""
+"""Called with the number of files written since the last call."""
 
 REPORT_EVERY = 0.2
 """Seconds between two reports of a writer."""
@@ -35,9 +35,9 @@ REPORT_EVERY = 0.2
 
 @dataclass(frozen=True)
 class TraceTarget:
-    """Where traces go: a directory, a prefix of the names, and a format that has a file a rank.
+    """The target of traces: a directory, a prefix of the names, and a format that has a file a rank.
 
-    `keep` leaves files alone that hold the right bytes.
+    With `keep`, files that hold the right bytes remain as they are.
     """
 
     directory: Path
@@ -48,7 +48,7 @@ class TraceTarget:
 
     @property
     def files(self) -> RankFiles:
-        """What the files are."""
+        """The format's files."""
         files = format_named(self.format).rank_files(self.compress)
         if files is None:
             raise ValueError(f"{self.format} has no file a rank")
@@ -56,7 +56,7 @@ class TraceTarget:
 
 
 def write_ranks(encoded: EncodedClass, ranks: RankBytes, target: TraceTarget, written: Progress) -> None:
-    """Write the files of some ranks of a class. Raises OSError as the system says it."""
+    """Write the files of some ranks of a class. Raises OSError as the system does."""
     files = target.files
     folder = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -77,7 +77,7 @@ def write_ranks(encoded: EncodedClass, ranks: RankBytes, target: TraceTarget, wr
 
 
 def _holds(folder: int, name: str, data: memoryview) -> bool:
-    """Whether a file is there and has these bytes."""
+    """Whether a file exists and has these bytes."""
     try:
         file = os.open(name, os.O_RDONLY, dir_fd=folder)
     except FileNotFoundError:
@@ -126,7 +126,7 @@ class Writers:
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment,
-                # An interrupt from the keyboard is for the process that exports: it ends these.
+                # An interrupt from the keyboard is for the exporting process, which ends these.
                 start_new_session=True,
             )
             for _ in range(count)
@@ -136,7 +136,7 @@ class Writers:
             reader.start()
 
     def aim(self, target: TraceTarget) -> None:
-        """Say where the files of all jobs go."""
+        """Send the target of the files of all jobs."""
         for process in self._processes:
             self._tell(process, {**asdict(target), "directory": str(target.directory)})
 
@@ -158,7 +158,7 @@ class Writers:
             self.finish()
 
     def finish(self) -> None:
-        """Wait until all is written. Raises StagedbError with what the first process that failed said."""
+        """Wait until everything is written. Raises StagedbError with the error of the first process that failed."""
         for process in self._processes:
             if process.stdin is not None and not process.stdin.closed:
                 try:
@@ -174,7 +174,7 @@ class Writers:
             raise UnfinishedError(f"a process that wrote traces ended with status {min(statuses)}")
 
     def stop(self) -> None:
-        """End the processes, whatever they do."""
+        """End the processes, in any state."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
@@ -200,7 +200,7 @@ class Writers:
 
 @contextmanager
 def writers(count: int, written: Progress) -> Iterator[Writers]:
-    """Processes that are ended on leaving, whatever happens."""
+    """Processes that end when the block is left, also by an error."""
     made = Writers(count, written)
     try:
         yield made
@@ -209,8 +209,8 @@ def writers(count: int, written: Progress) -> Iterator[Writers]:
 
 
 def explain(error: OSError, directory: Path) -> str:
-    """What a failed write means and what to do."""
-    # A name that is absolute stands for itself.
+    """The meaning of a failed write, and what to do."""
+    # An absolute name replaces the directory.
     what = finished(directory / str(error.filename)) if error.filename else finished(directory)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left while writing {what}: nothing was kept; free some, or write fewer ranks with --only"
@@ -220,7 +220,7 @@ def explain(error: OSError, directory: Path) -> str:
 
 
 def main(lines: Sequence[str] | None = None) -> int:
-    """Read jobs, write ranks, say how many: the loop of a writer."""
+    """The loop of a writer: read jobs, write ranks, report how many."""
 
     def tell(**said: object) -> None:
         sys.stdout.write(json.dumps(said) + "\n")

@@ -1,4 +1,4 @@
-"""Sets of ranks as people say them."""
+"""Sets of ranks as texts for users."""
 
 import re
 
@@ -11,7 +11,7 @@ from stagedb.traces.protobuf_columns import Ints
 def parse_ranks(text: str, world: int) -> Ints:
     """Ranks of a text such as `0-7,16` or `0-1023:8` (every eighth), sorted.
 
-    Raises UsageError where it says something else, or ranks beyond the world.
+    Raises UsageError for any other text, or for ranks beyond the world.
     """
     chosen: list[Ints] = []
     for part in text.split(","):
@@ -30,7 +30,8 @@ def parse_ranks(text: str, world: int) -> Ints:
 def shard_ranks(text: str, world: int) -> str:
     """The ranks, as `parse_ranks` reads them, of a text such as `0/4`: the first of four nearly equal parts.
 
-    Parts are numbered from 0 and stand next to each other. Raises UsageError for a part that is not one of as many.
+    Parts are numbered from 0 and are contiguous. Raises UsageError for a part whose number is not below the number of
+    parts.
     """
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     part, parts = (int(match[1]), int(match[2])) if match else (0, 0)

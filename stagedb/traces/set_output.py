@@ -1,4 +1,4 @@
-"""A trace set to a directory on disk, complete or absent: what `export` and `unpack` have in common."""
+"""Write a trace set to a directory on disk, complete or absent: the common part of `export` and `unpack`."""
 
 import os
 import shutil
@@ -27,23 +27,23 @@ from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
 from stagedb.workload.issue_order import GRANULARITIES
 
 Progress = Callable[[int, int, int], None]
-"""Called with how many ranks are written, of how many, and how many bytes that is."""
+"""Called with the number of written ranks, the number of all ranks, and the number of written bytes."""
 
 REPLAYED_NODES = 100_000
-"""Up to so many nodes in all ranks, a set is replayed without being asked."""
+"""A set with at most this many nodes in all ranks is replayed by default."""
 
 SHARED_FILES, SHARED_BYTES = 1000, 100_000_000
-"""From so many files or bytes on, processes share the writing: starting one takes as long as some hundred files."""
+"""From this many files or bytes on, processes share the writing: starting one takes as long as some hundred files."""
 
 BLOCK = 4096
-"""What a file's size is rounded up to on disk."""
+"""A file's size on disk is a multiple of this."""
 
 _CLASSES = ".classes"
 
 
 @dataclass(frozen=True)
 class Request:
-    """How a set is to be written: see `export`."""
+    """How a set is written: see `export`."""
 
     out: Path
     force: bool = False
@@ -58,7 +58,7 @@ class Request:
 
     @property
     def written(self) -> TraceFormat:
-        """The format of what is written. UsageError for an unknown name."""
+        """The format of the files. UsageError for an unknown name."""
         return PACKED if self.packed else format_named(self.format)
 
     @property
@@ -68,11 +68,11 @@ class Request:
 
     @property
     def target(self) -> Simulator | None:
-        """The simulator whose inputs are beside the traces; None for a format that none reads."""
+        """The simulator whose inputs are next to the traces; None for a format that no simulator reads."""
         return simulator_named(self.simulator) if self.written.simulated else None
 
     def check(self, world: int, only: str | None) -> None:
-        """Raise UsageError for what cannot be, before anything is made for it."""
+        """Raise UsageError for an impossible request, before any work is done for it."""
         format = self.written
         if isinstance(format.files, OneFile):
             check_file(self.out, self.force)
@@ -93,7 +93,7 @@ class Request:
             raise UsageError(f"unknown granularity {self.granularity!r}: --granularity is {' or '.join(GRANULARITIES)}")
 
     def check_job(self, job: SimulatedJob) -> None:
-        """Raise UsageError for a job that the system has no place for, or that the simulator cannot take."""
+        """Raise UsageError for a job that has no place in the system, or that the simulator cannot run."""
         (self.target or DEFAULT_SIMULATOR).inputs(job)
 
     def _check_directory(self) -> None:
@@ -106,11 +106,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Summary:
-    """A trace set on disk. `bytes` counts the traces as plain files, `packed` the packed file or the tables that hold
-    them.
+    """A trace set on disk. `bytes` counts the traces as plain files, `packed` the packed file or the tables.
 
-    `seconds` has the time of each stage of the work. `there`: the set was there already, and was looked through;
-    `mended` are the files that had to be written again, none where it was complete.
+    `seconds`: the time of each stage of the work. `there`: the set existed already, and was checked; `mended`: the
+    files that were written again, empty if the set was complete.
     """
 
     directory: Path
@@ -140,7 +139,7 @@ class WriteClock:
 
 
 class Counter:
-    """Adds up what is written, and tells it."""
+    """Adds up the written files, and reports the sum."""
 
     def __init__(self, progress: Progress | None) -> None:
         self.progress = progress
@@ -157,9 +156,9 @@ class Counter:
 
 @contextmanager
 def writers_for(files: int, total: int, processes: int | None, counter: Counter) -> Iterator[Writers | None]:
-    """Processes that share the writing of so many files and bytes, where that is worth it.
+    """Processes that share the writing of this many files and bytes, if that is worth it.
 
-    Begun before the bytes are known (total 0), they start while the set is made.
+    If they are started before the bytes are known (total 0), they start while the set is made.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if processes is None:
@@ -182,8 +181,7 @@ def write_set(
 ) -> Summary:
     """Write a set to its directory.
 
-    pool: the processes that write, where they have been started. smaller: what to do instead, where only so many bytes
-    are free.
+    pool: the processes that write, if they are running. smaller: alternatives for the given number of free bytes.
     """
     format = request.written
     whole = traces.count == traces.world and "--replay" in format.takes
@@ -200,7 +198,7 @@ def write_set(
         try:
             return work.make()
         except TakenError:
-            # Of two that resume at once the other one was done first.
+            # Two processes resumed at once, and the other one finished first.
             if not (request.resume and is_trace_set(request.out)):
                 raise
             return replace(work, pool=None).complete()  # its processes have ended
@@ -210,7 +208,7 @@ def write_set(
 
 @dataclass(frozen=True)
 class _Work:
-    """A set, and what it takes to write it. `files` are all but the traces."""
+    """A set, with all that is needed to write it. `files` are the files other than traces."""
 
     request: Request
     traces: TraceSet
@@ -221,7 +219,7 @@ class _Work:
     pool: Writers | None
 
     def make(self) -> Summary:
-        """Write all of it to a new directory."""
+        """Write the whole set to a new directory."""
         request, traces = self.request, self.traces
         self.counter.begin(traces)
         with staged(request.out, force=request.force, resume=request.resume) as partial:
@@ -236,7 +234,7 @@ class _Work:
         return self._summary(self.replayed)
 
     def complete(self) -> Summary:
-        """Write what a directory lacks that was finished before. UsageError where that is of another export."""
+        """Write the missing files of a directory that was complete before. UsageError if it is of another export."""
         out = self.request.out
         if _text(out / MANIFEST) != self.files[MANIFEST]:
             raise UsageError(f"{out} is another export: name another directory with --out, or leave out --resume")
@@ -251,7 +249,7 @@ class _Work:
                         self._write(traces, partial, keep=False)
                 with self.clock.stage("bundle"):
                     write_texts(partial, lack.texts)
-        # Whether it runs was found out when it was made; asked for, or with new traces, it is again.
+        # The set was checked when it was made. It is replayed again on request, or if files are new.
         replayed = self.replayed and bool(lack.names or self.request.replay)
         if replayed:
             with self.clock.stage("replay"):
@@ -291,7 +289,7 @@ def _text(path: Path) -> str | None:
 
 
 def _clear(partial: Path, traces: TraceSet, files: RankFiles) -> None:
-    """Remove what an interrupted export left that is no trace of this one."""
+    """Remove files of an interrupted export that are no traces of this one."""
     left = {path.name: path for path in partial.iterdir()}
     if left:
         wanted = {files.file(traces.name, rank) for rank in traces.ranks.tolist()}
@@ -314,7 +312,7 @@ def _write(traces: TraceSet, target: TraceTarget, pool: Writers | None, counter:
 
 
 def _check_space(request: Request, traces: TraceSet, beside: int, smaller: Callable[[int], list[str]]) -> None:
-    """Compare what the files will take with what is free, before the first of them."""
+    """Compare the size of the files with the free space, before the first of them is written."""
     out = request.out.absolute()
     existing = next(place for place in (*out.parents, out) if place.exists())
     free = shutil.disk_usage(existing).free
@@ -342,7 +340,7 @@ def _check_space(request: Request, traces: TraceSet, beside: int, smaller: Calla
 def _on_disk(traces: TraceSet, files: RankFiles) -> list[int]:
     """Bytes that a rank of each class takes on disk.
 
-    Compressed and converted traces are taken to be as large as that of the first rank of their class.
+    Compressed and converted traces are estimated by the trace of the first rank of their class.
     """
     sizes = [each.encoded.size if files.plain else _first_size(each, files) for each in traces.classes]
     return [-(-size // BLOCK) * BLOCK for size in sizes]
@@ -354,7 +352,7 @@ def _first_size(each: ClassTraces, files: RankFiles) -> int:
 
 
 def _validate(directory: Path, so: str) -> None:
-    # Reading traces needs protobuf, which writing them does not.
+    # Reading traces needs protobuf, writing them does not.
     from stagedb.traces.set_validation import validate_traces
 
     report = validate_traces(directory)

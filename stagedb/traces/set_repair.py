@@ -1,4 +1,4 @@
-"""What a set that was written to its end lacks by now: files that were removed since, or cut short."""
+"""Files that a completed set lacks now: they were removed since, or cut short."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from stagedb.traces.trace_set import ClassTraces, TraceSet
 
 @dataclass(frozen=True)
 class Lack:
-    """What is to be written again: the traces of `ranks`, and `texts` by name. `names` are those of all these files."""
+    """The files to write again: the traces of `ranks`, and `texts` by name. `names` are those of all these files."""
 
     ranks: Ints
     texts: Mapping[str, str]
@@ -23,11 +23,11 @@ class Lack:
 
 
 def lacking(directory: Path, traces: TraceSet, files: RankFiles, texts: Mapping[str, str]) -> Lack:
-    """Compare a directory with what a set should have there.
+    """Compare a directory with the files that a set should have there.
 
-    Plain traces are compared by their sizes, which are known; others by their bytes. Of the files beside them the
-    communicator groups must be what they were; the rest, inputs of a simulator, are there to be edited: they must be
-    there. Raises OSError as the system says it.
+    Plain traces are compared by their sizes, which are known; others by their bytes. Among the other files, the
+    communicator groups must be unchanged. The rest, inputs of a simulator, may be edited by the user, so they only have
+    to exist. Raises OSError as the system does.
     """
     with os.scandir(directory) as entries:
         sizes = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
@@ -42,7 +42,7 @@ def lacking(directory: Path, traces: TraceSet, files: RankFiles, texts: Mapping[
 
 
 def _damaged(directory: Path, each: ClassTraces, name: str, files: RankFiles, sizes: Mapping[str, int]) -> Ints:
-    """The ranks of a class whose traces are not there, or not what they should be."""
+    """The ranks of a class whose traces are missing or damaged."""
     ranks = each.ranks.ranks
     if files.plain:
         wrong = [sizes.get(files.file(name, rank)) != each.encoded.size for rank in ranks.tolist()]

@@ -23,12 +23,12 @@ from stagedb.traces.trace_rules import (
 from stagedb.traces.trace_set import MANIFEST
 
 MOST_FAULTS = 20
-"""Faults that a report holds; the first ones say what is wrong."""
+"""The largest number of faults in a report; the first ones are enough to find the cause."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What validation found. `replayed` is False where it was not asked for or not all ranks are there."""
+    """The result of validation. `replayed` is False if no replay was requested or if ranks are missing."""
 
     faults: tuple[Fault, ...]
     files: int
@@ -38,7 +38,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One line: how much was looked at, and how."""
+        """One line: how much was checked, and how."""
         ranks = f"{self.files} ranks" if self.files == self.world else f"{self.files} of {self.world} ranks"
         return f"{ranks}, {self.nodes:,} nodes, every rule{' and a replay' if self.replayed else ''}"
 
@@ -46,9 +46,9 @@ class Report:
 def validate_traces(
     directory: Path, *, replayed: bool = True, progress: Callable[[int, int], None] = lambda done, of: None
 ) -> Report:
-    """Check every trace of a directory. UsageError where there is none.
+    """Check every trace of a directory. UsageError if there is none.
 
-    A set that its manifest calls a slice is checked as far as its ranks go; then there is no replay.
+    If the manifest describes a slice, the ranks of the slice are checked, and there is no replay.
     """
     format, found = _found(directory)
     files, prefix = found.read, found.prefix
@@ -81,7 +81,7 @@ def _all_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: int, 
     for fault in _static_faults(traces, groups, world):
         sound = False
         yield fault
-    # What breaks a rule breaks a replay, and says less there.
+    # A fault in the rules also breaks a replay, and the replay would report less about it.
     if replayed and sound:
         yield from replay(traces, groups)
 
@@ -96,7 +96,7 @@ def _static_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: in
 
 
 def _found(directory: Path) -> tuple[TraceFormat, FoundTraces]:
-    """The traces of a directory, and their format. UsageError where there are none that can be read."""
+    """The traces of a directory, and their format. UsageError if there are none in a readable format."""
     if not directory.is_dir():
         raise UsageError(f"{directory} is not a directory: `validate` takes one that `export` wrote")
     readable = [(each, each.find) for each in FORMATS.values() if each.find is not None]
@@ -109,7 +109,7 @@ def _found(directory: Path) -> tuple[TraceFormat, FoundTraces]:
 
 
 def _wanted(directory: Path, files: Mapping[int, object]) -> tuple[int, set[int]]:
-    """The number of ranks, and those that should be there: all, unless the manifest calls the set a slice."""
+    """The number of ranks, and the ranks that should be there: all, unless the manifest describes a slice."""
     try:
         said = json.loads((directory / MANIFEST).read_text())
         world, only = said["world"], said.get("only")
@@ -120,7 +120,7 @@ def _wanted(directory: Path, files: Mapping[int, object]) -> tuple[int, set[int]
 
 
 def _groups(path: Path) -> dict[int, list[int]]:
-    """The communicator groups of a set; none where it has no file of them."""
+    """The communicator groups of a set; empty if it has no file of them."""
     if not path.exists():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""A directory or file that is complete or absent: filled beside its place under another name, renamed when whole."""
+"""A directory or file that is complete or absent: it is filled under another name in the same place, then renamed."""
 
 import ctypes
 import os
@@ -19,18 +19,18 @@ _EXCHANGE = 2
 _HERE = -100
 
 SAME = 5.0
-"""Seconds by which two readings of when a process began may differ: the system's clock is adjusted meanwhile."""
+"""Seconds by which two readings of a process's start may differ: the system's clock is adjusted meanwhile."""
 
 QUIET = 60.0
-"""Seconds without a new file after which another machine's unfinished directory is taken to be abandoned."""
+"""Seconds without a new file after which another machine's unfinished directory counts as abandoned."""
 
 
 @contextmanager
 def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
-    """A directory to fill. It gets its name when the block ends well, and goes away when it fails.
+    """A directory to fill. It gets its name when the block ends without an error, and is removed when it fails.
 
-    An interrupt leaves it, under its other name, for a later one with `resume` to go on with what it holds. So does
-    UnfinishedError.
+    An interrupt or UnfinishedError leaves it, under its other name. A later call with `resume` continues with its
+    files.
     """
     check_directory(out, force)
     out = out.absolute()
@@ -65,9 +65,10 @@ def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def mended(out: Path) -> Iterator[Path]:
-    """A directory to fill with files that a finished one lacks.
+    """A directory to fill with the missing files of a complete one.
 
-    When the block ends well they are put into their places, each whole at once; when it fails they go away.
+    When the block ends without an error, each file is moved to its place in one step. When it fails, the files are
+    removed.
     """
     out = out.absolute()
     partial = _beside(out)
@@ -84,7 +85,7 @@ def mended(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def staged_file(out: Path, *, force: bool) -> Iterator[Path]:
-    """A file to make. It gets its name when the block ends well, and goes away when it does not."""
+    """A file to make. It gets its name when the block ends without an error, and is removed otherwise."""
     check_file(out, force)
     out = out.absolute()
     partial = _beside(out)
@@ -99,7 +100,7 @@ def staged_file(out: Path, *, force: bool) -> Iterator[Path]:
 
 
 def _beside(out: Path) -> Path:
-    """The name under which a process makes it. Makes the directory that both stand in."""
+    """The name under which a process makes it. Makes the directory that holds both."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -109,7 +110,7 @@ def _beside(out: Path) -> Path:
 
 
 def _adopt(left: Path, partial: Path) -> bool:
-    """Whoever renames it has it: of two that resume at once the other begins anew."""
+    """The process that renames it gets it: of two that resume at once, the other one starts anew."""
     try:
         left.rename(partial)
     except FileNotFoundError:
@@ -118,7 +119,7 @@ def _adopt(left: Path, partial: Path) -> bool:
 
 
 def abandoned(out: Path) -> list[Path]:
-    """What processes that died left beside a name, the one that was touched last at the end."""
+    """Paths that dead processes left for a name, the last touched one at the end."""
     if not out.absolute().parent.is_dir():
         return []
     beginning = f".{out.name}{SEPARATOR}"
@@ -157,13 +158,13 @@ def _name(partial: Path, out: Path, force: bool) -> None:
         else:
             partial.rename(out)
     except OSError as error:
-        # Another one may have been quicker: then this says so.
+        # Another process may have been quicker: then this raises.
         check_directory(out, force)
         raise StagedbError(f"cannot give {out} its name: {error.strerror}; nothing was kept") from error
 
 
 def _exchange(partial: Path, out: Path) -> None:
-    """Swap two directories at once, where the system can; else in two steps."""
+    """Swap two directories in one step if the system can, else in two."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None and rename(_HERE, os.fsencode(partial), _HERE, os.fsencode(out), _EXCHANGE) == 0:
         return

@@ -1,4 +1,4 @@
-"""Trace files read back into columns: what validation, replay and the check against records work on."""
+"""Trace files read back into columns, for validation, replay and the check against records."""
 
 import gzip
 import io
@@ -33,16 +33,16 @@ ATTRIBUTE_FIELDS: Mapping[str, str] = {
 
 
 class TraceError(StagedbError):
-    """A file that is not a stream of Chakra messages."""
+    """A file that is no stream of Chakra messages."""
 
 
 @dataclass(frozen=True)
 class TraceColumns:
     """The nodes of one rank's trace in file order, column by column.
 
-    attributes: for each known attribute one value a node, None where the node lacks it (or has it in another type).
-    mistyped: (index of the node, attribute, field that holds its value) where the type is not the one that readers
-    want; `repeated`: attributes that a node has twice. micros: durations, 0 where a node says none.
+    attributes: for each known attribute one value a node, None if the node lacks it (or has it in another type).
+    mistyped: (index of the node, attribute, field that holds its value) if the type is not the one that readers expect.
+    `repeated`: attributes that a node has twice. micros: durations, 0 for a node without one.
     """
 
     path: Path
@@ -62,12 +62,12 @@ class TraceColumns:
 
 
 def read_trace(path: Path) -> TraceColumns:
-    """One rank's trace (`.et`, also gzipped). TraceError, with the offset, where the file is not one."""
+    """One rank's trace (`.et`, also gzipped). TraceError, with the offset, if the file is not one."""
     return parse_trace(path, _bytes(path))
 
 
 def parse_trace(path: Path, data: bytes) -> TraceColumns:
-    """The trace of these bytes. `path` names them in errors; these are as of `read_trace`."""
+    """The trace of these bytes. `path` is for errors, which are those of `read_trace`."""
     metadata, messages = _opened(path, data)
     trace = TraceColumns(
         path, metadata.version, [], [], [], [], [], {name: [] for name in ATTRIBUTE_FIELDS}, [], [], []
@@ -87,9 +87,9 @@ def parse_trace(path: Path, data: bytes) -> TraceColumns:
 
 @dataclass(frozen=True)
 class NodeTime:
-    """How long a node takes: microseconds (0: unknown), and exact ns where it says so.
+    """How long a node takes: microseconds (0: unknown), and exact ns if the node has them.
 
-    said: what of `SAID` else it says. rank: whose it is, if the file tells.
+    said: its attributes among `SAID`. rank: the rank of the file, if the file contains it.
     """
 
     name: str
@@ -104,7 +104,7 @@ SAID = ("kind", "num_ops", "tensor_size", "comm_size")
 
 
 def node_times(path: Path) -> Iterator[NodeTime]:
-    """What the nodes of a trace say of their time. TraceError as of `read_trace`."""
+    """The durations of a trace's nodes. TraceError as in `read_trace`."""
     metadata, messages = _opened(path, _bytes(path))
     rank = next((each.int32_val for each in metadata.attr if each.name == "rank"), None)
     node = pb.Node()
@@ -158,7 +158,7 @@ def _parse(message: pb.Node | pb.GlobalMetadata, data: bytes, path: Path, place:
 
 
 def _bytes(path: Path) -> bytes:
-    """A file, unzipped."""
+    """A file's bytes, decompressed."""
     try:
         data = path.read_bytes()
     except OSError as error:

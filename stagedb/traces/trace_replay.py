@@ -1,8 +1,8 @@
-"""Traces run as a simulator runs them, without a clock: does every node of every rank end?
+"""Traces run in a simulator's order, without a clock: checks that every node of every rank ends.
 
-Of a rank's ready nodes the smallest id goes first. There is one slot for compute, one for collectives and sends (a
-collective that waits for its members holds it), and any number of receives. Collectives are matched by a counter a
-group, receives with the sends of the same source, destination and tag, k-th to k-th.
+The ready node with the smallest id of a rank goes first. There is one slot for compute, one for collectives and sends
+(a collective that waits for its members holds it), and any number of receives. Collectives are matched by a counter for
+each group. Receives are matched with the sends of the same source, destination and tag, k-th to k-th.
 """
 
 import heapq
@@ -20,7 +20,7 @@ class _Rank:
     """One rank while it runs. Nodes are indexes into its trace."""
 
     trace: TraceColumns
-    waiting: list[int]  # how many dependencies of each node have not ended
+    waiting: list[int]  # the number of dependencies of each node that have not ended
     children: list[list[int]]
     compute: list[int] = field(default_factory=list)
     communication: list[int] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Replay:
             self._deliver(envelope)
             return
         slot = state.compute if kind == pb.COMP_NODE else state.communication
-        # Ids are priorities; the index breaks a tie of a faulty trace.
+        # Ids are priorities; the index decides between equal ids of a faulty trace.
         heapq.heappush(slot, index)
 
     def _advance(self, rank: int) -> None:
@@ -146,5 +146,5 @@ class Replay:
 
 
 def replay(traces: Mapping[int, TraceColumns], groups: Groups) -> Iterator[Fault]:
-    """A fault for each rank whose trace does not run to its end. `traces` holds every rank of the world."""
+    """A fault for each rank whose trace does not end. `traces` holds every rank of the world."""
     yield from Replay(traces, groups).run()

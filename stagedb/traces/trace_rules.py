@@ -1,7 +1,7 @@
-"""What a trace must satisfy so that simulators run it, rule by rule.
+"""Rules that a trace must satisfy so that simulators run it.
 
-The rules of one rank need only its file; those across ranks need the communicator groups and the other members' files.
-Every rule's name is in `RULES` with what it asks.
+The rules of one rank need only its file. Those across ranks also need the communicator groups and the other members'
+files. `RULES` has the name of every rule and its requirement.
 """
 
 from collections import Counter, defaultdict
@@ -35,7 +35,7 @@ RULES: Mapping[str, str] = {
 
 SIMULATED = (pb.ALL_REDUCE, pb.ALL_GATHER, pb.ALL_TO_ALL, pb.REDUCE_SCATTER)
 SMALLEST_ALL_GATHER = 256
-"""Bytes; a share smaller than the number of chunks that it is cut into never ends."""
+"""Bytes. A share smaller than its number of chunks never ends."""
 
 COMMUNICATIONS = (pb.COMM_COLL_NODE, pb.COMM_SEND_NODE)
 RUNNABLE = (pb.COMP_NODE, pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)
@@ -46,7 +46,7 @@ Groups = Mapping[int, Sequence[int]]
 
 @dataclass(frozen=True)
 class Fault:
-    """A broken rule: where, and what is wrong there. `node` is the node's id."""
+    """A broken rule: its place, and the fault. `node` is the node's id."""
 
     rank: int | None
     node: int | None
@@ -83,7 +83,7 @@ def _check_nodes(rank: int, trace: TraceColumns, groups: Groups, world: int) -> 
 
 
 def _check_durations(trace: TraceColumns) -> Found:
-    """Those of a run, in whole microseconds alone, say nothing that could be wrong."""
+    """Durations of a run, in whole microseconds alone, have no rule to break."""
     timed = trace.attributes["duration_ns"]
     if all(ns is None for ns in timed):
         return
@@ -154,7 +154,7 @@ def _check_collective(rank: int, trace: TraceColumns, index: int, groups: Groups
 
 
 def group_of(pg_name: str | None) -> int | None:
-    """The group that a collective names: 0 is all ranks; None for what is no name of a group."""
+    """The group that a collective names. 0 is all ranks; None for a name of no group."""
     if pg_name in (None, ""):
         return 0
     return int(pg_name) if pg_name.isascii() and pg_name.isdigit() else None
@@ -210,7 +210,7 @@ def _check_cycle(trace: TraceColumns) -> Found:
 
 
 def _check_chain(trace: TraceColumns) -> Found:
-    """Ids ascend and dependencies point back, so the latest communication before a node is known when it is reached."""
+    """Ids ascend and dependencies point back, so a node's latest communication is known when the node is reached."""
     latest: dict[int, int] = {}
     count = 0
     for index, node in enumerate(trace.ids):
@@ -224,7 +224,7 @@ def _check_chain(trace: TraceColumns) -> Found:
 
 
 def check_timed(traces: Mapping[int, TraceColumns]) -> Iterator[Fault]:
-    """Ranks without durations, where others have some."""
+    """Ranks without durations, if others have some."""
     timed = {rank: any(ns is not None for ns in trace.attributes["duration_ns"]) for rank, trace in traces.items()}
     if any(timed.values()):
         for rank in (rank for rank, said in timed.items() if not said):
@@ -246,7 +246,7 @@ def check_groups(groups: Groups, world: int) -> Iterator[Fault]:
 
 
 def check_matching(traces: Mapping[int, TraceColumns], groups: Groups, world: int) -> Iterator[Fault]:
-    """Members of each group beside its first: the same collectives in the same order with the same sizes."""
+    """Each group's members compared with its first: the same collectives in the same order with the same sizes."""
     issued: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, trace in traces.items():
         for index, kind in enumerate(trace.types):
@@ -287,7 +287,7 @@ Envelope = tuple[int, int, int]
 
 
 def check_messages(traces: Mapping[int, TraceColumns]) -> Iterator[Fault]:
-    """Sends and receives between ranks whose files are there, k-th to k-th."""
+    """Sends and receives between ranks whose files exist, k-th to k-th."""
     sends: dict[Envelope, list[tuple[int, int]]] = defaultdict(list)
     recvs: dict[Envelope, list[tuple[int, int]]] = defaultdict(list)
     for rank, trace in traces.items():

@@ -1,4 +1,4 @@
-"""A trace set before it is written: what an instance of a store becomes, and what a packed file holds."""
+"""A trace set before it is written: made from an instance of a store, or read from a packed file."""
 
 import json
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.simulators import Groups, SimulatedJob, Simulator
 
 MANIFEST = "manifest.json"
-"""Name of the file that says what a written set is."""
+"""Name of the file that describes a written set."""
 
 
 @dataclass(frozen=True)
 class ClassTraces:
-    """The traces of a rank class, or of the part of it that a profile times alike.
+    """The traces of a rank class, or of a part of it with equal durations in a profile.
 
     `facts` is the row of the manifest.
     """
@@ -28,7 +28,7 @@ class ClassTraces:
 
     @property
     def key(self) -> str:
-        """What tells it from the set's others: see `key_of`."""
+        """Its unique key in the set: see `key_of`."""
         return key_of(self.facts)
 
     @property
@@ -43,16 +43,16 @@ def groups_text(groups: Groups) -> str:
 
 
 def key_of(facts: Mapping[str, Any]) -> str:
-    """The class's number; of a part also its first lane: `3`, or `3.17`."""
+    """The class's number; for a part also its first lane: `3`, or `3.17`."""
     return f"{facts['class']}.{facts['lanes'][0]}" if "lanes" in facts else str(facts["class"])
 
 
 @dataclass(frozen=True)
 class TraceSet:
-    """Classes with those of their ranks that are wanted.
+    """Classes with their requested ranks.
 
-    `facts` is what the manifest says of all, `groups` the communicator groups as the instance has them, `job` what a
-    simulator's inputs follow from.
+    `facts` are the manifest's facts of the whole set, `groups` the communicator groups in the instance's order, `job`
+    the source of a simulator's inputs.
     """
 
     facts: Mapping[str, Any]
@@ -62,7 +62,7 @@ class TraceSet:
 
     @property
     def name(self) -> str:
-        """What the files' names begin with."""
+        """The beginning of the files' names."""
         return str(self.facts["name"])
 
     @property
@@ -71,7 +71,7 @@ class TraceSet:
         return f"{self.name}.json"
 
     def files(self, simulator: Simulator | None) -> dict[str, str]:
-        """The files beside the traces by name; the groups alone where no simulator is to run them."""
+        """The files other than traces, by name; only the groups if no simulator is to run them."""
         if simulator is None:
             return {self.groups_file: groups_text(self.groups)}
         groups = simulator.groups(self.job, self.groups)
@@ -79,17 +79,17 @@ class TraceSet:
 
     @property
     def world(self) -> int:
-        """Ranks of the job, wanted or not."""
+        """Ranks of the job, requested or not."""
         return int(self.facts["world"])
 
     @property
     def ranks(self) -> Ints:
-        """The ranks that are wanted, in order."""
+        """The requested ranks, in order."""
         return np.sort(np.concatenate([each.ranks.ranks for each in self.classes]))
 
     @property
     def count(self) -> int:
-        """How many ranks are wanted."""
+        """The number of requested ranks."""
         return sum(len(each.ranks.ranks) for each in self.classes)
 
     @property
@@ -98,10 +98,10 @@ class TraceSet:
 
     @property
     def bytes(self) -> int:
-        """Of all traces, as plain files."""
+        """Bytes of all traces, as plain files."""
         return sum(each.encoded.size * len(each.ranks.ranks) for each in self.classes)
 
     def only(self, ranks: Ints) -> "TraceSet":
-        """The same set, fewer ranks of it wanted."""
+        """The same set with fewer requested ranks."""
         kept = [replace(each, ranks=each.ranks.only(ranks)) for each in self.classes]
         return replace(self, classes=tuple(each for each in kept if len(each.ranks.ranks)))

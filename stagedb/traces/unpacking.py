@@ -1,4 +1,4 @@
-"""`unpack`: a packed file to a trace set on disk, with no store."""
+"""`unpack`: from a packed file to a trace set on disk, without a store."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from stagedb.traces.trace_set import TraceSet
 def unpack_traces(
     path: Path, request: Request, *, only: str | None = None, progress: Progress | None = None
 ) -> Summary:
-    """Write the traces of a packed file to a directory, the same that `export` writes.
+    """Write the traces of a packed file to a directory, the same files that `export` writes.
 
-    only: ranks such as `0-7,16`; all that the file holds if not given. Raises UsageError for requests that are refused
-    and StagedbError for failures, a damaged file among them; then nothing is left under the name.
+    only: ranks such as `0-7,16`; all ranks in the file if not given. Raises UsageError for requests that are refused
+    and StagedbError for failures, a damaged file included; then no file remains under the name.
     """
     clock = WriteClock()
     with Packed(path) as packed, clock.stage("read"):

@@ -1,4 +1,4 @@
-"""Formats of trace sets, a file each: what is written, which options go with it, and how it is read back.
+"""Formats of trace sets, a file each: the files that they write, the options they accept, and how to read them back.
 
 A new format is a file with a `TraceFormat`, and a line in the imports and in the tuple below.
 """

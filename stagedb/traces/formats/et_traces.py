@@ -1,4 +1,4 @@
-"""Chakra's binary traces, one a rank: what simulators read."""
+"""Chakra's binary traces, one a rank: the input of simulators."""
 
 import re
 from functools import partial

@@ -1,4 +1,4 @@
-"""A trace as JSON, in the words that Chakra's own reader of JSON traces looks for."""
+"""A trace as JSON, with the keys that Chakra's own reader of JSON traces looks for."""
 
 import io
 import json
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def as_json(data: bytes) -> bytes:
-    """The JSON text of a trace's bytes: metadata, and one object a node with its attributes beside its fields."""
-    # Writers of plain traces do without protobuf.
+    """The JSON text of a trace's bytes: metadata, and one object a node with its fields and attributes side by side."""
+    # Writers of plain traces work without protobuf.
     from google.protobuf.proto import parse_length_prefixed
 
     from stagedb.traces import chakra_pb2 as pb

@@ -1,9 +1,9 @@
 """Nodes as Parquet tables, for analysis: one file a rank class, and one that has every rank.
 
 Ranks of a class run the same nodes with the same sizes. What differs is which communicator groups they are in, and
-which ranks their messages go to and come from. So `NAME.class-KEY.parquet` has one row a node of the class, in which a
-group or a peer is a *role*, such as `group_tp` or `next`; and `NAME.ranks.parquet` has one row a rank, with a column a
-role. Work and space grow with classes, and with ranks only by one row each.
+which ranks their messages go to and come from. So `NAME.class-KEY.parquet` has one row for each node of the class. A
+group or a peer is a *role* in it, such as `group_tp` or `next`. `NAME.ranks.parquet` has one row for each rank, with a
+column for each role. Work and space grow with classes; each rank adds only one row.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stagedb.traces.trace_set import ClassTraces, TraceSet
 
 RANKS = ".ranks.parquet"
-"""How the name of the file of ranks ends, after the set's name."""
+"""The end of the name of the file of ranks, after the set's name."""
 
 PEERS: Mapping[str, str] = {
     "next": "the rank of the next pipeline stage, around the end",
@@ -36,12 +36,12 @@ PEERS: Mapping[str, str] = {
 """Roles of peers, in the order of a rank's own bytes after the rank itself (see `encoding.RankFields`)."""
 
 MOST_BYTES_OF_A_RANK = 200
-"""Of a row of the file of ranks, about, before it is compressed."""
+"""Bytes of a row of the file of ranks before compression, approximately."""
 
 
 @dataclass(frozen=True)
 class ParquetColumn:
-    """A column of a table. attribute: the node's attribute that it holds, empty where it is no attribute."""
+    """A column of a table. attribute: the node's attribute in it; empty if it holds no attribute."""
 
     name: str
     type: str
@@ -79,20 +79,22 @@ NODE_COLUMNS = (
     ParquetColumn("data_deps", "list<int64>", "ids of the nodes that this one waits for because of data"),
     ParquetColumn("ctrl_deps", "list<int64>", "ids of the nodes that this one waits for because of order"),
 )
-"""A row a node of a class. What does not apply to a node is null."""
+"""The columns of a class's table, a row a node. A value that does not apply to a node is null."""
 
 RANK_COLUMNS = (
     ParquetColumn("rank", "int32", "the rank"),
     ParquetColumn("class", "string", "its class, which names the file of its nodes"),
     *(ParquetColumn(name, "int32", what) for name, what in PEERS.items()),
 )
-"""A row a rank; after these a column `group_AXIS` (int64, a communicator group's id) for every axis with collectives.
+"""The columns of the ranks' table, a row a rank.
+
+For every axis with collectives a column `group_AXIS` follows (int64, a communicator group's id).
 
 A role is null where the class has no node that uses it.
 """
 
 _AT_LEAST_1 = ("num_ops", "tensor_size")
-"""Attributes that a trace has as 1 where there is nothing to count: a table has 0 there."""
+"""Attributes that a trace has as 1 where there is nothing to count; a table has 0 there."""
 
 _ROLES = ("pg_name", "comm_src", "comm_dst")
 
@@ -116,7 +118,7 @@ def write(traces: "TraceSet", directory: Path, written: Callable[[int], None]) -
 
 
 def size(traces: "TraceSet") -> int:
-    """Bytes that the tables take at most: a trace a class before it is compressed, and a row a rank."""
+    """The most bytes that the tables take: a trace a class before compression, and a row a rank."""
     return sum(each.encoded.size for each in traces.classes) + MOST_BYTES_OF_A_RANK * traces.count
 
 
@@ -164,10 +166,10 @@ def _class_table(prefix: str, each: "ClassTraces") -> "tuple[pa.Table, dict[str,
 def _roles(
     each: "ClassTraces", trace: "TraceColumns", data: bytes
 ) -> "tuple[list[str | None], dict[str, np.ndarray[Any, Any]]]":
-    """Each node's role, None where it has no group and no peer; and the values of the roles, a value a rank.
+    """Each node's role, None if it has no group and no peer; and the values of the roles, one for each rank.
 
-    A node's group or peer is a run of bytes that differ between ranks. The role follows from the place of these bytes
-    among a rank's own bytes.
+    A node's group or peer is a run of bytes that differ between ranks. The place of these bytes among a rank's own
+    bytes gives the role.
     """
     import numpy as np
 
@@ -199,7 +201,7 @@ def _roles(
 
 
 def _message_starts(data: bytes) -> Iterator[int]:
-    """Where each message begins, its length before it; they are whole, as the parser has read them."""
+    """The start of each message, including its length prefix. The messages are complete: the parser has read them."""
     at = 0
     while at < len(data):
         yield at
@@ -214,7 +216,7 @@ def _message_starts(data: bytes) -> Iterator[int]:
 
 
 def _tasks(texts: list[str]) -> tuple[list[str], list[int]]:
-    """Of each node the kind and the micro-batch of its task, from the manifest's `forward 0: 1-120`."""
+    """The kind and the micro-batch of each node's task, from the manifest's `forward 0: 1-120`."""
     kinds: list[str] = []
     microbatches: list[int] = []
     for text in texts:
@@ -275,7 +277,7 @@ def find(directory: Path) -> FoundTraces | None:
 
 
 def _trace(directory: Path, prefix: str, row: Mapping[str, Any], classes: "dict[str, TraceColumns]") -> "TraceColumns":
-    """The trace of a rank: its class's nodes, with the rank's own groups and peers. `classes` keeps what was read."""
+    """The trace of a rank: its class's nodes, with the rank's own groups and peers. `classes` caches tables."""
     key = row["class"]
     if key not in classes:
         classes[key] = _class_columns(directory / class_file(prefix, key))

@@ -1,4 +1,4 @@
-"""What a format of trace sets is."""
+"""The definition of a format of trace sets."""
 
 import gzip
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ Option = Literal["--compress", "--format", "--replay", "--resume", "--simulator"
 class RankFiles:
     """One file a rank, `NAME.RANK.ENDING`.
 
-    convert: the bytes of an `.et` trace as they go into the file; None where they stay as they are. compress: whether
+    convert: makes the file's bytes from those of an `.et` trace; None where they remain unchanged. compress: whether
     gzip is the last step.
     """
 
@@ -30,11 +30,11 @@ class RankFiles:
 
     @property
     def plain(self) -> bool:
-        """Whether the bytes of a trace are written as they are."""
+        """Whether the bytes of a trace are written unchanged."""
         return self.convert is None and not self.compress
 
     def coded(self, data: bytes) -> bytes:
-        """A trace's bytes as they go into its file."""
+        """The bytes of the file of a trace with these bytes."""
         if self.convert is not None:
             data = self.convert(data)
         return gzip.compress(data, mtime=0) if self.compress else data
@@ -48,8 +48,8 @@ class RankFiles:
 class ClassFiles:
     """Files of rank classes in a directory, written by one process.
 
-    write: puts a set into a directory, and reports how many more ranks it has done. size: bytes that this takes at
-    most. place: where a reader looks for a rank, by the set's name and the rank.
+    write: puts a set into a directory, and reports how many more ranks are written. size: the most bytes that the files
+    take. place: where a reader looks for a rank, by the set's name and the rank.
     """
 
     write: Callable[["TraceSet", Path, Callable[[int], None]], None]
@@ -79,11 +79,11 @@ class FoundTraces:
 class TraceFormat:
     """A form in which a trace set is written.
 
-    name: of `--format`. help: what it is, for the option's help. what: how the manifest describes the set's files, with
-    `{name}` for the set's name. takes: the options that go with it; the others are refused with `refusal` (the
-    reason) and `way` (what to do instead). simulated: whether a simulator's inputs are written beside the traces. find:
-    the traces of a directory, None where it has none of this format; the format cannot be read back where the field
-    itself is None.
+    name: its word in `--format`. help: a description for the option's help. what: the manifest's description of the
+    set's files, with `{name}` for the set's name. takes: the options that it accepts; the others are refused with
+    `refusal` (the reason) and `way` (what to do instead). simulated: whether a simulator's inputs are written next to
+    the traces. find: returns the traces of a directory, None if it has no trace of this format; a format whose field is
+    None cannot be read back.
     """
 
     name: str
@@ -97,7 +97,7 @@ class TraceFormat:
     find: Callable[[Path], FoundTraces | None] | None = None
 
     def check(self, given: Mapping[Option, bool]) -> None:
-        """Raise UsageError for options that are given and do not go with this format."""
+        """Raise UsageError for given options that this format does not accept."""
         refused = [option for option, is_given in given.items() if is_given and option not in self.takes]
         if refused:
             raise UsageError(f"{self.refusal}: leave out {' and '.join(refused)}{self.way}")

@@ -1,4 +1,4 @@
-"""Simulator targets, a file each: what a simulator reads beside the traces, from a system and the set's mesh.
+"""Simulator targets, a file each: the files for a simulator next to the traces, from a system and the set's mesh.
 
 A new target is a file with a `Simulator`, and a line in the imports and in the tuple below.
 """
@@ -20,7 +20,7 @@ __all__ = ["DEFAULT", "SIMULATORS", "Groups", "SimulatedJob", "Simulator", "simu
 
 
 def simulator_named(name: str | None) -> Simulator:
-    """The target of this name, the default for None. UsageError where there is none."""
+    """The target of this name, the default for None. UsageError for an unknown name."""
     if name is None:
         return DEFAULT
     if name not in SIMULATORS:

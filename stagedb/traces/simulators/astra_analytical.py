@@ -1,4 +1,4 @@
-"""ASTRA-sim with its analytical network that knows no congestion: several dimensions, any number of ranks."""
+"""ASTRA-sim with its analytical network without congestion: several dimensions, any number of ranks."""
 
 from stagedb.traces.simulators import astra_files as astra
 from stagedb.traces.simulators.network_levels import levels

@@ -1,7 +1,7 @@
-"""ASTRA-sim with its analytical network that knows congestion: messages queue at each link. One network dimension.
+"""ASTRA-sim with its analytical network with congestion: messages queue at each link. One network dimension.
 
 The network is one basic topology (`Ring`, `Switch` or `FullyConnected`), so all ranks must be on one dimension of the
-system. Each link carries one message at a time; a message through a switch, or along a ring, is stored whole at each
+system. Each link carries one message at a time. A message through a switch, or along a ring, is stored whole at each
 hop before it goes on.
 """
 
@@ -13,7 +13,7 @@ from stagedb.traces.simulators.simulator import SimulatedJob, Simulator
 BINARY = "AstraSim_Analytical_Congestion_Aware"
 
 IMPLEMENTATIONS = {"ring": "ring", "switch": "ring", "fully-connected": "direct"}
-"""What the collectives of all ranks run, by the kind of the dimension: every link of a mesh is used at once."""
+"""Implementations of collectives of all ranks, by the kind of the dimension: a mesh uses every link at once."""
 
 
 def _check(job: SimulatedJob) -> None:
@@ -30,7 +30,7 @@ def _check(job: SimulatedJob) -> None:
 
 
 def network(job: SimulatedJob) -> Level:
-    """The one dimension, which all ranks are on: the mesh's degrees on the same links are one level."""
+    """The one dimension, which has all ranks: degrees of the mesh on the same links are one level."""
     return Level(job.world, levels(job.degrees, job.system)[0].links)
 
 

@@ -1,6 +1,6 @@
 """The files that ASTRA-sim reads with its analytical networks.
 
-What all of them have in common: a system, network levels, no remote memory, and a script that runs the traces.
+Common to all of them: a system, network levels, no remote memory, and a script that runs the traces.
 """
 
 import json
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from stagedb.systems.system import Number
 
 TOPOLOGIES: Mapping[str, str] = {"ring": "Ring", "switch": "Switch", "fully-connected": "FullyConnected"}
-"""The simulator's words for how a network dimension is linked."""
+"""The simulator's words for the kind of links of a network dimension."""
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-"""What `system.json` names an implementation of, one a level."""
+"""Collectives for which `system.json` names an implementation, one a level."""
 
 MEMORY = json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}, indent=2) + "\n"
-"""`memory.json`: no memory but the accelerator's own."""
+"""`memory.json`: no memory other than the accelerator's own."""
 
 
 def check_rates(job: SimulatedJob) -> None:
@@ -47,7 +47,7 @@ def peak(job: SimulatedJob) -> "Number":
 
 
 def system_text(job: SimulatedJob, implementations: Mapping[str, Sequence[str]]) -> str:
-    """`system.json`. implementations: of each of `COLLECTIVES`, one a level."""
+    """`system.json`. implementations: for each of `COLLECTIVES`, one a level."""
     described: dict[str, Any] = {
         "scheduling-policy": "LIFO",
         "endpoint-delay": 10,
@@ -78,7 +78,7 @@ def network_text(job: SimulatedJob, network: Sequence[Level]) -> str:
 
 
 def _decimal(value: Fraction) -> str:
-    """With as many decimals as matter, and a point: six of a rate of bytes a nanosecond."""
+    """A number with as many decimals as matter, and a point: six for a rate in bytes a nanosecond."""
     return repr(round(float(value), 6))
 
 

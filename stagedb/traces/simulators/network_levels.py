@@ -1,4 +1,4 @@
-"""The simulated network: the degrees of a mesh as levels on the links that their ranks really have."""
+"""The simulated network: the degrees of a mesh as levels on the links of the system."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from stagedb.systems.system import Dimension, System
 
 SIMULATED_GB = Fraction(1 << 30, 10**9)
-"""Decimal GB in what the simulator's network takes for one: 2^30 bytes."""
+"""Decimal GB of one GB of the simulator's network, which counts 2^30 bytes."""
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,21 @@ class Level:
     @property
     def bandwidth(self) -> Fraction:
         """GB/s of one link in one direction, in GB as the simulator counts them."""
-        # Of a mesh of links one leads to each other accelerator, of a ring's two one goes each way.
+        # In a mesh of links one leads to each other accelerator; a ring has two, one in each direction.
         links = {"switch": 1, "fully-connected": max((self.links.size or 1) - 1, 1), "ring": 2}[self.links.kind]
         return Fraction(self.links.bandwidth) / links / SIMULATED_GB
 
     @property
     def latency(self) -> Fraction:
-        """ns of one link; two lead through a switch."""
+        """ns of one link; a way through a switch has two."""
         return self.links.latency / (2 if self.links.kind == "switch" else 1)
 
 
 def levels(degrees: Sequence[int], system: "System") -> tuple[Level, ...]:
     """The simulated network, innermost first: each level has more than one member, all together are the world.
 
-    A degree of the mesh that reaches beyond a network dimension is cut there; where that does not come out even, all of
-    it has the links of the outer one. UsageError where the network has no place for the mesh.
+    A degree of the mesh that reaches beyond a network dimension is cut there. If the cut gives no whole number, the
+    whole degree has the links of the outer dimension. UsageError if the network has no place for the mesh.
     """
     network = system.network(math.prod(degrees))
     ends = [math.prod(each.size or 1 for each in network[: at + 1]) for at in range(len(network))]

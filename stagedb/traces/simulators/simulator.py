@@ -1,11 +1,11 @@
-"""What a simulator target is."""
+"""The definition of a simulator target."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    # The command line shows its options without the systems.
+    # The command line shows its options without importing the systems.
     from stagedb.systems.system import System
 
 Groups = Mapping[str, Sequence[int]]
@@ -14,9 +14,9 @@ Groups = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """What a simulator's inputs follow from, beside the traces.
+    """The source of a simulator's inputs, apart from the traces.
 
-    name: what the names of the traces begin with. world: ranks. degrees: those of the mesh, innermost first. system:
+    name: the beginning of the names of the traces. world: ranks. degrees: those of the mesh, innermost first. system:
     the accelerators and the network.
     """
 
@@ -36,12 +36,11 @@ def _as_stored(job: SimulatedJob, groups: Groups) -> Groups:
 
 @dataclass(frozen=True)
 class Simulator:
-    """A simulator with its network back end, as the files that it reads beside the traces.
+    """A simulator with its network back end, as the files that it reads in addition to the traces.
 
-    name: of `--simulator`. help: what it is. files: by name, the text of each file for a job; names that end in `.sh`
-    become executable. check: raises UsageError for a job that the
-    simulator cannot take, and names a way out. groups: the communicator groups of a job, from those of the instance: in
-    the order in which the simulator's rings go.
+    name: its word in `--simulator`. help: a description. files: the text of each file for a job, by name; names that
+    end in `.sh` become executable. check: raises UsageError for a job that the simulator cannot run, and names a way
+    out. groups: the communicator groups of a job, from those of the instance, in the order of the simulator's rings.
     """
 
     name: str
@@ -51,6 +50,6 @@ class Simulator:
     groups: Callable[[SimulatedJob, Groups], Groups] = _as_stored
 
     def inputs(self, job: SimulatedJob) -> dict[str, str]:
-        """The files by name. UsageError for a job that it cannot take, or that the system has no place for."""
+        """The files by name. UsageError for a job that it cannot run, or that has no place in the system."""
         self.check(job)
         return {name: text(job) for name, text in self.files.items()}
