@@ -138,9 +138,7 @@ class Chunk:
 
     @cached_property
     def sent(self) -> Mapping[Key, tuple[Moment, ...]]:
-        """Tensors kept by a pipeline after their last read: results until their backward, gradients until the next
-        one.
-        """
+        """Tensors that a pipeline keeps after their last read: results to the backward, gradients to the next."""
         if not self.held.keeps_sent or self.plan.pp == 1 or not self.program.backwards:
             return {}
         over = self.backward_over()
