@@ -84,9 +84,7 @@ def _rows(nodes: Sequence, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -
 
 
 def _pairs(workload: Workload, nodes: Mapping[int, Sequence]) -> Iterator[str]:
-    """A class receives the messages that its neighbours (stages or ranks of a ring) send: equal tags, sizes and
-    numbers.
-    """
+    """A class receives the messages that its neighbours (stages or ring ranks) send: equal tags, sizes and numbers."""
     ranks = workload.ranks
     number = ranks.number
     for hop, neighbour, ring in (
