@@ -1,8 +1,8 @@
 """Symbolic tensor graphs: tensors with named axes and layouts, operators, derived backward, matched collectives.
 
-A model's author writes the forward of a block with a `Tracer`; `lay_out` derives the backward and puts a collective
-wherever a producer's layout is not its consumer's; `assemble` makes the rows that are stored (`SymGraph`), and
-`interpreter.run_block` runs one block of them in numpy.
+A model's author writes the forward of a block with a `Tracer`. `lay_out` derives the backward and puts a collective
+wherever the layout of a producer differs from that of its consumer. `assemble` makes the rows that are stored
+(`SymGraph`), and `interpreter.run_block` runs one block of them in numpy.
 """
 
 from stagedb.ir.layouts import Layout, Partial, Partitioned, parse_layout

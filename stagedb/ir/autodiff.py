@@ -9,11 +9,11 @@ from stagedb.workflows.training import INPUT_GRADIENT
 
 
 def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Append the backward of all that `tracer` has recorded.
+    """Append the backward of all operations that `tracer` has recorded.
 
     seeds: the gradient that arrives for a tensor, by the tensor's name. Returns the gradient of every tensor that has
     one, weights and the block's inputs included. Gradients that meet are added as soon as both are there, as autograd
-    engines do; the sum takes part in the region of the tensor that it is the gradient of.
+    engines do. The sum belongs to the region of the tensor whose gradient it is.
     """
     forward = list(tracer.operations)
     places = {tensor.name: _place_of_sums(op) for op in forward for tensor in op.outputs}
@@ -40,7 +40,7 @@ def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def _place_of_sums(op: Operation) -> tuple[str, frozenset[Tag]]:
-    """Region and tags of the sums of gradients that an operation's results have."""
+    """Region and tags of the sums of gradients of an operation's results."""
     operator = op.operator
     return (op.region, op.marks) if operator.sum_region is None else (operator.sum_region, operator.sum_tags)
 

@@ -22,12 +22,13 @@ Rules = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class Matching:
-    """Choices of redistribution, as a recipe makes them.
+    """Choices of redistribution of a recipe.
 
     share: one redistribution of a tensor serves all its consumers, and partial gradients are added before they are
         reduced; False: each forward operation has its own (and so has each of its gradients).
-    regather: the backward does not keep what the forward gathered; it gathers again.
-    whole_backward: a partial input gradient is reduced when its operator's weight gradient has been issued, too; False:
+    regather: the backward does not keep a tensor that the forward gathered; it gathers again.
+    whole_backward: a partial input gradient is reduced after its operator's weight gradient has been issued, too;
+    False:
         at once.
     """
 
@@ -51,7 +52,7 @@ def wanted(axes: tuple[str, ...], rules: Mapping[str, tuple[str, ...]], labels: 
 
 
 def left(op: Operation, inputs: list[Layout]) -> Layout:
-    """What partitioned inputs leave where the output does not keep the axis: a partial result."""
+    """The layout of an output that does not keep the partitioned axes of its inputs: partial."""
     if op.operator.deals:
         return Layout()
     cut = {m for layout in inputs for m, p in layout.placements if isinstance(p, Partitioned)}
@@ -70,17 +71,17 @@ class _Matcher:
     marks: dict[str, frozenset[Tag]] = field(default_factory=dict)
 
     def scope(self, op: Operation) -> str:
-        """Operations of one scope share redistributions. What experts have been sent serves all of their operations."""
+        """Operations of one scope share redistributions. Tokens sent to experts serve all operations of the experts."""
         if Tag.EXPERT in op.tags:
             return ""
         backward = self.choices.regather and op.template.differentiates
         return ("backward " if backward else "") + ("" if self.choices.share else op.origin)
 
     def passes(self, op: Operation) -> tuple[str, ...]:
-        """Mesh axes on which a linear operation takes partial sums and leaves one."""
+        """Mesh axes on which a linear operation reads partial sums and makes one."""
         if not op.operator.linear:
             return ()
-        # What is not shared is what a tensor-parallel plan redistributes; sums over data wait in any case.
+        # A tensor-parallel plan redistributes what is not shared. Sums over data wait in any case.
         axes = MESH_AXES if self.choices.share or Tag.EXPERT in op.tags else tuple(m for m in MESH_AXES if m != "tp")
         return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
 
@@ -111,7 +112,7 @@ class _Matcher:
             self.layouts[output.name] = layout
 
     def narrowed(self, tensor: Tensor, consumer: Operation) -> Tensor:
-        """The tensor, or where it is a narrow copy of what the backward gathers again: such a copy of that."""
+        """The tensor. A backward that gathers again gets, for a narrow copy, a narrow copy of the new gather."""
         cast = self.gathered.get(tensor.name)
         if cast is None or not consumer.template.differentiates:
             return tensor
@@ -127,7 +128,7 @@ class _Matcher:
         return self.copies[key]
 
     def redistributed(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:
-        """The tensor in the wanted layout, moved there if no earlier consumer of the scope did."""
+        """The tensor in the wanted layout. It is moved there unless an earlier consumer of the scope moved it."""
         if self.layouts[tensor.name] == want:
             return tensor
         scope = self.scope(consumer)
@@ -135,14 +136,14 @@ class _Matcher:
         if self.exchanged(tensor, want) and kept in self.copies:
             return self.copies[kept]
         if tensor.role == "weight" and consumer.template.differentiates:
-            scope = f"backward {scope}"  # what a weight's parts make is not kept from the forward
+            scope = f"backward {scope}"  # the result of a weight's parts is not kept from the forward
         key = (tensor.name, want, scope)
         if key not in self.copies:
             self.copies[key] = self.move(tensor, want, consumer)
         return self.copies[key]
 
     def exchanged(self, tensor: Tensor, want: Layout) -> bool:
-        """Whether it is to be partitioned elsewhere: the result is no larger, so that nobody makes it again."""
+        """Whether it becomes partitioned on another axis: the result is no larger, so that no rank makes it again."""
         have = self.layouts[tensor.name]
         return any(
             isinstance(p, Partitioned) and isinstance(want.on(m), Partitioned)
@@ -178,14 +179,14 @@ class _Matcher:
         return current
 
     def after(self, name: str) -> int:
-        """The place behind the operation that makes a tensor (the end, where it comes from outside the block)."""
+        """The place after the operation that makes a tensor (the end, if the tensor comes from outside the block)."""
         for place in range(len(self.issued) - 1, -1, -1):
             if any(output.name == name for output in self.issued[place].outputs):
                 return place + 1 + (self.twins(place) if self.choices.whole_backward else 0)
         raise ValueError(f"{name} is partial and no operation of the block makes it")
 
     def twins(self, place: int) -> int:
-        """How many operations right behind an operation are weight gradients of the same origin."""
+        """How many operations right after an operation are weight gradients of the same origin."""
         origin, count = self.issued[place].origin, 0
         for op in self.issued[place + 1 :]:
             if op.origin != origin or op.template.gradients != "weights":
@@ -202,8 +203,9 @@ class _Matcher:
 
 
 def _turns(have: Layout, want: Layout) -> list[str]:
-    """The mesh axes to move on, as preferred: innermost first. Tokens go to their experts before they are gathered over
-    tp, and come back when they have been partitioned over it again."""
+    """The mesh axes to move on, as preferred: innermost first. Tokens go to their experts before they are gathered
+    over tp, and come back after they have been partitioned over it again.
+    """
     axes = [m for m in reversed(MESH_AXES) if have.on(m) != want.on(m)]
     if want.on("ep") == Partitioned("experts"):
         return sorted(axes, key=lambda m: (not isinstance(have.on(m), Partial), m != "ep"))
@@ -211,7 +213,7 @@ def _turns(have: Layout, want: Layout) -> list[str]:
 
 
 def redistribution(mesh_axis: str, have: Placement | None, goal: Placement | None) -> Redistribution:
-    """The collective, or local slice, that makes one placement on a mesh axis of another."""
+    """The collective, or local slice, that changes one placement on a mesh axis into another."""
     match have, goal:
         case Partial(reduction), None:
             return Redistribution("all_reduce", mesh_axis, reduces=reduction)
@@ -252,7 +254,7 @@ def match(
     """Lay out a block's operations and put the redistributions where layouts differ.
 
     given: layouts of tensors that come from outside (weights, inputs, gradients that arrive). leave: tensors that the
-    block hands on, with the layout they must have. Returns the matched operations and, for each name in `leave`, the
+    block passes on, with the layout they must have. Returns the matched operations and, for each name in `leave`, the
     tensor that holds it.
     """
     matcher = _Matcher(rules, choices, dict(given), names={op.name for op in operations})
@@ -264,7 +266,7 @@ def match(
     for place, op in enumerate(operations):
         matcher.issue(op)
         if place in (last_forward, len(operations) - 1):
-            # What the forward hands on is laid out before the backward begins.
+            # The outputs of the forward are laid out before the backward begins.
             for tensor in [t for o in operations[: place + 1] for t in o.outputs if t.name in pending]:
                 handed[tensor.name] = matcher.redistributed(tensor, pending.pop(tensor.name), op)
     return Matched(tuple(_gradient_templates(matcher.issued)), matcher.layouts), handed

@@ -1,7 +1,7 @@
-"""What a block of a stored graph computes, in numpy: `run_block` runs one block, whole, on one rank.
+"""An interpreter of stored graphs in numpy: `run_block` runs one whole block on one rank.
 
-It reads nothing but the stored form, so what it shows holds for what the database holds. Sizes must be tiny; all
-arithmetic is in double precision. `Interpreter` is what it shares with those who run a graph on many ranks.
+It reads only the stored form, so its results hold for the graph in the database. Sizes must be tiny; all arithmetic is
+in double precision. `Interpreter` is the part shared with interpreters of many ranks.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -29,14 +29,14 @@ def run_block(
     inputs: Mapping[str, Array],
     output_gradient: Array | None = None,
 ) -> dict[str, Array]:
-    """Run one block for one micro-batch; return all its tensors by name: those given, and those that its ops make.
+    """Run one block for one micro-batch; return all its tensors by name: the given ones and the results of its ops.
 
-    env: values of symbols, B and S at least; the model's sizes are known, and all degrees are 1.
-    weights, inputs: whole arrays by the names of their tensors. output_gradient: the gradient of what the block hands
-    on (or of its loss), from which the backward starts; None: run the forward alone. `gradient_names` tells which
-    tensors are the gradients of weights and of the block's input. Experts are chosen in turn, each as often.
+    env: values of symbols, B and S at least; the model's sizes are known, and all degrees are 1. weights, inputs: whole
+    arrays by the names of their tensors. output_gradient: the gradient of the block's output (or of its loss), from
+    which the backward starts; None: run the forward alone. `gradient_names` gives the tensors that are gradients of
+    weights and of the block's input. Experts are chosen in turn, each equally often.
     Raises UsageError for an unknown block, a degree above 1, a symbol without a value, ops that share a sequence, and
-    an array that is missing, that no op reads, or that has another shape; ValueError, naming the op, where the graph
+    an array that is missing, that no op reads, or that has another shape; ValueError, naming the op, if the graph
     cannot be run.
     """
     _spec(graph, block)
@@ -79,7 +79,7 @@ class GradientPath:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The ops of a graph, and what each computes on the arrays of one rank. `env` binds every symbol of the graph."""
+    """The ops of a graph, and their results on the arrays of one rank. `env` binds every symbol of the graph."""
 
     graph: SymGraph
     env: Mapping[str, int]
@@ -100,7 +100,7 @@ class Interpreter:
 
     @cached_property
     def operators(self) -> Mapping[str, Operator]:
-        """What each op computes, or does to a message; there is none of buckets and of messages that go as they are."""
+        """The operator of each op, by the op's name. Buckets and messages that are passed on unchanged have none."""
         return {op.name: _operator(op) for op in self.graph.ops if op.semantics != NO_SEMANTICS}
 
     def ops(self, block: str, templates: Collection[Template]) -> list[SymOp]:
@@ -109,7 +109,7 @@ class Interpreter:
         return sorted(chosen, key=lambda op: op.order)
 
     def paths(self, block: str) -> dict[str, GradientPath]:
-        """How the gradient of each weight of a block reaches the optimizer, by the weight's name."""
+        """The path of each weight's gradient in a block to the optimizer, by the weight's name."""
         step = self.ops(block, {op.template for op in self.graph.ops if op.template.once})
         writers = {name: op for op in step for name in op.writes if op.kind != "optimizer"}
         found = {}
@@ -127,7 +127,7 @@ class Interpreter:
         return found
 
     def apply(self, op: SymOp, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        """Run an op's operator on the arrays of one rank. ValueError, naming the op, where it fails."""
+        """Run an op's operator on the arrays of one rank. ValueError, naming the op, if it fails."""
         operator = self.operators.get(op.name)
         if operator is None:
             raise ValueError(f"{op.name} ({op.kind}) has no semantics: nothing says what it computes")
@@ -143,10 +143,10 @@ class Interpreter:
 
 @dataclass(frozen=True)
 class _OneRank(Interpreter):
-    """A rank that is alone on every mesh axis: what collectives move stays as it is."""
+    """A rank that is alone on every mesh axis: collectives leave their operands unchanged."""
 
     def execute(self, op: SymOp, inputs: list[Array]) -> list[Array]:
-        """Run one op. ValueError where what it makes is not of the stored shape."""
+        """Run one op. ValueError if a result does not have the stored shape."""
         if isinstance(self.operators.get(op.name), Redistribution):
             made = inputs
         else:
@@ -166,12 +166,12 @@ class _OneRank(Interpreter):
         return tuple(evaluate(expr, self.env, what=name) for expr in self.tensors[name].shape)
 
     def told(self, name: str, array: Array) -> str:
-        """A tensor, the shape of its array, and the shape that the graph gives it."""
+        """A tensor, the shape of its array, and the shape in the graph, as a text for errors."""
         axes = ", ".join(self.tensors[name].axes)
         return f"{name} of shape {array.shape}: the graph says ({axes}) = {self.shape(name)}"
 
     def word(self, name: str) -> str:
-        """As what `run_block` takes a tensor that no op makes: a weight, a gradient or an input."""
+        """The argument of `run_block` for a tensor that no op makes: a weight, a gradient or an input."""
         role = self.tensors[name].role
         return role if role in ("weight", "gradient") else "input"
 
@@ -185,7 +185,7 @@ def _spec(graph: SymGraph, block: str) -> BlockSpec:
 
 
 def _operator(op: SymOp) -> Operator:
-    """The operator of an op's semantics; ValueError, naming the op, where they are of none."""
+    """The operator of an op's semantics; ValueError, naming the op, if they are of no operator."""
     try:
         return load(op.semantics)
     except (AttributeError, TypeError, ValueError) as error:
@@ -193,7 +193,7 @@ def _operator(op: SymOp) -> Operator:
 
 
 def _bound(graph: SymGraph, env: Mapping[str, int]) -> dict[str, int]:
-    """What the symbols of a graph stand for on a rank that is alone; UsageError where env has more ranks."""
+    """The values of a graph's symbols on a rank that is alone; UsageError if env has more ranks."""
     for name in DEGREES:
         if env.get(name, 1) != 1:
             raise UsageError(f"a block is run whole, on one rank: {name} is {env[name]} and must be 1")
@@ -229,7 +229,7 @@ def _needed(rank: _OneRank, ops: Sequence[SymOp]) -> dict[str, SymOp]:
 
 
 def _given(rank: _OneRank, word: str, needed: Mapping[str, SymOp], arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays for what is needed of one kind, floats in double precision.
+    """The arrays for the needed tensors of one kind, floats in double precision.
 
     UsageError for an array that is missing, that no op reads, or that has another shape.
     """

@@ -1,4 +1,4 @@
-"""How a tensor lies on the device mesh: for each mesh axis replicated, partitioned on a tensor axis, or partial.
+"""Layouts of a tensor on the device mesh: for each mesh axis replicated, partitioned on a tensor axis, or partial.
 
 The words are those of PyTorch's DTensor (`Replicate`, `Shard`, `Partial`) and of GSPMD; tensor axes have names.
 """
@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 MESH_AXES = ("dp", "edp", "ep", "cp", "cpr", "cpa", "tp")
-"""The axes that layouts speak of, outermost first: an axis partitioned over several is cut in this order.
+"""The axes of layouts, outermost first: a tensor axis partitioned over several is cut in this order.
 
-Experts see the ranks of dp and cp (and of tp, where each has whole ones) as another two axes: `ep`, over which experts
-are partitioned, and `edp`, whose ranks hold the same experts. A layout is on one pair or on the other. Where a ring and
+Experts see the ranks of dp and cp (and of tp, if each has whole experts) as two other axes: `ep`, over which experts
+are partitioned, and `edp`, whose ranks hold the same experts. A layout is on one pair or on the other. If a ring and
 all-to-alls share a sequence, the ranks of cp are those of `cpr`, the places of the ring, times those of `cpa`,
 neighbours that exchange heads.
 """
 
 INNERMOST_FIRST = ("heads", "kv_heads")
-"""Tensor axes that are cut in the reverse order of the mesh: tensor parallelism deals heads, context parallelism deals
-those of one tensor-parallel rank."""
+"""Tensor axes that are cut in the reverse order of the mesh.
+
+Tensor parallelism deals heads, and context parallelism deals the heads of one tensor-parallel rank.
+"""
 
 Reduction = Literal["sum", "max"]
 

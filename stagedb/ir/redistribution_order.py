@@ -1,8 +1,8 @@
-"""In which order the placements of a tensor change, mesh axis by mesh axis.
+"""The order in which the placements of a tensor change, mesh axis by mesh axis.
 
-Where several mesh axes cut one axis of a tensor, the parts of the outer one are cut by the inner one. So only the
-innermost cut can be taken back, and a new one is made inside all that are there: an outer axis that leaves, or comes,
-goes before an inner one comes, and what lies inside it is gathered first.
+If several mesh axes cut one axis of a tensor, the inner one cuts the parts of the outer one. So only the innermost cut
+can be undone, and a new cut is made inside all existing ones. An outer axis that leaves, or comes, goes before an inner
+one comes, and cuts inside of it are gathered first.
 """
 
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from stagedb.ir.layouts import INNERMOST_FIRST, MESH_AXES, Layout, Partitioned, Placement
 
 UNORDERED = ("slots",)
-"""Tensor axes whose parts may be in any order: what reads the slots of experts looks up where its own are."""
+"""Tensor axes whose parts may be in any order: the readers of experts' slots look up the places of their own slots."""
 
 
 def next_move(have: Layout, want: Layout, order: Sequence[str]) -> tuple[str, Placement | None]:
-    """The mesh axis to move on next, and where to. order: the axes on which the layouts differ, as preferred."""
+    """The mesh axis to move on next, and its new placement. order: axes on which the layouts differ, as preferred."""
     for mesh_axis in order:
         if not _covered(have, want, mesh_axis) and not _ahead(have, want, mesh_axis):
             return mesh_axis, want.on(mesh_axis)
-    # What is cut inside of where another axis must go, or comes into its own only after that, is gathered meanwhile.
+    # A cut inside of the place of another moving axis, or one that comes only after that axis, is gathered meanwhile.
     for mesh_axis in reversed(MESH_AXES):
         placement = have.on(mesh_axis)
         if isinstance(placement, Partitioned) and not _inside(have, mesh_axis, placement.axis):
@@ -29,12 +29,12 @@ def next_move(have: Layout, want: Layout, order: Sequence[str]) -> tuple[str, Pl
 
 
 def _covered(have: Layout, want: Layout, mesh_axis: str) -> bool:
-    """Whether something is cut inside of where a mesh axis is, or is to be."""
+    """Whether there is a cut inside of a mesh axis's place, before its move or after it."""
     return any(_inside(have, mesh_axis, axis) for axis in _axes(have, want, mesh_axis))
 
 
 def _ahead(have: Layout, want: Layout, mesh_axis: str) -> bool:
-    """Whether an axis that lies outside of where this one is to be has still to come or to leave."""
+    """Whether an axis outside of this one's new place has still to come or to leave."""
     goal = want.on(mesh_axis)
     return isinstance(goal, Partitioned) and any(
         goal.axis in _axes(have, want, m)

@@ -1,12 +1,12 @@
-"""The symbolic tensor graph as it is stored: plain rows of names, canonical expressions and edges.
+"""The symbolic tensor graph in its stored form: plain rows of names, canonical expressions and edges.
 
 Everything that depends on a degree, a batch or a dtype is an expression (text in the canonical form of
-`stagedb.expressions`); everything that depends on the strategy or the recipe is in the structure. The dataclasses are
+`stagedb.expressions`). Everything that depends on the strategy or the recipe is in the structure. The dataclasses are
 the labels and properties of the store's symbolic half, field by field.
 
-Positions. A stage runs a sequence of *blocks* (`embedding`, `layer` × n, `head`), numbered 0..n-1 in forward order.
-The pseudo-block `cut` stands at position -1 (where the stage has a predecessor) and at n (where it has a successor)
-and holds the messages between stages, and what gathers those that come in parts. The pseudo-block `bucket` holds
+Positions. A stage runs a sequence of *blocks* (`embedding`, `layer` × n, `head`), numbered 0..n-1 in forward order. The
+pseudo-block `cut` is at position -1 (if the stage has a predecessor) and at n (if it has a successor). It holds the
+messages between stages, and the operators that gather messages received in parts. The pseudo-block `bucket` holds
 collectives that instantiation multiplies: one op a bucket of parameters.
 """
 
@@ -20,7 +20,7 @@ FORMAT = 5
 
 
 class OpType(StrEnum):
-    """What a simulator runs: a kernel, a collective, or one end of a message."""
+    """The type of work in a simulator: a kernel, a collective, or one end of a message."""
 
     COMPUTE = "compute"
     COLLECTIVE = "collective"
@@ -29,7 +29,7 @@ class OpType(StrEnum):
 
 
 class When(StrEnum):
-    """For which microbatches of a task's template an operator runs."""
+    """The microbatches of a task's template for which an operator runs."""
 
     EVERY = "every"
     FIRST = "first"
@@ -45,13 +45,13 @@ class EdgeKind(StrEnum):
 
 
 class Hop(StrEnum):
-    """Where an edge's source stands, seen from its target at position p of the same stage."""
+    """The place of an edge's source, relative to its target at position p of the same stage."""
 
     SAME = "same"  # position p
     TURN = "turn"  # position p, in the turn before of the same loop
     PREVIOUS = "previous"  # position p - 1: forward dataflow between blocks
     NEXT = "next"  # position p + 1: backward dataflow between blocks
-    BLOCK = "block"  # wherever the source's (unrepeated) block stands on the stage
+    BLOCK = "block"  # the position of the source's (unrepeated) block on the stage
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class SymTensor:
     """A tensor of one block: logical axes, global and local shape, layout.
 
     `layout` is one text a mesh axis: `"tp:partitioned(hidden)"`, `"dp:partial(sum)"`; replicated axes are left out.
-    `bytes` is this rank's size; `dtype` is a dtype class of the plan (see `dtypes.py`).
-    `repeats` names the tensor that this one is computed again of: where it is absent, its readers read that.
-    Weights only: `order` is the order of registration in the block, `elements` this rank's number of elements,
-    `buckets` the names of the bucket ops that its gradient passes, in that order, and
-    `grads` the ops whose result is (a share of) its gradient. `tied` names the weight that it shares values with.
-    Where parameters or what belongs to them are sharded over dp: the first `rows` axes are, as one, the dimension that
-    is dealt in equal parts, the last ones padded; `shard` is the number of elements of one rank's part, `gathers` are
-    the bucket ops that put the parts together, and `readers` the ops that read the weight.
+    `bytes` is this rank's size; `dtype` is a dtype class of the plan (see `dtypes.py`). `repeats` names the tensor that
+    this one recomputes. Where this one is absent, its readers read the other. Weights only: `order` is the order of
+    registration in the block, `elements` this rank's number of elements, `buckets` the names of the bucket ops that its
+    gradient passes, in that order, and `grads` the ops whose result is (a share of) its gradient. `tied` names the
+    weight that it shares values with. If parameters, or their gradients or states, are sharded over dp: the first
+    `rows` axes together are the dimension that is dealt in equal parts, the last ones padded. `shard` is the number of
+    elements of one rank's part, `gathers` are the bucket ops that put the parts together, and `readers` are the ops
+    that read the weight.
     """
 
     name: str
@@ -83,8 +83,8 @@ class SymTensor:
     buckets: tuple[str, ...] = ()
     grads: tuple[str, ...] = ()
     tied: str | None = None
-    storage: str | None = None  # the tensor whose bytes it takes over; None: it has its own
-    kept: bool = False  # held for the block's backward, whatever reads it there
+    storage: str | None = None  # the tensor whose bytes it uses; None: it has its own
+    kept: bool = False  # held for the block's backward, even if nothing there reads it
     rows: int | None = None
     shard: str | None = None
     gathers: tuple[str, ...] = ()
@@ -98,19 +98,18 @@ class SymOp:
     """An operator of one block, with its costs on one rank as expressions.
 
     `order` is the issue order inside the block, over all templates that one task runs.
-    Compute: `flops`, and where there are some `dtype` (class of the operands); `bytes_read`, `bytes_written` (bytes of
-    this rank); `temporary`: bytes that it holds beside its
-    operands and results while it runs; `dims` = `[batch,] m, n, k` of a matmul or
-    `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention.
+    Compute: `flops`, and with FLOPs `dtype` (class of the operands). `bytes_read`, `bytes_written`: bytes of this rank.
+    `temporary`: bytes that it holds while it runs, in addition to its operands and results. `dims` = `[batch,] m, n, k`
+    of a matmul or `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention.
     Collective: `axis`, `comm_bytes` (all-gather: this rank's input shard; others: this rank's whole input; send and
     recv: the message), `comm_out_bytes`, `dtype` (class of the elements on the wire). A send or receive inside a block
-    has `peer`: how many ranks of cp lie from here to its other end, around the ring; the cuts' lead to a stage.
+    has `peer`: the distance in ranks of cp to its other end, around the ring. Those of the cuts lead to a stage.
     `present`: the op exists where the expression evaluates above 0 (`tp - 1`).
-    `times`: how often it is unrolled: in turns, with the others of its loop, whose first has the order `loop`; it reads
-    `previous` as the turn before left them. Expressions may have the turn (`step`) and the rank on cp
-    (`cp_rank`), both counted from 1.
-    `bucket`: the bucketing rule (only in block `bucket`): see `stagedb.frameworks.bucket_policies`; such an op's
-    comm_bytes and comm_out_bytes say what one weight adds to them, of its `elements` or of its `shard`.
+    `times`: how often it is unrolled in turns, together with the other ops of its loop. `loop` is the order of the
+    loop's first op. It reads `previous` as the turn before left them. Expressions may have the turn (`step`) and the
+    rank on cp (`cp_rank`), both counted from 1.
+    `bucket`: the bucketing rule (only in block `bucket`), see `stagedb.frameworks.bucket_policies`. The comm_bytes and
+    comm_out_bytes of such an op are the bytes that one weight adds to them, by its `elements` or by its `shard`.
     `semantics` is JSON that the numpy interpreter runs; nothing else reads it.
     """
 
@@ -157,10 +156,10 @@ class SymEdge:
 class BlockSpec:
     """A block of the model and how often it repeats (an expression: `1` or `L`).
 
-    `layers`: the numbers of its layers in the model, from 0, where kinds of layers alternate; None where its repeats
-    follow each other, in the order of the graph's blocks.
-    `input` and `output` name the tensors that come from the block before and go to the block after;
-    `output_gradient` arrives from the block after and `input_gradient` goes to the block before. None at the ends.
+    `layers`: the numbers of its layers in the model, from 0, where kinds of layers alternate; None if its repeats
+    follow each other, in the order of the graph's blocks. `input` and `output` name the tensors that come from the
+    block before and go to the block after. `output_gradient` arrives from the block after and `input_gradient` goes to
+    the block before. None at the ends.
     """
 
     name: str
@@ -181,8 +180,8 @@ class BlockSpec:
 class SymGraph:
     """A model under one strategy and one recipe; every degree, size and batch is still a symbol.
 
-    `key` is the digest of what it was made from (card, options, recipe, format): known before building.
-    `sizes` binds the model's symbols (`H`, `L`, `V` …) to integers. `options` are the graph options as JSON.
+    `key` is the digest of its inputs (card, options, recipe, format), known before building. `sizes` binds the model's
+    symbols (`H`, `L`, `V` …) to integers. `options` are the graph options as JSON.
     """
 
     key: str

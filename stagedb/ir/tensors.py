@@ -1,4 +1,4 @@
-"""Logical tensors and operations: what a model's author writes, before any layout is known."""
+"""Logical tensors and operations: the code of a model's author, before any layout is known."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Loop:
-    """Operations of one loop run in turn, `times` times. One reads those of `previous` as the turn before left them."""
+    """Operations of one loop, run `times` times in turn. They read `previous` as the turn before left them."""
 
     name: str
     times: Expression
@@ -34,10 +34,10 @@ class Loop:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operator applied to tensors, in one region of the model (what the strategy's rules are looked up by).
+    """An operator applied to tensors, in one region of the model (the key of the strategy's rules).
 
     `origin` is the forward operation that a gradient belongs to (itself for a forward one). `recomputed`: it runs a
-    forward operation again, during the backward. `marks`: its tags beside those of its operator.
+    forward operation again, during the backward. `marks`: its tags in addition to those of its operator.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Operation:
 
     @property
     def tags(self) -> frozenset[Tag]:
-        """What it is to those who choose among operations."""
+        """Its tags, from its marks and its operator."""
         return self.operator.tags | self.marks
 
 
@@ -73,7 +73,7 @@ class Tracer:
     narrowed: dict[str, Tensor] = field(default_factory=dict)
 
     def enter(self, region: str, *tags: Tag) -> None:
-        """Write what follows in a region of the model, with these tags and no others."""
+        """Write the following operations in a region of the model, with these tags and no others."""
         self.region, self.marks = region, frozenset(tags)
 
     def tensor(self, name: str, axes: tuple[str, ...], dtype: str, role: str) -> Tensor:
@@ -83,7 +83,7 @@ class Tracer:
     def weight(self, name: str, axes: tuple[str, ...], rows: int = 1) -> Tensor:
         """A parameter; the order of calls is the order of registration.
 
-        Its first `rows` axes are one dimension of the framework's parameter: that which sharding cuts.
+        Its first `rows` axes are one dimension of the framework's parameter: the dimension that sharding cuts.
         """
         weight = self.tensor(name, axes, "param", "weight")
         self.weights.append(weight)
@@ -114,7 +114,7 @@ class Tracer:
         )
 
     def activation(self, name: str, axes: tuple[str, ...], dtype: str = "act") -> Tensor:
-        """A value that the forward makes."""
+        """A value made by the forward."""
         return self.tensor(name, axes, dtype, "activation")
 
     def gradient(self, of: Tensor, name: str) -> Tensor:
@@ -130,5 +130,5 @@ class Tracer:
         return copy
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """What a narrow copy is of; any other tensor itself."""
+        """The tensor that a narrow copy was cast from; any other tensor itself."""
         return self.narrowed.get(tensor.name, tensor)

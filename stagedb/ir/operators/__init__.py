@@ -1,6 +1,6 @@
-"""Operators: small frozen classes that tell shape, FLOPs, gradient rule and numpy meaning; one module a family.
+"""Operators: small frozen classes that define shape, FLOPs, gradient rule and numpy meaning; one module a family.
 
-`OPERATORS` maps a class's name to the class: it is how an operator comes back from the store (`dump`, `load`).
+`OPERATORS` maps a class's name to the class, which restores an operator from the store (`dump`, `load`).
 """
 
 import dataclasses
@@ -165,7 +165,7 @@ def dump(operator: Operator) -> str:
 
 
 def load(text: str) -> Operator:
-    """The operator of a stored form; ValueError where it names none."""
+    """The operator of a stored form; ValueError if it names none."""
     fields = json.loads(text)
     cls = OPERATORS.get(fields.pop("operator", ""))
     if cls is None:

@@ -1,4 +1,4 @@
-"""What every operator tells: costs, gradient rule, and its meaning in numpy."""
+"""The interface of every operator: costs, gradient rule, and its meaning in numpy."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,12 +20,12 @@ Size = Callable[[str], Expression]
 
 @dataclass(frozen=True)
 class RankPlace:
-    """Where a rank stands while an operation runs: for each axis the global size and the first local index.
+    """The place of a rank while an operation runs: for each axis the global size and the first local index.
 
     `member`: the rank's coordinates, of `degrees`; `step`: the turn of a loop, from 0. `order`: where ranks do not
-    share the sequence in one row, the tokens in the order in which they have them. `expert_load`: how many of so many
-    choices in a row go to each expert; empty: one to each. `leader` is true on the one rank of those that hold shares
-    of a partial result which adds what must be added once.
+    share the sequence in one row, the tokens in the order in which they have them. `expert_load`: how many choices in a
+    row go to each expert, of their sum; empty: one to each. `leader` is true on one rank of those that hold shares of a
+    partial result: it adds the values that must be added once.
     """
 
     sizes: dict[str, int]
@@ -51,11 +51,11 @@ class Operator:
 
     `linear`: passes partial sums on (the sum of shares is the share of the sum).
     `reduction`: what a reduced axis leaves where it is partitioned.
-    `gradient_region`: the region whose rules its backward follows, where that is not the forward's.
-    `sum_region`: the region in which gradients of its results are added, where that is not its own.
+    `gradient_region`: the region whose rules its backward follows, if it is not the forward's.
+    `sum_region`: the region in which gradients of its results are added, if it is not its own.
     `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
-    `sum_tags`: the tags of those sums. `tags`: what it is in all its uses (`stagedb.ir.tags`).
-    `deals`: each rank puts what it has under other axes (tokens, slots of experts); nothing is summed over ranks.
+    `sum_tags`: the tags of those sums. `tags`: its tags in all its uses (`stagedb.ir.tags`).
+    `deals`: each rank puts its values under other axes (tokens, slots of experts); nothing is summed over ranks.
     """
 
     kind: ClassVar[str] = "elementwise"
@@ -71,7 +71,7 @@ class Operator:
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
     ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
-        """What it calls the axes of its operands and results: an axis may play two parts (`kseq`: the keys' `seq`)."""
+        """Its labels for the axes of operands and results: an axis may have two roles (`kseq`: the keys' `seq`)."""
         return tuple(t.axes for t in inputs), tuple(t.axes for t in outputs)
 
     def flops(self, size: Size) -> Expression:
@@ -79,7 +79,7 @@ class Operator:
         return number(0)
 
     def present(self) -> Expression | None:
-        """It exists where this is above 0; None: always."""
+        """It exists if this is above 0; None: always."""
         return None
 
     def dims(self, size: Size) -> tuple[Expression, ...]:

@@ -46,8 +46,10 @@ def _fold(dk: Array, kv_heads: int) -> Array:
 
 
 def _seen(rows: Array, columns: Array, window: int | None) -> Array:
-    """Whether the query of each row sees the key of each column, by their positions: none behind it, and of those
-    before it the last `window`, its own included."""
+    """Whether the query of each row sees the key of each column, by their positions.
+
+    It sees no later key, and of the others the last `window`, its own included.
+    """
     apart = rows[:, None] - columns[None, :]
     return np.asarray((apart >= 0) if window is None else (apart >= 0) & (apart < window))
 
@@ -66,12 +68,12 @@ def _keys(axes: Labels) -> Labels:
 class Attention(Operator):
     """Causal attention in one kernel (Dao et al. 2022): outputs the context and the log-sum-exp of each row.
 
-    FLOPs `4·b·a·s·s·d`: two matmuls, the causal mask not halved, as the field's counters do.
+    FLOPs `4·b·a·s·s·d`: two matmuls, without halving for the causal mask, as the field's counters do.
 
-    window: a query sees so many keys, its own included (Beltagy et al. 2020; Jiang et al. 2023); None: all before it.
-    Kernels leave out blocks of keys that no query of a block sees, so that a query counts `min(s, window)` keys:
-    `4·b·a·s·min(s, window)·d`. The corner where the first queries see fewer is counted, as that above the diagonal is.
-    A kernel that reads an explicit mask (`masked`) computes all pairs.
+    window: the number of keys that a query sees, its own included (Beltagy et al. 2020; Jiang et al. 2023); None: all
+    before it. Kernels leave out blocks of keys that no query of a block sees, so that a query counts `min(s, window)`
+    keys: `4·b·a·s·min(s, window)·d`. The corner where the first queries see fewer keys is counted, like the one above
+    the diagonal. A kernel that reads an explicit mask (`masked`) computes all pairs.
     """
 
     masked: bool = False
@@ -81,7 +83,7 @@ class Attention(Operator):
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
     def _operands(self, inputs: Sequence[Array]) -> tuple[Array, Array, Array]:
-        """q, k, v of the operands, behind which an explicit mask may stand."""
+        """q, k, v of the operands. An explicit mask may follow them."""
         return _unpack(list(inputs[:-1] if self.masked else inputs))
 
     def labels(
@@ -133,7 +135,7 @@ class Attention(Operator):
 
 @dataclass(frozen=True)
 class AttentionGradient(Attention):
-    """dq, dk, dv from the saved output and log-sum-exp: five matmuls, the scores are computed again."""
+    """dq, dk, dv from the saved output and log-sum-exp: five matmuls, which compute the scores again."""
 
     def flops(self, size: Size) -> Expression:
         return 10 * self._pairs(size)
@@ -158,18 +160,18 @@ def _parts(balanced: bool) -> int:
 
 @dataclass(frozen=True)
 class PartAttention(Attention):
-    """Queries of one rank of cp, with gathered keys: each part of them reads the keys up to its end, no further.
+    """Queries of one rank of cp with gathered keys: each part of them reads the keys up to its end, no further.
 
     Transformer Engine's context parallelism by all-gather. balanced: rank r of c has the r-th and the (2c-1-r)-th of 2c
-    chunks, one after the other, each in a call of its own (`step` 1 and 2; `stagedb.build.ring_turns` spells them out);
-    else the r-th of c parts. The keys of the `step` are in the order of the sequence; putting them there costs nothing
-    here.
+    chunks, one after the other, each in a call of its own (`step` 1 and 2; `stagedb.build.ring_turns` writes them out);
+    otherwise the r-th of c parts. The keys of the `step` are in the order of the sequence. Putting them in order costs
+    nothing here.
     """
 
     balanced: bool = True
 
     def chunk(self) -> Expression:
-        """Which part of the sequence this call's queries are."""
+        """The number of the part of the sequence that has this call's queries."""
         rank, step, ranks = symbol("cp_rank") - 1, symbol("step") - 1, symbol("cp")
         return rank + step * (2 * ranks - 1 - 2 * rank) if self.balanced else rank
 
@@ -200,7 +202,7 @@ class PartAttention(Attention):
         return slice(place.step * half, (place.step + 1) * half)
 
     def keys(self, place: RankPlace, length: int) -> Array:
-        """Where the keys that it reads stand among the gathered ones, in the order of the sequence."""
+        """The places of the keys that it reads among the gathered ones, in the order of the sequence."""
         ranks, rank = place.degrees["cp"], place.member["cp"]
         chunk = rank if place.step == 0 else 2 * ranks - 1 - rank
         order = np.arange(length) if place.order is None else np.argsort(place.order)
@@ -221,7 +223,7 @@ class PartAttention(Attention):
 
 @dataclass(frozen=True)
 class PartAttentionGradient(PartAttention):
-    """dq, dk, dv of one call; after the first one with what they were before it."""
+    """dq, dk, dv of one call; a call after the first adds to the earlier values."""
 
     def flops(self, size: Size) -> Expression:
         return 10 * self._pairs(size)
@@ -244,7 +246,7 @@ class PartAttentionGradient(PartAttention):
 
 @dataclass(frozen=True)
 class AdditiveMask(Operator):
-    """The causal mask of this rank's queries as numbers to be added, which a kernel without a mask of its own reads.
+    """The causal mask of this rank's queries as numbers to add, for a kernel without a mask of its own.
 
     window: as in `Attention`.
     """
@@ -257,7 +259,7 @@ class AdditiveMask(Operator):
 
 @dataclass(frozen=True)
 class SplitHeads(Operator):
-    """A packed tensor into q, k and v (copies, for matmuls that want them contiguous)."""
+    """A packed tensor into q, k and v (copies, for matmuls that need them contiguous)."""
 
     kind: ClassVar[str] = "copy"
 
@@ -346,7 +348,7 @@ class SoftmaxGradient(Operator):
 
 @dataclass(frozen=True)
 class Rotary(Operator):
-    """Rotary positions (Su et al. 2021) on queries or keys; of a packed tensor the values stay as they are."""
+    """Rotary positions (Su et al. 2021) on queries or keys; in a packed tensor the values remain unchanged."""
 
     packed: bool = False
     inverse: bool = False

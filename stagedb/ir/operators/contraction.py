@@ -26,12 +26,12 @@ def _product(labels: list[str], size: Size) -> Expression:
 class Einsum(Operator):
     """`out = a · b (+ bias)`, summed over the labels that `out` does not have.
 
-    Labels are the operands' axes, renamed where one axis plays two parts (`kseq` for the keys' sequence).
-    With a weight as second operand this is a linear layer: the recipe says which gradient is issued first.
+    Labels are the operands' axes, renamed where one axis has two roles (`kseq` for the keys' sequence). With a weight
+    as second operand this is a linear layer: the recipe decides which gradient is issued first.
 
     In fp8 (Micikevicius et al. 2022; Transformer Engine, torchao) it reads e4m3 copies of both operands. The backward
-    keeps that of the input, casts the output's gradient to e5m2 (a bias's gradient comes from the wide one), and casts
-    the weight again: copies of weights are kept by none.
+    keeps the copy of the input, casts the output's gradient to e5m2 (a bias's gradient comes from the wide one), and
+    casts the weight again: no framework keeps copies of weights.
     """
 
     a: Labels

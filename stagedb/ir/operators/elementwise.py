@@ -157,7 +157,8 @@ class GateGradient(Operator):
 class Dropout(Operator):
     """Zeroes elements with probability `p` and scales the rest; the second output is the mask.
 
-    Run in numpy the mask is a fixed function of the element's global place, so that a partitioned run drops the same.
+    In numpy the mask is a fixed function of the element's global place, so that a partitioned run drops the same
+    elements.
     """
 
     p: float
@@ -193,7 +194,7 @@ class DropoutGradient(Operator):
 
 @dataclass(frozen=True)
 class Multiply(Operator):
-    """The product of two tensors, of which one may lack axes of the other (a scale a token, a weight a channel)."""
+    """The product of two tensors. One may lack axes of the other (a scale a token, a weight a channel)."""
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         dy = arriving(grads)

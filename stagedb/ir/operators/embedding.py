@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Embedding(Operator):
-    """Rows of the table; a token whose row another rank holds gives zeros, so the result is a partial sum."""
+    """Rows of the table. A token whose row is on another rank gives zeros, so the result is a partial sum."""
 
     kind: ClassVar[str] = "embedding"
     gradient_region: ClassVar[str | None] = "embedding_gradient"

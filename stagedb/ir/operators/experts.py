@@ -1,8 +1,8 @@
 """Routing to experts: top-k of the router's logits, tokens dealt to experts' slots and brought back, weighted sums.
 
-The load is as the plan says, whatever the logits say: of E choices in a row (choice j of token t is the t·k + j-th) one
-goes to each expert, or of so many as a histogram counts, to each as many as it says. What the logits say are the
-weights with which a token's results are added. Every rank deals its own tokens, in their order.
+The plan decides the load, for all values of the logits. Of E choices in a row (choice j of token t is the t·k + j-th)
+one goes to each expert. With a histogram, a row has as many choices as its sum, and each expert gets its number. The
+logits decide the weights with which a token's results are added. Every rank deals its own tokens, in their order.
 """
 
 from collections.abc import Iterator
@@ -83,7 +83,7 @@ class ChoiceSoftmaxGradient(Operator):
 
 @dataclass(frozen=True)
 class Route(Operator):
-    """Where each choice of this rank's tokens goes, as `place among the expert's tokens · experts + expert`."""
+    """The target of each choice of this rank's tokens, as `place among the expert's tokens · experts + expert`."""
 
     kind: ClassVar[str] = "route"
 
@@ -101,7 +101,7 @@ class Route(Operator):
 
 
 def _slots(place: RankPlace, order: Array) -> tuple[Array, Array, Array]:
-    """Expert, slot, and whether there is such a slot: what finds none is dropped."""
+    """Expert, slot, and whether the slot exists: a choice without a slot is dropped."""
     experts = place.sizes["experts"]
     expert, slot = order % experts, order // experts
     return expert, np.minimum(slot, place.lengths["slots"] - 1), slot < place.lengths["slots"]
@@ -116,7 +116,7 @@ def _dealt(place: RankPlace, values: Array, order: Array) -> Array:
 
 
 def _returned(place: RankPlace, values: Array, order: Array) -> Array:
-    """The value of each choice out of its expert's slot; zeros for one that was dropped."""
+    """The value of each choice from its expert's slot; zeros for a choice that was dropped."""
     expert, slot, kept = _slots(place, order)
     return np.asarray(values[expert, slot] * kept[..., None])
 
@@ -125,7 +125,8 @@ def _returned(place: RankPlace, values: Array, order: Array) -> Array:
 class Dispatch(Operator):
     """A token's hidden state copied to a slot of each of its experts: (batch, seq, hidden) to (experts, slots, hidden).
 
-    The second input says where. Its result's gradients are added where the experts are, before they travel.
+    The second input gives the slots. The gradients of its result are added on the ranks of the experts, before they
+    travel.
     """
 
     kind: ClassVar[str] = "permute"
@@ -143,7 +144,7 @@ class Dispatch(Operator):
 
 @dataclass(frozen=True)
 class DispatchGradient(Operator):
-    """The sum of what the slots of a token's choices hold."""
+    """The sum of the values in the slots of a token's choices."""
 
     kind: ClassVar[str] = "permute"
     deals: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The cross-entropy of the next token: plain, or spelled out over a partitioned vocabulary.
+"""The cross-entropy of the next token: in one operator, or in several over a partitioned vocabulary.
 
 Over a partitioned vocabulary the maximum, the sum of exponentials and the label's log-probability are each partial and
 cost one small all-reduce (fp32, one element a token): Megatron-LM's `vocab_parallel_cross_entropy`, torch's

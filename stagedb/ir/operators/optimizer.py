@@ -1,4 +1,4 @@
-"""The optimizer's step, known by its costs: it reads gradients and its state and writes weights and its state."""
+"""The optimizer's step, represented by its costs: it reads gradients and its state and writes weights and its state."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +10,7 @@ from stagedb.ir.operators._base import Operator
 class AdamW(Operator):
     """One fused step over all weights of a block (Loshchilov and Hutter 2019): two moments a weight.
 
-    The update is of the weights, or of a master copy of them from which they are written.
+    It updates the weights, or a master copy from which the weights are written.
     """
 
     kind: ClassVar[str] = "optimizer"

@@ -15,9 +15,9 @@ E4M3, E5M2 = "fp8_e4m3", "fp8_e5m2"
 
 @dataclass(frozen=True)
 class Quantize(Operator):
-    """A cast to fp8 with one scale a tensor. Its gradient is that of the tensor itself, in the tensor's format.
+    """A cast to fp8 with one scale a tensor. Its gradient is the tensor's own gradient, in the tensor's format.
 
-    Run in numpy, which has no fp8, it is the identity.
+    In numpy, which has no fp8, it is the identity.
     """
 
     kind: ClassVar[str] = "cast"

@@ -1,4 +1,4 @@
-"""What moves a tensor from one layout to another on one mesh axis: a collective, or a local slice."""
+"""Operators that move a tensor from one layout to another on one mesh axis: a collective, or a local slice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Move = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "slic
 
 @dataclass(frozen=True)
 class Redistribution(Operator):
-    """`source` and `target` are the tensor axes partitioned before and after; None where it was or becomes whole."""
+    """`source` and `target`: the tensor axes partitioned before and after; None if it was or becomes whole."""
 
     move: Move
     mesh_axis: str
@@ -26,10 +26,10 @@ class Redistribution(Operator):
 
 @dataclass(frozen=True)
 class Rotate(Operator):
-    """Each member of the mesh axis sends what it has to the next one: an exchange of a ring.
+    """Each member of the mesh axis sends its tensor to the next one: an exchange of a ring.
 
-    Its second operand, if any, is what came in the turn before. last: the last turn sends, too. The library's call is
-    an all-to-all in which all goes to one member.
+    The optional second operand is the tensor received in the turn before. last: the last turn sends, too. In the
+    library the call is an all-to-all that sends everything to one member.
     """
 
     mesh_axis: str
@@ -43,12 +43,12 @@ class Rotate(Operator):
 
 @dataclass(frozen=True)
 class Exchange(Operator):
-    """Each member of a ring sends what it has to one neighbour and receives from the other, with no collective.
+    """Each member of a ring sends its tensor to one neighbour and receives from the other, without a collective.
 
-    It stands for a `Send` and a `Receive` until a block is laid out. Operands: the keys of the first turn, those that
-    came in the turn before, and (back) the sums of their gradients; results: what comes of either. back: it goes
-    against the order of ranks, all but the last turn send keys, and all but the first one sums; else every turn but
-    the last sends keys.
+    It represents a `Send` and a `Receive` until a block is laid out. Operands: the keys of the first turn, those
+    received in the turn before, and (back) the sums of their gradients. Results: the received tensors. back: it goes
+    against the order of ranks, all turns but the last send keys, and all turns but the first send sums. Otherwise every
+    turn but the last sends keys.
     """
 
     mesh_axis: str
@@ -59,7 +59,7 @@ class Exchange(Operator):
 
     @property
     def distance(self) -> Expression:
-        """How many ranks of cp lie from one member of the ring to the next."""
+        """The distance in ranks of cp from one member of the ring to the next."""
         return number(1) if self.mesh_axis == "cp" else symbol("cpa")
 
     def present(self) -> Expression | None:
@@ -70,7 +70,7 @@ class Exchange(Operator):
         raise TypeError("an exchange has two ends")
 
     def message(self, tensors: Sequence[Expression]) -> Expression:
-        """The size of what a turn sends, given those of keys and (back) of sums."""
+        """The size of a turn's message, given the sizes of keys and (back) of sums."""
         if not self.back:
             return tensors[0]
         step = symbol("step")
@@ -79,7 +79,7 @@ class Exchange(Operator):
 
 @dataclass(frozen=True)
 class Send(Exchange):
-    """One end of an exchange: it reads what goes, and ends though nobody receives it yet."""
+    """One end of an exchange: it reads the message, and ends even if no rank receives it yet."""
 
     kind: ClassVar[str] = "send"
 
@@ -89,7 +89,7 @@ class Send(Exchange):
 
 @dataclass(frozen=True)
 class Receive(Exchange):
-    """The other end: it writes what comes, and nothing but its readers waits for it."""
+    """The other end: it writes the message, and only its readers wait for it."""
 
     kind: ClassVar[str] = "recv"
 

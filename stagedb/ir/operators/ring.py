@@ -1,12 +1,13 @@
 """Ring attention over context-parallel ranks, as PyTorch and Transformer Engine run it.
 
 Balanced causal work: rank r of c has the r-th and the (2c-1-r)-th of 2c chunks of the sequence. In turn i it has the
-keys and values of rank r - i: its own with the causal mask; of an earlier rank's, which it sees with all its queries,
-the first half alone; of a later rank's, which its second half of queries alone sees, all. Contiguous: rank r has the
-r-th of c parts, sees all of an earlier rank's keys, and computes nothing in the turns that have a later one's.
+keys and values of rank r - i. Its own keys have the causal mask. Among an earlier rank's keys, all its queries see only
+the first half. Among a later rank's keys, only its second half of queries sees keys, and it sees all of them.
+Contiguous: rank r has the r-th of c parts, sees all of an earlier rank's keys, and computes nothing in the turns with a
+later rank's keys.
 
-`RingAttention` stands for all turns until layouts are known; then `stagedb.build.ring_turns` spells them out. A turn's
-symbol is `step`, a rank's `cp_rank`, both counted from 1, as symbols are above 0.
+`RingAttention` represents all turns until layouts are known; then `stagedb.build.ring_turns` writes them out. The
+symbol of a turn is `step`, that of a rank `cp_rank`, both counted from 1, as symbols are above 0.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 STEP, RANK, RANKS = symbol("step") - 1, symbol("cp_rank") - 1, symbol("cp")
 
 Passing = Literal["gathered", "rotated", "sent"]
-"""How a rank comes by the keys of others: all at once, or each turn by a collective, or by a send and a receive."""
+"""How a rank gets the keys of others: all at once, or each turn by a collective, or by a send and a receive."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class RingAttention(Operator):
 
 @dataclass(frozen=True)
 class RingAttentionGradient(Operator):
-    """dq, dk, dv from what the forward has saved."""
+    """dq, dk, dv from the tensors saved by the forward."""
 
     passing: Passing
     axis: str = "cp"
@@ -104,9 +105,9 @@ class UnpackKeys(Operator):
 
 @dataclass(frozen=True)
 class AddCome(Operator):
-    """The gradient of the keys that a rank has, its own turn's added to what came with them.
+    """The gradient of a rank's keys: its own turn's gradient added to the one that came with the keys.
 
-    Nothing has come in the first turn, and a turn that computes nothing adds nothing.
+    No gradient comes in the first turn. A turn that computes nothing adds nothing.
     """
 
     kind: ClassVar[str] = "elementwise"
@@ -120,8 +121,8 @@ class AddCome(Operator):
 class RingStep(Operator):
     """One turn: attention of this rank's queries to one rank's keys, merged into the result of the turns before.
 
-    Operands: q, the packed keys of all ranks (gathered) or of the first turn, then (unless gathered) those that came,
-    context and log-sum-exp so far. back: the turns go from the last one's keys to the rank's own.
+    Operands: q, the packed keys of all ranks (gathered) or of the first turn, then (unless gathered) the received keys,
+    context and log-sum-exp so far. back: the turns go from the last rank's keys to the rank's own.
     """
 
     gathered: bool
@@ -138,14 +139,14 @@ class RingStep(Operator):
         return symbol(self.axis) - 1 - STEP if self.back else STEP
 
     def rank(self) -> Expression:
-        """This rank's place on the ring; where it is not all of cp, neighbours share a place."""
+        """This rank's place on the ring; if the ring is not all of cp, neighbours share a place."""
         return RANK if self.axis == "cp" else RANK // symbol("cpa")
 
     def present(self) -> Expression | None:
         return None if self.balanced else largest(self.rank() - self.turn() + 1, 0)
 
     def dims(self, size: Size) -> tuple[Expression, ...]:
-        # Gathered keys run over the whole sequence; a turn reads one rank's, as many as there are queries.
+        # Gathered keys cover the whole sequence. A turn reads those of one rank, as many as there are queries.
         queries = keys = size("seq")
         if self.balanced:
             earlier = smallest(largest(self.rank() - self.turn() + 1, 0), 1)  # or its own
@@ -207,8 +208,8 @@ class RingStep(Operator):
 class RingStepGradient(RingStep):
     """One turn of the backward: adds to dq, and makes the gradient of the keys that it has.
 
-    Operands: the output's gradient, q, the packed keys, (unless gathered) those that came, context, log-sum-exp, random
-    state, dq so far. adds: and the gradient that came with the keys, to which it adds.
+    Operands: the output's gradient, q, the packed keys, (unless gathered) the received keys, context, log-sum-exp,
+    random state, dq so far. adds: also the gradient that came with the keys, to which it adds.
     """
 
     adds: bool = True
@@ -238,7 +239,7 @@ class RingStepGradient(RingStep):
 class Contiguous(Operator):
     """A copy of the result in the order that the next matmul reads; its gradient is a view.
 
-    A rank that merged a part of its queries alone has it in another order: all but the last.
+    A rank that merged only a part of its queries has the result in another order: all ranks but the last.
     """
 
     kind: ClassVar[str] = "copy"
