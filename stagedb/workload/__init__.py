@@ -1,4 +1,4 @@
-"""What the rank classes of a stored instance issue: its rows as columns, and every task's nodes in issue order.
+"""The operators that the rank classes of a stored instance issue: its rows as columns, and each task's nodes in order.
 
-Traces are written from it, and timelines are computed from it.
+Traces are written from these columns, and timelines are computed from them.
 """

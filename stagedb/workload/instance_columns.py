@@ -27,7 +27,7 @@ RUNS: Mapping[int, tuple[int, ...]] = {
 """Templates that a task of each kind (an index of TASK_KINDS) runs."""
 
 UPWARD = np.array([template.upward for template in workflows.TEMPLATES.values()])
-"""Whether a template walks a stage from its first block on and sends to the next stage; by index of TEMPLATES."""
+"""Whether a template walks a stage from first block to last and sends to the next stage; by index of TEMPLATES."""
 ONCE = np.array([template.once for template in workflows.TEMPLATES.values()])
 """Whether a template runs once a step, for all chunks; by index of TEMPLATES."""
 ONCE_A_STEP = np.array([kind.once for kind in workflows.TASK_KINDS.values()])
@@ -38,9 +38,10 @@ ONCE_A_STEP = np.array([kind.once for kind in workflows.TASK_KINDS.values()])
 class Ops:
     """The operators of a rank class, one a row. `template`, `type` and `when` are indexes of the tuples above.
 
-    Compute: `flops`, with `dtype` where there are some, `bytes` (read and written). Others: `size` (what goes in) and
-    `result` (what comes out) in bytes, `axis`, `dtype`; messages: `peer` (how many stages away the other end is; on
-    `cp`, ranks of it around the ring). What an op does not have is 0 or "".
+    Compute: `flops`, with `dtype` where there are some, `bytes` (read and written). Others: `size` (of the operand) and
+    `result` (of the result) in bytes, A value that an op does not have => 39~What an op does not have is 0 or "".=>A
+    field that an op does not have is 0 or "".=>A value that an op does not have `axis`, `dtype`; messages: `peer` (how
+    many stages away the other end is; on `cp`, ranks of it around the ring). What an op does not have is 0 or "".
     """
 
     name: tuple[str, ...]
@@ -64,22 +65,23 @@ class Ops:
 
     @property
     def rings(self) -> npt.NDArray[np.bool_]:
-        """Which are messages around a ring of context parallelism; all others are between stages."""
+        """Which ops are messages around a ring of context parallelism; all others are between stages."""
         on_ring = np.array([axis == "cp" for axis in self.axis], bool)
         found: npt.NDArray[np.bool_] = on_ring & ((self.type == SEND) | (self.type == RECV))
         return found
 
     @property
     def towards(self) -> Ints:
-        """Of a message, which way its other end lies: 1 the next stage or rank of a ring, -1 the one before."""
+        """The direction of a message's other end: 1 the next stage or rank of a ring, -1 the one before."""
         along: Ints = np.where(UPWARD[self.template] == (self.type == SEND), 1, -1)
         return np.where(self.rings, np.sign(self.peer), along)
 
     def tags(self, tasks: "Tasks") -> Ints:
-        """What a message's tag has beside its task's: the direction, and what makes a sender's chunk the receiver's.
+        """The part of a message's tag that is not its task's: its direction, and the step from the sender's chunk to
+        the other.
 
-        Around the ends of the stages a message leads to another chunk. Those around a ring come after all of these,
-        each with the number that it has among the task's messages of its end: both ends count alike.
+        Around the ends of the stages a message leads to another chunk. Messages around a ring come after all of these.
+        Each has its number among the task's messages of its end, and both ends count alike.
         """
         around = (self.type == SEND) & (self.peer * self.towards < 0) & ~self.rings
         tags: Ints = ~UPWARD[self.template] + np.where(around, 2 * self.towards, 0)
@@ -116,14 +118,14 @@ class Tasks:
 
     @property
     def tags(self) -> Ints:
-        """Of each task, what its messages' tags begin at: by micro-batch, then by the chunk that they are for."""
+        """The first tag of each task's messages: by micro-batch, then by the chunk that they are for."""
         chunks = 1 + int(self.chunk.max(initial=0))
         tags: Ints = 2 * (self.microbatch * chunks + self.chunk)
         return tags
 
     @property
     def span(self) -> int:
-        """How many tags messages between stages take."""
+        """The number of tags of messages between stages."""
         return 2 * (1 + int(self.microbatch.max(initial=0))) * (1 + int(self.chunk.max(initial=0)))
 
 
@@ -131,10 +133,10 @@ class Tasks:
 class Origins:
     """Where the ops and tasks of a rank class come from, in the order of its `Ops` and `Tasks`.
 
-    id: of each op in the store. sym: name of its symbolic op. block, position: its block and where that is on the
-    stage. layer: counted over the chunks of the stage, -1 outside layers. temporary: bytes that it allocates only while
-    it runs. tasks: ids of the tasks. first_layers: by stage and chunk, what makes a layer its number in the model.
-    member: coordinates on cp and ep of the ranks whose work it is.
+    id: the id of each op in the store. sym: name of its symbolic op. block, position: its block and the block's
+    position on the stage. layer: counted over the chunks of the stage, -1 outside layers. temporary: bytes that it
+    allocates only while it runs. tasks: ids of the tasks. first_layers: by stage and chunk, the number to add to a
+    layer's number to get its number in the model. member: coordinates on cp and ep of the ranks that do this work.
     """
 
     id: tuple[str, ...] = ()
@@ -150,7 +152,7 @@ class Origins:
 
 @dataclass(frozen=True)
 class ClassColumns:
-    """A rank class: everything that all its ranks have in common."""
+    """A rank class: the columns that all its ranks have in common."""
 
     number: int
     digest: str
@@ -171,7 +173,7 @@ class ClassColumns:
 
 @dataclass(frozen=True)
 class Groups:
-    """The communicator groups: `gid` and `axis` of each, its ranks in ring order in one list after the other's."""
+    """The communicator groups: `gid` and `axis` of each, and the ranks of all groups in ring order in one list."""
 
     gid: Ints
     axis: tuple[str, ...]
@@ -179,7 +181,7 @@ class Groups:
     ranks: Ints
 
     def of_axis(self, axis: str, world: int) -> Ints:
-        """For every rank the id of its group on an axis, 0 where it has none."""
+        """For every rank the id of its group on an axis, 0 for a rank without one."""
         found = np.zeros(world, np.int64)
         chosen = np.array([each == axis for each in self.axis], bool)
         found[self.ranks[np.repeat(chosen, self.sizes)]] = np.repeat(self.gid[chosen], self.sizes[chosen])
@@ -201,17 +203,17 @@ class RankTable:
 
     @classmethod
     def of(cls, coordinates: Mapping[str, Ints], number: Ints, distance: int = 1) -> "RankTable":
-        """From each rank's coordinates on `tp`, `cp`, `dp` and `pp`.
+        """The table from each rank's coordinates on `tp`, `cp`, `dp` and `pp`.
 
-        distance: how many ranks of cp lie from one of a ring to the next.
+        distance: the distance in ranks of cp from one rank of a ring to the next.
         """
         return cls(number, *_neighbours(coordinates, "pp", 1), *_neighbours(coordinates, "cp", distance))
 
 
 def _neighbours(coordinates: Mapping[str, Ints], along: str, distance: int) -> tuple[Ints, Ints]:
-    """For every rank those so far onwards and back along an axis, around its ends."""
+    """For every rank the ranks at this distance forwards and backwards along an axis, around its ends."""
     lines = np.lexsort((coordinates[along], *(coordinates[axis] for axis in ("pp", "dp", "cp", "tp") if axis != along)))
-    # Sorted this way, the ranks of one line stand in a row.
+    # In this order the ranks of one line are next to each other.
     rows = lines.reshape(-1, int(coordinates[along].max(initial=0)) + 1)
     onwards, back = np.empty(len(lines), np.int64), np.empty(len(lines), np.int64)
     onwards[rows] = np.roll(rows, -distance, axis=1)
@@ -221,7 +223,7 @@ def _neighbours(coordinates: Mapping[str, Ints], along: str, distance: int) -> t
 
 @dataclass(frozen=True)
 class Workload:
-    """An instance as exports and timelines need it.
+    """An instance in the form that exports and timelines need.
 
     `plan` has the plan's words, `degrees` those of the mesh, innermost first.
     """

@@ -1,11 +1,11 @@
-"""From a class's templates and tasks to nodes in issue order, and what each of them waits for.
+"""From a class's templates and tasks to nodes in issue order, and the dependencies of each node.
 
-Tasks of one kind mostly repeat each other with shifted ids. A `NodeLayout` is a task's nodes and dependencies with
+Most tasks of one kind repeat each other with shifted ids. A `NodeLayout` has the nodes and dependencies of a task with
 every id written as (reference, offset): the first id of the task itself, of the task before, of the forward of the same
-microbatch … So a step of many microbatches is some ten layouts, and a row of references a task.
+microbatch … So a step of many microbatches has about ten layouts, and a row of references for each task.
 
-A node is an op, or with granularity `block` all that a task computes between two communications, as far as it is of
-one phase: an op of its own, with the sums of what it stands for.
+A node is an op. With granularity `block` it is all compute of a task between two communications that is of one phase:
+an op of its own, with the sums of the ops that it represents.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class NodeLayout:
     """The nodes of some tasks, in issue order: `ops` are rows of the sequence's Ops.
 
     Dependencies are sorted by node: `row` waits for the node `offset` after the first one of task reference `ref`
-    (column of `Sequence.sources`), in `data_deps` or `ctrl_deps` as `field` says.
+    (column of `Sequence.sources`). `field` is its list: `data_deps` or `ctrl_deps`.
     """
 
     ops: Ints
@@ -55,8 +55,8 @@ class NodeLayout:
 class Sequence:
     """All nodes of a class. `base` is the id of each task's first node, `layout` its layout.
 
-    `ops` are the class's, and after them those that stand for several: `merged` has the rows of each.
-    `sources` has a row a task: the tasks that its layout's references mean, itself first; -1 for none.
+    `ops` are the class's ops, followed by ops that represent several: `merged` has the rows of each. `sources` has a
+    row for each task: the tasks of its layout's references, itself first; -1 for none.
     """
 
     ops: Ops
@@ -68,12 +68,12 @@ class Sequence:
     merged: tuple[tuple[int, ...], ...] = ()
 
     def with_sums(self, column: Ints) -> Ints:
-        """A column of the class's ops for all of `ops`: what stands for several has their sum."""
+        """A column of the class's ops for all of `ops`: an op that represents several has their sum."""
         return _with_sums(column, self.merged)
 
 
 def sequence(columns: ClassColumns, granularity: str = "op") -> Sequence:
-    """Lay out every task of a class. Raises StagedbError where the store's order contradicts its edges."""
+    """Lay out every task of a class. Raises StagedbError if the store's order contradicts its edges."""
     return _Sequencer(columns, granularity == "block").run()
 
 
@@ -81,7 +81,7 @@ ITSELF, PREVIOUS_COMPUTE, PREVIOUS_COMMUNICATION = 0, 1, 2
 """References that every task has: itself, and the latest tasks before it that compute and communicate."""
 
 THE_LAST = -1
-"""In place of an op: the last one of those that the reference is about."""
+"""A marker in place of an op: the last op among those of the reference."""
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,15 @@ class _Slots:
 
     @classmethod
     def all(cls, parts: "list[_Slots]") -> "_Slots":
-        """One after the other."""
+        """The slots of all parts, concatenated."""
         return cls(*(np.concatenate([getattr(each, name) for each in parts]) for name in ("row", "field", "ref", "op")))
 
 
 class _Sequencer:
-    """The tables that laying out tasks looks things up in.
+    """The tables for laying out tasks.
 
-    By variant: `run_ops` are the ops that its tasks run, `rows` the nodes of its tasks as rows of `ops`, and `place` is
-    which of these nodes each op of the class is.
+    By variant: `run_ops` are the ops that its tasks run, `rows` the nodes of its tasks as rows of `ops`, and `place`
+    the node of each op of the class.
     """
 
     def __init__(self, columns: ClassColumns, merge: bool) -> None:
@@ -140,8 +140,8 @@ class _Sequencer:
         for variant in range(len(self.rows)):
             chosen = np.flatnonzero(self.variant == variant)
             table, slots = self._slots(variant, chosen)
-            # Offsets depend on which variants the references are of, duplicates on which of them are one task, and the
-            # order of a node's dependencies on which task comes first.
+            # Offsets depend on the variants of the references, duplicates on which references are one task, and the
+            # order of a node's dependencies on the order of the tasks.
             same = np.array([[(row == task).argmax() for task in row] for row in table], np.int64)
             ranks = np.argsort(np.argsort(table, axis=1, kind="stable"), axis=1, kind="stable")
             key = np.concatenate([np.where(table < 0, -1, self.variant[table]), same, ranks], axis=1)
@@ -159,14 +159,14 @@ class _Sequencer:
     def _rows_of(self, kind: int, chunk: int, first: int, last: int) -> Ints:
         """The ops that a task of this variant runs, in issue order."""
         ops = self.columns.ops
-        # A step is that of all chunks of the stage, one after the other.
+        # A step runs the ops of all chunks of the stage, one chunk after the other.
         runs = ((ops.chunk == chunk) | ONCE[ops.template]) & np.isin(ops.template, RUNS[kind])
         runs &= ((ops.when != FIRST) | bool(first)) & ((ops.when != LAST) | bool(last))
         rows = np.flatnonzero(runs)
         return rows[np.lexsort((ops.order[rows], ops.chunk[rows]))].astype(np.int64)
 
     def _before(self, chosen: Ints, has: npt.NDArray[np.bool_]) -> Ints:
-        """For each task the latest one before it that has something; -1 for none."""
+        """For each task the latest earlier task that `has` marks; -1 for none."""
         tasks = np.flatnonzero(has)
         at = np.searchsorted(tasks, chosen) - 1
         return np.where(at >= 0, tasks[at], -1) if len(tasks) else np.full(len(chosen), -1, np.int64)
@@ -177,7 +177,7 @@ class _Sequencer:
         place = self.place[variant]
         rows = self.rows[variant]
         mine = place[edges.target] >= 0
-        # The chain over all tasks says what these say of one.
+        # Edges inside a task add nothing to the chain over all tasks.
         mine &= ~((edges.kind == PROGRAM) & self.communicates[edges.source] & self.communicates[edges.target])
         source, target, kind = edges.source[mine], edges.target[mine], edges.kind[mine]
         inside = place[source] >= 0
@@ -219,9 +219,10 @@ class _Sequencer:
         return np.stack(table, axis=1), _Slots.all(parts)
 
     def _source_tasks(self, chosen: Ints, op: int, template: int) -> Ints:
-        """For each chosen task the task in which an op of another task ran for it.
+        """For each chosen task, the other task in which this op ran for it.
 
-        The same microbatch's, if it ran there; else (the step, ops of the first microbatch only) the latest before.
+        It is the task of the same microbatch, if the op ran there. Otherwise (the step, ops of the first microbatch
+        only) it is the latest one before.
         """
         tasks = self.columns.tasks
         runs = self.place[self.variant, op] >= 0
@@ -241,7 +242,7 @@ class _Sequencer:
         last = np.where(ref == PREVIOUS_COMPUTE, self.last_compute[of], self.last_communication[of])
         offset = np.where(op == THE_LAST, last, self.place[of, op])
         ref = same[ref]
-        # One id once: of the same node in data and control dependencies, the data dependency stays.
+        # Each id occurs once. If data and control dependencies name the same node, the data dependency is kept.
         order = np.lexsort((-field, offset, ref, row))
         row, field, ref, offset = row[order], field[order], ref[order], offset[order]
         fresh = np.ones(len(row), bool)
@@ -252,7 +253,7 @@ class _Sequencer:
 
 
 def _communicate(types: Ints) -> npt.NDArray[np.bool_]:
-    """Which of these are in the chain of what a rank sends: collectives and sends."""
+    """Which types are in the communication chain of a rank: collectives and sends."""
     return np.isin(types, (COLLECTIVE, SEND))
 
 
@@ -262,7 +263,7 @@ def _last(chosen: npt.NDArray[np.bool_]) -> int:
 
 
 def _blocks(ops: Ops, rows: Ints) -> Ints:
-    """For each op of a task, in issue order, which node it is: those computed in a row in one phase are one."""
+    """The node of each op of a task, in issue order: consecutive compute ops of one phase are one node."""
     if not len(rows):
         return rows
     phases = np.array([ops.phase[row] for row in rows])
@@ -272,7 +273,7 @@ def _blocks(ops: Ops, rows: Ints) -> Ints:
 
 
 def _merged(ops: Ops, run: list[Ints], nodes: list[Ints]) -> tuple[tuple[tuple[int, ...], ...], list[Ints]]:
-    """What each node that stands for several stands for, and the nodes of each variant as rows of ops and of these."""
+    """The ops of each node that represents several, and the nodes of each variant as rows of ops and of these."""
     numbers: dict[tuple[int, ...], int] = {}
     rows_of = []
     for rows, node in zip(run, nodes, strict=True):
@@ -291,7 +292,7 @@ def _with_sums(column: Ints, sets: tuple[tuple[int, ...], ...]) -> Ints:
 
 
 def _with_merged(ops: Ops, sets: tuple[tuple[int, ...], ...]) -> Ops:
-    """The ops, and after them one a set of rows, which computes what all of the set do."""
+    """The ops, followed by one op for each set of rows, which computes the work of the whole set."""
     if not sets:
         return ops
     first = np.array([rows[0] for rows in sets], np.int64)

@@ -29,13 +29,13 @@ from stagedb.workload.instance_columns import (
 )
 
 READERS = 4
-"""How many statements of an instance are asked at once."""
+"""How many statements of an instance run at the same time."""
 
 NO_EDGES: Mapping[str, Any] = {"source": (), "target": (), "kind": ()}
 
 
 def find(store: Store, instance: str) -> Mapping[str, Any]:
-    """The row of an instance. Raises UsageError where the store has none of this id."""
+    """The row of an instance. Raises UsageError if the store has none with this id."""
     rows = store.read("workload/instance", instance=instance)
     if not rows:
         raise UsageError(f"no instance {instance!r} in the store; `stagedb ls` lists them")
@@ -43,7 +43,7 @@ def find(store: Store, instance: str) -> Mapping[str, Any]:
 
 
 def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = None) -> Workload:
-    """Everything that an export or a timeline of an instance needs. `row` is what `find` gave for it."""
+    """The columns of an instance that an export or a timeline needs. `row` is the result of `find`."""
     row = row or find(store, instance)
     plan: dict[str, Any] = json.loads(row["plan"])
     world, distance = int(row["world"]), int(plan.get("ulysses", 1))
@@ -68,7 +68,7 @@ def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = N
 def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> ClassColumns:
     """The columns of one rank class. row: its row of `workload/classes`. edges: whether they are wanted.
 
-    Raises StagedbError where the class is broken.
+    Raises StagedbError if the class is broken.
     """
     number, where = int(row["number"]), {"class": row["id"]}
     found, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
@@ -91,7 +91,7 @@ def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> Clas
 
 
 def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
-    # Sorted, so that the same instance gives the same bytes from every engine.
+    # Sorted, so that equal instances give equal bytes from every engine.
     def numbers(name: str) -> Ints:
         return _ints(row[name])[order]
 
