@@ -1,7 +1,7 @@
 """Models as data: cards with sizes from published configs, and the blocks that are written from them.
 
-`load_card` takes a name of the library, a card file of one's own or a Hugging Face `config.json`. `blocks` writes the
-forward pass of a card's transformer; it is imported on its own, for it needs the graph's operators.
+`load_card` takes a name of the library, a user's card file or a Hugging Face `config.json`. `blocks` writes the forward
+pass of a card's transformer. It is imported on its own, because it needs the graph's operators.
 """
 
 from stagedb.models.card import Card

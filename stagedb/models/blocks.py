@@ -27,13 +27,13 @@ __all__ = ["HIDDEN", "Style", "buffers", "embedding", "head", "layer"]
 
 
 def buffers(card: Architecture, style: Style, kinds: Iterable[LayerKind]) -> tuple[tuple[Tensor, str], ...]:
-    """What every part of the model holds beside its weights, each with the region that it is read in."""
+    """The tensors that all parts of the model hold in addition to weights, each with the region that reads it."""
     parts = dict.fromkeys(part for kind in kinds for part in kind.parts)
     return tuple(dict.fromkeys(held for part in parts for held in part.buffers(card, style)))
 
 
 def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
-    """Tokens to hidden states: the vocabulary's table, learned positions, dropout."""
+    """From tokens to hidden states: the vocabulary's table, learned positions, dropout."""
     t.enter("embedding")
     tokens = t.tensor("tokens", ("batch", "seq"), "int64", "input")
     table = t.weight("word.weight", ("vocab", "hidden"))

@@ -1,4 +1,4 @@
-"""A model card: the sizes and choices that make a decoder-only transformer, as data."""
+"""Model cards: the sizes and choices that make a decoder-only transformer, as data."""
 
 import hashlib
 import json
@@ -19,18 +19,18 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "activation": ("silu", "gelu", "relu"),
     "positions": ("rotary", "learned"),
 }
-"""The fields of a card that are one of a few words."""
+"""The fields of a card whose values are from a list of words."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAY_BE_ZERO = ("parameters", "experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers")
 _LAYERS = ("layer_kinds", "pattern")
-"""Fields that are left out of a card where it has none: digests of cards without them stay as they are."""
+"""Fields that are left out of a card without them, so that digests of such cards do not change."""
 
 USUAL = "layer"
 """The kind of all layers of a card without a pattern."""
 
 _ABOUT = ("parameters", "source")
-"""Fields that say something about the model and do not shape it."""
+"""Fields that describe the model and do not shape it."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,19 @@ class Card:
     """One model.
 
     hidden, ffn: widths; head_dim: of one head (heads · head_dim need not be hidden); vocab: as published.
-    vocab_multiple: frameworks pad the vocabulary of this model to a multiple of this (1: not at all).
-    linear_bias: every linear layer but the head has a bias; qkv_bias: the projections to q, k and v have one.
-    tied: embedding and head share their weight. max_positions: the longest sequence that the model is made for.
-    parameters: the published count, or the exact one of the published sizes; 0 where nobody has counted.
-    source: where the sizes are from.
-    qk_norm: queries and keys are normalised head by head (RMSNorm).
-    experts: routed experts of a layer, 0 in a dense model; top_k of them process a token, each `expert_ffn` wide.
-    shared_ffn: width of what processes every token beside them (shared experts together). dense_layers: how many of the
-    first layers have a plain feed-forward (of width `ffn`) instead.
-    pattern: the kinds of layers, by name, as a list that repeats (`layer_pattern.read_pattern` has other forms);
-    empty: all alike, but for dense_layers. layer_kinds: what kinds are made of (`layer_pattern.read_kinds`). Without a
-    description `layer` has attention and experts, if the model has some, and `dense` a feed-forward instead.
+    vocab_multiple: frameworks pad the vocabulary of this model to a multiple of this (1: not at all). linear_bias:
+    every linear layer but the head has a bias; qkv_bias: the projections to q, k and v have one. tied: embedding and
+    head share their weight. max_positions: the longest sequence that the model supports. parameters: the published
+    count, or the exact one of the published sizes; 0 if unknown. source: the publication of the sizes. qk_norm: queries
+    and keys are normalised head by head (RMSNorm). experts: routed experts of a layer, 0 in a dense model; top_k of
+    them process a token, each `expert_ffn` wide. shared_ffn: width of all shared experts together, which process every
+    token in addition to the routed ones. dense_layers: how many of the first layers have a plain feed-forward (of width
+    `ffn`) instead. pattern: the kinds of layers, by name, as a list that repeats (`layer_pattern.read_pattern` has
+    other forms); empty: all alike, but for dense_layers. layer_kinds: what kinds are made of
+    (`layer_pattern.read_kinds`). Without a description `layer` has attention and experts, if the model has some, and
+    `dense` a feed-forward instead.
 
-    Raises UsageError, naming the field, for what is no model.
+    Raises UsageError, naming the field, if the values make no model.
     """
 
     name: str
@@ -109,7 +108,7 @@ class Card:
 
     @cached_property
     def kinds(self) -> Mapping[str, LayerKind]:
-        """The kinds of its layers by name, in the order in which they first come."""
+        """The kinds of its layers by name, in the order of their first layers."""
         known = {**self._usual_kinds(), **{kind.name: kind for kind in self.layer_kinds}}
         return {name: known[name] for name in dict.fromkeys(self.sequence)}
 
@@ -121,7 +120,7 @@ class Card:
         return ("dense",) * self.dense_layers + (USUAL,) * (self.layers - self.dense_layers)
 
     def _usual_kinds(self) -> dict[str, LayerKind]:
-        """The kinds that need no description: one with experts, if the model has some, and then one without."""
+        """The kinds that need no description: one with experts, if the model has some, then one without."""
         if not self.experts:
             return {USUAL: LayerKind(USUAL)}
         return {USUAL: LayerKind(USUAL, channel_mixer=EXPERTS.name), "dense": LayerKind("dense")}
@@ -147,12 +146,12 @@ class Card:
 
     @property
     def routes(self) -> bool:
-        """Whether ranks of ep divide something of it among them."""
+        """Whether ranks of ep divide a part of it among them."""
         return any(kind.routes for kind in self.kinds.values())
 
     @property
     def layers_without_experts(self) -> int:
-        """How many layers have none, where others have some."""
+        """The number of layers without experts, if other layers have some."""
         return sum(not self.kinds[name].routes for name in self.sequence) if self.routes else 0
 
     def count_parameters(self) -> int:
@@ -162,7 +161,7 @@ class Card:
         return tables + sum(self._of_layer(self.kinds[name]) for name in self.sequence) + norm_parameters(self)
 
     def count_active(self) -> int:
-        """The number of parameters that one token passes: all but those of experts that it is not sent to."""
+        """The number of parameters that process one token: all but those of experts that it is not sent to."""
         idle = (part.idle(self) for name in self.sequence for part in self.kinds[name].parts)
         return self.count_parameters() - sum(idle)
 
@@ -182,7 +181,7 @@ class Card:
 
     @property
     def digest(self) -> str:
-        """sha256 of what shapes the model and of its name: not of where the sizes are from."""
+        """sha256 of the values that shape the model and of its name, without the source of the sizes."""
         shape = {name: value for name, value in self.to_dict().items() if name not in _ABOUT}
         return hashlib.sha256(json.dumps(shape, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

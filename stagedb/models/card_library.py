@@ -1,4 +1,4 @@
-"""Where cards come from: the library that ships with stagedb, and files of one's own."""
+"""The library of cards that ships with stagedb, and users' card files."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def card_names() -> tuple[str, ...]:
 
 
 def _by_size(name: str) -> list[tuple[int, int, str]]:
-    """Sort key that reads numbers as numbers: 7b stands before 70b."""
+    """Sort key that reads numbers as numbers: 7b comes before 70b."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
 
 
@@ -89,7 +89,7 @@ def _card_of(content: object, path: Path) -> Card:
 
 
 def _name_of(path: Path) -> str:
-    """A model's name from where its config lies: `Llama-3.1-8B/config.json` is `Llama-3.1-8B`."""
+    """A model's name from the path of its config: `Llama-3.1-8B/config.json` is `Llama-3.1-8B`."""
     word = path.absolute().parent.name if path.name == "config.json" else path.stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", word).strip("._-") or "model"
 

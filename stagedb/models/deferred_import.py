@@ -1,7 +1,7 @@
-"""Modules that are imported when they are first used.
+"""Modules that are imported at their first use.
 
-A card is read without the graph's operators: numpy takes longer to import than most commands run. A part of a layer has
-its sizes and its forward in one file, so that operators are imported when a forward is written.
+A card is read without the graph's operators, because importing numpy takes longer than most commands run. The file of a
+part of a layer has its sizes and its forward, so operators are imported when a forward is written.
 """
 
 from importlib import import_module
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class DeferredModule:
-    """Has the attributes of a module, which is imported at the first read of one."""
+    """Has the attributes of a module, which is imported when one of them is first read."""
 
     def __init__(self, name: str) -> None:
         self._name = name

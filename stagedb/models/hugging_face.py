@@ -19,7 +19,7 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     """The card of a decoder-only model.
 
     UsageError, with the reason, for an architecture that is none of `ARCHITECTURES`, a missing key, or a choice that a
-    card cannot say.
+    card cannot express.
     """
     named = config.get("architectures") or []
     found = [word for word in named if word in ARCHITECTURES] if isinstance(named, list) else []
@@ -40,7 +40,7 @@ def _need(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _either(config: Mapping[str, Any], key: str, default: Any) -> Any:
-    """A key's value; Hugging Face writes null for "the usual"."""
+    """A key's value; Hugging Face writes null for the default."""
     value = config.get(key)
     return default if value is None else value
 
@@ -98,7 +98,7 @@ def _qwen3(config: Mapping[str, Any], name: str) -> Card:
 
 
 def _with_use(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config with `use_sliding_window`, which is off where it is left out."""
+    """The config with `use_sliding_window`, which is off by default."""
     return {**config, "use_sliding_window": bool(config.get("use_sliding_window"))}
 
 
@@ -198,7 +198,7 @@ def _falcon(config: Mapping[str, Any], name: str) -> Card:
 
 
 def _in_parallel(card: Card, norms: int) -> Card:
-    """The card with parallel layers of so many norms."""
+    """The card with parallel layers that have this many norms."""
     if norms not in (1, 2):
         raise UsageError(f"num_ln_in_parallel_attn {norms} is not supported: 1 or 2")
     return replace(card, layer_kinds=(replace(card.kinds[USUAL], residual=parallel_of(norms).name),))
@@ -212,7 +212,7 @@ def _plain_activation(config: Mapping[str, Any], key: str, default: str) -> str:
 
 
 def _with_layers(card: Card, config: Mapping[str, Any]) -> Card:
-    """The card with sliding-window attention, and without experts, in the layers where the config has it so."""
+    """The card with sliding-window attention, and without experts, in the layers that the config names."""
     windows, sparse = read_windows(config, card.layers), read_sparse(config, card.layers)
     dense = tuple(bool(card.experts) and not each for each in sparse)
     first = sum(dense)
@@ -253,7 +253,7 @@ def _gpt2(config: Mapping[str, Any], name: str) -> Card:
         head_dim=_head_dim(hidden, heads),
         ffn=_either(config, "n_inner", 4 * hidden),
         vocab=_need(config, "vocab_size"),
-        vocab_multiple=128,  # as frameworks pad it that split the vocabulary; 50257 is divisible by 29 and 1733 only
+        vocab_multiple=128,  # padded like frameworks that split the vocabulary; 50257 is divisible by 29 and 1733 only
         norm="layernorm",
         mlp="plain",
         activation=activation,

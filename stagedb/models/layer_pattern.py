@@ -1,4 +1,4 @@
-"""Which kind each layer of a model is, as a card has it: kinds by name, and a pattern of their names."""
+"""The kind of each layer of a model, from a card: kinds by name, and a pattern of their names."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,10 +18,11 @@ _WORDS: Mapping[str, Mapping[str, Any]] = {"mixer": MIXERS, "channel_mixer": CHA
 def read_kinds(content: object, usual: Mapping[str, LayerKind]) -> dict[str, LayerKind]:
     """The kinds of layers that a card names, by name.
 
-    usual: those that need no description. What a card leaves out is as in that of the name, or as in the first.
+    usual: the kinds that need no description. Values that a card leaves out come from the usual kind of that name, or
+    from the first one.
 
-    content: by name a mapping of `mixer`, `channel_mixer`, `residual` and what those take; or kinds as they are.
-    UsageError for an unknown word, a value that does not suit, and a name that is no block's.
+    content: by name a mapping of `mixer`, `channel_mixer`, `residual` and their values; or kinds as they are.
+    UsageError for an unknown word, a value that does not suit, and a name that no block may have.
     """
     if isinstance(content, tuple) and all(isinstance(each, LayerKind) for each in content):
         return {each.name: each for each in content}
@@ -58,11 +59,7 @@ def _kind(name: str, content: object, usual: LayerKind) -> LayerKind:
 
 
 def read_pattern(content: object, layers: int) -> tuple[str, ...]:
-    """The kind of each of so many layers, in forward order.
-
-    content: a list of names that repeats until all layers are there, `{every: N, kind: X, others: Y}` (layers N, 2N, …,
-    counted from 1, are X) or `{first: K, kind: X, others: Y}`. UsageError for anything else.
-    """
+    """The kind of each layer, in forward order."""
     if isinstance(content, list | tuple):
         names = [str(name) for name in content]
         if not names or len(names) > layers:
@@ -84,7 +81,7 @@ def read_pattern(content: object, layers: int) -> tuple[str, ...]:
 
 
 def period(sequence: tuple[str, ...]) -> tuple[str, ...]:
-    """The shortest beginning of a sequence that makes all of it by repeating, its last repeat cut off or not."""
+    """The shortest beginning of a sequence whose repetition gives the sequence; the last repeat may be cut off."""
     for length in range(1, len(sequence)):
         if all(name == sequence[number % length] for number, name in enumerate(sequence)):
             return sequence[:length]
@@ -92,7 +89,7 @@ def period(sequence: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_known(sequence: Iterable[str], kinds: Mapping[str, LayerKind], named: Iterable[str]) -> None:
-    """Raise UsageError where a pattern names a kind that there is not, or leaves out one that the card describes."""
+    """Raise UsageError if a pattern names an unknown kind, or leaves out one that the card describes."""
     used = set(sequence)
     for name in used - set(kinds):
         raise UsageError(f"pattern: unknown layer kind {name!r}{_near(name, tuple(kinds))}")

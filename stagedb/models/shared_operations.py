@@ -1,4 +1,4 @@
-"""What the forwards of all kinds are written with: linear layers, norms, dropout, the residual stream."""
+"""Operations for the forwards of all kinds: linear layers, norms, dropout, the residual stream."""
 
 from stagedb.ir.operators import (
     E4M3,
@@ -46,7 +46,7 @@ def linear(
 def row_linear(
     t: Tracer, card: Architecture, style: Style, name: str, x: Tensor, weight_axes: tuple[str, ...]
 ) -> Branch:
-    """The matmul back to the hidden axis, and the bias where it is added later."""
+    """The matmul back to the hidden axis, and the bias if it is added later."""
     inside = card.linear_bias and style.row_bias == "inside"
     y = linear(t, name, x, weight_axes, HIDDEN, inside, style.fp8)
     late = card.linear_bias and not inside
@@ -54,7 +54,7 @@ def row_linear(
 
 
 def norm(t: Tracer, card: Architecture, style: Style, name: str, x: Tensor) -> Tensor:
-    """Normalised over the last axis."""
+    """The tensor normalised over the last axis."""
     token, last = x.axes[:-1], x.axes[-1:]
     weight = t.weight(f"{name}.weight", last)
     y = t.activation(name, x.axes)
@@ -79,7 +79,7 @@ def norm(t: Tracer, card: Architecture, style: Style, name: str, x: Tensor) -> T
 
 
 def dropout(t: Tracer, style: Style, name: str, x: Tensor) -> Tensor:
-    """`x` itself where nothing is dropped."""
+    """Dropout; `x` itself if nothing is dropped."""
     if style.dropout == 0:
         return x
     y = t.activation(name, x.axes)

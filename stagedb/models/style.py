@@ -1,4 +1,4 @@
-"""How a framework writes a model down as kernels."""
+"""Styles: how a framework writes a model as kernels."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Style:
-    """How a framework writes the same model down as kernels.
+    """How a framework writes the same model as kernels.
 
-    pack_qkv, pack_gate: one matmul makes q, k and v (gate and up). row_bias: a bias behind a row-parallel matmul is
+    pack_qkv, pack_gate: one matmul makes q, k and v (gate and up). row_bias: a bias after a row-parallel matmul is
     added inside it, or after its result has been reduced. fp8: the matmuls of layers read operands cast to it.
-    embedding_dropout: the region whose layout its mask has. core: the fused attention of ranks that share a sequence,
-    where it is not that of one rank. routing_tables: the order of tokens by expert is made once.
+    embedding_dropout: the region that gives the layout of its mask. core: the fused attention of ranks that share a
+    sequence, if it differs from that of one rank. routing_tables: the order of tokens by expert is made once.
     """
 
     pack_qkv: bool

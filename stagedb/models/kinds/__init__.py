@@ -1,4 +1,4 @@
-"""Kinds of layers, a file each: mixers, channel mixers, and what puts the two together.
+"""Kinds of layers, a file each: mixers, channel mixers, and residuals that combine the two.
 
 A new kind is a file with a `LayerPart` (or a `Residual`), and a line in the imports and in a tuple below.
 """
@@ -22,7 +22,7 @@ CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FOR
 """Channel mixers by the name that a card uses."""
 
 RESIDUALS: Mapping[str, Residual] = {each.name: each for each in (SERIAL, PARALLEL, PARALLEL_TWO_NORMS)}
-"""What puts a mixer and a channel mixer together, by the name that a card uses."""
+"""Residuals, which combine a mixer and a channel mixer, by the name that a card uses."""
 
 PARTS: tuple[LayerPart, ...] = (*MIXERS.values(), *CHANNEL_MIXERS.values())
 """All parts. The rows of later ones see those of earlier ones."""
@@ -47,9 +47,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LayerKind:
-    """A kind of layer by name: its block in a graph, its mixer, its channel mixer, and what puts them together.
+    """A kind of layer by name: its block in a graph, its mixer, its channel mixer, and its residual.
 
-    values: what it sets for its parts, by name.
+    values: the values that it sets for its parts, by name.
     """
 
     name: str
@@ -64,7 +64,7 @@ class LayerKind:
         return MIXERS[self.mixer], CHANNEL_MIXERS[self.channel_mixer]
 
     def to_dict(self) -> dict[str, str | int]:
-        """All but its name, as a card has it."""
+        """All fields except its name, as in a card."""
         words = {"mixer": self.mixer, "channel_mixer": self.channel_mixer, "residual": self.residual}
         return {**words, **dict(self.values)}
 

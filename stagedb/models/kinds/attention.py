@@ -41,7 +41,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
 
 
 def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", window: int | None = None) -> Branch:
-    """Projections, attention, and the projection back. window: a query sees so many keys; None: all before it."""
+    """Projections, attention, and the projection back. window: how many keys a query sees; None: all before it."""
     t.enter("attention")
     qkv = _queries_keys_values(t, card, style, x)
     core = _plain_core if style.attention == "math" else _fused_core
@@ -89,7 +89,7 @@ def _split(t: "Tracer", qkv: "tuple[Tensor, ...]") -> "tuple[Tensor, ...]":
 def _fused_core(
     t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", window: int | None
 ) -> "Tensor":
-    """One kernel. Where ranks share a sequence, keys and values are moved apart from the queries."""
+    """One kernel. If ranks share a sequence, keys and values are moved separately from the queries."""
     qkv = _split(t, qkv) if style.apart else qkv
     t.enter("attention_core", Tag.ATTENTION_CORE)
     if style.core is not None:
@@ -109,7 +109,7 @@ def _fused_core(
 
 
 def _shared_core(t: "Tracer", core: "ops.Operator", qkv: "tuple[Tensor, ...]") -> "Tensor":
-    """Keys and values of other ranks in turn, or gathered. PyTorch puts what its balanced ring has merged in order."""
+    """Keys and values of other ranks in turn, or gathered. PyTorch puts the result of its balanced ring in order."""
     context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
     t.emit("attn.core", core, qkv, context, lse)
     if not isinstance(core, ops.RingAttention) or core.passing == "sent" or not core.balanced:
@@ -159,7 +159,7 @@ def _buffers(card: Architecture, style: "Style") -> Buffers:
     """Positions, rotary tables and the causal mask."""
     held = [(tensors.Tensor("stage.positions", ("seq",), "int64", "buffer"), "attention")]
     if card.positions == "rotary":
-        # Cosine and sine of half the head's size each.
+        # Cosine and sine, each for half of the head's dimensions.
         held.append((tensors.Tensor("stage.rotary", ("seq", "head_dim"), "act", "buffer"), "attention"))
     if style.attention == "math" or style.explicit_mask:
         held.append((tensors.Tensor("stage.mask", ("seq", "kseq"), "bool", "buffer"), "attention_core"))
@@ -170,7 +170,7 @@ def _rows(choices: ShardingChoices) -> Table:
     """Tensor parallelism partitions heads.
 
     Ulysses (Jacobs et al. 2023): inside attention each rank has the whole sequence of some heads. Without it queries
-    are partitioned there, and keys and values, whose sequence `kseq` no rule names, gathered.
+    are partitioned there. Keys and values, whose sequence `kseq` is in no rule, are gathered.
     """
     heads = {"batch": ("dp",), "seq": ("cp",), "heads": ("tp",), "kv_heads": ("tp",)}
     over_context = {"batch": ("dp",), "heads": ("tp", "cp"), "kv_heads": ("tp", "cp")}
@@ -178,7 +178,7 @@ def _rows(choices: ShardingChoices) -> Table:
 
 
 def _planned(choices: ShardingChoices, table: Table) -> Table:
-    """Ulysses inside a ring (Fang and Zhao 2024): neighbours exchange sequence for heads, a ring goes over the rest."""
+    """Ulysses inside a ring (Fang and Zhao 2024): neighbours exchange sequence for heads, a ring joins the rest."""
     if choices.cp_kind != "ulysses-ring":
         return {}
     return {
@@ -200,7 +200,7 @@ ATTENTION = LayerPart(
         "kseq": "S",
         "heads": "A",
         "kv_heads": "KV",
-        "packed": "A / KV + 2",  # of each K/V head its queries, its key and its value
+        "packed": "A / KV + 2",  # for each K/V head its queries, its key and its value
         "head_dim": "D",
         "state": "3",
     },

@@ -1,8 +1,8 @@
 """A mixture of experts in place of a feed-forward: router, dispatch, experts as batched matmuls, combine (Shazeer et
 al. 2017; Fedus et al. 2022), and experts that every token passes (Dai et al. 2024).
 
-Two regions beside those of a dense layer: `router`, where tokens are at home, and `experts`, where experts are; between
-them the collective matcher sends tokens to the ranks of their experts and back.
+It has two regions in addition to those of a dense layer: `router`, on the tokens' own ranks, and `experts`, on the
+ranks of the experts. Between them the collective matcher sends tokens to the ranks of their experts and back.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
 
 
 def _with_shared(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", routed: "Tensor") -> "Tensor":
-    """The result of the experts that every token passes, added to that of the routed ones."""
+    """The result of the experts that every token passes, added to the result of the routed ones."""
     t.enter("ffn")
     inner = _gated(t, card, style, "ffn.shared", x, (), ("batch", "seq", "shared_ffn"))
     shared = _matmul(t, "ffn.shared.w2", inner, ("hidden", "shared_ffn"), HIDDEN, style.fp8)
@@ -105,7 +105,7 @@ def _gated(
 def _matmul(
     t: "Tracer", name: str, x: "Tensor", weight_axes: tuple[str, ...], out: tuple[str, ...], fp8: bool
 ) -> "Tensor":
-    """A linear layer without bias; one of experts has a matrix each, and the experts are its parameter's rows."""
+    """A linear layer without bias. With experts there is a matrix for each, and experts are its parameter's rows."""
     packed = "two" in weight_axes and "experts" not in weight_axes
     weight = t.weight(f"{name}.weight", weight_axes, rows=2 if packed else 1)
     y = t.activation(name, out)
@@ -118,7 +118,7 @@ def _matmul(
 
 
 def _with_so_many(card: Architecture, experts: int) -> int:
-    """Parameters of a layer with so many routed experts, shared ones and router included."""
+    """Parameters of a layer with this many routed experts, shared ones and router included."""
     return card.hidden * (card.experts + 3 * experts * card.expert_ffn + 3 * card.shared_ffn)
 
 
@@ -139,23 +139,23 @@ def _check(card: Architecture) -> None:
 
 
 def _buffers(card: Architecture, style: "Style") -> Buffers:
-    """The order of a rank's choices by expert and its inverse, where a framework keeps them beside the layers."""
+    """The order of a rank's choices by expert and its inverse, if a framework keeps them in addition to the layers."""
     words = ("order", "inverse") if style.routing_tables else ()
     axes = ("own_tokens", "choices")
     return tuple((tensors.Tensor(f"stage.{word}", axes, "int64", "buffer"), "router") for word in words)
 
 
 def with_shared_width(rule: Rule) -> Rule:
-    """The rule with the width of shared experts as that of a feed-forward."""
+    """The rule with the width of shared experts partitioned like that of a feed-forward."""
     return {**rule, "shared_ffn": rule["ffn"]} if "ffn" in rule else rule
 
 
 def _planned(choices: ShardingChoices, table: Table) -> Table:
     """Expert parallelism (Lepikhin et al. 2020): the ranks of dp and cp are those of `edp` times those of `ep`.
 
-    Tokens stay where they are between the experts; a token's slot in an expert is where its rank has put it. Among
-    experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or (`expert_tp` off, under
-    sp) its ranks, which have tokens of their own, are among those of `edp` and `ep`.
+    Tokens remain on their ranks between the experts; a token's slot in an expert is where its rank has put it. In the
+    region of the experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or (`expert_tp`
+    off, under sp) its ranks, which have tokens of their own, are among those of `edp` and `ep`.
     """
     width = {"expert_ffn": ("tp",)} if choices.expert_tp else {}
     return {
@@ -166,7 +166,7 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
 
 
 def dealers(choices: ShardingChoices) -> tuple[str, ...]:
-    """The mesh axes whose ranks each have tokens of their own to deal to the slots of experts."""
+    """The mesh axes whose ranks each deal tokens of their own to the slots of experts."""
     return ("edp", "ep", "tp") if choices.sp and choices.expert_tp else ("edp", "ep")
 
 
@@ -211,8 +211,8 @@ EXPERTS = LayerPart(
         "choices": "K",
         "expert_ffn": "FE",
         "shared_ffn": "FS",
-        # Each rank deals its own tokens, so that what it rounds up is its own share of an expert's slots. Every
-        # expert has as many as the one that is chosen most; `Sizes` knows how many of them are filled.
+        # Each rank deals its own tokens, so it rounds up its own share of an expert's slots. Every expert has as many
+        # slots as the one that is chosen most; `Sizes` has the number of filled ones.
         "slots": "dealers * ceil(B*S*K*capacity*load_most / (load_all*per*dealers))",
         "own_tokens": "B*S / (dp*cp)",
     },

@@ -1,7 +1,7 @@
-"""Parallel layers (Wang and Komatsuzaki 2021, GPT-J; Black et al. 2022, GPT-NeoX): mixer and channel mixer read the
-same stream, and their results are added to it together.
+"""Parallel layers: mixer and channel mixer read the same stream, and their results are added to it together.
 
-Without dropout the two results are added first, so that tensor-parallel ranks reduce their sum once.
+Sources: Wang and Komatsuzaki 2021 (GPT-J), Black et al. 2022 (GPT-NeoX). Without dropout the two results are added
+first, so that tensor-parallel ranks reduce their sum once.
 """
 
 from typing import TYPE_CHECKING
@@ -57,5 +57,5 @@ PARALLEL_TWO_NORMS = Residual("parallel_two_norms", 2, _two_norms)
 
 
 def parallel_of(norms: int) -> Residual:
-    """The parallel layer with so many norms, as Hugging Face's Falcon counts them."""
+    """The parallel layer with this many norms, as Hugging Face's Falcon counts them."""
     return PARALLEL_TWO_NORMS if norms == 2 else PARALLEL

@@ -1,7 +1,7 @@
-"""What a part of a layer is: a mixer (of tokens with each other) or a channel mixer (of a token's channels).
+"""Parts of a layer: a mixer (of tokens with each other) or a channel mixer (of a token's channels).
 
-A part is one object that owns all that depends on its kind: its forward, its parameters, the sizes that it adds to a
-model, the rows of the sharding table, and the checks of a card. `stagedb.models.kinds` lists the kinds.
+A part is one object that owns everything that depends on its kind: its forward, its parameters, the sizes that it adds
+to a model, the rows of the sharding table, and the checks of a card. `stagedb.models.kinds` lists the kinds.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stagedb.models.style import Style
 
 HIDDEN = ("batch", "seq", "hidden")
-"""The axes of what layers hand to each other."""
+"""The axes of the tensors between layers."""
 
 Rule = Mapping[str, tuple[str, ...]]
 """By logical axis, the mesh axes that partition it."""
@@ -23,7 +23,7 @@ Table = Mapping[str, Rule]
 
 
 class Architecture(Protocol):
-    """What parts ask of a model card."""
+    """The fields of a model card that parts use."""
 
     @property
     def name(self) -> str: ...
@@ -68,7 +68,7 @@ class Architecture(Protocol):
 
 
 class ShardingChoices(Protocol):
-    """What rows of the sharding table ask of a graph's options."""
+    """The options of a graph that rows of the sharding table use."""
 
     @property
     def sp(self) -> bool: ...
@@ -80,7 +80,7 @@ class ShardingChoices(Protocol):
 
 @dataclass(frozen=True)
 class Branch:
-    """What a part adds to the residual stream, and the bias that is added to it where that comes later."""
+    """The result of a part for the residual stream, and the bias that is added to it later, if any."""
 
     result: "Tensor"
     bias: "Tensor | None" = None
@@ -88,7 +88,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class SizeSymbol:
-    """A symbol of a graph's expressions: its property in the store, what it is, and its value, 0 where it has none."""
+    """A symbol of a graph's expressions: its property in the store, its description, and its value (0: none)."""
 
     property: str
     about: str
@@ -97,9 +97,9 @@ class SizeSymbol:
 
 @dataclass(frozen=True)
 class UserRegion:
-    """What a user's strategy may do in a region.
+    """The freedom of a user's strategy in a region.
 
-    axes: the logical axes that its rules may partition. whole: those that its operators need whole, with the reason;
+    axes: the logical axes that its rules may partition. whole: the axes that its operators need whole, with the reason;
     weights may be kept in parts of them.
     """
 
@@ -108,13 +108,13 @@ class UserRegion:
 
 
 Values = Mapping[str, int]
-"""What a layer kind of a card sets for its parts, such as `window`."""
+"""Values that a layer kind of a card sets for its parts, such as `window`."""
 
 Forward = Callable[["Tracer", Architecture, "Style", Values, "Tensor"], Branch]
-"""Writes a part's forward on its normalised input (batch, seq, hidden), and returns what it adds to the stream."""
+"""Writes a part's forward on its normalised input (batch, seq, hidden), and returns its branch of the stream."""
 
 Buffers = tuple[tuple["Tensor", str], ...]
-"""Tensors that every part of a model holds beside its weights, each with the region that it is read in."""
+"""Tensors that every part of a model holds in addition to weights, each with the region that reads it."""
 
 
 def _no_rows(choices: ShardingChoices, table: Table) -> Table:
@@ -125,16 +125,16 @@ def _no_rows(choices: ShardingChoices, table: Table) -> Table:
 class LayerPart:
     """One kind of mixer or channel mixer.
 
-    name: its word in a card. forward: see `Forward`. parameters: how many a layer has; idle: those of them that a token
-    does not pass. check: raises UsageError for a card that it does not suit; it is asked of all cards.
-    words: what a layer kind of a card has to set for it, whole numbers, each with what it is.
+    name: its word in a card. forward: see `Forward`. parameters: the number in a layer; idle: the number of those that
+    do not process a token. check: raises UsageError for a card that it does not suit; it is called for all cards.
+    words: the whole numbers that a layer kind of a card must set for it, each with its description.
     symbols: the sizes that it adds to a model. axes: the size of each of its logical axes, as a text of the symbols;
-    `dealers` in it is the number of ranks that deal tokens of their own. replicable: axes of which ranks hold copies
-    where a degree exceeds their size.
-    rows: its rows of the built-in sharding table; planned: rows that follow from the others and the plan, whatever a
-    user's strategy has. user: the regions that a user's strategy may name; left: those that it leaves to the plan, and
-    the options that they follow.
-    buffers: what is held beside the weights. routes: ranks of ep divide it among them.
+    `dealers` in it is the number of ranks that deal tokens of their own. replicable: axes of which ranks hold copies if
+    a degree exceeds their size.
+    rows: its rows of the built-in sharding table. planned: rows that follow from the others and the plan, for every
+    user's strategy. user: the regions that a user's strategy may name. left: the regions that it leaves to the plan,
+    and the options that decide them.
+    buffers: the tensors held in addition to weights. routes: ranks of ep divide it among them.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What puts the parts of a layer together: where its norms are, and what is added to the residual stream when."""
+"""Residuals combine the parts of a layer: the places of norms, and the order of additions to the residual stream."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Part = Callable[["Tensor"], Branch]
 class Residual:
     """One kind of layer around its parts.
 
-    name: its word in a card. norms: how many a layer has. forward: writes a layer on the stream (batch, seq, hidden),
+    name: its word in a card. norms: the number in a layer. forward: writes a layer on the stream (batch, seq, hidden),
     with its mixer and its channel mixer, and returns the stream after it.
     """
 

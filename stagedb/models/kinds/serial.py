@@ -1,4 +1,4 @@
-"""A pre-norm layer: the mixer and then the channel mixer, each on a norm of the stream and added to it."""
+"""A pre-norm layer: the mixer, then the channel mixer. Each reads a norm of the stream and is added to the stream."""
 
 from typing import TYPE_CHECKING
 

@@ -34,9 +34,9 @@ _TYPES = {"sliding_attention": True, "full_attention": False}
 def read_windows(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
     """Which layers of a Hugging Face config have its `sliding_window`.
 
-    `layer_types` names the type of each layer, `sliding_window_pattern` N leaves the layers N, 2N, … the whole sequence
-    (Gemma 3), `use_sliding_window` goes with `max_window_layers`, the layers before the first with a window (Qwen);
-    without any of them all layers have it (Mistral). UsageError for types of other attention, and where it is not
+    `layer_types` names the type of each layer. `sliding_window_pattern` N gives the layers N, 2N, … the whole sequence
+    (Gemma 3). With `use_sliding_window` and `max_window_layers`, the window begins after that many layers (Qwen).
+    Without any of them all layers have the window (Mistral). UsageError for types of other attention, and if it is not
     clear which layers are meant.
     """
     types = config.get("layer_types")
