@@ -35,7 +35,7 @@ T = TypeVar("T", Template, TaskKind)
 
 
 def _by_name(found: Iterable[T]) -> Mapping[str, T]:
-    """By name. Several workflows may share one; two of one name that differ are a mistake."""
+    """The objects by name. Several workflows may share one; two different ones of one name are an error."""
     named: dict[str, T] = {}
     for each in found:
         if named.setdefault(each.name, each) != each:
@@ -51,14 +51,14 @@ TASK_KINDS = _by_name(kind for workflow in WORKFLOWS.values() for kind in workfl
 
 
 def find_workflow(name: str) -> Workflow:
-    """The workflow of a name. Raises UsageError for one that nobody has written."""
+    """The workflow of a name. Raises UsageError for an unknown name."""
     if name not in WORKFLOWS:
         raise UsageError(f"unknown workflow {name!r}: --workflow is one of {', '.join(WORKFLOWS)}")
     return WORKFLOWS[name]
 
 
 def template_named(name: str) -> Template:
-    """The template that the store has under a name. Raises StagedbError for one of a newer version."""
+    """The template of a name in the store. Raises StagedbError for one of a newer version."""
     if name not in TEMPLATES:
         raise StagedbError(
             f"the store has operators of template {name!r}, where this version knows {', '.join(TEMPLATES)}: "

@@ -1,11 +1,11 @@
-"""What a workflow is: the tasks that one step runs, and the templates of operators that each of them runs."""
+"""Workflows: the tasks that one step runs, and the templates of operators that each of them runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 Gradients = Literal["none", "inputs", "weights"]
-"""What the operators of a template make gradients of."""
+"""The tensors for which the operators of a template make gradients."""
 
 RECOMPUTE = "recompute"
 """The phase of operators that run a part of a forward again. All others have the phase of their template."""
@@ -15,11 +15,10 @@ RECOMPUTE = "recompute"
 class Template:
     """Operators of a graph that tasks run together, on every block of a stage.
 
-    name: its word in the store. phase: the phase that its operators are counted in.
-    upward: it walks the blocks of a stage from the first to the last, and its messages go to the next stage; else from
-        the last to the first, and to the stage before.
-    once: it runs once a step, after all micro-batches, for all chunks of a stage.
-    gradients: what its operators make gradients of.
+    name: its word in the store. phase: the phase that its operators are counted in. upward: it walks the blocks of a
+    stage from the first to the last, and its messages go to the next stage; otherwise from the last to the first, and
+    to the stage before. once: it runs once a step, after all micro-batches, for all chunks of a stage. gradients: what
+    its operators make gradients of.
     """
 
     name: str
@@ -42,14 +41,14 @@ class Template:
 
 @dataclass(frozen=True)
 class TaskKind:
-    """What a task runs for one micro-batch of one chunk, or once a step.
+    """The work of a task for one micro-batch of one chunk, or once a step.
 
-    name: its word in the store. templates: what it runs, in one issue order.
+    name: its word in the store. templates: the templates that it runs, in one issue order.
     letter: its letter in the text of an order; empty for a task that ends every order.
     after: the kind of the task of the same micro-batch and chunk that it waits for.
-    sends: it hands what it makes to a neighbouring stage, whose task of this kind waits for that.
+    sends: it sends its result to a neighbouring stage, whose task of this kind waits for that.
     cost: its time in the units in which bubbles are published: a forward is 1.
-    half: it is a part of what another kind runs as one.
+    half: it is a part of a task that another kind runs as a whole.
     """
 
     name: str
@@ -68,7 +67,7 @@ class TaskKind:
 
     @property
     def words(self) -> str:
-        """The name as people read it."""
+        """The name for users."""
         return self.name.replace("_", " ")
 
     @property
@@ -93,26 +92,26 @@ class TaskKind:
 
     @property
     def keeps(self) -> bool:
-        """Whether what it makes is kept for a task that makes gradients."""
+        """Whether its results are kept for a task that makes gradients."""
         return not self.once and not self.differentiates
 
     @property
     def releases(self) -> bool:
-        """Whether what was kept for gradients is released when it ends."""
+        """Whether tensors kept for gradients are released when it ends."""
         return any(template.gradients == "weights" for template in self.templates)
 
     @property
     def hop(self) -> int:
-        """Which way along the pipeline its message goes: 1 onwards, -1 back, 0 where it has none."""
+        """The direction of its message along the pipeline: 1 onwards, -1 back, 0 without a message."""
         return (1 if self.upward else -1) if self.sends else 0
 
 
 @dataclass(frozen=True)
 class Workflow:
-    """What one step runs.
+    """The tasks of one step.
 
     name: its word in a plan (`--workflow`). help: one line. kinds: the kinds of its tasks, in the order in which a
-    micro-batch comes to them, what runs once a step last; the halves of a kind follow it.
+    micro-batch runs them. A kind that runs once a step is last; the halves of a kind follow the kind.
     """
 
     name: str
@@ -146,6 +145,6 @@ class Workflow:
         return tuple(kind for kind in self.kinds if kind.once)
 
     def running(self, split: bool) -> tuple[TaskKind, ...]:
-        """The kinds that a stage runs. split: its schedule runs halves, in place of the kinds that they are of."""
+        """The kinds that a stage runs. split: its schedule runs halves in place of whole kinds."""
         halves = {template for kind in self.kinds if kind.half for template in kind.templates}
         return tuple(kind for kind in self.kinds if kind.half is (split and halves.issuperset(kind.templates)))
