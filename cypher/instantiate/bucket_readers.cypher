@@ -1,4 +1,4 @@
-// What of a step reads a gradient waits for the last bucket that the gradient passes.
+// The ops of a step that read a gradient wait for the last bucket that the gradient passes.
 //
 // mode: writes
 // param once: string[] — templates that run once a step

@@ -1,4 +1,5 @@
-// Connect each collective that reduces one gradient to the weight of it. Buckets, which carry many, have theirs.
+// Connect each collective that reduces one gradient to the gradient's weight. Buckets, which carry many weights, have
+// edges of their own.
 //
 // mode: writes
 // param instance: string — the instance's id

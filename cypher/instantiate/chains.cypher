@@ -1,5 +1,5 @@
-// Chain the collectives and sends of each task in issue order: a rank issues them one by one. What runs once a step is
-// one task of all chunks. Receives are left out: they only hold back what reads them.
+// Chain the collectives and sends of each task in issue order: a rank issues them one by one. Collectives and sends
+// that run once a step are one task of all chunks. Receives are left out: only their readers wait for them.
 //
 // mode: writes
 // param instance: string — the instance's id

@@ -1,4 +1,4 @@
-// How many ops each class of an instance has, beside how many it is to have.
+// How many ops each class of an instance has, and how many it should have.
 //
 // mode: reads
 // param instance: string — the instance's id

@@ -1,9 +1,9 @@
-// Copy the edges whose target's block stands at a position, from wherever their source stands (`hop`).
-// An end that the stage does not have is not found by its id, and the edge falls away. From outside a loop an edge
-// leads to the first turn that has the target, and outwards from the last one that has the source.
-// A place has besides: step (its turn, from 0; null in places outside loops), turns (step and variant of each), before
-// and after (how ids begin at the neighbouring positions), standing (the same for blocks that the stage has once),
-// before_mark (what ends the ids of the turn before).
+// Copy the edges whose target's block is at a position, from the place of their source (`hop`). If the stage does not
+// have one end, the look-up by id finds no op, and the edge is left out. From outside a loop an edge leads to the first
+// turn that has the target. Out of a loop it leads from the last turn that has the source.
+// A place also has: step (its turn, from 0; null in places outside loops), turns (step and variant of each), before and
+// after (how ids begin at the neighbouring positions), standing (the same for blocks that the stage has once),
+// before_mark (the end of the ids of the turn before).
 //
 // mode: writes
 // param graph: string — the graph's id

@@ -1,9 +1,9 @@
-// Copy the ops of every block to every place where it is, for all types of ops. A place is a block at a position of a
-// class (stagedb/instances/copies.py draws it): class, chunk, block, position, layer (null outside layers), variant (which
-// of the values hold there), here and mark (how the ids of its ops begin and end), peer (stages to the other end of
-// its messages, of a cut), copies: by name of each symbolic op that is copied its order, index and runs.
-// The look-ups by block and by id are indexed. Nodes are made by CREATE, as an interrupted instance is cleared first
-// and MERGE of two labels costs one of the engines ten times as much; a label cannot be a parameter.
+// Copy the ops of every block to every place of the block, for all types of ops. A place is a block at a position of a
+// class (stagedb/instances/copies.py draws it). It has: class, chunk, block, position, layer (null outside layers),
+// variant (the index of its values), here and mark (how the ids of its ops begin and end), peer (stages to the other
+// end of the messages of a cut), copies (by name of each copied symbolic op its order, index and runs).
+// The look-ups by block and by id are indexed. Nodes are made by CREATE: an interrupted instance is cleared first, and
+// MERGE of two labels is ten times as slow on one of the engines. A label cannot be a parameter.
 //
 // mode: writes
 // param graph: string — the graph's id

@@ -1,4 +1,4 @@
-// The row of a whole graph; no row where the store has none of this id.
+// The row of a complete graph; no row if the store has no complete graph of this id.
 //
 // mode: reads
 // param graph: string — the graph's id

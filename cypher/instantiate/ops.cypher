@@ -1,4 +1,4 @@
-// Every symbolic op of a graph with its expressions: some hundreds, whatever the model's depth.
+// Every symbolic op of a graph with its expressions: a few hundred, for every depth of the model.
 //
 // mode: reads
 // param graph: string — the graph's id

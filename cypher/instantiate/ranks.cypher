@@ -1,5 +1,5 @@
-// Rank nodes by arithmetic: coordinates from degree and stride of each mesh axis, groups from their closed form. None
-// where another process has taken the instance over: no constraint would keep its ranks from being there twice.
+// Rank nodes by arithmetic: coordinates from degree and stride of each mesh axis, groups from their closed form. It
+// creates none if another process has taken over the instance: no constraint would prevent duplicate ranks.
 //
 // mode: writes
 // param instance: string — the instance's id

@@ -1,4 +1,4 @@
-// Each task before the tasks of neighbouring stages that receive its message.
+// Connect each task to the tasks of neighbouring stages that receive its message.
 //
 // mode: writes
 // param rows: map[] — source and target: ids of tasks; hop: how many stages further the target is

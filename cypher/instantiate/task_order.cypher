@@ -1,4 +1,4 @@
-// Each task before the next one of its class.
+// Connect each task to the next one of its class.
 //
 // mode: writes
 // param rows: map[] — source and target: ids of tasks

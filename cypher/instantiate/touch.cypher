@@ -1,4 +1,4 @@
-// An instance that is asked for again is the newest again, and takes the name that it is given.
+// Make an existing instance the newest again, with another name if one is given.
 //
 // mode: writes
 // param instance: string — the instance's id

@@ -1,4 +1,4 @@
-// The weights of a graph, for dealing their gradients to buckets.
+// The weights of a graph, from which their gradients are dealt to buckets.
 //
 // mode: reads
 // param graph: string — the graph's id

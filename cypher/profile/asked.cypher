@@ -1,4 +1,4 @@
-// What a profile is of, and what it was asked with: all that it can be run again from.
+// The instance and the inputs of a profile: all that is needed to run it again.
 //
 // mode: reads
 // param profile: string — the profile's id

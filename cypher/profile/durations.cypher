@@ -1,4 +1,4 @@
-// How long the ops of a rank class take in a profile: a row a lane, of lists in which each op has the same place.
+// The durations of the ops of a rank class in a profile: a row for each lane, with parallel lists over the ops.
 //
 // mode: reads
 // param profile: string — the profile's id

@@ -1,4 +1,4 @@
-// What came out of a profile, whole ones alone.
+// The figures of a profile that is complete.
 //
 // mode: reads
 // param profile: string — the profile's id

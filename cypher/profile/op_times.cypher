@@ -1,4 +1,4 @@
-// Write the ops of a profile's lanes: what the op is comes from the op itself, its times from columns.
+// Write the ops of a profile's lanes: their properties come from the instance's ops, their times from columns.
 //
 // mode: writes
 // param rows: map[] — some ops of a lane: lane (id of the lane), and of each op in lists: ops (its id), layer (in the model), duration, count, total, exposed, slack, critical, times_critical, rule, dimension, wires, wire_bytes

@@ -1,4 +1,4 @@
-// The row of a whole instance; no row where the store has none of this id.
+// The row of a complete instance; no row if the store has no complete instance of this id.
 //
 // mode: reads
 // param instance: string — the instance's id

@@ -1,5 +1,5 @@
-// The ops of a rank class as columns: one row of lists, in which each op has the same place. Many small rows would be
-// several times as slow to send and to read.
+// The ops of a rank class as columns: one row of parallel lists. Many small rows would be several times as slow to send
+// and to read.
 //
 // mode: reads
 // param class: string — id of the rank class

@@ -1,4 +1,4 @@
-// All ranks of an instance as columns. The index of both properties serves a search that says something of each.
+// All ranks of an instance as columns. The condition on both properties lets the engines use their common index.
 //
 // mode: reads
 // param instance: string — the instance's id
