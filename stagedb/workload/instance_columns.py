@@ -77,8 +77,7 @@ class Ops:
         return np.where(self.rings, np.sign(self.peer), along)
 
     def tags(self, tasks: "Tasks") -> Ints:
-        """The part of a message's tag that is not its task's: its direction, and the step from the sender's chunk to
-        the other.
+        """The part of a message's tag that is not its task's: its direction, and the step between the two ends' chunks.
 
         Around the ends of the stages a message leads to another chunk. Messages around a ring come after all of these.
         Each has its number among the task's messages of its end, and both ends count alike.

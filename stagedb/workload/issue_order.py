@@ -177,7 +177,7 @@ class _Sequencer:
         place = self.place[variant]
         rows = self.rows[variant]
         mine = place[edges.target] >= 0
-        # Edges inside a task add nothing to the chain over all tasks.
+        # The chain over all tasks replaces these edges inside one task.
         mine &= ~((edges.kind == PROGRAM) & self.communicates[edges.source] & self.communicates[edges.target])
         source, target, kind = edges.source[mine], edges.target[mine], edges.kind[mine]
         inside = place[source] >= 0
