@@ -37,7 +37,7 @@ _ABOUT = ("parameters", "source")
 class Card:
     """One model.
 
-    hidden, ffn: widths; head_dim: of one head (heads · head_dim need not be hidden); vocab: as published.
+    hidden, ffn: widths; head_dim: width of one head (heads · head_dim need not be hidden); vocab: as published.
     vocab_multiple: frameworks pad the vocabulary of this model to a multiple of this (1: not at all). linear_bias:
     every linear layer but the head has a bias; qkv_bias: the projections to q, k and v have one. tied: embedding and
     head share their weight. max_positions: the longest sequence that the model supports. parameters: the published

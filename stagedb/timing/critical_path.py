@@ -118,7 +118,7 @@ def arrivals(found: Timeline) -> Ints:
 
 
 def critical_path(found: Timeline) -> Path:
-    """One longest chain of a step. Of equal chains, the one that ends with the earliest issued node of the first lane.
+    """One longest chain of a step. Among equals: the one that ends with the earliest issued node of the first lane.
 
     Where a node waited for several nodes that ended together, the chain goes on through the first of these: a node that
     it depends on, the node that its stream was busy with, the node that another member of its group waited for.

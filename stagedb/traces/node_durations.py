@@ -31,7 +31,7 @@ class RankPart:
 
 @dataclass(frozen=True)
 class NodeTiming:
-    """The durations of an instance's traces from a profile. parts: of each class, by its number. step: ns."""
+    """The durations of an instance's traces from a profile. parts: those of each class, by its number. step: ns."""
 
     profile: str
     system: System

@@ -110,7 +110,7 @@ def _beside(out: Path) -> Path:
 
 
 def _adopt(left: Path, partial: Path) -> bool:
-    """The process that renames it gets it: of two that resume at once, the other one starts anew."""
+    """The process that renames it gets it. If two resume at once, the other one starts anew."""
     try:
         left.rename(partial)
     except FileNotFoundError:
