@@ -159,7 +159,7 @@ def _gpt_neox(config: Mapping[str, Any], name: str) -> Card:
 
 
 def _source(config: Mapping[str, Any], share: str) -> str:
-    """The card's source, and what it leaves out. Without a share in the config these models turn a quarter of each head."""
+    """The card's source, and what it leaves out. The default of these models is a quarter of each head."""
     return "config.json" if _either(config, share, 0.25) == 1 else "config.json; rotary positions on whole heads"
 
 

@@ -34,7 +34,7 @@ def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
     """
     check_directory(out, force)
     out = out.absolute()
-    partial = _beside(out)
+    partial = _partial(out)
     left = abandoned(out)
     try:
         if not (resume and left and _adopt(left.pop(), partial)):
@@ -70,7 +70,7 @@ def mended(out: Path) -> Iterator[Path]:
     When the block ends well they are put into their places, each whole at once; when it fails they go away.
     """
     out = out.absolute()
-    partial = _beside(out)
+    partial = _partial(out)
     for path in abandoned(out):
         _remove(path)
     try:
@@ -87,7 +87,7 @@ def staged_file(out: Path, *, force: bool) -> Iterator[Path]:
     """A file to make. It gets its name when the block ends well, and goes away when it does not."""
     check_file(out, force)
     out = out.absolute()
-    partial = _beside(out)
+    partial = _partial(out)
     for path in abandoned(out):
         _remove(path)
     try:
@@ -98,7 +98,7 @@ def staged_file(out: Path, *, force: bool) -> Iterator[Path]:
         _remove(partial)
 
 
-def _beside(out: Path) -> Path:
+def _partial(out: Path) -> Path:
     """The name under which a process makes it. Makes the directory that both stand in."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
