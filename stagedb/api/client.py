@@ -98,23 +98,24 @@ class Stagedb:
         progress: WriteProgress | None = None,
         **words: Unpack[PlanWords],
     ) -> Exported:
-        """Write the traces of an instance, one a rank, and make what is missing for it.
+        """Write the traces of an instance, one for each rank, and make what is missing for it.
 
-        target: id or name of an instance; with words, that instance's plan changed by them. model: a model instead,
-        under the plan that the words say. Neither: the newest instance, or in an empty store llama3-70b with tp 8
-        and pp 16. out: the directory (`./NAME-RANKS` if not given). only: ranks to write, such as `0-63,128` or
-        `0-1023:8`. shard: instead, one of N equal parts, such as `0/4`; it has a directory of its own
-        (`./NAME-RANKS.0of4`). granularity: `op`, a node an operator, or `block`, which merges what is computed between
-        two communications into one node with the sums. system: what the simulator inputs beside the traces describe, a
-        preset's name or a file's path (`stagedb systems` lists the presets; `h100` if not given). profile: id or name
-        of a profile, whose instance is exported: nodes say how long they take in it, and the simulator inputs describe
-        its system. packed: one small file
-        (`./NAME-RANKS.packed`) that `unpack` expands, instead of a directory. force: replace the trace set, or empty
-        directory, that exists under the name. resume: go on with what an export that was interrupted has written, and
-        mend a finished one. format: a name of `stagedb.traces.formats.FORMATS`. compress: gzip the traces, which
+        target: id or name of an instance; with words, its plan changed by them. model: a model instead, under the plan
+        of the words. Neither: the newest instance, or in an empty store llama3-70b with tp 8 and pp 16. out: the
+        directory (`./NAME-RANKS` if not given). only: ranks to write, such as `0-63,128` or `0-1023:8`. shard:
+        instead, one of N equal parts, such as `0/4`, in a directory of its own (`./NAME-RANKS.0of4`).
+
+        granularity: `op`, a node for each operator, or `block`, which merges the operators between two communications
+        into one node with the sums. system: the system of the simulator's inputs, a preset's name or a file's path
+        (`stagedb systems` lists the presets; `h100` if not given). profile: id or name of a profile, whose instance is
+        exported; nodes have its durations, and the simulator's inputs its system. packed: one small file
+        (`./NAME-RANKS.packed`) that `unpack` expands, instead of a directory.
+
+        force: replace the trace set, or empty directory, with this name. resume: go on with an interrupted export, and
+        repair a finished one. format: a name of `stagedb.traces.formats.FORMATS`. compress: gzip the traces, which
         ASTRA-sim does not read. replay: run the traces as a simulator would before they get their name; by default for
-        small worlds. simulator: whose inputs are written beside the traces, a name of
-        `stagedb.traces.simulators.SIMULATORS`. docs/formats.md lists both, and which options go with which format.
+        small worlds. simulator: the simulator that the inputs are for, a name of
+        `stagedb.traces.simulators.SIMULATORS`. docs/formats.md lists both, and the options of each format.
         """
         form = Request(
             Path(), force, format, compress, replay, resume=resume, granularity=granularity, packed=packed,

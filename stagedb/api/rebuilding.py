@@ -40,7 +40,7 @@ def open_rebuilt(store: str | None = None) -> Store:
 
 
 def rebuild(store: Store, notice: Notice) -> None:
-    """Make all of them again. Those that cannot be made are reported with the reason, and stay hidden.
+    """Make all outdated instances and profiles again. What fails is reported with the reason, and stays hidden.
 
     Memory is not made again here: the next request for it computes it.
     """

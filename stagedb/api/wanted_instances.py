@@ -120,14 +120,14 @@ def find_timed(
 
 def _there(store: Store, wanted: Wanted) -> InstanceInfo | None:
     """The wanted instance, if the store has it."""
-    from stagedb.instances import in_full
+    from stagedb.instances import with_all_words
 
     if wanted.there is not None or not isinstance(wanted.source.origin, GraphInfo):
         return wanted.there
     layers, graph = wanted.source.sizes["L"], wanted.source.origin.id
-    plan = in_full(wanted.plan, layers)
+    plan = with_all_words(wanted.plan, layers)
     of_graph = (each for each in catalog.instances(store) if each.graph == graph)
-    return next((each for each in of_graph if in_full(Plan.from_mapping(each.plan), layers) == plan), None)
+    return next((each for each in of_graph if with_all_words(Plan.from_mapping(each.plan), layers) == plan), None)
 
 
 def _named(id: str, name: str) -> str:

@@ -10,7 +10,7 @@ from stagedb.build.costs import Sizes
 from stagedb.build.edges import data_edges, either, with_bypasses, without_repeats
 from stagedb.build.operations import sym_op
 from stagedb.build.optimizer_step import MASTER, Tie, is_master, step
-from stagedb.build.sharing import Habits, all_buckets, bucket_ops, shard_elements, shards
+from stagedb.build.sharing import ReductionRules, all_buckets, bucket_ops, shard_elements, shards
 from stagedb.expressions import parse, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import Redistribution, dump
@@ -36,7 +36,7 @@ class Assembled:
 def assemble(
     blocks: tuple[LaidOut, ...],
     sizes: Sizes,
-    habits: Habits,
+    reduction_rules: ReductionRules,
     tie: Tie | None,
     buffers: tuple[tuple[Tensor, Layout], ...] = (),
     scattered: bool = False,
@@ -49,10 +49,10 @@ def assemble(
     tensors: dict[str, SymTensor] = {}
     used: set[str] = set()
     for block in blocks:
-        once_a_step, step_tensors, layouts, buckets = step(block, habits, tie)
+        once_a_step, step_tensors, layouts, buckets = step(block, reduction_rules, tie)
         rows = [*block.operations, *once_a_step]
-        ops += [sym_op(block, op, i, sizes, layouts, habits, tie) for i, op in enumerate(rows)]
-        weight_rows = _weights(block, rows, sizes, layouts, buckets, habits, tie)
+        ops += [sym_op(block, op, i, sizes, layouts, reduction_rules, tie) for i, op in enumerate(rows)]
+        weight_rows = _weights(block, rows, sizes, layouts, buckets, reduction_rules, tie)
         storages = {op.outputs[0].name: op.inputs[0].name for op in rows if op.operator.in_place}
         others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
         for tensor in others:
@@ -67,7 +67,7 @@ def assemble(
         tensors |= weight_rows
         used |= {name for row in weight_rows.values() for name in (*row.buckets, *row.gathers)}
     tensors = _share_tied_gradients(tensors, tie)
-    ops += bucket_ops([bucket for bucket in all_buckets(habits) if bucket.name in used])
+    ops += bucket_ops([bucket for bucket in all_buckets(reduction_rules) if bucket.name in used])
     cut_ops, cut_tensors = _cut(blocks, sizes, scattered)
     ops += cut_ops
     tensors |= {tensor.name: tensor for tensor in cut_tensors}
@@ -137,7 +137,7 @@ def _weights(
     sizes: Sizes,
     layouts: Mapping[str, Layout],
     buckets: Mapping[str, list[str]],
-    habits: Habits,
+    reduction_rules: ReductionRules,
     tie: Tie | None,
 ) -> dict[str, SymTensor]:
     rows = {}
@@ -153,7 +153,7 @@ def _weights(
         sharded: dict[str, Any] = {
             "rows": block.rows[weight.name],
             "shard": str(shard),
-            "gathers": tuple(bucket.name for bucket in habits.parameters if bucket.takes(layout)),
+            "gathers": tuple(bucket.name for bucket in reduction_rules.parameters if bucket.takes(layout)),
             "readers": tuple(op.name for op in operations if copies[weight.name] & {t.name for t in op.inputs}),
         }
         rows[weight.name] = SymTensor(
@@ -165,7 +165,7 @@ def _weights(
                 "grads": _made_with(block, block.gradients[weight.name]) if weight.name in block.gradients else (),
                 "tied": tie.first if tie is not None and copy else None,
                 "present": str(symbol("pp") - 1) if copy else None,
-                **(sharded if habits.optimizer else {}),
+                **(sharded if reduction_rules.optimizer else {}),
             }
         )
     return rows

@@ -12,7 +12,7 @@ from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.optimizer_step import Tie
 from stagedb.build.recomputation import RecomputedPart
 from stagedb.build.strategy_support import check_named, tied_alike
-from stagedb.build.zero_buckets import habits
+from stagedb.build.zero_buckets import reduction_rules
 from stagedb.errors import UsageError
 from stagedb.expressions import ceiling, parse, symbol
 from stagedb.frameworks import Framework
@@ -202,7 +202,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     table = rules(options)
     held = blocks.buffers(card, _style(card, options, framework), card.kinds.values())
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
-    shared = habits(options, framework, card.routes)
+    shared = reduction_rules(options, framework, card.routes)
     rows = assemble(laid_out, _sizes(framework, options), shared, tie, buffers, options.scatter_gather)
     return SymGraph(
         key=graph_key(card, options),

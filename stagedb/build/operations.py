@@ -6,7 +6,7 @@ from typing import Any
 from stagedb.build.block import LaidOut
 from stagedb.build.costs import WIDTHS, Sizes, cost
 from stagedb.build.optimizer_step import OfShards, Tie, absent_bytes
-from stagedb.build.sharing import Habits, group_of, present_if_shared
+from stagedb.build.sharing import ReductionRules, group_of, present_if_shared
 from stagedb.build.temporaries import temporary
 from stagedb.expressions import Expression, largest, number
 from stagedb.ir.layouts import Layout
@@ -22,7 +22,7 @@ def sym_op(
     order: int,
     sizes: Sizes,
     layouts: Mapping[str, Layout],
-    habits: Habits,
+    reduction_rules: ReductionRules,
     tie: Tie | None,
 ) -> SymOp:
     """The row of an operator at this place of its block's template."""
@@ -39,14 +39,14 @@ def sym_op(
         "semantics": dump(move),
         **_loop(block, op),
     }
-    if habits.optimizer and (habits.sharded or isinstance(move, AdamW)) and op.template.once:
+    if reduction_rules.optimizer and (reduction_rules.sharded or isinstance(move, AdamW)) and op.template.once:
         rows = {**block.rows, **{block.gradients[name].name: rows for name, rows in block.rows.items()}}
         sizes = OfShards(sizes.axes, sizes.replicable, rows=rows)
     if isinstance(move, Exchange):
         return _exchange(op, move, sizes, layouts, common)
     if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move != "slice"):
         return _collective(op, move, sizes, layouts, common)
-    return _compute(op, sizes, layouts, habits, tie, common)
+    return _compute(op, sizes, layouts, reduction_rules, tie, common)
 
 
 def _loop(block: LaidOut, op: Operation) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _exchange(
         comm_out_bytes=message,
         dtype=ends[0].dtype,
         peer=str(move.peer()),
-        present=_said(move.present()),
+        present=_text(move.present()),
         **common,
     )
 
@@ -89,7 +89,7 @@ def _collective(
         comm_bytes=str(_operand(sizes, move, tensor, layouts[tensor.name])),
         comm_out_bytes=str(sizes.bytes(result, layouts[result.name])),
         dtype=tensor.dtype,
-        present=_said(present_if_shared(axis) if redistributes else move.present()),
+        present=_text(present_if_shared(axis) if redistributes else move.present()),
         **common,
     )
 
@@ -98,7 +98,7 @@ def _compute(
     op: Operation,
     sizes: Sizes,
     layouts: Mapping[str, Layout],
-    habits: Habits,
+    reduction_rules: ReductionRules,
     tie: Tie | None,
     common: Mapping[str, Any],
 ) -> SymOp:
@@ -117,14 +117,14 @@ def _compute(
         flops=str(costs.flops),
         bytes_read=str(costs.bytes_read - absent[0]),
         bytes_written=str(costs.bytes_written - absent[1]),
-        temporary=str(temporary(op, sizes, layouts)) if habits.temporaries else "0",
+        temporary=str(temporary(op, sizes, layouts)) if reduction_rules.temporaries else "0",
         dims=tuple(map(str, costs.dims)),
-        present=_said(present),
+        present=_text(present),
         **common,
     )
 
 
-def _said(condition: Expression | None) -> str | None:
+def _text(condition: Expression | None) -> str | None:
     return None if condition is None else str(condition)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from stagedb.build.block import LaidOut, cut
 from stagedb.build.costs import Sizes
-from stagedb.build.sharing import REPLICATED_HEADS, Habits, reducing, shard_elements, shards
+from stagedb.build.sharing import REPLICATED_HEADS, ReductionRules, reducing, shard_elements, shards
 from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import AdamW, Redistribution
@@ -26,7 +26,7 @@ MASTER = symbol("copies") - 1
 
 
 def step(
-    block: LaidOut, habits: Habits, tie: Tie | None
+    block: LaidOut, reduction_rules: ReductionRules, tie: Tie | None
 ) -> tuple[list[Operation], list[Tensor], dict[str, Layout], dict[str, list[str]]]:
     """The once-a-step operations of a block: reductions of single gradients, then the optimizer.
 
@@ -44,15 +44,15 @@ def step(
         grad = block.gradients[weight.name]
         partial = layouts[grad.name].partials()
         names = buckets.setdefault(weight.name, [])
-        early = habits.partial is not None and not habits.partial.template.once
-        if "tp" in partial and habits.partial is not None and early:
-            names.append(habits.partial.name)
-        names += [bucket.name for bucket in reducing(habits, layouts[weight.name], partial)]
+        early = reduction_rules.partial is not None and not reduction_rules.partial.template.once
+        if "tp" in partial and reduction_rules.partial is not None and early:
+            names.append(reduction_rules.partial.name)
+        names += [bucket.name for bucket in reducing(reduction_rules, layouts[weight.name], partial)]
         if "kv_heads" in weight.axes and "packed" not in weight.axes:
             names.append(REPLICATED_HEADS)
         if "tp" in partial and not early:
-            if habits.partial is not None:
-                names.append(habits.partial.name)
+            if reduction_rules.partial is not None:
+                names.append(reduction_rules.partial.name)
             else:
                 grad = _reduce(step, layouts, block, grad, "tp")
         if tie is not None and weight.name in (tie.first, tie.second):
@@ -122,15 +122,15 @@ def absent_bytes(
         left_out = 1 - (1 - together) * (1 - unused) if copy else unused
         return left_out * sizes.bytes(tensor, layouts[tensor.name])
 
-    def read_in_vain(tensor: Tensor) -> Expression:
-        return MASTER if tensor.role == "weight" else written_in_vain(tensor)
+    def unread(tensor: Tensor) -> Expression:
+        return MASTER if tensor.role == "weight" else unwritten(tensor)
 
-    def written_in_vain(tensor: Tensor) -> Expression:
+    def unwritten(tensor: Tensor) -> Expression:
         return 1 - MASTER if is_master(tensor) else number(0)
 
     return (
-        total(share(t, read_in_vain(t)) for t in op.inputs),
-        total(share(t, written_in_vain(t)) for t in op.outputs),
+        total(share(t, unread(t)) for t in op.inputs),
+        total(share(t, unwritten(t)) for t in op.outputs),
     )
 
 

@@ -80,7 +80,7 @@ class BucketRule:
 
 
 @dataclass(frozen=True)
-class Habits:
+class ReductionRules:
     """How gradients are reduced before the optimizer reads them, and parameters gathered before they are read.
 
     gradients: the buckets that gradients pass over dp and cp, in that order. alone: by axis, the buckets of gradients
@@ -121,23 +121,23 @@ def present_if_shared(axis: str) -> Expression:
     return symbol(axis) - 1
 
 
-def reducing(habits: Habits, weight: Layout, partial: tuple[str, ...]) -> list[BucketRule]:
+def reducing(reduction_rules: ReductionRules, weight: Layout, partial: tuple[str, ...]) -> list[BucketRule]:
     """The buckets that sum a weight's gradient, partial on these mesh axes, over ranks of dp and cp."""
     data, context = "dp" in partial, any(mesh_axis in partial for mesh_axis in CONTEXT)
-    if not habits.context and not held_apart(weight):
+    if not reduction_rules.context and not held_apart(weight):
         # No weight is cut over cp, even if a strategy names it.
         context = data
     if "edp" in partial or (data and context):
-        return [bucket for bucket in habits.gradients if bucket.takes(weight)]
-    alone = habits.alone.get("data" if data else "cp") if data or context else None
+        return [bucket for bucket in reduction_rules.gradients if bucket.takes(weight)]
+    alone = reduction_rules.alone.get("data" if data else "cp") if data or context else None
     return [] if alone is None else [alone]
 
 
-def all_buckets(habits: Habits) -> tuple[BucketRule, ...]:
+def all_buckets(reduction_rules: ReductionRules) -> tuple[BucketRule, ...]:
     """All buckets, in the order in which they are issued if they are due at the same time."""
-    partial = () if habits.partial is None else (habits.partial,)
-    heads = BucketRule(REPLICATED_HEADS, "all_reduce", "one", "kv", STEP, parts=habits.sharded)
-    return (*habits.parameters, *partial, *habits.gradients, *habits.alone.values(), heads)
+    partial = () if reduction_rules.partial is None else (reduction_rules.partial,)
+    heads = BucketRule(REPLICATED_HEADS, "all_reduce", "one", "kv", STEP, parts=reduction_rules.sharded)
+    return (*reduction_rules.parameters, *partial, *reduction_rules.gradients, *reduction_rules.alone.values(), heads)
 
 
 def shard_elements(shape: tuple[Expression, ...], rows: int, shards: Expression = SHARDS) -> Expression:

@@ -7,7 +7,7 @@ framework.
 
 from dataclasses import replace
 
-from stagedb.build.sharing import BucketRule, Habits
+from stagedb.build.sharing import BucketRule, ReductionRules
 from stagedb.expressions import Expression, smallest, symbol
 from stagedb.frameworks import Framework
 from stagedb.frameworks.bucket_policies import EACH, ONE
@@ -20,7 +20,7 @@ ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
 """Above 0 with one stage, and with several."""
 
 
-def habits(options: GraphOptions, framework: Framework, experts: bool = False) -> Habits:
+def reduction_rules(options: GraphOptions, framework: Framework, experts: bool = False) -> ReductionRules:
     """The buckets of a graph, and whether its kernels are composite. experts: whether the model has some."""
     found = _of_workflow(
         replace(
@@ -44,7 +44,7 @@ def habits(options: GraphOptions, framework: Framework, experts: bool = False) -
     return replace(found, gradients=gradients, parameters=parameters)
 
 
-def _of_workflow(found: Habits, workflow: Workflow) -> Habits:
+def _of_workflow(found: ReductionRules, workflow: Workflow) -> ReductionRules:
     """The buckets that a workflow needs, if it does not have all templates."""
     templates = workflow.templates
     return replace(
@@ -85,19 +85,19 @@ def _apart(bucket: BucketRule, divided: Expression) -> tuple[BucketRule, ...]:
     )
 
 
-def _shared(options: GraphOptions, framework: Framework) -> Habits:
+def _shared(options: GraphOptions, framework: Framework) -> ReductionRules:
     partial = None
     if framework.sequence_parallel_gradients == "one":
         partial = BucketRule("bucket.gradients.tp", "all_reduce", ONE.name, "tp", STEP, parts=options.zero == 3)
     if options.zero == 0:
-        return Habits((_reduced(options, framework),), partial=partial)
+        return ReductionRules((_reduced(options, framework),), partial=partial)
     if options.zero == 1:
         rule = framework.buckets.optimizer.name
         update = BucketRule("bucket.parameters.update", "all_gather", rule, "dp", STEP, dtype="param")
-        return Habits(_sharded_optimizer(options, framework), (update,), partial, optimizer=True)
+        return ReductionRules(_sharded_optimizer(options, framework), (update,), partial, optimizer=True)
     if framework.partial_in_backward:
         partial = BucketRule("bucket.gradients.tp", "all_reduce", EACH.name, "tp", WEIGHT_GRADIENT)
-    return Habits(
+    return ReductionRules(
         _sharded_gradients(options, framework), _gathered(options, framework), partial, sharded=True, optimizer=True
     )
 

@@ -29,7 +29,7 @@ def build(model: ModelArgument, *, words: GraphFlags, common: Common) -> None:
     with connect(common.store) as db:
         graph = db.build(model, **given)
     what = "built" if graph.new else "already in the store:"
-    common.say(f"{what} graph {graph.id[:12]} of {graph.name} ({graph.recipe}) in {time.perf_counter() - began:.1f} s")
+    common.line(f"{what} graph {graph.id[:12]} of {graph.name} ({graph.recipe}) in {time.perf_counter() - began:.1f} s")
 
 
 @option_groups
@@ -54,15 +54,15 @@ def instantiate(
     with connect(common.store) as db:
         instance = db.instantiate(target, name=name, **given)
     seconds = time.perf_counter() - began
-    tell_bubble(common, instance)
+    note_bubble(common, instance)
     what = "made" if instance.new else "already in the store:"
-    common.say(
+    common.line(
         f"{what} instance {instance.id[:12]} {instance.name}: {count(instance.ranks, 'rank')} in "
         f"{count(instance.classes, 'class', 'classes')}, in {seconds:.1f} s"
     )
 
 
-def tell_bubble(common: Common, instance: "InstanceInfo") -> None:
+def note_bubble(common: Common, instance: "InstanceInfo") -> None:
     """Note how long a pipeline with few micro-batches idles, if the user did not choose their number."""
     plan = instance.plan
     stages = plan["pp"]

@@ -59,7 +59,7 @@ def diff(
         found = db.diff(first, second)
     profiles = isinstance(found.first, api.ProfileInfo)
     chosen = show or (DiffRows.ALL if printed else DiffRows.TIME if profiles else DiffRows.WORK)
-    write = common.say if printed else common.note
+    write = common.line if printed else common.note
     write(
         f"first {_description(found.first)}, second {_description(found.second)}"
         + (": nothing differs" if found.same else "")
@@ -72,7 +72,7 @@ def diff(
             typer.echo(f"\n{title}")
             output.write(rows.columns, rows.rows[:MOST])
             if len(rows) > MOST:
-                common.say(f"and {len(rows) - MOST} more: --show {part} prints all")
+                common.line(f"and {len(rows) - MOST} more: --show {part} prints all")
 
 
 def _description(info: "InstanceInfo | ProfileInfo") -> str:

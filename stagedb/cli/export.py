@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.build_instantiate import count, tell_bubble
+from stagedb.cli.build_instantiate import count, note_bubble
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
@@ -66,7 +66,7 @@ class WrittenSet:
         str | None,
         typer.Option(
             metavar=f"<{'|'.join(SIMULATORS)}>",
-            help=f"Whose inputs are written beside the traces.  [{DEFAULT_SIMULATOR.name}]",
+            help=f"The simulator that the inputs are for.  [{DEFAULT_SIMULATOR.name}]",
         ),
     ] = None
 
@@ -140,13 +140,13 @@ def export(
 ) -> None:
     """Write Chakra execution traces, one a rank.
 
-    Beside them stand communicator groups, inputs for a simulator, a script that runs it, and a manifest. Without
+    The directory also has communicator groups, inputs for a simulator, a script that runs it, and a manifest. Without
     INSTANCE and --model it takes the newest instance, re-planned to --ranks; from an empty store it writes llama3-70b
     with tp 8 and pp 16.
     """
     from stagedb.api import connect
 
-    said = {**written.words(), **words.words()}
+    options = {**written.words(), **words.words()}
     with connect(common.store) as db, progress(common, "writing", "ranks", speed=True) as report:
         done = db.export(
             target,
@@ -158,14 +158,14 @@ def export(
             profile=profile,
             packed=packed,
             progress=report,
-            **said,
+            **options,
         )
-    tell_bubble(common, done.instance)
+    note_bubble(common, done.instance)
     common.profile(done.seconds)
     timed = "" if done.profile is None else f", profile {done.profile.id[:12]}"
     ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}"
     packed_in = "" if done.packed is None else f" packed in {size(done.packed)}"
-    common.say(_line(done, f" of {done.instance.name} ({ranks})", packed_in))
+    common.line(_line(done, f" of {done.instance.name} ({ranks})", packed_in))
 
 
 @option_groups
@@ -185,11 +185,11 @@ def unpack(
     """
     from stagedb.api import unpack as run
 
-    said = written.words()
+    options = written.words()
     with progress(common, "writing", "ranks", speed=True) as report:
-        done = run(file, out=out, progress=report, **said)
+        done = run(file, out=out, progress=report, **options)
     common.profile(done.seconds)
-    common.say(_line(done, f" ({count(done.world, 'rank')})"))
+    common.line(_line(done, f" ({count(done.world, 'rank')})"))
 
 
 def _line(done: "Unpacked", of: str, packed_in: str = "") -> str:
@@ -202,7 +202,7 @@ def _line(done: "Unpacked", of: str, packed_in: str = "") -> str:
 
 
 def what_happened(done: "Unpacked") -> str:
-    """The beginning of what is said of a set: that it was written, or what became of one that was there already."""
+    """The beginning of the summary: the set was written, completed, or was there already."""
     if not done.there:
         return f"{done.path}: "
     if not done.mended:
@@ -213,7 +213,7 @@ def what_happened(done: "Unpacked") -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes as people say it."""
+    """A number of bytes with a unit."""
     for unit in ("bytes", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -97,7 +97,7 @@ def tag(
 
     with api.connect(common.store) as db:
         found = db.tag(word, name)
-    common.say(f"{api.kind_of(found)} {found.id[:12]} now has the name {found.name}")
+    common.line(f"{api.kind_of(found)} {found.id[:12]} now has the name {found.name}")
 
 
 @option_groups
@@ -117,7 +117,7 @@ def rm(
         removed = db.rm(word, force=force)
     for info in removed:
         name = "" if info.name is None else f" {info.name}"
-        common.say(f"removed {api.kind_of(info)} {info.id[:12]}{name}")
+        common.line(f"removed {api.kind_of(info)} {info.id[:12]}{name}")
 
 
 def register(app: typer.Typer) -> None:

@@ -177,10 +177,10 @@ def _report_fit(common: Common, peaks: Sequence[Mapping[str, Any]], room: int) -
     over = [row for row in peaks if row["peak"] > room]
     most = max(row["peak"] for row in peaks)
     if not over:
-        common.say(f"fits: the fullest rank leaves {(room - most) / GIB:,.2f} GiB of {room / GIB:,.2f} GiB free")
+        common.line(f"fits: the fullest rank leaves {(room - most) / GIB:,.2f} GiB of {room / GIB:,.2f} GiB free")
         return
     ranks = sum(row["ranks"] for row in over)
-    common.say(
+    common.line(
         f"does not fit: {count(ranks, 'rank')} of {len(over)} of {count(len(peaks), 'class', 'classes')} hold more "
         f"than {room / GIB:,.2f} GiB, the fullest by {(most - room) / GIB:,.2f} GiB"
     )

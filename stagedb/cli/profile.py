@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.build_instantiate import count, tell_bubble
+from stagedb.cli.build_instantiate import count, note_bubble
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
@@ -81,9 +81,9 @@ def profile(
     if target is None and model is None and not given:
         common.note(f"of the newest instance, {found.instance.id[:12]} {found.instance.name}")
     if model is not None or given:
-        tell_bubble(common, found.instance)
+        note_bubble(common, found.instance)
     did, *figures = _lines(found)
-    (common.say if printed else common.note)(did)
+    (common.line if printed else common.note)(did)
     for line in figures:
         if printed:
             typer.echo(line)  # a result, which --quiet keeps
@@ -98,7 +98,7 @@ def _write(found: "Profile", chosen: ProfileRows, printed: bool, output: Output,
         _title(chosen, "where the step of each rank goes: ms, and percent of the step")
         output.write(*(_shown_lanes(found) if printed else (found.lanes.columns, found.lanes.rows)))
         if printed and len(found.lanes) > LANES:
-            common.say(f"and {len(found.lanes) - LANES} more: --show lanes -f csv prints all")
+            common.line(f"and {len(found.lanes) - LANES} more: --show lanes -f csv prints all")
     if chosen is ProfileRows.MERIT:
         output.write_records([dataclasses.asdict(found.merit)])
     if chosen is ProfileRows.PATH:

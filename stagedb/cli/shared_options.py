@@ -81,7 +81,7 @@ class Common:
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show where the time of the command goes.")] = False
 
-    def say(self, line: str) -> None:
+    def line(self, line: str) -> None:
         """Print what a command did, in one line on standard output."""
         if not self.quiet:
             typer.echo(line)

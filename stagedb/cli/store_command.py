@@ -32,7 +32,7 @@ def up(*, common: Common) -> None:
     """
     from stagedb.api import database
 
-    common.say(database.up(common.store))
+    common.line(database.up(common.store))
 
 
 @group.command()
@@ -44,7 +44,7 @@ def down(*, common: Common) -> None:
     """
     from stagedb.api import database
 
-    common.say("stopped" if database.down(common.store) else "was not running")
+    common.line("stopped" if database.down(common.store) else "was not running")
 
 
 @group.command()
@@ -56,8 +56,8 @@ def migrate(*, common: Common) -> None:
     """
     from stagedb.api import database
 
-    applied = database.migrate(common.store, common.say)
-    common.say(f"applied {', '.join(applied)}" if applied else "up to date")
+    applied = database.migrate(common.store, common.line)
+    common.line(f"applied {', '.join(applied)}" if applied else "up to date")
 
 
 def register(app: typer.Typer) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.build_instantiate import count, tell_bubble
+from stagedb.cli.build_instantiate import count, note_bubble
 from stagedb.cli.export import size
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
@@ -94,10 +94,10 @@ def timeline(
             force=force,
             **plan,
         )
-    tell_bubble(common, done.instance)
+    note_bubble(common, done.instance)
     for part in done.left_out:
         common.note(f"left out: {part}")
-    common.say(
+    common.line(
         f"{done.path}: {_description(done)}, {count(done.slices, 'slice')}, {count(done.flows, 'message')}, "
         f"{size(done.bytes)}; open it in https://ui.perfetto.dev"
     )
@@ -139,8 +139,8 @@ def report(
     given = words.words()
     with connect(common.store) as db:
         done = db.report(target, model=model, profile=profile, out=out, force=force, **timing.words(), **given)
-    tell_bubble(common, done.instance)
-    common.say(f"{done.path}: {_description(done)}, {size(done.bytes)}; open it in a browser")
+    note_bubble(common, done.instance)
+    common.line(f"{done.path}: {_description(done)}, {size(done.bytes)}; open it in a browser")
 
 
 def _description(done: "Viewed") -> str:

@@ -75,7 +75,7 @@ def _check_traces(directory: Path, replay: bool, output: Output, common: Common)
         columns = ("rank", "node", "name", "rule", "message")
         output.write(columns, [[getattr(fault, column) for column in columns] for fault in found.faults])
         raise typer.Exit(1)
-    common.say(f"{directory}: sound: {found.summary}")
+    common.line(f"{directory}: sound: {found.summary}")
 
 
 def _check_records(records: Path, only: str | None, output: Output, common: Common) -> None:

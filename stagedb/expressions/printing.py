@@ -26,7 +26,7 @@ def _grouped(factors: list[str]) -> str:
 
 
 def _is_wrapped(value: Fraction) -> bool:
-    """Whether a factor that is alone needs no parentheses, though it has them among other factors."""
+    """Whether a factor has parentheses only among other factors: `(a + b)*c`, but `a + b`."""
     if len(value.above) > 1:
         return True
     (name, exponent), *_ = next(iter(value.above)) or (("", 0),)

@@ -1,7 +1,7 @@
 """Instances: a stored graph under a plan. Cypher copies it inside the store to one subgraph a rank class."""
 
 from stagedb.instances.class_digests import RankClass
-from stagedb.instances.copies import stands_at
-from stagedb.instances.instantiation import Progress, in_full, instantiate, rank_classes
+from stagedb.instances.copies import is_at_end
+from stagedb.instances.instantiation import Progress, instantiate, rank_classes, with_all_words
 
-__all__ = ["Progress", "RankClass", "in_full", "instantiate", "rank_classes", "stands_at"]
+__all__ = ["Progress", "RankClass", "instantiate", "is_at_end", "rank_classes", "with_all_words"]

@@ -162,10 +162,10 @@ def _is_copied(op: Mapping[str, Any], row: Row, values: Mapping[str, int]) -> bo
         return False
     if (op["times"] is None) != (row["step"] is None):
         return False
-    return stands_at(row["end"], OpType(op["type"]), template_named(op["template"]))
+    return is_at_end(row["end"], OpType(op["type"]), template_named(op["template"]))
 
 
-def stands_at(end: str | None, type_: OpType, template: Template) -> bool:
+def is_at_end(end: str | None, type_: OpType, template: Template) -> bool:
     """Whether a message is sent, or received and gathered, at this end of a stage. Inside a block every op is."""
     return end is None or (end == "previous") == ((type_ is not OpType.SEND) == template.upward)
 

@@ -37,7 +37,7 @@ from stagedb.instances.statement_rows import (
     task_rows,
 )
 from stagedb.plans import AxisGroups, Plan, groups, option
-from stagedb.plans.graph_options import UNSAID
+from stagedb.plans.graph_options import OMITTED_DEFAULTS
 from stagedb.schedules import splits
 from stagedb.store import Lease, Store, building
 from stagedb.store.typed_properties import plan_properties
@@ -55,14 +55,14 @@ RANKS_AT_ONCE = 8192
 """Ranks that one transaction creates or lists in groups."""
 
 
-def in_full(plan: Plan, layers: int) -> Plan:
+def with_all_words(plan: Plan, layers: int) -> Plan:
     """The plan with all defaults and derived values written out: plans of equal meaning become equal."""
     return dataclasses.replace(plan.canonical, layers_per_stage=plan.stage_layers(layers))
 
 
 def instance_id(graph: StoredGraph, plan: Plan) -> str:
     """The digest of graph and plan. Two plans of equal meaning in different words have one id."""
-    spoken = in_full(plan, graph.sizes["L"])
+    spoken = with_all_words(plan, graph.sizes["L"])
     content = {"format": str(FORMAT), "graph": graph.id, "plan": spoken.to_json()}
     if spoken.expert_load:
         # Instances of these that were stored before have dimensions of matmuls that do not match their FLOPs.
@@ -88,7 +88,7 @@ def instantiate(
     evaluated = evaluate_graph(stored, plan)
     classes = _classes(stored, plan, evaluated)
     made = _groups(stored, plan, evaluated)
-    full = in_full(plan, stored.sizes["L"])
+    full = with_all_words(plan, stored.sizes["L"])
     properties = {
         **plan_properties(full.to_dict()),
         "name": name or stored.name,
@@ -106,11 +106,11 @@ def instantiate(
 
 
 def _check_options(stored: StoredGraph, plan: Plan) -> None:
-    said = {**UNSAID, **plan.options.to_dict()}
-    for word, value in {**UNSAID, **stored.options}.items():
-        if word in said and said[word] != value:
+    chosen = {**OMITTED_DEFAULTS, **plan.options.to_dict()}
+    for word, value in {**OMITTED_DEFAULTS, **stored.options}.items():
+        if word in chosen and chosen[word] != value:
             raise UsageError(
-                f"graph {stored.id} was built with {word} {value!r}, the plan says {said[word]!r} ({option(word)}): "
+                f"graph {stored.id} was built with {word} {value!r}, the plan says {chosen[word]!r} ({option(word)}): "
                 "build the graph that the plan means, or leave the word out"
             )
 

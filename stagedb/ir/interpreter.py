@@ -158,14 +158,14 @@ class _OneRank(Interpreter):
             made = self.apply(op, place, inputs)
         for name, array in zip(op.writes, made, strict=True):
             if array.shape != self.shape(name):
-                raise ValueError(f"{op.name} makes {self.told(name, array)}")
+                raise ValueError(f"{op.name} makes {self.describe(name, array)}")
         return made
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The whole shape of a tensor."""
         return tuple(evaluate(expr, self.env, what=name) for expr in self.tensors[name].shape)
 
-    def told(self, name: str, array: Array) -> str:
+    def describe(self, name: str, array: Array) -> str:
         """A tensor, the shape of its array, and the shape in the graph, as a text for errors."""
         axes = ", ".join(self.tensors[name].axes)
         return f"{name} of shape {array.shape}: the graph says ({axes}) = {self.shape(name)}"
@@ -243,6 +243,6 @@ def _given(rank: _OneRank, word: str, needed: Mapping[str, SymOp], arrays: Mappi
             raise UsageError(f"the {word} {name} is missing: {reader.name} reads it")
         array = np.asarray(arrays[name])
         if array.shape != rank.shape(name):
-            raise UsageError(f"the {word} {rank.told(name, array)}")
+            raise UsageError(f"the {word} {rank.describe(name, array)}")
         found[name] = array.astype(np.float64) if array.dtype.kind == "f" else array
     return found

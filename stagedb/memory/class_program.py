@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.expressions import evaluate
-from stagedb.instances import stands_at
+from stagedb.instances import is_at_end
 from stagedb.instances.stage_blocks import BUCKET, CUT
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.plans import WIDTHS, Plan
@@ -165,7 +165,7 @@ class _Making:
         present = self._present()
         for position, block, again in self._standing():
             for op in self.by_block[block]:
-                here = stands_at(self.ends.get(position), op.type, op.template)
+                here = is_at_end(self.ends.get(position), op.type, op.template)
                 if here and (op.name, position) not in present and op.reads:
                     self.storage |= {(made, position): (op.reads[0], position) for made in op.writes}
             for tensor in graph.tensors:

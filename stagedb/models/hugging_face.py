@@ -153,16 +153,22 @@ def _gpt_neox(config: Mapping[str, Any], name: str) -> Card:
         tied=bool(_either(config, "tie_word_embeddings", False)),
         linear_bias=True,
         qkv_bias=False,
-        source="config.json",
+        source=_source(config, "rotary_pct"),
     )
     return _in_parallel(card, 2) if _either(config, "use_parallel_residual", True) else card
+
+
+def _source(config: Mapping[str, Any], share: str) -> str:
+    """The card's source, and what it leaves out. The default of these models is a quarter of each head."""
+    return "config.json" if _either(config, share, 0.25) == 1 else "config.json; rotary positions on whole heads"
 
 
 def _stablelm(config: Mapping[str, Any], name: str) -> Card:
     if config.get("qk_layernorm"):
         raise UsageError("qk_layernorm is not supported: queries and keys are normalised by RMSNorm only")
     qkv_bias = bool(_either(config, "use_qkv_bias", False))
-    card = replace(_llama_like(config, name, "stablelm", qkv_bias=qkv_bias), norm="layernorm")
+    plain = _llama_like(config, name, "stablelm", qkv_bias=qkv_bias)
+    card = replace(plain, norm="layernorm", source=_source(config, "partial_rotary_factor"))
     return _in_parallel(card, 1) if config.get("use_parallel_residual") else card
 
 

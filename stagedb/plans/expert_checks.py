@@ -211,6 +211,6 @@ def widths(plan: PlanFields, sizes: Mapping[str, int]) -> list[int]:
 
 
 def capacity(plan: PlanFields) -> dict[str, int]:
-    """The capacity factor as a fraction, `capacity` / `per`; 1 if no token is dropped."""
+    """The symbols `capacity` and `per`, whose quotient is the capacity factor. Both are 1 if no token is dropped."""
     factor = Fraction(1 if plan.capacity_factor is None else str(plan.capacity_factor))
     return {"capacity": factor.numerator, "per": factor.denominator}

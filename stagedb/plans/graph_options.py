@@ -12,9 +12,9 @@ from stagedb.plans.strategy_files import canonical_strategy, parse_strategy
 from stagedb.plans.workflow_checks import check_needed, workflows_with
 from stagedb.workflows import find_workflow
 
-__all__ = ["CP_CHUNKS", "CP_KINDS", "RINGS", "UNSAID", "CpChunks", "CpKind", "GraphOptions"]
+__all__ = ["CP_CHUNKS", "CP_KINDS", "OMITTED_DEFAULTS", "RINGS", "CpChunks", "CpKind", "GraphOptions"]
 
-UNSAID = LATER
+OMITTED_DEFAULTS = LATER
 CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
 CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)

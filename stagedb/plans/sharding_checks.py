@@ -5,7 +5,7 @@ from stagedb.plans.plan_fields import PlanFields
 
 
 def check_sharding(plan: PlanFields) -> None:
-    """Raise UsageError if ZeRO, or copies of what is sharded, do not suit the ranks of dp and cp."""
+    """Raise UsageError if `--zero` or `--hsdp` does not suit the ranks of dp and cp."""
     zero, ranks = plan.options.zero, plan.dp * plan.cp
     without = Way({"hsdp": 1}, "leave --hsdp out")
     if zero and ranks == 1:

@@ -325,7 +325,7 @@ def stack(*parts: ByteRows) -> ByteRows:
 
 
 def _flow(field: int, numbers: Ints) -> ByteRows:
-    """The number of a flow as a field of eight bytes; no field for 0."""
+    """The protobuf field of a flow, the arrow between two slices. It has eight bytes; number 0 has no field."""
     value = numbers.astype("<i8").view(np.uint8).reshape(len(numbers), 8)
     head = np.tile(np.frombuffer(tag(field, _FIXED64), np.uint8), (len(numbers), 1))
     rows = np.concatenate([head, value], axis=1)

@@ -34,7 +34,7 @@ def _hint(what: str, name: str, known: frozenset[str]) -> str:
 
 
 def _named(text: str) -> Iterator[tuple[str, str]]:
-    """The labels, relationship types and properties that a text names: (which of these, name)."""
+    """Pairs for every schema word of a text: label, relationship type or property; and its name."""
     found = list(tokens(text))
     opened: list[int] = []
     bound: set[str] = set()

@@ -83,7 +83,8 @@ class Durations:
             twin = table.setdefault(_key(row, row.fields), row)
             if twin is not row:
                 raise UsageError(
-                    f"{twin.where} and {row.where} measure the same ({said(row)}): keep one row, such as their mean"
+                    f"{twin.where} and {row.where} measure the same ({described(row)}): "
+                    "keep one row, such as their mean"
                 )
         if not self.rows:
             raise UsageError("a table of measured durations has no rows")
@@ -119,7 +120,7 @@ class Durations:
         best = [row for row in found if much[row] == most]
         if len(best) > 1:
             raise UsageError(
-                f"{' and '.join(f'{row.where} ({said(row)})' for row in best)} both match {subject.name or 'one'} "
+                f"{' and '.join(f'{row.where} ({described(row)})' for row in best)} both match {subject.name or 'one'} "
                 f"({subject.kind}): fill in another column of one row, so that it wins"
             )
         return best[0] if best else None
@@ -253,6 +254,6 @@ def _key(row: Measured | Subject, fields: Iterable[str]) -> Key:
     return tuple(getattr(row, name) for name in fields)
 
 
-def said(row: Measured) -> str:
+def described(row: Measured) -> str:
     """What a row matches, in words."""
     return ", ".join(f"{name} {getattr(row, name)}" for name in row.fields)

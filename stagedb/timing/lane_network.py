@@ -115,7 +115,7 @@ class Network:
         length: Ints = found + more
         return length
 
-    def say(self, node: int) -> str:
+    def describe(self, node: int) -> str:
         """A description of a node for messages."""
         lane, columns = self.lanes[self.lane[node]], self.columns[self.lane[node]]
         kind, microbatch = (int(each[self.task[node]]) for each in (columns.tasks.kind, columns.tasks.microbatch))
@@ -244,7 +244,7 @@ def _events(lanes: Sequence[Lane], parts: Sequence[_Part], columns: Sequence[Cla
             if len(group) < 2 or group[0] == lane.number:
                 continue
             mine, theirs = calls[lane.number], calls[group[0]]
-            if _said(columns[lane.number], parts[lane.number], mine) != _said(
+            if _described(columns[lane.number], parts[lane.number], mine) != _described(
                 columns[group[0]], parts[group[0]], theirs
             ):
                 raise StagedbError(
@@ -256,7 +256,7 @@ def _events(lanes: Sequence[Lane], parts: Sequence[_Part], columns: Sequence[Cla
     return found
 
 
-def _said(columns: ClassColumns, part: _Part, calls: Ints) -> list[tuple[str, int]]:
+def _described(columns: ClassColumns, part: _Part, calls: Ints) -> list[tuple[str, int]]:
     return [(columns.ops.kind[op], int(columns.ops.size[op])) for op in part.op[calls].tolist()]
 
 

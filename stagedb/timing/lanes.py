@@ -80,8 +80,8 @@ def _numbers(workload: Workload, network: Sequence[Dimension], stage: Ints, memb
     label = _dense(np.concatenate([np.stack([ranks.number, stage], axis=1), *placed], axis=1))
     while True:
         met = {axis: _met(label, each) for axis, each in members.items()}
-        beside = [label[each] for each in (ranks.next, ranks.previous, ranks.ring_next, ranks.ring_previous)]
-        finer = _dense(np.stack([label, *beside, *met.values()], axis=1))
+        neighbours = [label[each] for each in (ranks.next, ranks.previous, ranks.ring_next, ranks.ring_previous)]
+        finer = _dense(np.stack([label, *neighbours, *met.values()], axis=1))
         if finer.max(initial=0) == label.max(initial=0):
             break
         label = finer

@@ -11,7 +11,7 @@ import numpy as np
 from stagedb.systems import Dimension, Placement, crossed, place
 from stagedb.workload.instance_columns import COLLECTIVE, SEND, Ints, Ops, Workload
 
-BESIDE = {(False, 1): "next", (False, -1): "previous", (True, 1): "ring_next", (True, -1): "ring_previous"}
+NEIGHBOURS = {(False, 1): "next", (False, -1): "previous", (True, 1): "ring_next", (True, -1): "ring_previous"}
 """Columns of a workload's ranks: the other end of a message, by whether it goes around a ring, and its direction."""
 
 NOWHERE = -1
@@ -32,7 +32,7 @@ def standing(workload: Workload, members: Mapping[str, Ints], network: Sequence[
         if isinstance(what, str):
             crossing = _placements(members[what], sizes, len(ranks))
         else:
-            crossing = _crossings(getattr(ranks, BESIDE[what]), network, sizes)
+            crossing = _crossings(getattr(ranks, NEIGHBOURS[what]), network, sizes)
         found.append(np.where(senders, crossing, NOWHERE))
     return np.stack(found, axis=1) if found else np.full((len(ranks), 1), NOWHERE)
 

@@ -25,9 +25,9 @@ from stagedb.systems import (
     Wires,
     Work,
 )
-from stagedb.systems.measured_durations import said
+from stagedb.systems.measured_durations import described
 from stagedb.timing.lanes import Lane, group_of, lane_numbers
-from stagedb.timing.network_position import BESIDE
+from stagedb.timing.network_position import NEIGHBOURS
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
 
 NOTHING = Timed(0, "")
@@ -90,8 +90,8 @@ def time_ops(
     matched: set[Measured | None] = set()
     for lane in lanes:
         columns = by_number[lane.rank_class]
-        stands = _Stands.of(workload, lane, columns, costs)
-        modelled = [_model(costs, columns, op, stands) for op in range(len(columns.ops))]
+        position = _Position.of(workload, lane, columns, costs)
+        modelled = [_model(costs, columns, op, position) for op in range(len(columns.ops))]
         taken = modelled
         if measured is not None:
             subjects = _subjects(columns, spoken[lane.number])
@@ -118,7 +118,7 @@ def time_ops(
 
 
 @dataclass(frozen=True)
-class _Stands:
+class _Position:
     """Positions of a lane's groups, by axis, and the ranks at the other ends of its messages.
 
     The ranks are by whether the message is around a ring, and by direction.
@@ -129,29 +129,29 @@ class _Stands:
     peers: Mapping[tuple[bool, int], int]
 
     @classmethod
-    def of(cls, workload: Workload, lane: Lane, columns: ClassColumns, costs: Costs) -> "_Stands":
+    def of(cls, workload: Workload, lane: Lane, columns: ClassColumns, costs: Costs) -> "_Position":
         ops, ranks = columns.ops, workload.ranks
         axes = sorted({ops.axis[op] for op in np.flatnonzero(ops.type == COLLECTIVE).tolist()})
         groups = {axis: costs.placement(group_of(workload.groups, axis, lane.rank)) for axis in axes}
-        peers = {which: int(getattr(ranks, name)[lane.rank]) for which, name in BESIDE.items()}
+        peers = {which: int(getattr(ranks, name)[lane.rank]) for which, name in NEIGHBOURS.items()}
         return cls(lane.rank, groups, peers)
 
 
-def _model(costs: Costs, columns: ClassColumns, op: int, stands: _Stands) -> Timed:
+def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position) -> Timed:
     ops = columns.ops
     kind = int(ops.type[op])
     if kind == COMPUTE:
         return costs.work(Work(ops.kind[op], ops.dtype[op], int(ops.flops[op]), int(ops.bytes[op])))
     if kind == COLLECTIVE:
-        timed = costs.placed(ops.kind[op], int(ops.size[op]), stands.groups[ops.axis[op]])
+        timed = costs.placed(ops.kind[op], int(ops.size[op]), position.groups[ops.axis[op]])
         if ops.kind[op] == "all_to_all" and ops.result[op] > ops.size[op]:
             # With an uneven load the fullest experts receive more than each rank sends, and all ranks wait for them.
-            return replace(timed, ns=costs.placed(ops.kind[op], int(ops.result[op]), stands.groups[ops.axis[op]]).ns)
+            return replace(timed, ns=costs.placed(ops.kind[op], int(ops.result[op]), position.groups[ops.axis[op]]).ns)
         return timed
     if kind == RECV:
         return NOTHING
-    target = stands.peers[bool(ops.rings[op]), int(ops.towards[op])]
-    return costs.transfer(Transfer(int(ops.size[op]), stands.rank, target))
+    target = position.peers[bool(ops.rings[op]), int(ops.towards[op])]
+    return costs.transfer(Transfer(int(ops.size[op]), position.rank, target))
 
 
 def _spoken_for(
@@ -191,7 +191,7 @@ def _taken(measured: Durations, subject: Subject | None, model: Timed) -> Timed:
 
 def _no_match(workload: Workload, row: Measured) -> str:
     """A measured row that matches no op, and the nearest names."""
-    text = f"{row.where} ({said(row)})"
+    text = f"{row.where} ({described(row)})"
     for word in ("name", "kind"):
         there = {each for columns in workload.classes for each in getattr(columns.ops, word)}
         wanted = getattr(row, word)

@@ -45,13 +45,13 @@ class JobProfile:
         return self.unscaled - self.step
 
 
-def blocking_axes(said: str | Sequence[str], system: System) -> tuple[str, ...]:
+def blocking_axes(given: str | Sequence[str], system: System) -> tuple[str, ...]:
     """Mesh axes of a text such as `tp,pp`, or of their names, each once and in one order.
 
     Raises UsageError for an unknown axis, with the list of axes, and for a system on which nothing can wait. An axis on
     which a job has no neighbours is accepted: whether a framework waits does not depend on the job.
     """
-    named = said.split(",") if isinstance(said, str) else said
+    named = given.split(",") if isinstance(given, str) else given
     names = {name.strip() for name in named} - {""}
     for name in sorted(names - set(GROUP_AXES)):
         raise UsageError(

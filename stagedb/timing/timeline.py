@@ -231,16 +231,16 @@ def _stuck(network: Network, source: Ints, target: Ints, begun: Ints) -> str:
     """A description of what waits for what, if not all events began: the first node of each lane that did not begin."""
     left = np.ones(network.events, bool)
     left[begun] = False
-    waits = np.flatnonzero(left[network.event])
+    waiting = np.flatnonzero(left[network.event])
     open_edges = np.flatnonzero(left[network.event[source]] & left[network.event[target]])
-    lanes, firsts = np.unique(network.lane[waits], return_index=True)
-    said = []
-    for node in waits[firsts[:_MOST]].tolist():
+    lanes, firsts = np.unique(network.lane[waiting], return_index=True)
+    lines = []
+    for node in waiting[firsts[:_MOST]].tolist():
         into = open_edges[network.event[target[open_edges]] == network.event[node]]
-        reason = f" waits for {network.say(int(source[into[0]]))}" if len(into) else ""
-        said.append(f"{network.say(node)}{reason}")
+        reason = f" waits for {network.describe(int(source[into[0]]))}" if len(into) else ""
+        lines.append(f"{network.describe(node)}{reason}")
     more = f"; and {len(lanes) - _MOST} more stages" if len(lanes) > _MOST else ""
-    return f"this step never ends: {'; '.join(said)}{more}"
+    return f"this step never ends: {'; '.join(lines)}{more}"
 
 
 def _implied(network: Network, events: Ints, source: Ints, target: Ints, reason: Ints) -> Order:

@@ -14,7 +14,7 @@ from stagedb.traces.encoded_class import EncodedClass
 from stagedb.traces.encoding import VERSION
 from stagedb.traces.formats import TraceFormat
 from stagedb.traces.protobuf_columns import Ints
-from stagedb.traces.rank_sets import say_ranks
+from stagedb.traces.rank_sets import format_ranks
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import Groups, Simulator
 from stagedb.traces.trace_set import TraceSet
@@ -62,7 +62,7 @@ def class_facts(
         **({"lanes": list(lanes)} if lanes else {}),
         "digest": columns.digest,
         "stages": list(columns.stages),
-        "ranks": say_ranks(ranks),
+        "ranks": format_ranks(ranks),
         "nodes": nodes.nodes,
         "bytes": encoded.size,
         "encoding": encoded.digest,
@@ -80,7 +80,7 @@ def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None,
         "format": FORMAT,
         "what": f"Chakra execution traces of one training step, {format.what.format(name=traces.name)}",
         **traces.facts,
-        "only": None if traces.count == traces.world else say_ranks(traces.ranks),
+        "only": None if traces.count == traces.world else format_ranks(traces.ranks),
         "traces": format.name,
         **({} if simulator is None or simulator == DEFAULT_SIMULATOR else {"simulator": simulator.name}),
         "classes": [dict(each.facts) for each in traces.classes],

@@ -14,7 +14,7 @@ from stagedb.traces.trace_reading import NodeTime, node_times
 
 SIZES = ("flops", "bytes", "message")
 
-TOLD_APART = ((), SIZES, (*SIZES, "rank"))
+DISTINGUISHED_BY = ((), SIZES, (*SIZES, "rank"))
 """Fields that separate nodes of one name whose exact durations differ."""
 
 
@@ -62,7 +62,7 @@ def trace_durations(path: Path) -> Durations:
             ns = node.micros * 1000 if node.ns is None else node.ns
             # Receives take no time of their own, and a duration of 0 alone means unknown.
             if ns or (node.ns is not None and node.type != pb.COMM_RECV_NODE):
-                if node.said.get("kind") == "block" and node.ns is not None:
+                if node.recorded.get("kind") == "block" and node.ns is not None:
                     raise UsageError(
                         f"{file}: node {node.name} stands for several operators, whose durations it does not tell: "
                         "export with --granularity op"
@@ -77,21 +77,21 @@ def trace_durations(path: Path) -> Durations:
 
 def _which(node: NodeTime) -> _Which:
     """Sizes of 0 are written as 1, which readers require."""
-    sizes = (node.said.get(name) for name in ("num_ops", "tensor_size"))
+    sizes = (node.recorded.get(name) for name in ("num_ops", "tensor_size"))
     flops, bytes_ = (None if node.type != pb.COMP_NODE else 0 if each == 1 else each for each in sizes)
-    message = None if node.type == pb.COMP_NODE else node.said.get("comm_size")
+    message = None if node.type == pb.COMP_NODE else node.recorded.get("comm_size")
     return _Which(flops, bytes_, message, node.rank, node.ns is not None)
 
 
 def _rows(path: Path, name: str, spent: Mapping[_Which, _Spent]) -> Iterator[Measured]:
-    for fields in TOLD_APART if all(which.exact for which in spent) else TOLD_APART[:1]:
+    for fields in DISTINGUISHED_BY if all(which.exact for which in spent) else DISTINGUISHED_BY[:1]:
         found: dict[tuple[int | None, ...], _Spent] = defaultdict(_Spent)
         for which, each in spent.items():
             found[tuple(getattr(which, field) for field in fields)].add(each)
         if all(each.least == each.most for each in found.values()):
             break
     for values, each in found.items():
-        said = dict(zip(fields, values, strict=True))
-        flops, bytes_, message, rank = (said.get(field) for field in (*SIZES, "rank"))
+        recorded = dict(zip(fields, values, strict=True))
+        flops, bytes_, message, rank = (recorded.get(field) for field in (*SIZES, "rank"))
         where = f"{path}, node {name}" + ("" if rank is None else f" of rank {rank}")
         yield Measured(where, Fraction(each.total, each.count), name, None, flops, bytes_, message, rank)

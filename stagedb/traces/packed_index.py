@@ -16,7 +16,7 @@ import numpy as np
 from stagedb.errors import UsageError
 from stagedb.systems.system import System
 from stagedb.traces.protobuf_columns import Ints
-from stagedb.traces.rank_sets import parse_ranks, say_ranks
+from stagedb.traces.rank_sets import format_ranks, parse_ranks
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import Groups, SimulatedJob
 from stagedb.traces.trace_set import MANIFEST, groups_text, key_of
@@ -256,8 +256,8 @@ def _wrong_classes(rows: list[dict[str, Any]], world: int, timed: bool) -> str |
             ranks = parse_ranks(row["ranks"], world)
         except UsageError:
             return f"class {row['class']} says that its ranks are {reprlib.repr(row['ranks'])}, of {world}"
-        if say_ranks(ranks) != row["ranks"]:
-            return f"class {row['class']} says its ranks in another way than {say_ranks(ranks)}"
+        if format_ranks(ranks) != row["ranks"]:
+            return f"class {row['class']} says its ranks in another way than {format_ranks(ranks)}"
         taken.append(ranks)
     every = np.concatenate(taken)
     return None if len(np.unique(every)) == len(every) else "a rank is in two classes"

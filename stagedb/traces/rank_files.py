@@ -60,7 +60,7 @@ def write_ranks(encoded: EncodedClass, ranks: RankBytes, target: TraceTarget, wr
     files = target.files
     folder = os.open(target.directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        told, since = time.monotonic(), 0
+        reported, since = time.monotonic(), 0
         for rank, buffer in rank_files(encoded, ranks):
             data = buffer.data if files.plain else memoryview(files.coded(buffer.tobytes()))
             name = files.file(target.prefix, rank)
@@ -68,9 +68,9 @@ def write_ranks(encoded: EncodedClass, ranks: RankBytes, target: TraceTarget, wr
                 _write_whole(folder, name, data)
             fault_point("export.file")
             since += 1
-            if time.monotonic() - told > REPORT_EVERY:
+            if time.monotonic() - reported > REPORT_EVERY:
                 written(since)
-                told, since = time.monotonic(), 0
+                reported, since = time.monotonic(), 0
         written(since)
     finally:
         os.close(folder)
@@ -138,7 +138,7 @@ class Writers:
     def aim(self, target: TraceTarget) -> None:
         """Send the target of the files of all jobs."""
         for process in self._processes:
-            self._tell(process, {**asdict(target), "directory": str(target.directory)})
+            self._send(process, {**asdict(target), "directory": str(target.directory)})
 
     def give(self, job: WriteJob) -> None:
         """Share a job among the processes."""
@@ -146,13 +146,13 @@ class Writers:
         bounds = np.linspace(job.first, job.end, count + 1).astype(int).tolist()
         for process, first, end in zip(self._processes, bounds, bounds[1:], strict=False):
             if first < end:
-                self._tell(process, {**asdict(job), "first": first, "end": end})
+                self._send(process, {**asdict(job), "first": first, "end": end})
 
-    def _tell(self, process: "subprocess.Popen[str]", said: dict[str, object]) -> None:
+    def _send(self, process: "subprocess.Popen[str]", message: dict[str, object]) -> None:
         if process.stdin is None:
             return
         try:
-            process.stdin.write(json.dumps(said) + "\n")
+            process.stdin.write(json.dumps(message) + "\n")
             process.stdin.flush()
         except BrokenPipeError:
             self.finish()
@@ -190,12 +190,12 @@ class Writers:
 
     def _listen(self, process: "subprocess.Popen[str]") -> None:
         for line in process.stdout or ():
-            said = json.loads(line)
+            message = json.loads(line)
             with self._lock:
-                if "error" in said:
-                    self._failure = self._failure or said["error"]
+                if "error" in message:
+                    self._failure = self._failure or message["error"]
                 else:
-                    self._written(said["written"])
+                    self._written(message["written"])
 
 
 @contextmanager
@@ -222,31 +222,31 @@ def explain(error: OSError, directory: Path) -> str:
 def main(lines: Sequence[str] | None = None) -> int:
     """The loop of a writer: read jobs, write ranks, report how many."""
 
-    def tell(**said: object) -> None:
-        sys.stdout.write(json.dumps(said) + "\n")
+    def send(**message: object) -> None:
+        sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
-    said = iter(sys.stdin if lines is None else lines)
-    first = next(said, None)
+    message = iter(sys.stdin if lines is None else lines)
+    first = next(message, None)
     if first is None:
         return 0
     aim = json.loads(first)
     target = TraceTarget(**{**aim, "directory": Path(aim["directory"])})
-    for line in said:
+    for line in message:
         job = WriteJob(**json.loads(line))
         try:
             with Packed(Path(job.packed)) as packed:
                 traces = packed.class_(job.key)
             rows = slice(job.first, job.end)
             ranks = RankBytes(traces.ranks.ranks[rows], traces.ranks.values[rows])
-            write_ranks(traces.encoded, ranks, target, lambda count: tell(written=count))
+            write_ranks(traces.encoded, ranks, target, lambda count: send(written=count))
         except BrokenPipeError:
             return 1
         except StagedbError as error:
-            tell(error=str(error))
+            send(error=str(error))
             return 1
         except OSError as error:
-            tell(error=explain(error, target.directory))
+            send(error=explain(error, target.directory))
             return 1
     return 0
 

@@ -42,7 +42,7 @@ def shard_ranks(text: str, world: int) -> str:
     return f"{part * world // parts}-{(part + 1) * world // parts - 1}"
 
 
-def say_ranks(ranks: Ints) -> str:
+def format_ranks(ranks: Ints) -> str:
     """The text that `parse_ranks` reads."""
     if not len(ranks):
         return ""

@@ -18,7 +18,7 @@ from stagedb.traces.formats import PACKED, ClassFiles, OneFile, Option, RankFile
 from stagedb.traces.output_places import TakenError, check_directory, check_file, is_trace_set
 from stagedb.traces.packed_file import write_packed
 from stagedb.traces.rank_files import TraceTarget, WriteJob, Writers, explain, write_ranks, writers
-from stagedb.traces.rank_sets import parse_ranks, say_ranks
+from stagedb.traces.rank_sets import format_ranks, parse_ranks
 from stagedb.traces.set_repair import lacking
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
@@ -188,8 +188,8 @@ def write_set(
     if request.replay and not whole:
         raise UsageError("a replay needs all ranks: leave out --replay or --only")
     replayed = request.replay if request.replay is not None else whole and traces.nodes <= REPLAYED_NODES
-    beside = traces.files(request.target)
-    files = {**beside, MANIFEST: manifest(traces, format, request.target, beside)}
+    extra = traces.files(request.target)
+    files = {**extra, MANIFEST: manifest(traces, format, request.target, extra)}
     work = _Work(request, traces, files, replayed, counter, clock, pool)
     try:
         if request.resume and is_trace_set(request.out):
@@ -311,14 +311,14 @@ def _write(traces: TraceSet, target: TraceTarget, pool: Writers | None, counter:
     packed.unlink()
 
 
-def _check_space(request: Request, traces: TraceSet, beside: int, smaller: Callable[[int], list[str]]) -> None:
+def _check_space(request: Request, traces: TraceSet, extra: int, smaller: Callable[[int], list[str]]) -> None:
     """Compare the size of the files with the free space, before the first of them is written."""
     out = request.out.absolute()
     existing = next(place for place in (*out.parents, out) if place.exists())
     free = shutil.disk_usage(existing).free
     if request.resume:
         free += sum(file.stat().st_size for left in abandoned(request.out)[-1:] for file in left.iterdir())
-    need = beside
+    need = extra
     files = request.rank_files
     if files is not None:
         need += sum(
@@ -328,8 +328,8 @@ def _check_space(request: Request, traces: TraceSet, beside: int, smaller: Calla
         need += request.written.files.size(traces)
     if need <= free:
         return
-    fit = 0 if files is None else int((free - beside) // max(_on_disk(traces, files)))
-    ranks = [f"--only {say_ranks(traces.ranks[:fit])}"] if fit > 0 else []
+    fit = 0 if files is None else int((free - extra) // max(_on_disk(traces, files)))
+    ranks = [f"--only {format_ranks(traces.ranks[:fit])}"] if fit > 0 else []
     fits = " or ".join([*smaller(free), *ranks]) or "nothing less"
     raise UsageError(
         f"the traces take {need:,} bytes and {existing} has {free:,} free: name another directory with --out, or free "

@@ -34,7 +34,7 @@ def staged(out: Path, *, force: bool, resume: bool = False) -> Iterator[Path]:
     """
     check_directory(out, force)
     out = out.absolute()
-    partial = _beside(out)
+    partial = _partial(out)
     left = abandoned(out)
     try:
         if not (resume and left and _adopt(left.pop(), partial)):
@@ -71,7 +71,7 @@ def mended(out: Path) -> Iterator[Path]:
     removed.
     """
     out = out.absolute()
-    partial = _beside(out)
+    partial = _partial(out)
     for path in abandoned(out):
         _remove(path)
     try:
@@ -88,7 +88,7 @@ def staged_file(out: Path, *, force: bool) -> Iterator[Path]:
     """A file to make. It gets its name when the block ends without an error, and is removed otherwise."""
     check_file(out, force)
     out = out.absolute()
-    partial = _beside(out)
+    partial = _partial(out)
     for path in abandoned(out):
         _remove(path)
     try:
@@ -99,7 +99,7 @@ def staged_file(out: Path, *, force: bool) -> Iterator[Path]:
         _remove(partial)
 
 
-def _beside(out: Path) -> Path:
+def _partial(out: Path) -> Path:
     """The name under which a process makes it. Makes the directory that holds both."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -89,18 +89,18 @@ def parse_trace(path: Path, data: bytes) -> TraceColumns:
 class NodeTime:
     """How long a node takes: microseconds (0: unknown), and exact ns if the node has them.
 
-    said: its attributes among `SAID`. rank: the rank of the file, if the file contains it.
+    recorded: its attributes among `RECORDED`. rank: the rank of the file, if the file contains it.
     """
 
     name: str
     type: int
     micros: int
     ns: int | None
-    said: Mapping[str, Any]
+    recorded: Mapping[str, Any]
     rank: int | None
 
 
-SAID = ("kind", "num_ops", "tensor_size", "comm_size")
+RECORDED = ("kind", "num_ops", "tensor_size", "comm_size")
 
 
 def node_times(path: Path) -> Iterator[NodeTime]:
@@ -110,14 +110,19 @@ def node_times(path: Path) -> Iterator[NodeTime]:
     node = pb.Node()
     for index, data in enumerate(messages):
         _parse(node, data, path, index + 1)
-        said = {
+        recorded = {
             each.name: getattr(each, field)
             for each in node.attr
             if each.HasField(field := ATTRIBUTE_FIELDS.get(each.name, "int64_val"))
         }
-        ns = said.get("duration_ns")
+        ns = recorded.get("duration_ns")
         yield NodeTime(
-            node.name, node.type, node.duration_micros, ns, {name: said[name] for name in SAID if name in said}, rank
+            node.name,
+            node.type,
+            node.duration_micros,
+            ns,
+            {name: recorded[name] for name in RECORDED if name in recorded},
+            rank,
         )
 
 

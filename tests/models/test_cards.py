@@ -581,6 +581,8 @@ OLD_FALCON = {**FALCON, "new_decoder_architecture": False, "num_hidden_layers": 
 )
 def test_what_configs_put_their_layers_together_with(config: dict[str, Any], residual: str, parameters: int) -> None:
     card = from_hugging_face(config, name="read")
+    partial = config["model_type"] in ("gpt_neox", "stablelm")
+    assert card.source == ("config.json; rotary positions on whole heads" if partial else "config.json")
     assert {kind.residual for kind in card.kinds.values()} == {residual}
     assert card.parameters == parameters
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.traces import validate_traces
-from stagedb.traces.rank_sets import parse_ranks, say_ranks
+from stagedb.traces.rank_sets import format_ranks, parse_ranks
 from stagedb.traces.set_output import Request
 from stagedb.workload.instance_columns import Groups, Workload
 from tests.sampling import examples
@@ -117,7 +117,7 @@ def test_compressed_traces_hold_the_same(tmp_path: Path) -> None:
 
 @given(st.sets(st.integers(0, 40), min_size=1))
 def test_ranks_are_read_as_they_are_said(ranks: set[int]) -> None:
-    assert parse_ranks(say_ranks(np.array(sorted(ranks))), 41).tolist() == sorted(ranks)
+    assert parse_ranks(format_ranks(np.array(sorted(ranks))), 41).tolist() == sorted(ranks)
 
 
 @pytest.mark.parametrize("only", ["", "a", "3-1", "8", "0-8", "-1", "1,,2", "1-2-3", "٣", "0-7:0", "0:2"])

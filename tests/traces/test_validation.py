@@ -124,7 +124,7 @@ def test_durations_of_every_node_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ns", "micros", "said"),
+    ("ns", "micros", "given"),
     [
         (None, 0, "duration_ns is missing"),
         (None, 2, "duration_ns is missing"),

@@ -7,9 +7,9 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """As many parallel rings as there are links out of the innermost dimensions.
+    """Nanoseconds of a collective by parallel rings, one for each link out of the innermost dimensions.
 
-    Each member sends (n - 1)/n of the buffer once a pass, over the dimension that is slowest at that.
+    In each pass a member sends (n - 1)/n of the buffer over the slowest dimension, and waits for n - 1 latencies.
     """
     n = spread.members
     return passes * (_steps(spread) + Fraction(n - 1, n) * whole * spread.shared_pace(whole))
