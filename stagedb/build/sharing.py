@@ -16,7 +16,7 @@ SHARDS = symbol("dp") * symbol("cp") / symbol("hsdp")
 
 
 CONTEXT = ("cp", "cpr", "cpa")
-"""The mesh axes along which the ranks of cp are counted."""
+"""The mesh axes of the ranks of cp."""
 
 
 def group_of(mesh_axis: str) -> str:

@@ -43,7 +43,7 @@ from stagedb.store import Lease, Store, building
 from stagedb.store.typed_properties import plan_properties
 
 FORMAT = 5
-"""Version of what an instance holds; part of its id."""
+"""Version of the contents of an instance; part of its id."""
 
 Progress = Callable[[str], None]
 """Called with the current stage of the work, in a few words."""

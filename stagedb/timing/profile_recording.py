@@ -21,7 +21,7 @@ from stagedb.timing.whatif import Scaling
 from stagedb.workload.instance_columns import ONCE_A_STEP, TASK_KINDS
 
 FORMAT = 1
-"""Version of what a profile holds; part of its id."""
+"""Version of the contents of a profile; part of its id."""
 
 AT_ONCE = 2_000
 """Nodes that one transaction writes, approximately."""

@@ -38,10 +38,9 @@ ONCE_A_STEP = np.array([kind.once for kind in workflows.TASK_KINDS.values()])
 class Ops:
     """The operators of a rank class, one a row. `template`, `type` and `when` are indexes of the tuples above.
 
-    Compute: `flops`, with `dtype` where there are some, `bytes` (read and written). Others: `size` (of the operand) and
-    `result` (of the result) in bytes, A value that an op does not have => 39~What an op does not have is 0 or "".=>A
-    field that an op does not have is 0 or "".=>A value that an op does not have `axis`, `dtype`; messages: `peer` (how
-    many stages away the other end is; on `cp`, ranks of it around the ring). What an op does not have is 0 or "".
+    Compute: `flops`, with `dtype` if there are some, `bytes` (read and written). Others: `size` (of the operand) and
+    `result` in bytes, `axis`, `dtype`; messages: `peer` (how many stages away the other end is; on `cp`, ranks of it
+    around the ring). A field that an op does not have is 0 or "".
     """
 
     name: tuple[str, ...]

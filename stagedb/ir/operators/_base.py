@@ -50,7 +50,7 @@ class Operator:
     """A small frozen class an operator; fields are its parameters, all plain values.
 
     `linear`: passes partial sums on (the sum of shares is the share of the sum).
-    `reduction`: what a reduced axis leaves where it is partitioned.
+    `reduction`: the kind of partial result if a reduced axis is partitioned.
     `gradient_region`: the region whose rules its backward follows, if it is not the forward's.
     `sum_region`: the region in which gradients of its results are added, if it is not its own.
     `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
