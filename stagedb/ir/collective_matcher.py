@@ -27,9 +27,8 @@ class Matching:
     share: one redistribution of a tensor serves all its consumers, and partial gradients are added before they are
         reduced; False: each forward operation has its own (and so has each of its gradients).
     regather: the backward does not keep a tensor that the forward gathered; it gathers again.
-    whole_backward: a partial input gradient is reduced after its operator's weight gradient has been issued, too;
-    False:
-        at once.
+    whole_backward: a partial input gradient is reduced when its operator's weight gradient has been issued, too;
+        False: at once.
     """
 
     share: bool = True

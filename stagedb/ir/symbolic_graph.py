@@ -59,14 +59,14 @@ class SymTensor:
     """A tensor of one block: logical axes, global and local shape, layout.
 
     `layout` is one text a mesh axis: `"tp:partitioned(hidden)"`, `"dp:partial(sum)"`; replicated axes are left out.
-    `bytes` is this rank's size; `dtype` is a dtype class of the plan (see `dtypes.py`). `repeats` names the tensor that
-    this one recomputes. Where this one is absent, its readers read the other. Weights only: `order` is the order of
-    registration in the block, `elements` this rank's number of elements, `buckets` the names of the bucket ops that its
-    gradient passes, in that order, and `grads` the ops whose result is (a share of) its gradient. `tied` names the
-    weight that it shares values with. If parameters, or their gradients or states, are sharded over dp: the first
-    `rows` axes together are the dimension that is dealt in equal parts, the last ones padded. `shard` is the number of
-    elements of one rank's part, `gathers` are the bucket ops that put the parts together, and `readers` are the ops
-    that read the weight.
+    `bytes` is this rank's size; `dtype` is a dtype class of the plan (see `dtypes.py`).
+    `repeats` names the tensor that this one recomputes. Where this one is absent, its readers read the other.
+    Weights only: `order` is the order of registration in the block, `elements` this rank's number of elements,
+    `buckets` the names of the bucket ops that its gradient passes, in that order, and
+    `grads` the ops whose result is (a share of) its gradient. `tied` names the weight that it shares values with.
+    If parameters, or their gradients or states, are sharded over dp: the first `rows` axes together are the dimension
+    that is dealt in equal parts, the last ones padded. `shard` is the number of elements of one rank's part, `gathers`
+    are the bucket ops that put the parts together, and `readers` are the ops that read the weight.
     """
 
     name: str

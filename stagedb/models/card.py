@@ -38,17 +38,18 @@ class Card:
     """One model.
 
     hidden, ffn: widths; head_dim: width of one head (heads · head_dim need not be hidden); vocab: as published.
-    vocab_multiple: frameworks pad the vocabulary of this model to a multiple of this (1: not at all). linear_bias:
-    every linear layer but the head has a bias; qkv_bias: the projections to q, k and v have one. tied: embedding and
-    head share their weight. max_positions: the longest sequence that the model supports. parameters: the published
-    count, or the exact one of the published sizes; 0 if unknown. source: the publication of the sizes. qk_norm: queries
-    and keys are normalised head by head (RMSNorm). experts: routed experts of a layer, 0 in a dense model; top_k of
-    them process a token, each `expert_ffn` wide. shared_ffn: width of all shared experts together, which process every
-    token in addition to the routed ones. dense_layers: how many of the first layers have a plain feed-forward (of width
-    `ffn`) instead. pattern: the kinds of layers, by name, as a list that repeats (`layer_pattern.read_pattern` has
-    other forms); empty: all alike, but for dense_layers. layer_kinds: what kinds are made of
-    (`layer_pattern.read_kinds`). Without a description `layer` has attention and experts, if the model has some, and
-    `dense` a feed-forward instead.
+    vocab_multiple: frameworks pad the vocabulary of this model to a multiple of this (1: not at all).
+    linear_bias: every linear layer but the head has a bias; qkv_bias: the projections to q, k and v have one.
+    tied: embedding and head share their weight. max_positions: the longest sequence that the model supports.
+    parameters: the published count, or the exact one of the published sizes; 0 if unknown.
+    source: the publication of the sizes.
+    qk_norm: queries and keys are normalised head by head (RMSNorm).
+    experts: routed experts of a layer, 0 in a dense model; top_k of them process a token, each `expert_ffn` wide.
+    shared_ffn: width of all shared experts together, which process every token in addition to the routed ones.
+    dense_layers: how many of the first layers have a plain feed-forward (of width `ffn`) instead.
+    pattern: the kinds of layers, by name, as a list that repeats (`layer_pattern.read_pattern` has other forms);
+    empty: all alike, except for dense_layers. layer_kinds: the parts of kinds (`layer_pattern.read_kinds`). Without a
+    description `layer` has attention and experts, if the model has some, and `dense` a feed-forward instead.
 
     Raises UsageError, naming the field, if the values make no model.
     """

@@ -15,10 +15,11 @@ RECOMPUTE = "recompute"
 class Template:
     """Operators of a graph that tasks run together, on every block of a stage.
 
-    name: its word in the store. phase: the phase that its operators are counted in. upward: it walks the blocks of a
-    stage from the first to the last, and its messages go to the next stage; otherwise from the last to the first, and
-    to the stage before. once: it runs once a step, after all micro-batches, for all chunks of a stage. gradients: what
-    its operators make gradients of.
+    name: its word in the store. phase: the phase that its operators are counted in.
+    upward: it walks the blocks of a stage from the first to the last, and its messages go to the next stage;
+        otherwise from the last to the first, and to the stage before.
+    once: it runs once a step, after all micro-batches, for all chunks of a stage.
+    gradients: the tensors that its operators make gradients of.
     """
 
     name: str
