@@ -294,7 +294,7 @@ def test_queries_are_listed_by_subject_and_called_by_path_too(run: Run, tiny: st
     assert header.index("asks") < 60  # on a terminal of 80 columns no name is broken
     assert "did you mean hotspots" in run("query", "communications/hotspots").err
     empty = run("query", "memory/memory-at-peak")
-    assert "layers taken together" in empty.err
+    assert "all layers together" in empty.err
 
 
 def test_show_prints_a_graph_an_instance_and_its_classes(run: Run, tiny: str) -> None:
