@@ -27,7 +27,7 @@ PLAN = Plan(tp=2, dp=2, pp=2, seq_len=16, global_batch_size=8)
 POINTS = ("lane_times", "op_times", "task_times", "segments", "legs")
 WRITE = """
 from stagedb.workload.store_reading import read_workload
-from stagedb.memory import profile_job, record_profile
+from stagedb.timing import profile_job, record_profile
 from stagedb.store import connect
 from tests.timing.plain import PLAIN
 import sys
