@@ -236,5 +236,5 @@ def test_a_large_step_is_drawn_by_its_tasks(embedded_store: Store, monkeypatch: 
     assert traced.content == trace(made, "task").content
     assert len(traced.left_out) == 1
     assert "--granularity op" in traced.left_out[0]
-    with pytest.raises(UsageError, match="op or task, not 'kernel'"):
+    with pytest.raises(UsageError, match="unknown granularity 'kernel': --granularity is op or task"):
         trace(made, "kernel")

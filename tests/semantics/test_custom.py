@@ -222,7 +222,7 @@ def test_an_outer_part_is_gathered_before_an_inner_one_is_cut() -> None:
     [
         ("moe", False, {"weights": {"ffn": {"ffn": ["tp"]}}}, "weights name 'ffn', of which tiny-moe has no operator"),
         ("moe", False, {"regions": {"ffn": {"seq": ["tp"]}}}, "it has embedding, between, attention, head, loss"),
-        ("moe", False, {"regions": {"between": {"batch": ["dp"]}}}, "say {batch: [dp], seq: [cp]}"),
+        ("moe", False, {"regions": {"between": {"batch": ["dp"]}}}, "set it to {batch: [dp], seq: [cp]}"),
         ("llama", False, {"weights": {"loss": {"vocab": ["tp"]}}}, "there are none"),
         ("llama", False, {"weights": {"ffn": {"seq": ["tp"]}}}, "they have ffn, hidden"),
         ("llama", True, {"weights": {"head": {"hidden": ["tp"]}}}, "are one weight"),
