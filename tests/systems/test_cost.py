@@ -145,7 +145,7 @@ def test_what_has_no_cost_is_refused() -> None:
         time_work(CHIP, Work("matmul", "bf16", -1, 1))
     with pytest.raises(UsageError, match="a collective with -1 bytes has no duration"):
         time_message(NODES, Message("all_reduce", -1, (0, 1)))
-    with pytest.raises(UsageError, match="a message of -1 bytes has no duration"):
+    with pytest.raises(UsageError, match="a message with -1 bytes has no duration"):
         time_transfer(NODES, Transfer(-1, 0, 1))
 
 
