@@ -124,7 +124,7 @@ def test_durations_of_every_node_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ns", "micros", "given"),
+    ("ns", "micros", "text"),
     [
         (None, 0, "duration_ns is missing"),
         (None, 2, "duration_ns is missing"),
@@ -135,11 +135,11 @@ def test_durations_of_every_node_pass() -> None:
         (0, 1, "duration_micros is 1, and duration_ns 0"),
     ],
 )
-def test_a_duration_that_is_wrong_is_named(ns: int | None, micros: int, said: str) -> None:
+def test_a_duration_that_is_wrong_is_named(ns: int | None, micros: int, text: str) -> None:
     nodes = {rank: [timed(node) for node in row] for rank, row in sound().items()}
     report = check({**nodes, 1: at(3, lambda node: timed(node, ns, micros))(nodes[1])})
     assert [(fault.rank, fault.node, fault.rule) for fault in report.faults] == [(1, 4, "duration")]
-    assert said in report.faults[0].message
+    assert text in report.faults[0].message
 
 
 def test_a_rank_without_durations_among_others_is_named() -> None:
