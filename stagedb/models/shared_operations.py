@@ -2,10 +2,12 @@
 
 from stagedb.ir.operators import (
     E4M3,
+    Activation,
     Add,
     Cast,
     Dropout,
     Einsum,
+    Gate,
     LayerNorm,
     MeanSquare,
     Multiply,
@@ -24,12 +26,17 @@ def linear(
     x: Tensor,
     weight_axes: tuple[str, ...],
     out: tuple[str, ...],
-    bias: bool,
+    bias: bool = False,
     fp8: bool = False,
 ) -> Tensor:
-    """A linear layer over named axes; the weight has the output's features first, as torch registers it."""
-    features = tuple(axis for axis in weight_axes if axis in out)
-    weight = t.weight(f"{name}.weight", weight_axes, rows=len(features))
+    """A linear layer over named axes.
+
+    The weight has the output's features first, as torch registers it. Where there is a matrix for each index of an axis
+    (for each expert), that axis is first, and is the rows of the parameter.
+    """
+    batch = tuple(axis for axis in weight_axes if axis in out and axis in x.axes)
+    features = tuple(axis for axis in weight_axes if axis in out and axis not in batch)
+    weight = t.weight(f"{name}.weight", weight_axes, rows=len(batch or features))
     y = t.activation(name, out)
     inputs: tuple[Tensor, ...] = (x, weight)
     if fp8:
@@ -40,6 +47,39 @@ def linear(
     if bias:
         inputs = (*inputs, t.weight(f"{name}.bias", features, rows=len(features)))
     t.emit(name, Einsum(x.axes, weight_axes, out, bias), inputs, y)
+    return y
+
+
+def gated(
+    t: Tracer,
+    card: Architecture,
+    style: Style,
+    name: str,
+    x: Tensor,
+    inner: tuple[str, ...],
+    weight_axes: tuple[str, ...],
+    packed_axes: tuple[str, ...],
+) -> Tensor:
+    """Gate and up matmul, and the product of their results, with the axes `inner` (Shazeer 2020).
+
+    The two weights have `weight_axes`; a style with one weight for both has `packed_axes`.
+    """
+    if style.pack_gate:
+        operands: tuple[Tensor, ...] = (
+            linear(t, f"{name}.w13", x, packed_axes, (*inner, "two"), card.linear_bias, style.fp8),
+        )
+    else:
+        operands = tuple(
+            linear(t, f"{name}.{word}", x, weight_axes, inner, card.linear_bias, style.fp8) for word in ("w1", "w3")
+        )
+    y = t.activation(f"{name}.gate", inner)
+    if style.pack_gate or not style.eager:
+        t.emit(f"{name}.gate", Gate(card.activation), operands, y)
+        return y
+    gate, up = operands
+    active = t.activation(f"{name}.activation", inner)
+    t.emit(f"{name}.activation", Activation(card.activation), (gate,), active)
+    t.emit(f"{name}.gate", Multiply(), (active, up), y)
     return y
 
 

@@ -28,18 +28,24 @@ if TYPE_CHECKING:
     from stagedb.ir import operators as ops
     from stagedb.ir import tensors
     from stagedb.ir.tensors import Tensor, Tracer
+    from stagedb.models import shared_operations as shared
     from stagedb.models.style import Style
 else:
     ops = DeferredModule("stagedb.ir.operators")
+    shared = DeferredModule("stagedb.models.shared_operations")
     tensors = DeferredModule("stagedb.ir.tensors")
 
 CHOICES = ("batch", "seq", "choices")
 SLOTS = ("experts", "slots", "hidden")
+INNER = ("experts", "slots", "expert_ffn")
+# Experts have their matrices the other way round: one batched matmul reads the weights of all.
+EXPERT_WEIGHT = ("experts", "hidden", "expert_ffn")
+PACKED_EXPERT_WEIGHT = ("experts", "expert_ffn", "two", "hidden")
 
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     t.enter("router")
-    logits = _matmul(t, "ffn.router", x, ("experts", "hidden"), ("batch", "seq", "experts"), False)
+    logits = shared.linear(t, "ffn.router", x, ("experts", "hidden"), ("batch", "seq", "experts"))
     best, chosen = t.activation("ffn.topk", CHOICES), t.activation("ffn.chosen", CHOICES, "int64")
     t.emit("ffn.topk", ops.TopK(), (logits,), best, chosen)
     wide, shares = t.activation("ffn.wide", CHOICES, "fp32"), t.activation("ffn.shares", CHOICES, "fp32")
@@ -52,8 +58,9 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     t.emit("ffn.dispatch", ops.Dispatch(), (x, order), slots)
 
     t.enter("experts", Tag.EXPERT)
-    inner = _gated(t, card, style, "ffn.experts", slots, ("experts",), ("experts", "slots", "expert_ffn"))
-    out = _matmul(t, "ffn.experts.w2", inner, ("experts", "expert_ffn", "hidden"), SLOTS, style.fp8)
+    inner = shared.gated(t, card, style, "ffn.experts", slots, INNER, EXPERT_WEIGHT, PACKED_EXPERT_WEIGHT)
+    back_axes = ("experts", "expert_ffn", "hidden")
+    out = shared.linear(t, "ffn.experts.w2", inner, back_axes, SLOTS, fp8=style.fp8)
 
     t.enter("router")
     back, y = t.activation("ffn.combine", (*CHOICES, "hidden")), t.activation("ffn.sum", HIDDEN)
@@ -65,55 +72,13 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
 def _with_shared(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", routed: "Tensor") -> "Tensor":
     """The result of the experts that every token passes, added to the result of the routed ones."""
     t.enter("ffn")
-    inner = _gated(t, card, style, "ffn.shared", x, (), ("batch", "seq", "shared_ffn"))
-    shared = _matmul(t, "ffn.shared.w2", inner, ("hidden", "shared_ffn"), HIDDEN, style.fp8)
+    inner_axes = ("batch", "seq", "shared_ffn")
+    weight, packed = ("shared_ffn", "hidden"), ("shared_ffn", "two", "hidden")
+    inner = shared.gated(t, card, style, "ffn.shared", x, inner_axes, weight, packed)
+    every = shared.linear(t, "ffn.shared.w2", inner, ("hidden", "shared_ffn"), HIDDEN, fp8=style.fp8)
     t.enter("between")
     y = t.activation("ffn.both", HIDDEN)
-    t.emit("ffn.both", ops.Add(), (routed, shared), y)
-    return y
-
-
-def _gated(
-    t: "Tracer",
-    card: Architecture,
-    style: "Style",
-    name: str,
-    x: "Tensor",
-    leading: tuple[str, ...],
-    inner: tuple[str, ...],
-) -> "Tensor":
-    """Gate and up, and their product; weights have the `leading` axes first, then as registered (hidden last)."""
-    features = inner[-1:]
-    ends = (*features, "hidden") if not leading else ("hidden", *features)
-    y = t.activation(f"{name}.gate", inner)
-    if style.pack_gate:
-        weight = (*leading, *features, "two", "hidden")
-        both = _matmul(t, f"{name}.w13", x, weight, (*inner, "two"), style.fp8)
-        t.emit(f"{name}.gate", ops.Gate(card.activation), (both,), y)
-        return y
-    gate = _matmul(t, f"{name}.w1", x, (*leading, *ends), inner, style.fp8)
-    up = _matmul(t, f"{name}.w3", x, (*leading, *ends), inner, style.fp8)
-    if not style.eager:
-        t.emit(f"{name}.gate", ops.Gate(card.activation), (gate, up), y)
-        return y
-    active = t.activation(f"{name}.activation", inner)
-    t.emit(f"{name}.activation", ops.Activation(card.activation), (gate,), active)
-    t.emit(f"{name}.gate", ops.Multiply(), (active, up), y)
-    return y
-
-
-def _matmul(
-    t: "Tracer", name: str, x: "Tensor", weight_axes: tuple[str, ...], out: tuple[str, ...], fp8: bool
-) -> "Tensor":
-    """A linear layer without bias. With experts there is a matrix for each, and experts are its parameter's rows."""
-    packed = "two" in weight_axes and "experts" not in weight_axes
-    weight = t.weight(f"{name}.weight", weight_axes, rows=2 if packed else 1)
-    y = t.activation(name, out)
-    operands: tuple[Tensor, ...] = (x, weight)
-    if fp8:
-        words = (("cast_input", x), ("cast_weight", weight))
-        operands = tuple(t.narrow(f"{name}.{word}", each, ops.Quantize(), ops.E4M3) for word, each in words)
-    t.emit(name, ops.Einsum(x.axes, weight_axes, out), operands, y)
+    t.emit("ffn.both", ops.Add(), (routed, every), y)
     return y
 
 

@@ -38,22 +38,7 @@ def _inner(t: "Tracer", card: Architecture, style: "Style", x: "Tensor") -> "Ten
         y = t.activation("ffn.activation", INNER)
         t.emit("ffn.activation", ops.Activation(card.activation), (up,), y)
         return y
-    if style.pack_gate:
-        packed = (*INNER, "two")
-        both = shared.linear(t, "ffn.w13", x, ("ffn", "two", "hidden"), packed, card.linear_bias, style.fp8)
-        y = t.activation("ffn.gate", INNER)
-        t.emit("ffn.gate", ops.Gate(card.activation), (both,), y)
-        return y
-    gate = shared.linear(t, "ffn.w1", x, ("ffn", "hidden"), INNER, card.linear_bias, style.fp8)
-    up = shared.linear(t, "ffn.w3", x, ("ffn", "hidden"), INNER, card.linear_bias, style.fp8)
-    y = t.activation("ffn.gate", INNER)
-    if not style.eager:
-        t.emit("ffn.gate", ops.Gate(card.activation), (gate, up), y)
-        return y
-    active = t.activation("ffn.activation", INNER)
-    t.emit("ffn.activation", ops.Activation(card.activation), (gate,), active)
-    t.emit("ffn.gate", ops.Multiply(), (active, up), y)
-    return y
+    return shared.gated(t, card, style, "ffn", x, INNER, ("ffn", "hidden"), ("ffn", "two", "hidden"))
 
 
 def _parameters(card: Architecture) -> int:
