@@ -37,8 +37,12 @@ class Sizes:
     axes: Mapping[str, Expression]
     replicable: frozenset[str] = frozenset()
     # Most tensors of a graph share their shape and layout with others.
-    _parts: dict[tuple[str, tuple[str, ...]], Expression] = field(default_factory=dict, compare=False, repr=False)
-    _elements: dict[tuple[tuple[str, ...], Layout], Expression] = field(default_factory=dict, compare=False, repr=False)
+    _parts: dict[tuple[str, tuple[str, ...]], Expression] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
+    _elements: dict[tuple[tuple[str, ...], Layout], Expression] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
 
     def local(self, axis: str, cuts: tuple[str, ...]) -> Expression:
         """This rank's part of an axis that the mesh axes `cuts` partition."""

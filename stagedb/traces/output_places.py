@@ -4,6 +4,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from stagedb.errors import UsageError
@@ -29,24 +30,12 @@ def check_directory(out: Path, force: bool) -> None:
     With `force` a trace set or an empty directory is replaced, and nothing else. The option means the traces of an
     earlier export, never a directory of other files.
     """
-    reason = _kept_directory(out) if os.path.lexists(out) else None
-    if reason is not None:
-        even = ", which --force does not replace" if force else ""
-        raise TakenError(f"{out} {reason}{even}: name another directory with --out")
-    if os.path.lexists(out) and not force:
-        raise TakenError(f"{out} exists: name another directory with --out, or replace it with --force")
-    _check_name(out)
+    _check(out, force, "directory", _kept_directory)
 
 
 def check_file(out: Path, force: bool) -> None:
     """`check_directory` for a packed set: with `force` a packed set is replaced, and no other file."""
-    reason = _kept_file(out) if os.path.lexists(out) else None
-    if reason is not None:
-        even = ", which --force does not replace" if force else ""
-        raise TakenError(f"{out} {reason}{even}: name another file with --out")
-    if os.path.lexists(out) and not force:
-        raise TakenError(f"{out} exists: name another file with --out, or replace it with --force")
-    _check_name(out)
+    _check(out, force, "file", _kept_file)
 
 
 def unfinished(out: Path, host: str, process: int, began: int, word: str) -> Path:
@@ -70,7 +59,14 @@ def is_trace_set(directory: Path) -> bool:
         return False
 
 
-def _check_name(out: Path) -> None:
+def _check(out: Path, force: bool, noun: str, kept: Callable[[Path], str | None]) -> None:
+    if os.path.lexists(out):
+        reason = kept(out)
+        if reason is not None:
+            even = ", which --force does not replace" if force else ""
+            raise TakenError(f"{out} {reason}{even}: name another {noun} with --out")
+        if not force:
+            raise TakenError(f"{out} exists: name another {noun} with --out, or replace it with --force")
     # For `new/..` there is no name to rename to, and no name for an unfinished set.
     if out.name in ("", ".."):
         raise UsageError(f"{out} is no name that can be given: name another one with --out")

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from stagedb.expressions import Expression, number
 from stagedb.ir.tags import Tag
+from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -103,3 +104,14 @@ def arriving(grads: tuple["Tensor | None", ...]) -> "Tensor":
     if grad is None:
         raise TypeError("an operator's backward was asked for without the gradient of its first output")
     return grad
+
+
+def fused_gradient(
+    tracer: "Tracer", op: "Operation", operator: Operator, grads: tuple["Tensor | None", ...], to: tuple["Tensor", ...]
+) -> Iterator[tuple[int, "Tensor"]]:
+    """One operation for the gradients of all inputs `to`; it reads all that the forward read and wrote."""
+    name = f"{op.name}.input_gradient"
+    made = [tracer.gradient(x, f"{name}.{i}") for i, x in enumerate(to)]
+    reads = (arriving(grads), *op.inputs, *op.outputs)
+    tracer.emit(name, operator, reads, *made, template=INPUT_GRADIENT)
+    yield from enumerate(made)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.expressions import Expression, smallest, symbol
-from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving
+from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
@@ -117,11 +117,7 @@ class Attention(Operator):
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
         own = op.inputs[:-1] if self.masked else op.inputs
-        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(own)]
-        reads = (arriving(grads), *op.inputs, *op.outputs)
-        name = f"{op.name}.input_gradient"
-        tracer.emit(name, AttentionGradient(self.masked, self.window), reads, *made, template=INPUT_GRADIENT)
-        yield from enumerate(made)
+        yield from fused_gradient(tracer, op, AttentionGradient(self.masked, self.window), grads, own)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         q, k, v = self._operands(inputs)
@@ -189,12 +185,7 @@ class PartAttention(Attention):
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
-        reads = (arriving(grads), *op.inputs, *op.outputs)
-        name = f"{op.name}.input_gradient"
-        operator = PartAttentionGradient(balanced=self.balanced)
-        tracer.emit(name, operator, reads, *made, template=INPUT_GRADIENT)
-        yield from enumerate(made)
+        yield from fused_gradient(tracer, op, PartAttentionGradient(balanced=self.balanced), grads, op.inputs)
 
     def rows(self, place: RankPlace, length: int) -> slice:
         """This call's part of a rank's `length` of queries."""

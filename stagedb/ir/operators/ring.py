@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from stagedb.expressions import Expression, largest, number, smallest, symbol
-from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving
+from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, fused_gradient
 from stagedb.ir.operators.attention import _fold, _repeat
 from stagedb.ir.tags import Tag
-from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
@@ -48,12 +47,8 @@ class RingAttention(Operator):
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
-        reads = (arriving(grads), *op.inputs, *op.outputs)
-        name = f"{op.name}.input_gradient"
         operator = RingAttentionGradient(self.passing, self.axis, self.balanced)
-        tracer.emit(name, operator, reads, *made, template=INPUT_GRADIENT)
-        yield from enumerate(made)
+        yield from fused_gradient(tracer, op, operator, grads, op.inputs)
 
 
 @dataclass(frozen=True)
