@@ -29,7 +29,8 @@ GAP = r"""[\s#/"']+(?:f["'])?"""
 
 PATTERNS = {
     "say": "say|says|said|saying|unsaid",
-    "tell": "tell|tells|told|telling|untold",
+    # Files of Python have a method `tell()`.
+    "tell": r"tell(?!\(\))|tells|told|telling|untold",
     "stand": "stand(?!-alone|-in)|stands(?!-alone|-in)|stood|standing",
     "lie": "lie|lies|lain|lying",
     "habit": "habits?",

@@ -2,7 +2,7 @@
 // have one end, the look-up by id finds no op, and the edge is left out. From outside a loop an edge leads to the first
 // turn that has the target. Out of a loop it leads from the last turn that has the source.
 // A place also has: step (its turn, from 0; null in places outside loops), turns (step and variant of each), before and
-// after (how ids begin at the neighbouring positions), standing (the same for blocks that the stage has once),
+// after (how ids begin at the neighbouring positions), single (the same for blocks that the stage has once),
 // before_mark (the end of the ids of the turn before).
 //
 // mode: writes
@@ -23,7 +23,7 @@ WITH row, d, x, y,
     WHEN 'turn' THEN row.here
     WHEN 'previous' THEN row.before
     WHEN 'next' THEN row.after
-    ELSE row.standing[x.block]
+    ELSE row.single[x.block]
   END AS there,
   CASE
     WHEN x.times IS NULL THEN ''

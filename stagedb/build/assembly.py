@@ -14,7 +14,17 @@ from stagedb.build.sharing import ReductionRules, all_buckets, bucket_ops, shard
 from stagedb.expressions import parse, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import Redistribution, dump
-from stagedb.ir.symbolic_graph import BlockSpec, OpType, SymEdge, SymOp, SymTensor, When
+from stagedb.ir.symbolic_graph import (
+    BlockSpec,
+    Collective,
+    MessageEnd,
+    OpType,
+    Parameter,
+    SymEdge,
+    SymOp,
+    SymTensor,
+    When,
+)
 from stagedb.ir.tensors import Operation, Tensor
 from stagedb.workflows import RECOMPUTE, Template
 from stagedb.workflows.training import FORWARD, INPUT_GRADIENT
@@ -47,12 +57,12 @@ def assemble(
     """
     ops: list[SymOp] = []
     tensors: dict[str, SymTensor] = {}
-    used: set[str] = set()
+    parameters: dict[str, Parameter] = {}
     for block in blocks:
         once_a_step, step_tensors, layouts, buckets = step(block, reduction_rules, tie)
         rows = [*block.operations, *once_a_step]
         ops += [sym_op(block, op, i, sizes, layouts, reduction_rules, tie) for i, op in enumerate(rows)]
-        weight_rows = _weights(block, rows, sizes, layouts, buckets, reduction_rules, tie)
+        parameters |= _parameters(block, rows, sizes, layouts, buckets, reduction_rules, tie)
         storages = {op.outputs[0].name: op.inputs[0].name for op in rows if op.operator.in_place}
         others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
         for tensor in others:
@@ -64,16 +74,20 @@ def assemble(
                     storage=storages.get(tensor.name),
                     kept=tensor.name in block.kept,
                 )
-        tensors |= weight_rows
-        used |= {name for row in weight_rows.values() for name in (*row.buckets, *row.gathers)}
-    tensors = _share_tied_gradients(tensors, tie)
+        for weight in block.weights:
+            parted = str(symbol("pp") - 1) if tie is not None and weight.name == tie.second else None
+            row = _sym_tensor(block.plan.name, weight, sizes, layouts[weight.name])
+            tensors[weight.name] = dataclasses.replace(row, present=parted)
+    used = {name for each in parameters.values() for name in (*each.buckets, *each.gathers)}
+    parameters = _share_tied_gradients(parameters, tie)
+    tensors |= {name: dataclasses.replace(tensors[name], parameter=each) for name, each in parameters.items()}
     ops += bucket_ops([bucket for bucket in all_buckets(reduction_rules) if bucket.name in used])
     cut_ops, cut_tensors = _cut(blocks, sizes, scattered)
     ops += cut_ops
     tensors |= {tensor.name: tensor for tensor in cut_tensors}
     tensors |= {tensor.name: _sym_tensor("stage", tensor, sizes, layout) for tensor, layout in buffers}
     specs = tuple(_spec(block) for block in blocks)
-    grads = () if tie is None else tensors[tie.first].grads
+    grads = () if tie is None else parameters[tie.first].grads
     tied = (grads[-1], f"{blocks[0].plan.name}.optimizer") if grads else None
     edges = with_bypasses(ops, data_edges(specs, ops, tied))
     repeats = {name: of for block in blocks for name, of in block.repeats.items()}
@@ -131,7 +145,7 @@ def _sym_tensor(block: str, tensor: Tensor, sizes: Sizes, layout: Layout) -> Sym
     )
 
 
-def _weights(
+def _parameters(
     block: LaidOut,
     operations: list[Operation],
     sizes: Sizes,
@@ -139,8 +153,8 @@ def _weights(
     buckets: Mapping[str, list[str]],
     reduction_rules: ReductionRules,
     tie: Tie | None,
-) -> dict[str, SymTensor]:
-    rows = {}
+) -> dict[str, Parameter]:
+    found = {}
     copies = {weight.name: {weight.name} for weight in block.weights}
     for op in operations:
         for name in copies.keys() & {t.name for t in op.inputs}:
@@ -148,7 +162,6 @@ def _weights(
                 copies[name] |= {t.name for t in op.outputs}
     for order, weight in enumerate(block.weights):
         layout = layouts[weight.name]
-        copy = tie is not None and weight.name == tie.second
         shard = shard_elements(sizes.local_shape(weight, layout), block.rows[weight.name], shards(layout))
         sharded: dict[str, Any] = {
             "rows": block.rows[weight.name],
@@ -156,19 +169,15 @@ def _weights(
             "gathers": tuple(bucket.name for bucket in reduction_rules.parameters if bucket.takes(layout)),
             "readers": tuple(op.name for op in operations if copies[weight.name] & {t.name for t in op.inputs}),
         }
-        rows[weight.name] = SymTensor(
-            **{
-                **vars(_sym_tensor(block.plan.name, weight, sizes, layout)),
-                "order": order,
-                "elements": str(sizes.elements(weight, layout)),
-                "buckets": tuple(buckets[weight.name]),
-                "grads": _made_with(block, block.gradients[weight.name]) if weight.name in block.gradients else (),
-                "tied": tie.first if tie is not None and copy else None,
-                "present": str(symbol("pp") - 1) if copy else None,
-                **(sharded if reduction_rules.optimizer else {}),
-            }
+        found[weight.name] = Parameter(
+            order,
+            elements=str(sizes.elements(weight, layout)),
+            buckets=tuple(buckets[weight.name]),
+            grads=_made_with(block, block.gradients[weight.name]) if weight.name in block.gradients else (),
+            tied=tie.first if tie is not None and weight.name == tie.second else None,
+            **(sharded if reduction_rules.optimizer else {}),
         )
-    return rows
+    return found
 
 
 def _made_with(block: LaidOut, grad: Tensor) -> tuple[str, ...]:
@@ -184,16 +193,15 @@ def _made_with(block: LaidOut, grad: Tensor) -> tuple[str, ...]:
     return (maker.name, twin) if names.get(twin, -1) > names[maker.name] else (maker.name,)
 
 
-def _share_tied_gradients(tensors: dict[str, SymTensor], tie: Tie | None) -> dict[str, SymTensor]:
+def _share_tied_gradients(parameters: dict[str, Parameter], tie: Tie | None) -> dict[str, Parameter]:
     """If one stage holds both ends of a tie, the operations of both ends make the gradient of the first weight."""
     if tie is None:
-        return tensors
-    first, second = tensors[tie.first], tensors[tie.second]
+        return parameters
+    first, second = parameters[tie.first], parameters[tie.second]
     twin = any(name.endswith(".input_gradient") for name in second.grads[-1:])
     made = second.grads[:1] if twin else second.grads[-1:]
     grads, readers = (*first.grads, *made), (*first.readers, *second.readers)
-    shared = SymTensor(**{**vars(first), "grads": grads, "readers": readers})
-    return {**tensors, tie.first: shared}
+    return {**parameters, tie.first: dataclasses.replace(first, grads=grads, readers=readers)}
 
 
 def _cut(blocks: tuple[LaidOut, ...], sizes: Sizes, scattered: bool) -> tuple[list[SymOp], list[SymTensor]]:
@@ -218,17 +226,17 @@ def _cut(blocks: tuple[LaidOut, ...], sizes: Sizes, scattered: bool) -> tuple[li
     return ops, tensors
 
 
-Message = Iterator[tuple[SymOp, list[SymTensor]]]
+NewOps = Iterator[tuple[SymOp, list[SymTensor]]]
 """The ops of a message, and the new tensors of each op."""
 
 
-def _whole(word: str, tensor: Tensor, template: Template, layout: Layout, sizes: Sizes) -> Message:
+def _whole(word: str, tensor: Tensor, template: Template, layout: Layout, sizes: Sizes) -> NewOps:
     for kind in ("recv", "send"):
         row = _cut_tensor(f"{kind}_{word}", tensor, layout, sizes)
         yield _end(kind, word, template, row, row.bytes), [row]
 
 
-def _scattered(word: str, tensor: Tensor, template: Template, layout: Layout, sizes: Sizes) -> Message:
+def _scattered(word: str, tensor: Tensor, template: Template, layout: Layout, sizes: Sizes) -> NewOps:
     """Megatron's scatter/gather: each rank of tp sends its part, a view, and the receiving ranks gather the parts.
 
     The part is one of a flat tensor, whose outermost axis is the sequence.
@@ -240,17 +248,13 @@ def _scattered(word: str, tensor: Tensor, template: Template, layout: Layout, si
         name=f"cut.gather_{word}",
         block="cut",
         template=template,
-        type=OpType.COLLECTIVE,
         kind="all_gather",
         phase=template.phase,
         when=When.EVERY,
         order=0,
         reads=(part.name,),
         writes=(row.name,),
-        axis="tp",
-        comm_bytes=part.bytes,
-        comm_out_bytes=row.bytes,
-        dtype=row.dtype,
+        work=Collective("tp", part.bytes, row.bytes, row.dtype),
         semantics=dump(Redistribution("all_gather", "tp", source="seq")),
     )
     yield gather, [row]
@@ -269,15 +273,11 @@ def _end(kind: str, word: str, template: Template, row: SymTensor, message: str)
         name=f"cut.{kind}_{word}",
         block="cut",
         template=template,
-        type=OpType(kind),
         kind=kind,
         phase=template.phase,
         when=When.EVERY,
         order=0,
         reads=(row.name,) if kind == "send" else (),
         writes=(row.name,) if kind == "recv" else (),
-        axis="pp",
-        comm_bytes=message,
-        comm_out_bytes=message,
-        dtype=row.dtype,
+        work=MessageEnd(OpType.SEND if kind == "send" else OpType.RECV, "pp", message, row.dtype),
     )

@@ -17,15 +17,15 @@ def data_edges(blocks: tuple[BlockSpec, ...], ops: list[SymOp], tied: tuple[str,
     """
     writers: dict[str, str] = {}
     edges: dict[SymEdge, None] = {}
-    turns = {name: op.name for op in ops if op.times is not None for name in op.writes}
+    turns = {name: op.name for op in ops if op.loop is not None for name in op.writes}
     for op in ops:
         for name in op.reads:
-            if name in op.previous:
+            if op.loop is not None and name in op.loop.previous:
                 edges[SymEdge(turns[name], op.name, EdgeKind.DATA, Hop.TURN)] = None
             elif name in writers and writers[name] != op.name:
                 edges[SymEdge(writers[name], op.name, EdgeKind.DATA, Hop.SAME)] = None
         # Weights and optimizer states are updated in place: the step writes the tensors that it reads.
-        writers |= {name: op.name for name in op.writes if name not in op.reads or op.times is not None}
+        writers |= {name: op.name for name in op.writes if name not in op.reads or op.loop is not None}
     readers: dict[str, list[str]] = defaultdict(list)
     for op in ops:
         for name in op.reads:
@@ -67,11 +67,11 @@ def _turn(blocks: tuple[BlockSpec, ...], writers: dict[str, str], readers: dict[
 
 def _sent(ops: list[SymOp], edges: list[SymEdge]) -> Iterable[SymEdge]:
     """A loop sends no message before all inputs of its compute are there: one call starts both."""
-    loops = {op.name: (op.block, op.loop) for op in ops if op.times is not None}
-    sends = {loops[op.name]: op.name for op in ops if op.type is OpType.SEND and op.times is not None}
+    loops = {op.name: (op.block, op.loop.first) for op in ops if op.loop is not None}
+    sends = {loops[op.name]: op.name for op in ops if op.type is OpType.SEND and op.loop is not None}
     known = {(edge.source, edge.target) for edge in edges}
     for edge in edges:
-        send = sends.get(loops.get(edge.target, ("", None)))
+        send = sends.get(loops[edge.target]) if edge.target in loops else None
         if send is not None and edge.source not in loops and (edge.source, send) not in known:
             yield SymEdge(edge.source, send, EdgeKind.PROGRAM, edge.hop)
 
@@ -113,7 +113,7 @@ def with_bypasses(ops: list[SymOp], edges: list[SymEdge]) -> tuple[SymEdge, ...]
     optional = {
         op.name: op.present
         for op in ops
-        if op.present is not None and op.block not in ("bucket", "cut") and op.times is None
+        if op.present is not None and op.block not in ("bucket", "cut") and op.loop is None
     }
     leaving: dict[str, list[SymEdge]] = defaultdict(list)
     for edge in edges:

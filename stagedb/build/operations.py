@@ -1,7 +1,7 @@
 """One laid-out operator as a row of the graph: its computation or its communication."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from stagedb.build.block import LaidOut
 from stagedb.build.costs import WIDTHS, Sizes, cost
@@ -11,7 +11,7 @@ from stagedb.build.temporaries import temporary
 from stagedb.expressions import Expression, largest, number
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import AdamW, Cast, Exchange, Operator, Redistribution, Rotate, Send, dump
-from stagedb.ir.symbolic_graph import OpType, SymOp, When
+from stagedb.ir.symbolic_graph import Collective, Compute, MessageEnd, OpType, SymLoop, SymOp, When
 from stagedb.ir.tensors import Operation, Tensor
 from stagedb.workflows import RECOMPUTE
 
@@ -37,7 +37,7 @@ def sym_op(
         "reads": tuple(t.name for t in op.inputs),
         "writes": tuple(t.name for t in op.outputs),
         "semantics": dump(move),
-        **_loop(block, op),
+        "loop": _loop(block, op),
     }
     if reduction_rules.optimizer and (reduction_rules.sharded or isinstance(move, AdamW)) and op.template.once:
         rows = {**block.rows, **{block.gradients[name].name: rows for name, rows in block.rows.items()}}
@@ -49,13 +49,13 @@ def sym_op(
     return _compute(op, sizes, layouts, reduction_rules, tie, common)
 
 
-def _loop(block: LaidOut, op: Operation) -> dict[str, Any]:
+def _loop(block: LaidOut, op: Operation) -> SymLoop | None:
     """How often an operator of a loop runs, and where the loop begins."""
     loop = op.loop
     if loop is None:
-        return {}
+        return None
     first = next(i for i, each in enumerate(block.operations) if each.loop is not None and each.loop.name == loop.name)
-    return {"times": str(loop.times), "loop": first, "previous": loop.previous}
+    return SymLoop(str(loop.times), first, loop.previous)
 
 
 def _exchange(
@@ -64,16 +64,15 @@ def _exchange(
     ends = op.inputs if isinstance(move, Send) else op.outputs
     message = str(move.message([sizes.bytes(tensor, layouts[tensor.name]) for tensor in ends]))
     return SymOp(
-        type=OpType(move.kind),
         kind=move.kind,
-        axis="cp",
-        comm_bytes=message,
-        comm_out_bytes=message,
-        dtype=ends[0].dtype,
-        peer=str(move.peer()),
+        work=MessageEnd(_end(move), "cp", message, ends[0].dtype, str(move.peer())),
         present=_text(move.present()),
         **common,
     )
+
+
+def _end(move: Exchange) -> Literal[OpType.SEND, OpType.RECV]:
+    return OpType.SEND if isinstance(move, Send) else OpType.RECV
 
 
 def _collective(
@@ -83,12 +82,13 @@ def _collective(
     redistributes = isinstance(move, Redistribution)
     axis = group_of(move.mesh_axis) if redistributes else move.mesh_axis
     return SymOp(
-        type=OpType.COLLECTIVE,
         kind=move.move if isinstance(move, Redistribution) else move.kind,
-        axis=axis,
-        comm_bytes=str(_operand(sizes, move, tensor, layouts[tensor.name])),
-        comm_out_bytes=str(sizes.bytes(result, layouts[result.name])),
-        dtype=tensor.dtype,
+        work=Collective(
+            axis,
+            str(_operand(sizes, move, tensor, layouts[tensor.name])),
+            str(sizes.bytes(result, layouts[result.name])),
+            tensor.dtype,
+        ),
         present=_text(present_if_shared(axis) if redistributes else move.present()),
         **common,
     )
@@ -111,14 +111,15 @@ def _compute(
     if isinstance(move, Cast):
         present = _present_if_wider(op.inputs[0].dtype, op.outputs[0].dtype)
     return SymOp(
-        type=OpType.COMPUTE,
         kind="slice" if sliced else move.kind,
-        dtype=None if costs.flops == 0 else op.inputs[0].dtype,
-        flops=str(costs.flops),
-        bytes_read=str(costs.bytes_read - absent[0]),
-        bytes_written=str(costs.bytes_written - absent[1]),
-        temporary=str(temporary(op, sizes, layouts)) if reduction_rules.temporaries else "0",
-        dims=tuple(map(str, costs.dims)),
+        work=Compute(
+            flops=str(costs.flops),
+            bytes_read=str(costs.bytes_read - absent[0]),
+            bytes_written=str(costs.bytes_written - absent[1]),
+            temporary=str(temporary(op, sizes, layouts)) if reduction_rules.temporaries else "0",
+            dims=tuple(map(str, costs.dims)),
+            dtype=None if costs.flops == 0 else op.inputs[0].dtype,
+        ),
         present=_text(present),
         **common,
     )

@@ -7,7 +7,7 @@ from typing import Literal
 from stagedb.build.costs import WIDTHS
 from stagedb.expressions import Expression, ceiling, largest, number, product, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
-from stagedb.ir.symbolic_graph import OpType, SymOp, When
+from stagedb.ir.symbolic_graph import Collective, SymOp, When
 from stagedb.workflows import Template
 from stagedb.workflows.training import STEP
 
@@ -151,21 +151,17 @@ def bucket_ops(buckets: list[BucketRule]) -> list[SymOp]:
             name=bucket.name,
             block="bucket",
             template=bucket.template,
-            type=OpType.COLLECTIVE,
             kind=bucket.kind,
             phase=bucket.template.phase,
             when=bucket.when,
             order=order,
             reads=(),
             writes=(),
-            axis=bucket.axis,
-            comm_bytes=str(bucket.bytes()[0]),
-            comm_out_bytes=str(bucket.bytes()[1]),
-            dtype=bucket.dtype,
+            work=Collective(bucket.axis, str(bytes_in), str(bytes_out), bucket.dtype, bucket.rule),
             present=str(_present(bucket)),
-            bucket=bucket.rule,
         )
         for order, bucket in enumerate(buckets)
+        for bytes_in, bytes_out in [bucket.bytes()]
     ]
 
 

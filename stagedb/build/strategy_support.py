@@ -43,7 +43,7 @@ def tied_alike(tie: Tie, blocks: tuple[LaidOut, ...]) -> tuple[LaidOut, ...]:
     first, second = (block.layouts[name] for name, block in ends.items())
     if first != second:
         raise UsageError(
-            "the embedding and the head of this model are one weight, and the strategy keeps it in two ways: say the "
+            "the embedding and the head of this model are one weight, and the strategy keeps it in two ways: give the "
             "same of vocab and hidden for both, under weights: embedding and weights: head"
         )
     made = {name: block for name, block in ends.items() if name in block.gradients}

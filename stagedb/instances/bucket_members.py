@@ -246,8 +246,8 @@ class _Filling:
         """The positions of an op: that of its weight, or that of a block of its own (a tied weight's head)."""
         if op.block == each.weight.block:
             return (each.position,)
-        standing = self.stage.standing()
-        return (standing[op.block],) if op.block in standing else ()
+        single = self.stage.single_blocks()
+        return (single[op.block],) if op.block in single else ()
 
 
 def _bytes(op: BucketOp, weights: Sequence[Weight]) -> tuple[int, int]:

@@ -33,13 +33,13 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
     """One row for each block at a position of a class, cuts included. A block with loops has one more for each turn.
 
     Each row has what copying ops and edges needs. `here`, `before` and `after` are the beginnings of the ids of ops at
-    this position and at the neighbouring ones. `standing` is the same for each block that the stage has once. `mark`
+    this position and at the neighbouring ones. `single` is the same for each block that the stage has once. `mark`
     ends the ids of a turn's ops. width: the issue numbers that a turn takes.
     """
     rows = []
     for each, number, work in chunks_of(classes):
         stage = work.stage
-        standing = {block: op_prefix(instance, each, number, at) for block, at in stage.standing().items()}
+        single = {block: op_prefix(instance, each, number, at) for block, at in stage.single_blocks().items()}
         for place in stage.with_cuts():
             rows += [
                 {
@@ -58,7 +58,7 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
                     "here": op_prefix(instance, each, number, place.position),
                     "before": op_prefix(instance, each, number, place.position - 1),
                     "after": op_prefix(instance, each, number, place.position + 1),
-                    "standing": standing,
+                    "single": single,
                 }
                 for step, variant in ((None, place.variant), *enumerate(place.steps))
             ]

@@ -110,7 +110,7 @@ def _check_options(stored: StoredGraph, plan: Plan) -> None:
     for word, value in {**OMITTED_DEFAULTS, **stored.options}.items():
         if word in chosen and chosen[word] != value:
             raise UsageError(
-                f"graph {stored.id} was built with {word} {value!r}, the plan says {chosen[word]!r} ({option(word)}): "
+                f"graph {stored.id} was built with {word} {value!r}, the plan has {chosen[word]!r} ({option(word)}): "
                 "build the graph that the plan means, or leave the word out"
             )
 

@@ -64,7 +64,7 @@ class Stage:
         after = (Place(len(self.places), CUT, end="next"),) if self.has_next else ()
         return (*before, *self.places, *after)
 
-    def standing(self) -> Mapping[str, int]:
+    def single_blocks(self) -> Mapping[str, int]:
         """Positions of the blocks that this stage has once."""
         return {place.block: place.position for place in self.places if place.layer is None}
 

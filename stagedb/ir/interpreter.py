@@ -130,7 +130,7 @@ class Interpreter:
         """Run an op's operator on the arrays of one rank. ValueError, naming the op, if it fails."""
         operator = self.operators.get(op.name)
         if operator is None:
-            raise ValueError(f"{op.name} ({op.kind}) has no semantics: nothing says what it computes")
+            raise ValueError(f"{op.name} ({op.kind}) has no semantics, so it cannot be run")
         try:
             made = operator.run(place, inputs)
         except (LookupError, TypeError, ValueError) as error:
@@ -168,7 +168,7 @@ class _OneRank(Interpreter):
     def describe(self, name: str, array: Array) -> str:
         """A tensor, the shape of its array, and the shape in the graph, as a text for errors."""
         axes = ", ".join(self.tensors[name].axes)
-        return f"{name} of shape {array.shape}: the graph says ({axes}) = {self.shape(name)}"
+        return f"{name} of shape {array.shape}: the graph has ({axes}) = {self.shape(name)}"
 
     def word(self, name: str) -> str:
         """The argument of `run_block` for a tensor that no op makes: a weight, a gradient or an input."""
@@ -211,7 +211,7 @@ def _needed(rank: _OneRank, ops: Sequence[SymOp]) -> dict[str, SymOp]:
     made: set[str] = set()
     needed: dict[str, SymOp] = {}
     for op in ops:
-        if op.times is not None:
+        if op.loop is not None:
             raise UsageError(
                 f"{op.name} runs in turns, for ranks that share a sequence, and a block is run on one rank: "
                 "build the graph with cp_kind none"

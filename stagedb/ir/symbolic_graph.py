@@ -12,6 +12,7 @@ collectives that instantiation multiplies: one op a bucket of parameters.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar, Literal
 
 from stagedb.workflows import Template
 
@@ -55,18 +56,36 @@ class Hop(StrEnum):
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """What a weight has besides its tensor: its place among the parameters, its gradient and how both are sharded.
+
+    `order` is the order of registration in the block, `elements` this rank's number of elements. `buckets` names the
+    bucket ops that its gradient passes, in that order, and `grads` the ops whose result is (a share of) its gradient.
+    `tied` names the weight that it shares values with.
+    If parameters, or their gradients or states, are sharded over dp: the first `rows` axes together are the dimension
+    that is dealt in equal parts, the last ones padded. `shard` is the number of elements of one rank's part, `gathers`
+    are the bucket ops that put the parts together, and `readers` are the ops that read the weight.
+    """
+
+    order: int
+    elements: str
+    buckets: tuple[str, ...] = ()
+    grads: tuple[str, ...] = ()
+    tied: str | None = None
+    rows: int | None = None
+    shard: str | None = None
+    gathers: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class SymTensor:
     """A tensor of one block: logical axes, global and local shape, layout.
 
     `layout` is one text a mesh axis: `"tp:partitioned(hidden)"`, `"dp:partial(sum)"`; replicated axes are left out.
     `bytes` is this rank's size; `dtype` is a dtype class of the plan (see `dtypes.py`).
     `repeats` names the tensor that this one recomputes. Where this one is absent, its readers read the other.
-    Weights only: `order` is the order of registration in the block, `elements` this rank's number of elements,
-    `buckets` the names of the bucket ops that its gradient passes, in that order, and
-    `grads` the ops whose result is (a share of) its gradient. `tied` names the weight that it shares values with.
-    If parameters, or their gradients or states, are sharded over dp: the first `rows` axes together are the dimension
-    that is dealt in equal parts, the last ones padded. `shard` is the number of elements of one rank's part, `gathers`
-    are the bucket ops that put the parts together, and `readers` are the ops that read the weight.
+    `parameter`: weights have one, other tensors None.
     """
 
     name: str
@@ -78,19 +97,80 @@ class SymTensor:
     local: tuple[str, ...]
     layout: tuple[str, ...]
     bytes: str
-    order: int | None = None
-    elements: str | None = None
-    buckets: tuple[str, ...] = ()
-    grads: tuple[str, ...] = ()
-    tied: str | None = None
+    parameter: Parameter | None = None
     storage: str | None = None  # the tensor whose bytes it uses; None: it has its own
     kept: bool = False  # held for the block's backward, even if nothing there reads it
-    rows: int | None = None
-    shard: str | None = None
-    gathers: tuple[str, ...] = ()
-    readers: tuple[str, ...] = ()
     present: str | None = None  # exists where this evaluates above 0; None: always
     repeats: str | None = None
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A kernel on one rank. `dtype` is the class of the operands of one with FLOPs.
+
+    `temporary`: bytes that it holds while it runs, in addition to its operands and results. `dims` = `[batch,] m, n, k`
+    of a matmul or `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention.
+    """
+
+    type: ClassVar[OpType] = OpType.COMPUTE
+
+    flops: str = "0"
+    bytes_read: str = "0"
+    bytes_written: str = "0"
+    temporary: str = "0"
+    dims: tuple[str, ...] = ()
+    dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective of the ranks of a mesh axis. `dtype` is the class of the elements on the wire.
+
+    `comm_bytes`: this rank's input shard of an all-gather, this rank's whole input of others. `comm_out_bytes`: its
+    output. `bucket`: the bucketing rule (only in block `bucket`), see `stagedb.frameworks.bucket_policies`. The bytes
+    of such an op are those that one weight adds to them, by its `elements` or by its `shard`.
+    """
+
+    type: ClassVar[OpType] = OpType.COLLECTIVE
+
+    axis: str
+    comm_bytes: str
+    comm_out_bytes: str
+    dtype: str
+    bucket: str | None = None
+
+
+@dataclass(frozen=True)
+class MessageEnd:
+    """One end (`type`: send or recv) of a message of `comm_bytes`. `dtype` is the class of its elements.
+
+    Inside a block it has `peer`: the distance in ranks of cp to its other end, around the ring. Messages of the cuts
+    lead to another stage.
+    """
+
+    type: Literal[OpType.SEND, OpType.RECV]
+    axis: str
+    comm_bytes: str
+    dtype: str
+    peer: str | None = None
+
+    @property
+    def comm_out_bytes(self) -> str:
+        """What arrives is what was sent."""
+        return self.comm_bytes
+
+
+@dataclass(frozen=True)
+class SymLoop:
+    """An operator that is unrolled `times` turns, together with the other ops of its loop.
+
+    `first` is the order of the loop's first op. The operator reads `previous` as the turn before left them. Its
+    expressions may have the turn (`step`) and the rank on cp (`cp_rank`), both counted from 1.
+    """
+
+    times: str
+    first: int
+    previous: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,47 +178,37 @@ class SymOp:
     """An operator of one block, with its costs on one rank as expressions.
 
     `order` is the issue order inside the block, over all templates that one task runs.
-    Compute: `flops`, and with FLOPs `dtype` (class of the operands). `bytes_read`, `bytes_written`: bytes of this rank.
-    `temporary`: bytes that it holds while it runs, in addition to its operands and results. `dims` = `[batch,] m, n, k`
-    of a matmul or `batch, heads, kv_heads, q_len, kv_len, head_dim` of an attention.
-    Collective: `axis`, `comm_bytes` (all-gather: this rank's input shard; others: this rank's whole input; send and
-    recv: the message), `comm_out_bytes`, `dtype` (class of the elements on the wire). A send or receive inside a block
-    has `peer`: the distance in ranks of cp to its other end, around the ring. Those of the cuts lead to a stage.
     `present`: the op exists where the expression evaluates above 0 (`tp - 1`).
-    `times`: how often it is unrolled in turns, together with the other ops of its loop. `loop` is the order of the
-    loop's first op. It reads `previous` as the turn before left them. Expressions may have the turn (`step`) and the
-    rank on cp (`cp_rank`), both counted from 1.
-    `bucket`: the bucketing rule (only in block `bucket`), see `stagedb.frameworks.bucket_policies`. The comm_bytes and
-    comm_out_bytes of such an op are the bytes that one weight adds to them, by its `elements` or by its `shard`.
     `semantics` is JSON that the numpy interpreter runs; nothing else reads it.
     """
 
     name: str
     block: str
     template: Template
-    type: OpType
     kind: str  # matmul, attention, norm, embedding, elementwise, softmax, loss, optimizer, cast, slice, all_gather, …
     phase: str  # forward, backward, recompute, optimizer
     when: When
     order: int
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    flops: str = "0"
-    bytes_read: str = "0"
-    bytes_written: str = "0"
-    temporary: str = "0"
-    dims: tuple[str, ...] = ()
-    axis: str | None = None
-    comm_bytes: str | None = None
-    comm_out_bytes: str | None = None
-    dtype: str | None = None
-    peer: str | None = None
+    work: Compute | Collective | MessageEnd
     present: str | None = None
-    times: str | None = None
-    loop: int | None = None
-    previous: tuple[str, ...] = ()
-    bucket: str | None = None
+    loop: SymLoop | None = None
     semantics: str = "{}"
+
+    @property
+    def type(self) -> OpType:
+        return self.work.type
+
+    @property
+    def axis(self) -> str | None:
+        """The mesh axis that it communicates on; None: it computes."""
+        return None if isinstance(self.work, Compute) else self.work.axis
+
+    @property
+    def bucket(self) -> str | None:
+        """The bucketing rule, of a collective of block `bucket`."""
+        return self.work.bucket if isinstance(self.work, Collective) else None
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class _Making:
             **dict(_ties(self.tensors, {place.block: place.position for place in self.places if place.layer is None})),
         }
         present = self._present()
-        for position, block, again in self._standing():
+        for position, block, again in self._all_places():
             for op in self.by_block[block]:
                 here = is_at_end(self.ends.get(position), op.type, op.template)
                 if here and (op.name, position) not in present and op.reads:
@@ -189,7 +189,7 @@ class _Making:
             position: "previous" if position < 0 else "next" for position in cuts
         }
 
-    def _standing(self) -> Iterator[tuple[int, str, bool]]:
+    def _all_places(self) -> Iterator[tuple[int, str, bool]]:
         """Position and block of every place, cuts included, and whether it recomputes."""
         for place in self.places:
             yield place.position, place.block, self.recomputes(place)
@@ -202,7 +202,7 @@ class _Making:
         found = set()
         for row in self.rows:
             sym = origins.sym[row]
-            if self.ops[sym].times is None or self.columns.ops.name[row].endswith(".0"):
+            if self.ops[sym].loop is None or self.columns.ops.name[row].endswith(".0"):
                 found.add((sym, int(origins.position[row])))
         return found
 
@@ -258,8 +258,9 @@ class _Making:
     def parts(self) -> Iterator[tuple[str, int]]:
         for name, tensor in self.tensors.items():
             owner = self.tensors[name.rpartition(".")[0]] if tensor.role == "optimizer_state" else tensor
-            if owner.shard is not None and self.present(owner):
-                yield name, self.value(owner.shard) * self.widths[tensor.dtype]
+            shard = None if owner.parameter is None else owner.parameter.shard
+            if shard is not None and self.present(owner):
+                yield name, self.value(shard) * self.widths[tensor.dtype]
 
     def gradients(self) -> Iterator[tuple[Key, Key]]:
         for place in self.places:
@@ -299,9 +300,10 @@ def _ports(
                 yield ("cut.send_forward", at + 1), (spec.output, at)
 
 
-def _ties(tensors: Mapping[str, SymTensor], standing: Mapping[str, int]) -> Iterator[tuple[Key, Key]]:
+def _ties(tensors: Mapping[str, SymTensor], positions: Mapping[str, int]) -> Iterator[tuple[Key, Key]]:
     """A tied weight shares the storage of the other one where a stage holds both."""
     for tensor in tensors.values():
-        first = tensors.get(tensor.tied or "")
-        if first is not None and tensor.block in standing and first.block in standing:
-            yield (tensor.name, standing[tensor.block]), (first.name, standing[first.block])
+        tied = None if tensor.parameter is None else tensor.parameter.tied
+        first = None if tied is None else tensors.get(tied)
+        if first is not None and tensor.block in positions and first.block in positions:
+            yield (tensor.name, positions[tensor.block]), (first.name, positions[first.block])

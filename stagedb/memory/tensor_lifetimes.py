@@ -36,12 +36,12 @@ def saved(program: Program) -> dict[int, dict[str, int]]:
 def lives(programs: Sequence[Program], plan: Plan) -> Lives:
     """The states and lives of a rank class under a plan, whose chunks have these programs."""
     held = plan.options.framework.memory
-    standing: list[State] = []
+    resident: list[State] = []
     found: list[Life] = []
     total, before = sum(1 for program in programs for _ in program.once_a_step()), 0
     for program in programs:
         chunk = Chunk(program, plan, held)
-        standing += states(chunk)
+        resident += states(chunk)
         own = sum(1 for _ in program.once_a_step())
 
         def on_stage(moment: Moment, number: int = program.chunk, own: int = own, before: int = before) -> Moment:
@@ -54,7 +54,7 @@ def lives(programs: Sequence[Program], plan: Plan) -> Lives:
             ends = tuple(map(on_stage, life.ends))
             found.append(dataclasses.replace(life, begin=on_stage(life.begin), ends=ends))
         before += own
-    return Lives(tuple(standing), tuple(found))
+    return Lives(tuple(resident), tuple(found))
 
 
 def _lives_of(chunk: Chunk) -> Iterator[Life]:

@@ -10,11 +10,16 @@ from stagedb.faults import fault_point
 from stagedb.ir.symbolic_graph import (
     FORMAT,
     BlockSpec,
+    Collective,
+    Compute,
     EdgeKind,
     Hop,
+    MessageEnd,
     OpType,
+    Parameter,
     SymEdge,
     SymGraph,
+    SymLoop,
     SymOp,
     SymTensor,
     When,
@@ -114,11 +119,11 @@ def _rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
     key = graph.key
     return {
         "tensors": [
-            {**_plain(tensor), "id": f"{key}/{tensor.name}", "graph": key, "number": number}
+            {**_tensor_properties(tensor), "id": f"{key}/{tensor.name}", "graph": key, "number": number}
             for number, tensor in enumerate(graph.tensors)
         ],
         "ops": [
-            {**_plain(op, "reads", "writes"), "id": f"{key}/{op.name}", "graph": key, "number": number}
+            {**_op_properties(op), "id": f"{key}/{op.name}", "graph": key, "number": number}
             for number, op in enumerate(graph.ops)
         ],
         "reads": [
@@ -146,9 +151,21 @@ def _rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _plain(row: SymTensor | SymOp, *without: str) -> dict[str, Any]:
-    """The fields as a database takes them, without those that are None."""
-    values = {field.name: getattr(row, field.name) for field in dataclasses.fields(row) if field.name not in without}
+def _op_properties(op: SymOp) -> dict[str, Any]:
+    """The properties of an operator. One that computes nothing has the costs 0, so that queries can add them."""
+    loop = {} if op.loop is None else {"times": op.loop.times, "loop": op.loop.first, "previous": op.loop.previous}
+    arrives = {"comm_out_bytes": op.work.comm_out_bytes} if isinstance(op.work, MessageEnd) else {}
+    common = {name: getattr(op, name) for name in (*_OP, "type")}
+    return _plain({**_NO_COSTS, **common, **vars(op.work), **arrives, **loop})
+
+
+def _tensor_properties(tensor: SymTensor) -> dict[str, Any]:
+    own = {name: getattr(tensor, name) for name in _TENSOR}
+    return _plain({**_NO_PARAMETER, **own, **({} if tensor.parameter is None else vars(tensor.parameter))})
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as a database takes them, without those that are None."""
     return {
         name: list(value) if isinstance(value, tuple) else str(value) if isinstance(value, str | Template) else value
         for name, value in values.items()
@@ -167,19 +184,40 @@ def _block(block: BlockSpec) -> dict[str, Any]:
 
 
 _BLOCK = tuple(field.name for field in dataclasses.fields(BlockSpec))
-_TENSOR = tuple(field.name for field in dataclasses.fields(SymTensor))
-_OP = tuple(field.name for field in dataclasses.fields(SymOp))
+_TENSOR = tuple(field.name for field in dataclasses.fields(SymTensor) if field.name != "parameter")
+_PARAMETER = tuple(field.name for field in dataclasses.fields(Parameter))
+_OP = tuple(field.name for field in dataclasses.fields(SymOp) if field.name not in ("reads", "writes", "work", "loop"))
+_COMPUTE, _COLLECTIVE, _MESSAGE = (
+    tuple(field.name for field in dataclasses.fields(work)) for work in (Compute, Collective, MessageEnd)
+)
+_NO_COSTS = {**vars(Compute()), "previous": ()}
+_NO_PARAMETER = dict.fromkeys(("buckets", "grads", "gathers", "readers"), ())
 
 
 def _tensor(row: Mapping[str, Any]) -> SymTensor:
-    return SymTensor(**_values(row, _TENSOR))
+    parameter = Parameter(**_values(row, _PARAMETER)) if row.get("elements") is not None else None
+    return SymTensor(**_values(row, _TENSOR), parameter=parameter)
 
 
 def _op(row: Mapping[str, Any], reads: Mapping[str, tuple[str, ...]], writes: Mapping[str, tuple[str, ...]]) -> SymOp:
     name = row["name"]
-    kinds = {"template": template_named(row["template"]), "type": OpType(row["type"]), "when": When(row["when"])}
-    ends = {"reads": reads.get(name, ()), "writes": writes.get(name, ())}
-    return SymOp(**{**_values(row, _OP), **kinds, **ends})
+    return SymOp(
+        **{**_values(row, _OP), "template": template_named(row["template"]), "when": When(row["when"])},
+        reads=reads.get(name, ()),
+        writes=writes.get(name, ()),
+        work=_work(row),
+        loop=None if row.get("loop") is None else SymLoop(row["times"], row["loop"], tuple(row["previous"])),
+    )
+
+
+def _work(row: Mapping[str, Any]) -> Compute | Collective | MessageEnd:
+    match OpType(row["type"]):
+        case OpType.COMPUTE:
+            return Compute(**_values(row, _COMPUTE))
+        case OpType.COLLECTIVE:
+            return Collective(**_values(row, _COLLECTIVE))
+        case (OpType.SEND | OpType.RECV) as end:
+            return MessageEnd(**{**_values(row, _MESSAGE), "type": end})
 
 
 def _values(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

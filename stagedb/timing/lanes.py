@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.systems import Dimension
-from stagedb.timing.network_position import standing
+from stagedb.timing.network_position import rank_positions
 from stagedb.workload.instance_columns import Groups, Ints, Workload
 
 
@@ -76,7 +76,7 @@ def lane_numbers(workload: Workload, network: Sequence[Dimension] = ()) -> Ints:
 
 def _numbers(workload: Workload, network: Sequence[Dimension], stage: Ints, members: Mapping[str, Ints]) -> Ints:
     ranks = workload.ranks
-    placed = [standing(workload, members, network)] if network else []
+    placed = [rank_positions(workload, members, network)] if network else []
     label = _dense(np.concatenate([np.stack([ranks.number, stage], axis=1), *placed], axis=1))
     while True:
         met = {axis: _met(label, each) for axis, each in members.items()}

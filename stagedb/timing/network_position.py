@@ -18,7 +18,7 @@ NOWHERE = -1
 """The value for messages that a rank's class does not send."""
 
 
-def standing(workload: Workload, members: Mapping[str, Ints], network: Sequence[Dimension]) -> Ints:
+def rank_positions(workload: Workload, members: Mapping[str, Ints], network: Sequence[Dimension]) -> Ints:
     """A row of numbers for each rank. Equal rows: ranks of one class whose communication crosses equal links.
 
     members: by axis, the ranks of its groups, a row a group. network: its dimensions, with their sizes. Raises

@@ -59,7 +59,7 @@ class Scaling:
             hint = f"did you mean {near[0]}?" if near else f"an axis or a kind goes behind one, as in collective:{what}"
             raise UsageError(f"{text!r} chooses by {what!r}; known are {', '.join(SELECTORS)}: {hint}")
         if which is None and what not in _TYPES:
-            raise UsageError(f"{text!r} does not say which {what}: write {what}:WHICH=FACTOR")
+            raise UsageError(f"{text!r} does not name the {what}: write {what}:WHICH=FACTOR")
         if what in ("stage", "class") and not (which or "").isdigit():
             raise UsageError(f"{text!r}: a {what} is a number, not {which!r}")
         try:

@@ -76,7 +76,7 @@ def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None,
     simulator: the simulator whose inputs are next to the traces, if any; the manifest names it unless it is the
     default. files: all files.
     """
-    said: dict[str, Any] = {
+    manifest: dict[str, Any] = {
         "format": FORMAT,
         "what": f"Chakra execution traces of one training step, {format.what.format(name=traces.name)}",
         **traces.facts,
@@ -86,7 +86,7 @@ def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None,
         "classes": [dict(each.facts) for each in traces.classes],
         "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()},
     }
-    return json.dumps(said, indent=1) + "\n"
+    return json.dumps(manifest, indent=1) + "\n"
 
 
 def _tasks(columns: ClassColumns, nodes: Nodes) -> list[str]:

@@ -64,7 +64,7 @@ def trace_durations(path: Path) -> Durations:
             if ns or (node.ns is not None and node.type != pb.COMM_RECV_NODE):
                 if node.recorded.get("kind") == "block" and node.ns is not None:
                     raise UsageError(
-                        f"{file}: node {node.name} stands for several operators, whose durations it does not tell: "
+                        f"{file}: node {node.name} holds several operators without their durations: "
                         "export with --granularity op"
                     )
                 spent[op_name(node.name, node.type)][_which(node)].add(_Spent(ns, 1, ns, ns))

@@ -95,17 +95,17 @@ def encode(
     columns: ClassColumns,
     nodes: Sequence,
     fields: RankFields,
-    said: Mapping[str, str | int],
+    metadata: Mapping[str, str | int],
     ns: Ints | None = None,
 ) -> EncodedClass:
-    """Encode a class. `said` goes into the metadata at the beginning of each file, together with the rank.
+    """Encode a class. `metadata` goes into the metadata at the beginning of each file, together with the rank.
 
     ns: how long each of the class's ops takes; without it nodes have no durations.
     """
     tags, own = columns.tasks.tags, nodes.ops.tags(columns.tasks)
     width = wire.varint_size(max(nodes.nodes, int(tags.max(initial=0)) + int(own.max(initial=1))))
     attributes = _Attributes.of(nodes.ops, fields, width, None if ns is None else nodes.with_sums(ns))
-    beginning = _metadata(fields, said)
+    beginning = _metadata(fields, metadata)
     templates = [beginning, *(_template(nodes.ops, layout, attributes, width, own) for layout in nodes.layouts)]
     # A reference is the first id of a task; the last one is the tag of the task's messages.
     bases = np.where(nodes.sources >= 0, nodes.base[nodes.sources], 0)
@@ -290,10 +290,10 @@ def _packed(field: int, sizes: Ints) -> ByteRows:
     return wire.join(wire.constant(wire.tag(field, wire.LENGTH), count), wire.varints(sizes), blank)[0].where(sizes > 0)
 
 
-def _metadata(fields: RankFields, said: Mapping[str, str | int]) -> _Template:
-    """The message at the beginning of each file: the schema's version, the entries of `said`, then the rank."""
+def _metadata(fields: RankFields, metadata: Mapping[str, str | int]) -> _Template:
+    """The message at the beginning of each file: the schema's version, the entries of `metadata`, then the rank."""
     message = pb.GlobalMetadata(version=VERSION)
-    for name, value in said.items():
+    for name, value in metadata.items():
         if isinstance(value, int):
             message.attr.add(name=name, int64_val=value)
         else:

@@ -96,16 +96,16 @@ def trace_set(
     nodes = {columns.number: sequence(columns, granularity) for columns in workload.classes}
     check_workload(workload, nodes)
     fields = RankFields.of(workload)
-    said: dict[str, str | int] = {"model": workload.model, "instance": workload.instance, "world": world}
+    metadata: dict[str, str | int] = {"model": workload.model, "instance": workload.instance, "world": world}
     if timing is not None:
-        said["profile"] = timing.profile
+        metadata["profile"] = timing.profile
     classes = []
     for columns in workload.classes:
         number = columns.number
         for part in _parts(workload, number, timing):
             wanted = np.intersect1d(ranks, part.ranks)
             if len(wanted):
-                encoded = encode(columns, nodes[number], fields, {**said, "class": number}, part.ns)
+                encoded = encode(columns, nodes[number], fields, {**metadata, "class": number}, part.ns)
                 facts = class_facts(columns, nodes[number], encoded, part.ranks, part.lanes)
                 classes.append(ClassTraces(facts, encoded, rank_bytes(workload, fields, wanted)))
     name = workload.model.replace("/", "_")

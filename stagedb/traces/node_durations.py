@@ -71,8 +71,8 @@ def _parts(
 ) -> tuple[RankPart, ...]:
     """The parts of a class, in the order of their first ranks."""
     ranks_of = {int(lane): np.flatnonzero(lanes == lane) for lane in np.unique(lanes[mine])}
-    said = {int(row["lane"]): (int(row["rank"]), int(row["ranks"])) for row in rows}
-    if said != {lane: (int(ranks[0]), len(ranks)) for lane, ranks in ranks_of.items()}:
+    stored = {int(row["lane"]): (int(row["rank"]), int(row["ranks"])) for row in rows}
+    if stored != {lane: (int(ranks[0]), len(ranks)) for lane, ranks in ranks_of.items()}:
         raise _unfit(profile, f"other lanes of class {columns.number}")
     by_time: dict[bytes, tuple[Ints, list[int]]] = {}
     for row in rows:

@@ -53,8 +53,8 @@ def finished(path: Path) -> Path:
 def is_trace_set(directory: Path) -> bool:
     """Whether a directory holds a set that stagedb completed: the manifest is written last."""
     try:
-        said = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-        return str(said["what"]).startswith(_WHAT) and "stagedb" in said["versions"]
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        return str(manifest["what"]).startswith(_WHAT) and "stagedb" in manifest["versions"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False
 

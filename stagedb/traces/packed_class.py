@@ -62,7 +62,7 @@ def wrong_facts(traces: ClassTraces) -> str | None:
     """Where the row of a class differs from its columns, or None. The columns have been checked."""
     encoded, facts = traces.encoded, traces.facts
     if encoded.digest != facts["encoding"]:
-        return "its encoding has another digest than the index says"
+        return "the digest of its encoding is not the one in the index"
     counts = [_messages(encoded.data[first:end].tobytes()) for first, end in _pairs(encoded.data_starts)]
     if None in counts:
         return "a template is not made of whole messages"
@@ -75,7 +75,7 @@ def wrong_facts(traces: ClassTraces) -> str | None:
     ends = np.cumsum(nodes)
     found = [match and (int(match[1]), int(match[2])) for match in map(_TASK.fullmatch, facts["tasks"])]
     if found != list(zip((ends - nodes + 1).tolist(), ends.tolist(), strict=True)):
-        return "its tasks are others than the index says"
+        return "its tasks are not those in the index"
     return None
 
 

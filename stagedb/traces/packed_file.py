@@ -195,7 +195,7 @@ class Packed:
         except ValueError as error:
             raise self._damaged(f"{INDEX}: {error}") from None
         if not isinstance(index, dict) or not is_int(index.get("format")) or index["format"] < 1:
-            raise self._damaged(f"{INDEX} says of no format that it is of it")
+            raise self._damaged(f"{INDEX} has no name of a format")
         if index["format"] > FORMAT:
             raise UsageError(
                 f"{self.path} is of format {index['format']}, and this stagedb reads {FORMAT}: use a newer one"
@@ -209,13 +209,13 @@ class Packed:
     def _column(self, key: str, name: str) -> npt.NDArray[Any]:
         member = _member(key, name)
         data = self._read(member)
-        said = self.index["members"][member]
-        if len(data) != said["bytes"] or hashlib.sha256(data).hexdigest() != said["sha256"]:
+        stated = self.index["members"][member]
+        if len(data) != stated["bytes"] or hashlib.sha256(data).hexdigest() != stated["sha256"]:
             raise self._damaged(f"{member} is not what was written")
         try:
             column = np.frombuffer(data, COLUMNS[name].dtype)
-            if said["columns"] is not None:
-                column = column.reshape(-1, said["columns"])
+            if stated["columns"] is not None:
+                column = column.reshape(-1, stated["columns"])
         except ValueError as error:
             raise self._damaged(f"{member}: {error}") from None
         return column
@@ -224,7 +224,7 @@ class Packed:
         try:
             entry = self._archive.getinfo(member)
             if entry.file_size > LARGEST_MEMBER:
-                raise self._damaged(f"{member} says that it has {entry.file_size:,} bytes")
+                raise self._damaged(f"{member} states {entry.file_size:,} bytes")
             return self._archive.read(entry)
         except KeyError:
             raise self._damaged(f"it has no {member}") from None

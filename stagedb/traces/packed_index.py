@@ -203,7 +203,7 @@ def _wrong_fields(what: str, row: Mapping[str, Any], fields: _Fields) -> str | N
     if unknown:
         return f"{what} has {reprlib.repr(unknown[0])}, which this format does not know"
     wrong = next((name for name, right in fields.items() if not right(row[name])), None)
-    return None if wrong is None else f"{what} says that {wrong} is {reprlib.repr(row[wrong])}"
+    return None if wrong is None else f"{what} states that {wrong} is {reprlib.repr(row[wrong])}"
 
 
 def _wrong_degrees(plan: Mapping[str, Any], world: int) -> str | None:
@@ -221,7 +221,7 @@ def _wrong_system(described: Mapping[str, Any]) -> str | None:
     try:
         system = _system(described["system"])
         if json.dumps(system.to_dict()) != json.dumps(described["system"]):
-            return "its system is said in another way than systems are"
+            return "its system is not in the form of systems"
         if described.get("profile", {"system": system.name})["system"] != system.name:
             return "its profile is of another system"
         _inputs(described)
@@ -247,17 +247,17 @@ def _wrong_classes(rows: list[dict[str, Any]], world: int, timed: bool) -> str |
         {(row["class"], row["digest"]) for row in rows} if timed else [(row["class"], row["digest"]) for row in rows]
     )
     for at, word in enumerate(("number", "digest")):
-        said = [each[at] for each in known]
-        if len({*said}) < len(said):
+        stated = [each[at] for each in known]
+        if len({*stated}) < len(stated):
             return f"two classes have one {word}"
     taken: list[Ints] = []
     for row in rows:
         try:
             ranks = parse_ranks(row["ranks"], world)
         except UsageError:
-            return f"class {row['class']} says that its ranks are {reprlib.repr(row['ranks'])}, of {world}"
+            return f"class {row['class']} states that its ranks are {reprlib.repr(row['ranks'])}, of {world}"
         if format_ranks(ranks) != row["ranks"]:
-            return f"class {row['class']} says its ranks in another way than {format_ranks(ranks)}"
+            return f"class {row['class']} writes its ranks in another form than {format_ranks(ranks)}"
         taken.append(ranks)
     every = np.concatenate(taken)
     return None if len(np.unique(every)) == len(every) else "a rank is in two classes"
@@ -266,7 +266,7 @@ def _wrong_classes(rows: list[dict[str, Any]], world: int, timed: bool) -> str |
 def _wrong_members(members: Mapping[str, Any], names: list[str]) -> str | None:
     missing = [name for name in names if name not in members]
     if missing:
-        return f"it says nothing of {missing[0]}"
+        return f"it does not state {missing[0]}"
     unknown = members.keys() - set(names)
     if unknown:
         return f"it has the member {reprlib.repr(min(unknown))}, which no class has"
@@ -290,7 +290,7 @@ def wrong_files(index: Mapping[str, Any]) -> str | None:
         if name == groups:
             continue
         if name not in inputs:
-            return f"it has a file {reprlib.repr(name)}, which no set has beside its traces"
+            return f"it has a file {reprlib.repr(name)}, which no trace set has"
         if text != inputs[name]:
             return f"its {name} is not the one that belongs to such a set"
     return None if _are_groups(files[groups], described["world"]) else f"its {groups} holds no communicator groups"

@@ -111,8 +111,8 @@ def _found(directory: Path) -> tuple[TraceFormat, FoundTraces]:
 def _wanted(directory: Path, files: Mapping[int, object]) -> tuple[int, set[int]]:
     """The number of ranks, and the ranks that should be there: all, unless the manifest describes a slice."""
     try:
-        said = json.loads((directory / MANIFEST).read_text())
-        world, only = said["world"], said.get("only")
+        manifest = json.loads((directory / MANIFEST).read_text())
+        world, only = manifest["world"], manifest.get("only")
         chosen = set(range(world)) if only is None else set(parse_ranks(only, world).tolist())
     except (OSError, ValueError, LookupError, TypeError, AttributeError, UsageError):
         return max(files) + 1, set(range(max(files) + 1))

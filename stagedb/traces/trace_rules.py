@@ -227,7 +227,7 @@ def check_timed(traces: Mapping[int, TraceColumns]) -> Iterator[Fault]:
     """Ranks without durations, if others have some."""
     timed = {rank: any(ns is not None for ns in trace.attributes["duration_ns"]) for rank, trace in traces.items()}
     if any(timed.values()):
-        for rank in (rank for rank, said in timed.items() if not said):
+        for rank in (rank for rank, has_durations in timed.items() if not has_durations):
             yield Fault(rank, None, "", "duration", "no node has a duration_ns, and other ranks' nodes have")
 
 

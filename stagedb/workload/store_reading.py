@@ -182,6 +182,6 @@ def _codes(values: Sequence[str], words: Sequence[str]) -> Ints:
         return np.array([number[value] for value in values], np.int64)
     except KeyError as error:
         raise StagedbError(
-            f"the instance says {error.args[0]!r}, where this version knows {', '.join(words)}: "
+            f"the instance has {error.args[0]!r}, where this version knows {', '.join(words)}: "
             "it was made by a newer stagedb"
         ) from None

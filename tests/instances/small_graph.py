@@ -1,9 +1,24 @@
 """A graph small enough to read: an embedding, layers of one tensor-parallel matmul, a head, and what a stage needs."""
 
+import dataclasses
 import json
 from typing import Any
 
-from stagedb.ir.symbolic_graph import BlockSpec, EdgeKind, Hop, OpType, SymEdge, SymGraph, SymOp, SymTensor, When
+from stagedb.ir.symbolic_graph import (
+    BlockSpec,
+    Collective,
+    Compute,
+    EdgeKind,
+    Hop,
+    MessageEnd,
+    OpType,
+    Parameter,
+    SymEdge,
+    SymGraph,
+    SymOp,
+    SymTensor,
+    When,
+)
 from stagedb.plans import GraphOptions
 from stagedb.workflows import Template
 from stagedb.workflows.training import FORWARD, INPUT_GRADIENT, STEP, WEIGHT_GRADIENT
@@ -16,7 +31,9 @@ PHASES = {F: "forward", I: "backward", W: "backward", S: "optimizer"}
 
 def op(name: str, template: Template, order: int, kind: str = "matmul", **more: Any) -> SymOp:
     """An op of the block that its name begins with."""
-    fields: dict[str, Any] = {"type": OpType.COMPUTE, "when": When.EVERY, "reads": (), "writes": (), **more}
+    costs = {field.name for field in dataclasses.fields(Compute)}
+    work = more.pop("work", None) or Compute(**{word: more.pop(word) for word in costs & more.keys()})
+    fields: dict[str, Any] = {"work": work, "when": When.EVERY, "reads": (), "writes": (), **more}
     return SymOp(
         name=name,
         block=name.split(".")[0],
@@ -30,9 +47,12 @@ def op(name: str, template: Template, order: int, kind: str = "matmul", **more: 
 
 def comm(name: str, template: Template, order: int, axis: str, kind: str, **more: Any) -> SymOp:
     """A collective, or one end of a message."""
-    type_ = OpType(kind) if kind in ("send", "recv") else OpType.COLLECTIVE
-    fields = {"comm_bytes": HIDDEN, "comm_out_bytes": HIDDEN, "dtype": "act", "type": type_, "axis": axis, **more}
-    return op(name, template, order, kind, **fields)
+    if kind in ("send", "recv"):
+        message = MessageEnd(OpType.SEND if kind == "send" else OpType.RECV, axis, HIDDEN, "act")
+        return op(name, template, order, kind, work=message, **more)
+    words = {field.name for field in dataclasses.fields(Collective)} & more.keys()
+    sizes = {"comm_bytes": HIDDEN, "comm_out_bytes": HIDDEN, "dtype": "act", **{word: more.pop(word) for word in words}}
+    return op(name, template, order, kind, work=Collective(axis, **sizes), **more)
 
 
 def weight(name: str, order: int, elements: str, grads: tuple[str, ...], *buckets: str, **more: Any) -> SymTensor:
@@ -47,10 +67,7 @@ def weight(name: str, order: int, elements: str, grads: tuple[str, ...], *bucket
         local=("H", "H"),
         layout=(),
         bytes=f"e_param*{elements}",
-        order=order,
-        elements=elements,
-        buckets=tuple(f"bucket.{name}" for name in buckets),
-        grads=grads,
+        parameter=Parameter(order, elements, buckets=tuple(f"bucket.{name}" for name in buckets), grads=grads),
         **more,
     )
 

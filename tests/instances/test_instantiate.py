@@ -13,6 +13,7 @@ import pytest
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.instances import instantiate
+from stagedb.ir import SymLoop
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, write_graph
 from tests.instances.small_graph import HIDDEN, F, comm, op, small_graph
@@ -502,7 +503,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(store: Store) -> None:
         instantiate(store, "smal", EIGHT)
     with pytest.raises(UsageError, match="tp 3 does not divide the 4 attention heads"):
         instantiate(store, "small", Plan(tp=3))
-    with pytest.raises(UsageError, match=r"built with sp False, the plan says True \(--sp\)"):
+    with pytest.raises(UsageError, match=r"built with sp False, the plan has True \(--sp\)"):
         instantiate(store, "small", Plan(tp=2, options=GraphOptions(sp=True)))
     with pytest.raises(UsageError, match="pp 3 is more than the model's 2 layers"):
         instantiate(store, "small", Plan(pp=3))
@@ -517,7 +518,7 @@ def test_a_size_that_is_not_whole_names_op_expression_and_degree(store: Store) -
 
 def test_a_graph_of_a_later_version_fails_clearly(store: Store) -> None:
     graph = small_graph()
-    rolled = [op(f"layer.ring{turns}", F, 9, times=f"tp + {turns}", loop=9) for turns in (1, 2)]
+    rolled = [op(f"layer.ring{turns}", F, 9, loop=SymLoop(f"tp + {turns}", 9)) for turns in (1, 2)]
     write_graph(store, dataclasses.replace(graph, key="rolled", ops=(*graph.ops, *rolled)))
     with pytest.raises(StagedbError, match=r"graph rolled has loops of \[3, 4\] turns"):
         instantiate(store, "rolled", EIGHT)
@@ -538,6 +539,7 @@ def test_a_collective_of_one_member_is_a_fault_of_the_graph(store: Store) -> Non
 
 
 KILL = """
+from stagedb.ir import SymLoop
 from stagedb.instances import instantiate
 from stagedb.plans import Plan
 from stagedb.store import connect

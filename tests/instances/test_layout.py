@@ -22,14 +22,14 @@ def test_ends_of_the_model_go_to_the_ends_of_the_pipeline() -> None:
     )
     assert last.with_cuts() == (Place(-1, "cut", end="previous"), Place(0, "layer", 0), Place(1, "head"))
     assert [stage.first_layer for stage in (first, middle, last)] == [0, 2, 4]
-    assert first.standing() == {"embedding": 0}
-    assert last.standing() == {"head": 1}
+    assert first.single_blocks() == {"embedding": 0}
+    assert last.single_blocks() == {"head": 1}
 
 
 def test_one_stage_has_no_cut() -> None:
     (only,) = lay_out(GPT, (5,))
     assert only.with_cuts() == only.places
-    assert only.standing() == {"embedding": 0, "head": 6}
+    assert only.single_blocks() == {"embedding": 0, "head": 6}
 
 
 def test_what_stands_between_layers_goes_with_the_layer_after_it() -> None:

@@ -102,7 +102,7 @@ def test_a_plan_and_its_graph_agree_on_messages(embedded_store: Store, scattered
     db = Stagedb(embedded_store)
     graph = db.build(MODEL, recipe="megatron", scatter_gather=scattered)
     other = Plan(GraphOptions(recipe="megatron", scatter_gather=not scattered), tp=2, pp=2, seq_len=16)
-    with pytest.raises(UsageError, match=f"was built with scatter_gather {scattered}, the plan says {not scattered}"):
+    with pytest.raises(UsageError, match=f"was built with scatter_gather {scattered}, the plan has {not scattered}"):
         instantiate(embedded_store, graph.id, other)
     with pytest.raises(UsageError, match=f"has scatter_gather {scattered}, not {not scattered}"):
         db.instantiate(graph.id, tp=2, pp=2, scatter_gather=not scattered)

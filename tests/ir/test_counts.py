@@ -10,6 +10,7 @@ from stagedb.ir import OpType, SymGraph, SymOp
 from stagedb.plans import GraphOptions
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.ir.tiny import card
+from tests.symbolic_rows import compute, flops, parameter
 
 TOKENS = BATCH * SEQ
 
@@ -26,7 +27,7 @@ def total(graph: SymGraph, phase: str, tp: int, dp: int) -> int:
     """FLOPs of a model's step on one rank, all layers."""
     env = environment(graph, dp, tp)
     layers = {"layer": graph.sizes["L"]}
-    return sum(evaluate(op.flops, env) * layers.get(op.block, 1) for op in graph.ops if op.phase == phase)
+    return sum(evaluate(flops(op), env) * layers.get(op.block, 1) for op in graph.ops if op.phase == phase)
 
 
 # A layer's collectives over tp, forward and backward (torch: the recorded plans; megatron: its three forms).
@@ -70,7 +71,9 @@ def test_flops_are_the_closed_form(style: str, tp: int, dp: int, attention: str)
 
 def test_parameters_are_registered_in_torch_s_order() -> None:
     graph = build_graph(card("llama"), GraphOptions())
-    rows = sorted((t for t in graph.tensors if t.role == "weight" and t.block == "layer"), key=lambda t: t.order or 0)
+    rows = sorted(
+        (t for t in graph.tensors if t.role == "weight" and t.block == "layer"), key=lambda t: parameter(t).order
+    )
     names = ["attn_norm", "attn.wq", "attn.wk", "attn.wv", "attn.wo", "ffn_norm", "ffn.w1", "ffn.w3", "ffn.w2"]
     assert [row.name for row in rows] == [f"layer.{name}.weight" for name in names]
 
@@ -82,7 +85,11 @@ def test_only_gradients_between_tensor_parallel_regions_are_partial_over_tp(reci
         name.removesuffix(".all_reduce.tp").rsplit(".", 1)[0]
         for name in (op.name for op in graph.ops if op.phase == "optimizer" and op.axis == "tp" and op.block == "layer")
     }
-    bucketed = {t.name for t in graph.tensors if "bucket.gradients.tp" in t.buckets and t.block == "layer"}
+    bucketed = {
+        t.name
+        for t in graph.tensors
+        if t.parameter and "bucket.gradients.tp" in t.parameter.buckets and t.block == "layer"
+    }
     norms = {f"layer.{norm}_norm.{part}" for norm in ("attn", "ffn") for part in ("weight", "bias")}
     if recipe == "torch":
         # DTensor adds a row-parallel bias to partial results, so its gradient is taken from the gathered one.
@@ -94,8 +101,8 @@ def test_only_gradients_between_tensor_parallel_regions_are_partial_over_tp(reci
 def test_a_bucket_waits_for_the_whole_backward_of_a_linear() -> None:
     graph = build_graph(card("llama"), GraphOptions())
     weight = next(t for t in graph.tensors if t.name == "layer.ffn.w2.weight")
-    assert weight.grads == ("layer.ffn.w2.weight_gradient", "layer.ffn.w2.input_gradient")
-    assert weight.buckets == ("bucket.gradients.dp",)
+    assert parameter(weight).grads == ("layer.ffn.w2.weight_gradient", "layer.ffn.w2.input_gradient")
+    assert parameter(weight).buckets == ("bucket.gradients.dp",)
 
 
 def test_replicated_heads_reduce_their_gradients_over_the_ranks_that_share_one() -> None:
@@ -103,7 +110,7 @@ def test_replicated_heads_reduce_their_gradients_over_the_ranks_that_share_one()
     (bucket,) = [op for op in graph.ops if op.axis == "kv"]
     present = {tp: evaluate(bucket.present or "", environment(graph, tp=tp)) for tp in (1, 2, 4)}
     assert present == {1: 0, 2: 1, 4: 3}
-    members = {t.name for t in graph.tensors if bucket.name in t.buckets}
+    members = {t.name for t in graph.tensors if t.parameter and bucket.name in t.parameter.buckets}
     assert members == {"layer.attn.wk.weight", "layer.attn.wv.weight"}
 
 
@@ -113,7 +120,7 @@ def test_the_matmuls_of_a_linear_have_torch_s_dimensions() -> None:
 
     def dims(name: str) -> list[int]:
         op: SymOp = next(op for op in graph.ops if op.name == name)
-        return [evaluate(d, env) for d in op.dims]
+        return [evaluate(d, env) for d in compute(op).dims]
 
     assert dims("layer.ffn.w1") == [TOKENS, 24, 16]
     assert dims("layer.ffn.w1.weight_gradient") == [24, 16, TOKENS]

@@ -4,10 +4,12 @@ import pytest
 
 from stagedb.build.model_graph import build_graph
 from stagedb.expressions import evaluate
-from stagedb.ir import SymGraph, SymOp
+from stagedb.ir import Compute, SymGraph, SymOp
 from stagedb.plans import GraphOptions, Plan
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.ir.tiny import card
+from tests.symbolic_rows import compute, parameter
+from tests.symbolic_rows import flops as flops_of
 
 RECIPES = [GraphOptions(), GraphOptions(sp=True), GraphOptions(recipe="megatron", sp=True)]
 FP8 = [
@@ -26,7 +28,8 @@ def optimizer_bytes(graph: SymGraph, env: dict[str, int]) -> int:
     """What all optimizer operators of a model move, read and written."""
     layers = {"layer": graph.sizes["L"]}
     return sum(
-        (evaluate(op.bytes_read, env) + evaluate(op.bytes_written, env)) * layers.get(op.block, 1)
+        sum(evaluate(text, env) for text in (compute(op).bytes_read, compute(op).bytes_written))
+        * layers.get(op.block, 1)
         for op in graph.ops
         if op.kind == "optimizer"
     )
@@ -53,20 +56,20 @@ def test_fp8_leaves_flops_messages_and_results_as_they_were(plain: GraphOptions,
             sorted(
                 (op.name, what(op))
                 for op in graph.ops
-                if op.kind in ("matmul", "attention") or op.comm_bytes is not None
+                if op.kind in ("matmul", "attention") or not isinstance(op.work, Compute)
             )
             for graph in graphs
         ]
         for what in (
-            lambda op: op.flops,
-            lambda op: (op.comm_bytes, op.comm_bytes and op.dtype),
-            lambda op: op.bytes_written,
+            flops_of,
+            lambda op: None if isinstance(op.work, Compute) else (op.work.comm_bytes, op.work.dtype),
+            lambda op: op.work.bytes_written if isinstance(op.work, Compute) else None,
         )
     )
     assert flops[0] == flops[1]
     assert sent[0] == sent[1]
     assert results[0] == results[1]
-    computed = {op.dtype for op in graphs[1].ops if op.kind == "matmul" and op.block == "layer"}
+    computed = {op.work.dtype for op in graphs[1].ops if op.kind == "matmul" and op.block == "layer"}
     assert computed == {"fp8_e4m3", "fp8_e5m2"}
 
 
@@ -76,11 +79,11 @@ def test_the_backward_keeps_the_narrow_input_and_makes_the_weight_s_copy_again()
     env = environment(graph)
     h, f = graph.sizes["H"], graph.sizes["F"]
     assert ops["layer.ffn.w1.weight_gradient"].reads == ("layer.ffn.w1.cast_gradient", "layer.ffn.w1.cast_input")
-    assert evaluate(ops["layer.ffn.w1.weight_gradient"].bytes_read, env) == BATCH * SEQ * (f + h)
+    assert evaluate(compute(ops["layer.ffn.w1.weight_gradient"]).bytes_read, env) == BATCH * SEQ * (f + h)
     assert ops["layer.ffn.w1.input_gradient"].reads[1] == "layer.ffn.w1.cast_weight.again"
     assert ops["layer.ffn.w1.cast_weight.again"].reads == ("layer.ffn.w1.weight",)
     cast = ops["layer.ffn.w1.cast_input"]
-    assert [evaluate(text, env) for text in (cast.bytes_read, cast.bytes_written)] == [
+    assert [evaluate(text, env) for text in (compute(cast).bytes_read, compute(cast).bytes_written)] == [
         2 * BATCH * SEQ * h,
         BATCH * SEQ * h,
     ]
@@ -90,7 +93,7 @@ def test_what_the_backward_gathers_again_it_casts_again() -> None:
     graph = build_graph(card("llama"), GraphOptions(matmul_dtype="fp8", recipe="megatron", sp=True))
     ops = {op.name: op for op in graph.ops}
     (gathered,) = ops["layer.ffn.w13.cast_input.again"].reads
-    assert (ops[gathered].kind, ops[gathered].phase, ops[gathered].dtype) == ("all_gather", "backward", "act")
+    assert (ops[gathered].kind, ops[gathered].phase, ops[gathered].work.dtype) == ("all_gather", "backward", "act")
     assert ops["layer.ffn.w13.weight_gradient"].reads[1] == "layer.ffn.w13.cast_input.again"
 
 
@@ -100,7 +103,7 @@ def test_megatron_holds_eighteen_bytes_a_parameter() -> None:
     env = Plan(options=GraphOptions(recipe="megatron"), seq_len=SEQ).env(graph.sizes)
     of = {tensor.name: tensor for tensor in graph.tensors}
     for weight in (tensor for tensor in graph.tensors if tensor.role == "weight"):
-        elements = evaluate(weight.elements or "", env)
+        elements = evaluate(parameter(weight).elements, env)
         states = [of[f"{weight.name}.{word}"] for word in ("exp_avg", "exp_avg_sq", "master")]
         held = sum(evaluate(tensor.bytes, env) for tensor in (weight, *states)) + env["e_grad"] * elements
         assert held == 18 * elements, weight.name

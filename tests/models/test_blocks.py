@@ -8,6 +8,7 @@ from stagedb.build.model_graph import build_graph
 from stagedb.expressions import evaluate
 from stagedb.models import card_names, load_card
 from stagedb.plans import GraphOptions
+from tests.symbolic_rows import parameter
 
 
 @pytest.mark.parametrize("name", card_names())
@@ -17,7 +18,7 @@ def test_a_graph_s_weights_are_the_card_s_parameters(name: str, recipe: str) -> 
     graph = build_graph(model, GraphOptions(recipe=recipe))
     # The published vocabulary: padding, a framework's habit, is no parameter of the model.
     env = {**graph.sizes, "V": model.vocab, "tp": 1, "pp": 1}
-    weights = [tensor for tensor in graph.tensors if tensor.role == "weight" and tensor.tied is None]
+    weights = [tensor for tensor in graph.tensors if tensor.role == "weight" and parameter(tensor).tied is None]
     vocabulary = {"torch": model.vocab, "megatron": -(-model.vocab // 128) * 128}[recipe]
     padding = (vocabulary - model.vocab) * model.hidden * (1 if model.tied else 2)
     repeats = {block.name: evaluate(block.repeat, env) for block in graph.blocks}

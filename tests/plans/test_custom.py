@@ -13,6 +13,7 @@ from stagedb.models import load_card
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.plan import plan_for
 from tests.ir.tiny import card
+from tests.symbolic_rows import communication, parameter
 
 GATHERED = """\
 regions:
@@ -39,7 +40,7 @@ def test_the_same_rules_in_other_words_are_the_same_graph(tmp_path: Path) -> Non
 def test_a_region_s_weights_are_gathered_before_each_use_and_their_gradients_scattered(tmp_path: Path) -> None:
     graph = build_graph(card("llama"), GraphOptions(sp=True, strategy=written(tmp_path, GATHERED)))
     found = [
-        (op.kind, str(op.template), op.comm_bytes)
+        (op.kind, str(op.template), communication(op).comm_bytes)
         for op in graph.ops
         if op.type == "collective" and op.name.startswith("layer.ffn.")
     ]
@@ -49,7 +50,7 @@ def test_a_region_s_weights_are_gathered_before_each_use_and_their_gradients_sca
         *[("reduce_scatter", "weight_gradient", "F*H*e_grad")] * 3,
     ]
     weights = {t.name: t for t in graph.tensors if t.role == "weight"}
-    assert weights["layer.ffn.w1.weight"].elements == "F*H/tp"
+    assert parameter(weights["layer.ffn.w1.weight"]).elements == "F*H/tp"
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,9 @@ def test_without_context_parallelism_nothing_is_over_it(strategy: dict[str, obje
     usual = build_graph(card("llama"), GraphOptions(zero=zero))
     reduced, wanted = ([op.name for op in each.ops if op.name.startswith("bucket.")] for each in (graph, usual))
     assert reduced == wanted
-    shards, theirs = ({t.name: t.shard for t in each.tensors if t.shard} for each in (graph, usual))
+    shards, theirs = (
+        {t.name: t.parameter.shard for t in each.tensors if t.parameter and t.parameter.shard}
+        for each in (graph, usual)
+    )
     assert shards.keys() == theirs.keys()
     assert all(("dp" in shards[name]) == ("dp" in theirs[name]) for name in shards)

@@ -18,6 +18,7 @@ from stagedb.ir.layouts import Layout, parse_layout
 from stagedb.ir.operators import Array, RankPlace, Receive, Redistribution, Rotate, Send
 from stagedb.ir.symbolic_graph import BlockSpec, SymOp, SymTensor
 from stagedb.workflows import Template
+from tests.symbolic_rows import parameter, peer, previous
 
 Value = list[Array]
 """What each rank of a stage holds of a tensor, in the order of `SimulatedMesh.ranks`."""
@@ -138,7 +139,7 @@ class SimulatedMesh(Interpreter):
 
     def turns(self, op: SymOp) -> int:
         """How often an op runs in turn."""
-        return 1 if op.times is None else evaluate(op.times, self.env)
+        return 1 if op.loop is None else evaluate(op.loop.times, self.env)
 
     def runs(self, op: SymOp, step: int, rank: Mapping[str, int] | None = None) -> bool:
         """Whether an op of a loop runs in a turn: on a rank, or on any."""
@@ -177,7 +178,7 @@ class SimulatedMesh(Interpreter):
             if self.runs(op, step, rank):
                 results.append(self.apply(op, self._place(op, rank, step), [each[i] for each in inputs]))
             else:
-                kept = {name: held[name][i] for name in op.previous if name in held}
+                kept = {name: held[name][i] for name in previous(op) if name in held}
                 results.append([kept.get(name, np.empty(0)) for name in op.writes])
         return [list(column) for column in zip(*results, strict=True)]
 
@@ -199,7 +200,7 @@ class SimulatedMesh(Interpreter):
         operator = self.operators[op.name]
         if not isinstance(operator, Receive):
             raise TypeError(f"{op.name} is not a receive")
-        hop = evaluate(op.peer or "", self.env)
+        hop = evaluate(peer(op), self.env)
         named = [(rank["dp"], rank["cp"], rank["tp"]) for rank in self.ranks]
         moved = []
         for value in message:
@@ -239,7 +240,7 @@ class SimulatedMesh(Interpreter):
         """Each rank's part of a weight that a dp group shares: rows in equal parts, the last ones padded."""
         out, shards, axis = [], self.sharers(row), self.sharing(row)
         for rank, array in zip(self.ranks, value, strict=True):
-            rows = array.reshape(int(np.prod(array.shape[: row.rows])), -1)
+            rows = array.reshape(int(np.prod(array.shape[: parameter(row).rows])), -1)
             each = -(-len(rows) // shards)
             padded = np.pad(rows, ((0, each * shards - len(rows)), (0, 0)))
             out.append(np.split(padded, shards)[self._group(axis, rank).index(self.ranks.index(rank))])
@@ -251,7 +252,7 @@ class SimulatedMesh(Interpreter):
         for rank in self.ranks:
             rows = np.concatenate([value[member] for member in self._group(self.sharing(row), rank)])
             shape = [length for _, length in (self._part(a, self.layouts[row.name].cuts(a), rank) for a in row.axes)]
-            out.append(rows[: int(np.prod(shape[: row.rows]))].reshape(shape))
+            out.append(rows[: int(np.prod(shape[: parameter(row).rows]))].reshape(shape))
         return out
 
     def total(self, value: Value, name: str) -> float:
@@ -282,7 +283,7 @@ class SimulatedMesh(Interpreter):
         found = []
         for name, path in self.paths(block).items():
             weight = self.tensors[name]
-            buckets = tuple(self.buckets[each] for each in weight.buckets if each in self.buckets)
+            buckets = tuple(self.buckets[each] for each in parameter(weight).buckets if each in self.buckets)
             found.append(Update(weight, path.gradient, buckets, path.reductions))
         return found
 

@@ -13,6 +13,7 @@ from stagedb.ir.operators import Array
 from stagedb.ir.symbolic_graph import OpType, SymOp, SymTensor, When
 from stagedb.workflows import Template, training
 from tests.semantics.mesh import SimulatedMesh, Update, Value
+from tests.symbolic_rows import parameter, place_of_value, previous
 
 Key = tuple[str, int]
 """A tensor (or weight) of the block at a position of the whole model."""
@@ -79,8 +80,8 @@ class Stage:
         self.summed: dict[tuple[Key, int], Value] = {}
         for place, block in places:
             for row in mesh.weights(block):
-                value = mesh.scatter(weights[(row.tied, 0) if row.tied else (row.name, place)], row)
-                sharded = any(mesh.templates[name] is not training.STEP for name in row.gathers)
+                value = mesh.scatter(weights[place_of_value(row, place)], row)
+                sharded = any(mesh.templates[name] is not training.STEP for name in parameter(row).gathers)
                 if sharded and mesh.sharers(row) > 1:
                     self.parts[row.name, place] = mesh.split(value, row)
                 else:
@@ -192,9 +193,13 @@ class Stage:
         ops = self.mesh.ops(block, templates)
         for op in ops:
             if op.when in due and (op.phase != "recompute" or place in self.recomputing):
-                if op.times is not None:
-                    if op.order == op.loop:
-                        self.loop(values, place, [each for each in ops if each.loop == op.loop])
+                if op.loop is not None:
+                    if op.order == op.loop.first:
+                        self.loop(
+                            values,
+                            place,
+                            [each for each in ops if each.loop is not None and each.loop.first == op.loop.first],
+                        )
                     continue
                 outputs = self.mesh.execute(op, [values[self.there(name, place), place] for name in op.reads])
                 values.update(zip(((name, place) for name in op.writes), outputs, strict=True))
@@ -206,11 +211,11 @@ class Stage:
         """
         wire: deque[list[Value]] = deque()
         for step in range(self.mesh.turns(ops[0])):
-            before = {name: values.get((name, place)) for op in ops for name in op.previous} if step else {}
+            before = {name: values.get((name, place)) for op in ops for name in previous(op)} if step else {}
             for op in ops:
                 if not self.mesh.runs(op, step):
                     continue
-                held = {name: values[self.there(name, place), place] for name in op.reads if name not in op.previous}
+                held = {name: values[self.there(name, place), place] for name in op.reads if name not in previous(op)}
                 held |= {name: value for name, value in before.items() if name in op.reads and value is not None}
                 if op.type is OpType.SEND:
                     wire.append(self.mesh.sent(op, held, step))
@@ -327,7 +332,7 @@ class Stage:
         for all, until the last backward. What stands outside layers keeps its weights from the forward.
         """
         for row, key in self.sharded(place, block):
-            for bucket in (self.mesh.buckets[name] for name in row.gathers if name in self.mesh.buckets):
+            for bucket in (self.mesh.buckets[name] for name in parameter(row).gathers if name in self.mesh.buckets):
                 if bucket.template is template and bucket.when in due:
                     if bucket.bucket == "layers" and not self.repeated(block):
                         continue
@@ -337,7 +342,7 @@ class Stage:
     def give_back(self, values: MutableMapping[Key, Value], place: int, block: str) -> None:
         """After the forward a layer's weights are parts again, where its backward gathers them once more."""
         for row, key in self.sharded(place, block):
-            again = any(self.mesh.templates[name] is training.INPUT_GRADIENT for name in row.gathers)
+            again = any(self.mesh.templates[name] is training.INPUT_GRADIENT for name in parameter(row).gathers)
             if again and self.repeated(block):
                 values.pop(key, None)
 

@@ -28,6 +28,7 @@ from tests.semantics.stage import (
     full,
     run_tasks,
 )
+from tests.symbolic_rows import parameter
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def positions(graph: SymGraph, env: Mapping[str, int]) -> list[str]:
 
 def weight_shapes(graph: SymGraph, env: Mapping[str, int]) -> dict[Key, tuple[int, ...]]:
     """The whole shapes of all weights; a tied copy has none of its own."""
-    rows = [t for t in graph.tensors if t.role == "weight" and t.tied is None]
+    rows = [t for t in graph.tensors if t.role == "weight" and parameter(t).tied is None]
     return {
         (row.name, place): tuple(evaluate(expr, env, what=row.name) for expr in row.shape)
         for place, block in enumerate(positions(graph, env))
@@ -154,7 +155,7 @@ def _together(mesh: SimulatedMesh, stages: Sequence[Stage]) -> dict[Key, Array]:
     found: dict[Key, Array] = {}
     for stage in stages:
         for (name, place), whole in stage.gradients.items():
-            tied = mesh.tensors[name].tied
+            tied = parameter(mesh.tensors[name]).tied
             key = (tied, 0) if tied else (name, place)
             if key not in found:
                 found[key] = whole

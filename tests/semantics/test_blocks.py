@@ -12,6 +12,7 @@ from tests.ir.tiny import card
 from tests.semantics.running import Example, example
 from tests.semantics.step import Run, positions
 from tests.semantics.test_partitioned import agree
+from tests.symbolic_rows import place_of_value
 
 OPTIONS = {
     "torch": GraphOptions(),
@@ -28,7 +29,7 @@ def in_blocks(made: Example) -> Run:
     places = list(enumerate(positions(graph, env)))
     weights = [
         {
-            row.name: made.weights[(row.tied, 0) if row.tied else (row.name, place)]
+            row.name: made.weights[place_of_value(row, place)]
             for row in graph.tensors
             if row.block == block and row.role == "weight"
         }
@@ -50,7 +51,7 @@ def in_blocks(made: Example) -> Run:
         names = gradient_names(graph, block)
         for row in graph.tensors:
             if row.name in weights[place]:
-                key = (row.tied, 0) if row.tied else (row.name, place)
+                key = place_of_value(row, place)
                 gradients[key] = gradients.get(key, 0) + values[names[row.name]]
         if place:
             gradient = values[names[specs[block].input or ""]]

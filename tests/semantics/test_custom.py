@@ -22,6 +22,7 @@ from tests.sampling import examples
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.step import Run
 from tests.semantics.test_partitioned import agree
+from tests.symbolic_rows import communication, parameter
 
 KEPT = {
     "embedding": ("vocab", "hidden"),
@@ -189,7 +190,9 @@ def test_a_message_is_as_large_as_its_group(strategy: str, zero: int, kind: CpKi
     members = {made.axis: made.members for made in groups(plan, 4, {op.axis or "" for op in found})}
     env = plan.env(graph.sizes)
     for op in found:
-        small, large = sorted(evaluate(each or "", env) for each in (op.comm_bytes, op.comm_out_bytes))
+        small, large = sorted(
+            evaluate(each, env) for each in (communication(op).comm_bytes, communication(op).comm_out_bytes)
+        )
         assert large == small * members[op.axis or ""], op.name
         assert evaluate(op.present or "", env) > 0
 
@@ -202,11 +205,11 @@ def test_weights_in_parts_over_dp_are_not_sharded_once_more(recipe: str, zero: i
     rows = {t.name: t for t in graph.tensors}
     kept, plain = rows["layer.ffn.w2.weight"], rows["layer.attn.wo.weight"]
     env = environment(graph, dp=4)
-    assert evaluate(kept.shard or "", env) == evaluate(kept.elements or "", env) == 16 * 24 // 4
-    assert evaluate(plain.shard or "", env) == evaluate(plain.elements or "", env) // 4
-    assert (kept.gathers, kept.buckets) == ((), ("bucket.gradients.cp",))
-    assert plain.gathers
-    assert not any("cp" in name for name in plain.buckets)
+    assert evaluate(parameter(kept).shard or "", env) == evaluate(parameter(kept).elements or "", env) == 16 * 24 // 4
+    assert evaluate(parameter(plain).shard or "", env) == evaluate(parameter(plain).elements or "", env) // 4
+    assert (parameter(kept).gathers, parameter(kept).buckets) == ((), ("bucket.gradients.cp",))
+    assert parameter(plain).gathers
+    assert not any("cp" in name for name in parameter(plain).buckets)
 
 
 def test_an_outer_part_is_gathered_before_an_inner_one_is_cut() -> None:
@@ -214,7 +217,8 @@ def test_an_outer_part_is_gathered_before_an_inner_one_is_cut() -> None:
     moves = {op.name: op for op in graph.ops if op.name.startswith("layer.ffn.w1.weight.")}
     gather = "layer.ffn.w1.weight.all_gather.dp"
     assert {gather, f"{gather}.slice.tp"} <= set(moves)
-    assert (moves[gather].comm_bytes, moves[gather].comm_out_bytes) == ("F*H*e_param/dp", "F*H*e_param")
+    move = communication(moves[gather])
+    assert (move.comm_bytes, move.comm_out_bytes) == ("F*H*e_param/dp", "F*H*e_param")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +257,7 @@ def test_both_ends_of_a_tied_weight_are_summed_over_the_same_ranks(region: str, 
     graph = build_graph(card("llama", kv_heads=4, tied=True), options)
     rows = {t.name: t for t in graph.tensors}
     first, second = rows["embedding.word.weight"], rows["head.out.weight"]
-    assert first.buckets == second.buckets != ()
+    assert parameter(first).buckets == parameter(second).buckets != ()
     made = example(graph, microbatches=2)
     agree(made.run_pipelined(pipeline(graph, "1f1b", (1, 1), 2), 2, 2, cp=2), made.run_whole())
     plain = example(build_graph(card("llama", kv_heads=4, tied=True), GraphOptions()))

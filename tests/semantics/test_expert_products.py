@@ -20,6 +20,8 @@ from tests.sampling import examples
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.step import Run
 from tests.semantics.test_experts import assert_same
+from tests.symbolic_rows import communication
+from tests.symbolic_rows import flops as flops_of
 
 EVEN: tuple[int, ...] = ()
 LOADS = [EVEN, (2, 1, 1, 0), (0, 0, 2, 2), (1, 0, 1, 2), (3, 0, 1, 4)]
@@ -99,7 +101,7 @@ def test_a_load_changes_what_is_computed_where_and_not_how_much(load: tuple[int,
     graph = build_graph(card("moe"), GraphOptions())
     ranks = [environment(graph, dp=4, ep=2, load=load, ep_rank=rank) for rank in range(2)]
     of_experts = [op for op in graph.ops if ".experts." in op.name]
-    flops = [sum(evaluate(op.flops, env) for op in of_experts) for env in ranks]
+    flops = [sum(evaluate(flops_of(op), env) for op in of_experts) for env in ranks]
     routed = ranks[0]["B"] * ranks[0]["S"] * ranks[0]["K"]
     assert 2 * sum(flops) == 3 * routed * 2 * 3 * ranks[0]["H"] * ranks[0]["FE"]
     shares = [Fraction(sum(load[at : at + 2]), sum(load)) for at in (0, 2)]
@@ -113,7 +115,14 @@ def test_ranks_of_ep_call_with_the_largest_of_their_operands() -> None:
     own = ranks[0]["B"] // 2 * ranks[0]["S"] * ranks[0]["K"] * ranks[0]["H"] * 2
     moves = [op for op in graph.ops if op.axis == "ep" and op.block == "layer"]
     sizes = {
-        (str(op.template), *(evaluate(text or "", env) for text in (op.comm_bytes, op.comm_out_bytes) for env in ranks))
+        (
+            str(op.template),
+            *(
+                evaluate(text, env)
+                for text in (communication(op).comm_bytes, communication(op).comm_out_bytes)
+                for env in ranks
+            ),
+        )
         for op in moves
     }
     largest = own * 3 // 2
@@ -185,7 +194,7 @@ def test_ranks_of_tp_that_share_no_tokens_compute_each_once(ep: int) -> None:
     plan = Plan(options=GraphOptions(sp=True, expert_tp=False), dp=2, tp=2, ep=ep, micro_batch_size=2, seq_len=8)
     plan.check(graph.sizes)
     env = plan.env(graph.sizes)
-    flops = sum(evaluate(op.flops, env) for op in graph.ops if ".experts." in op.name)
+    flops = sum(evaluate(flops_of(op), env) for op in graph.ops if ".experts." in op.name)
     routed = env["B"] * env["S"] * env["K"]
     assert plan.world * flops == 3 * routed * 2 * 3 * env["H"] * env["FE"]
     with pytest.raises(UsageError, match="the same tokens: take --sp, or leave --no-expert-tp out"):

@@ -18,6 +18,7 @@ from tests.ir.environments import environment
 from tests.ir.tiny import card
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.step import Run, run
+from tests.symbolic_rows import flops
 
 OPTIONS = {
     "torch": GraphOptions(),
@@ -128,7 +129,7 @@ def totals(graph: SymGraph, dp: int = 1, tp: int = 1, ep: int = 1) -> Counter[st
     found: Counter[str] = Counter()
     for op in graph.ops:
         word = "experts" if ".experts." in op.name else "rest"
-        found[f"flops {word}"] += evaluate(op.flops, env)
+        found[f"flops {word}"] += evaluate(flops(op), env)
     for tensor in graph.tensors:
         if tensor.role == "weight":
             found["bytes experts" if ".experts." in tensor.name else "bytes rest"] += evaluate(tensor.bytes, env)

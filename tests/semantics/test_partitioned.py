@@ -20,6 +20,7 @@ from tests.ir.tiny import card
 from tests.sampling import examples
 from tests.semantics.running import Example, example
 from tests.semantics.step import Run
+from tests.symbolic_rows import communication, flops, peer
 
 
 @functools.lru_cache(maxsize=64)
@@ -231,9 +232,9 @@ def test_what_a_ring_of_sends_puts_on_the_wire(kind: CpKind, chunks: CpChunks, r
     receives = [op for op in graph.ops if op.kind == "recv" and op.axis == "cp"]
     assert [op.phase for op in sends] == [op.phase for op in receives] == ["forward", "backward"]
     for end, sign in ((sends, 1), (receives, -1)):
-        assert [evaluate(op.peer or "", env) for op in end] == [sign * cpa, -sign * cpa]
+        assert [evaluate(peer(op), env) for op in end] == [sign * cpa, -sign * cpa]
         forward, backward = (
-            [evaluate(op.comm_bytes or "", {**env, "step": i + 1}) for i in range(places)] for op in end
+            [evaluate(communication(op).comm_bytes, {**env, "step": i + 1}) for i in range(places)] for op in end
         )
         there = [evaluate(end[0].present or "1", {**env, "step": i + 1}) > 0 for i in range(places)]
         assert there == [True] * (places - 1) + [False] and end[1].present is None
@@ -254,11 +255,11 @@ def test_work_of_the_ranks_of_a_context(kind: CpKind, chunks: CpChunks) -> None:
         for rank in range(cp):
             total = 0
             for op in graph.ops:
-                for step in range(1 if op.times is None else evaluate(op.times, base)):
+                for step in range(1 if op.loop is None else evaluate(op.loop.times, base)):
                     env = {**base, "cp_rank": rank + 1, "step": step + 1}
                     there = op.present is None or evaluate(op.present, env) > 0
                     if op.kind == "attention" and op.phase == phase and there:
-                        total += evaluate(op.flops, env)
+                        total += evaluate(flops(op), env)
             found.append(total / (pairs * times))
         if chunks == "contiguous":
             assert found == [1, 2, 3, 4]

@@ -125,7 +125,7 @@ def test_blocks_take_as_long_as_their_operators(db: Stagedb, tmp_path: Path) -> 
         for node in coarse:
             sums = [*sums, 0] if node.type != pb.COMP_NODE else [*sums[:-1], sums[-1] + ns_of(node)]
         assert spans == sums
-    with pytest.raises(UsageError, match=r"stands for several operators.*--granularity op"):
+    with pytest.raises(UsageError, match=r"holds several operators.*--granularity op"):
         db.profile(profile.instance.id, system=SLOW, durations=tmp_path / "block")
 
 

@@ -300,7 +300,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "groups with more behind them": (in_files(**{"tiny.json": '{"10": [0, 1]}\n\n'}), "holds no communicator groups"),
     "nested groups": (in_files(**{"tiny.json": "[" * 100_000}), "holds no communicator groups"),
     "a member of no class": (more_members, "which no class has"),
-    "a member of no kind": (index(members={}), "it says nothing of classes/0/width"),
+    "a member of no kind": (index(members={}), "it does not state classes/0/width"),
 }
 
 
@@ -472,5 +472,5 @@ def test_a_member_that_says_it_is_huge_is_not_unpacked(tmp_path: Path, file: Pat
     entry = data.rindex(b"PK\x01\x02")  # the index, which is written last
     data[entry + 24 : entry + 28] = (0xFFFFFFF0).to_bytes(4, "little")
     (tmp_path / "huge.packed").write_bytes(data)
-    with pytest.raises(StagedbError, match="says that it has 4,294,967,280 bytes"):
+    with pytest.raises(StagedbError, match="states 4,294,967,280 bytes"):
         unpack_traces(tmp_path / "huge.packed", Request(tmp_path / "out"))
