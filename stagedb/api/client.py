@@ -5,8 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, comparing, querying, trace_sets
-from stagedb.api import model_names as library
+from stagedb.api import catalog, comparing, model_names, querying, trace_sets
 from stagedb.api.plan_keywords import GraphWords, PlanWords
 from stagedb.api.rebuilding import open_rebuilt
 from stagedb.api.results import (
@@ -32,7 +31,7 @@ from stagedb.traces import Request
 
 if TYPE_CHECKING:
     from stagedb.reports import StepView
-    from stagedb.timing import Asked, Scaling
+    from stagedb.timing import ProfileInputs, Scaling
     from stagedb.timing.profile_recording import Progress
 
 
@@ -63,7 +62,7 @@ class Stagedb:
 
     def build(self, model: str | Card, /, **words: Unpack[GraphWords]) -> GraphInfo:
         """Write the model's symbolic graph to the store, unless it is there already."""
-        return library.find_source(self.store, model, typed_words(words)).in_store(self.store)
+        return model_names.find_source(self.store, model, typed_words(words)).in_store(self.store)
 
     def instantiate(
         self, target: str | Card, /, *, name: str | None = None, **words: Unpack[PlanWords]
@@ -121,8 +120,8 @@ class Stagedb:
             Path(), force, format, compress, replay, resume=resume, granularity=granularity, packed=packed,
             simulator=simulator,
         )  # fmt: skip
-        asked = trace_sets.ExportRequest(out, only, shard, system, profile, form)
-        return trace_sets.export(self.store, target, model, typed_words(words), asked, progress)
+        request = trace_sets.ExportRequest(out, only, shard, system, profile, form)
+        return trace_sets.export(self.store, target, model, typed_words(words), request, progress)
 
     def query(
         self,
@@ -212,13 +211,13 @@ class Stagedb:
         """
         from stagedb.api import profiling
 
-        asked = profiling.asked(system, durations, scale, blocking)
+        inputs = profiling.inputs(system, durations, scale, blocking)
         clock = StageClock()
         wanted = find_wanted(self.store, target, model, typed_words(words))
-        asked.system.network(wanted.plan.world)  # checks that the job has room, before anything is made
+        inputs.system.network(wanted.plan.world)  # checks that the job has room, before anything is made
         instance = wanted.make(self.store, clock)
         clock.lap("instance")
-        return profiling.run(self.store, instance, asked, name, clock.lap, clock.seconds, progress)
+        return profiling.run(self.store, instance, inputs, name, clock.lap, clock.seconds, progress)
 
     def diff(self, first: str, second: str, /) -> Difference:
         """The differences between two instances, or two profiles and their instances; by id or name.
@@ -254,8 +253,8 @@ class Stagedb:
         from stagedb.api import profiling, views
 
         stages = views.stages_of(only)
-        asked = profiling.asked_or_profile(profile, system, durations, scale, blocking)
-        path, instance, job = self._job(target, model, words, asked, out, ".pftrace", force)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
+        path, instance, job = self._job(target, model, words, inputs, out, ".pftrace", force)
         return views.write_timeline(job, instance, path, granularity, stages)
 
     def chart(
@@ -283,8 +282,8 @@ class Stagedb:
         from stagedb.reports import draw
 
         stages = stages_of(only)
-        asked = profiling.asked_or_profile(profile, system, durations, scale, blocking)
-        _, _, job = self._job(target, model, words, asked)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
+        _, _, job = self._job(target, model, words, inputs)
         return draw(job, width, stages, color)
 
     def report(
@@ -308,8 +307,8 @@ class Stagedb:
         """
         from stagedb.api import profiling, views
 
-        asked = profiling.asked_or_profile(profile, system, durations, scale, blocking)
-        path, instance, job = self._job(target, model, words, asked, out, ".html", force)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
+        path, instance, job = self._job(target, model, words, inputs, out, ".html", force)
         return views.write_report(job, instance, path)
 
     def tag(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo:
@@ -328,28 +327,28 @@ class Stagedb:
         target: str | None,
         model: str | Card | None,
         words: Mapping[str, Any],
-        asked: "Asked | str",
+        inputs: "ProfileInputs | str",
         out: Path | str | None = None,
         ending: str = "",
         force: bool = False,
     ) -> "tuple[Path, InstanceInfo, StepView]":
         """The path, the instance and the content of a view. The path is checked before anything is made.
 
-        asked: the system and durations for the step, or a profile of the store that has them.
+        inputs: the system and durations for the step, or a profile of the store that has them.
         """
         from stagedb.api.views import check_place, job_of
         from stagedb.timing import read_profile
 
-        if isinstance(asked, str):
-            timed, wanted = find_timed(self.store, asked, target, model, typed_words(words))
-            asked = read_profile(self.store, timed.id).asked
+        if isinstance(inputs, str):
+            timed, wanted = find_timed(self.store, inputs, target, model, typed_words(words))
+            inputs = read_profile(self.store, timed.id).inputs
         else:
             timed, wanted = None, find_wanted(self.store, target, model, typed_words(words))
         path = Path(f"{wanted.model}-{wanted.plan.world}{ending}" if out is None else out)
         if ending:
             check_place(path, ending, force)
         instance = wanted.make(self.store, StageClock())
-        return path, instance, job_of(self.store, instance, asked, timed)
+        return path, instance, job_of(self.store, instance, inputs, timed)
 
 
 def _rows(store: Store, statement: str, instance: str) -> Rows:
@@ -367,7 +366,7 @@ def connect(store: str | None = None) -> Stagedb:
 def models() -> list[dict[str, Any]]:
     """The library of model cards: one row a model, with its sizes and its number of parameters."""
     shown = ("family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "max_positions")
-    cards = [library.card(name) for name in card_names()]
+    cards = [model_names.card(name) for name in card_names()]
     return [
         {"name": card.name}
         | {name: value for name, value in card.to_dict().items() if name in shown}
@@ -378,5 +377,5 @@ def models() -> list[dict[str, Any]]:
 
 def model(name: str) -> dict[str, Any]:
     """One card, by a name of the library or a path, with its number of parameters. UsageError for unknown names."""
-    card = library.card(name)
+    card = model_names.card(name)
     return card.to_dict() | {"parameters": card.count_parameters()}

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from stagedb.api import catalog
 from stagedb.api.rebuilding import Notice, open_rebuilt, outdated, rebuild
 from stagedb.errors import UsageError
-from stagedb.store import embedded, migrations, open_store
-from stagedb.store import store_targets as targets
+from stagedb.store import embedded, migrations, open_store, store_targets
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ def status(store: str | None = None) -> StoreStatus:
     """Look at a store without starting or changing it. Raises UsageError if a server does not answer."""
     files = None
     if _is_embedded(store):
-        home = targets.home(os.environ)
+        home = store_targets.home(os.environ)
         files = str(home)
         if embedded.running(home) is None:
             return StoreStatus("embedded", "not running", None, files, None, migrations.NEWEST, None, None)
@@ -69,13 +68,13 @@ def down(store: str | None = None) -> bool:
     """End the embedded engine; False if it did not run. Raises UsageError for a server, which stagedb cannot end."""
     if not _is_embedded(store):
         raise UsageError("this store is a server: stop it on its machine. --store embedded names this machine's engine")
-    return embedded.stop(targets.home(os.environ))
+    return embedded.stop(store_targets.home(os.environ))
 
 
 def migrate(store: str | None = None, notice: Notice = lambda line: None) -> list[str]:
-    """Bring a store up to date. Returns a description of each migration that was applied.
+    """Migrate the schema, then rebuild the instances and profiles that are of an older version.
 
-    notice: called with a line for each thing of an older version that is made again.
+    Returns a description of each migration that was applied. notice: called with a line for each rebuilt one.
     """
     with open_store(store) as opened:
         applied = [f"{migration.version} ({migration.description})" for migration in opened.migrate()]
@@ -84,4 +83,4 @@ def migrate(store: str | None = None, notice: Notice = lambda line: None) -> lis
 
 
 def _is_embedded(store: str | None) -> bool:
-    return targets.choose(store, os.environ, targets.config_file(os.environ)) is None
+    return store_targets.choose(store, os.environ, store_targets.config_file(os.environ)) is None

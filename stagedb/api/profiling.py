@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stagedb.api import catalog
-from stagedb.api import system_choice as timing
+from stagedb.api import catalog, system_choice
 from stagedb.api.results import InstanceInfo, Profile, Rows
 from stagedb.errors import UsageError
 from stagedb.store import Store
 from stagedb.systems import Durations, System
-from stagedb.timing import Asked, JobProfile, Scaling, blocking_axes, profile_job, record_profile
+from stagedb.timing import JobProfile, ProfileInputs, Scaling, blocking_axes, profile_job, record_profile
 from stagedb.timing.profile_recording import Progress
 from stagedb.workload.store_reading import read_workload
 
@@ -21,32 +20,32 @@ PARTS = ("kind", "axis", "phase", "stage")
 LANES = ("class", "stage", "rank", "ranks", "busy", "exposed", "bubble", "idle", "communication")
 
 
-def asked(
+def inputs(
     system: str | Path | System | None,
     durations: str | Path | Durations | None,
     scale: Sequence[str | Scaling],
     blocking: str | Sequence[str],
-) -> Asked:
+) -> ProfileInputs:
     """Read the system, the durations, the scalings and the axes. Raises UsageError for invalid ones."""
-    found = timing.described(system)
-    return Asked(
+    found = system_choice.resolve_system(system)
+    return ProfileInputs(
         found,
-        durations if durations is None or isinstance(durations, Durations) else timing.durations(durations),
+        durations if durations is None or isinstance(durations, Durations) else system_choice.durations(durations),
         tuple(each if isinstance(each, Scaling) else Scaling.parse(each) for each in scale),
         blocking_axes(blocking, found),
     )
 
 
-def asked_or_profile(
+def inputs_or_profile(
     profile: str | None,
     system: str | Path | System | None,
     durations: str | Path | Durations | None,
     scale: Sequence[str | Scaling],
     blocking: str | Sequence[str],
-) -> Asked | str:
+) -> ProfileInputs | str:
     """The same, or the id of a profile, which has all of them. UsageError if both are given."""
     if profile is None:
-        return asked(system, durations, scale, blocking)
+        return inputs(system, durations, scale, blocking)
     given = {"--system": system, "--durations": durations, "--scale": scale, "--blocking": blocking}
     for option, value in given.items():
         if value:
@@ -57,7 +56,7 @@ def asked_or_profile(
 def run(
     store: Store,
     instance: InstanceInfo,
-    wanted: Asked,
+    wanted: ProfileInputs,
     name: str | None,
     lap: Callable[[str], None],
     seconds: Mapping[str, float],

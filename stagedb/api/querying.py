@@ -8,7 +8,7 @@ from typing import Any
 from stagedb.api import catalog
 from stagedb.api.results import QueryInfo, Rows
 from stagedb.errors import UsageError
-from stagedb.store import Statement, Store, load, names, unknown_words
+from stagedb.store import Statement, Store, load, names, unknown_names
 
 FOLDER = "analyze/"
 CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile")}
@@ -80,7 +80,7 @@ def run(
         given["other"] = find(store, str(given["other"])).id
     answer = store.query(text, given, timeout=timeout)
     rows = tuple(tuple(row) for row in answer.rows)
-    hints = unknown_words(text) if statement is None else []
+    hints = unknown_names(text) if statement is None else []
     if not rows and MEMORY.search(text) and "instance" in given:
         hints += _without_memory(store, str(given["instance"]))
     if statement is not None and "wire_bytes" in answer.columns:

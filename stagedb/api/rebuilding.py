@@ -82,16 +82,16 @@ def _instance(store: Store, row: Mapping[str, Any], now: dict[str, str]) -> str:
 
 def _profile(store: Store, row: Mapping[str, Any], now: Mapping[str, str]) -> str:
     from stagedb.timing import profile_job, record_profile
-    from stagedb.timing.profile_request import asked_of
+    from stagedb.timing.profile_inputs import inputs_of
     from stagedb.workload.store_reading import read_workload
 
-    asked = asked_of(row)
+    inputs = inputs_of(row)
     instance = now.get(row["instance"], row["instance"])
     if not store.read("lifecycle/state_instance", id=instance):
         delete(store, "Profile", row["id"])
         return "removed, because its instance is gone"
     workload = read_workload(store, instance)
-    job = profile_job(workload, asked.system, asked.measured, asked.scalings, asked.blocking)
+    job = profile_job(workload, inputs.system, inputs.measured, inputs.scalings, inputs.blocking)
     made, _ = record_profile(store, job, row["name"])
     if made == row["id"]:
         return "made again"

@@ -37,7 +37,7 @@ def durations(path: Path | str) -> Durations:
     return read_durations(path)
 
 
-def described(system: str | Path | System | None) -> System:
+def resolve_system(system: str | Path | System | None) -> System:
     """The system of a preset's name or a file's path; the default preset for None."""
     return system if isinstance(system, System) else load_system(system or DEFAULT)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from stagedb.api import catalog
 from stagedb.api.results import Exported, Unpacked
-from stagedb.api.system_choice import described
+from stagedb.api.system_choice import resolve_system
 from stagedb.api.wanted_instances import StageClock, find_timed, find_wanted
 from stagedb.errors import UsageError
 from stagedb.models import Card
@@ -71,7 +71,7 @@ def _figures(done: Summary) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What `Stagedb.export` was asked for, but for the instance. form: how it is written, without its place."""
+    """What `Stagedb.export` is asked for, but for the instance. form: how it is written, without its place."""
 
     out: Path | str | None
     only: str | None
@@ -100,33 +100,33 @@ def export(
     target: str | None,
     model: str | Card | None,
     words: Mapping[str, Any],
-    asked: ExportRequest,
+    request: ExportRequest,
     progress: WriteProgress | None,
 ) -> Exported:
     """See `Stagedb.export`. All that can be refused is refused before anything is made."""
     clock = StageClock()
-    if asked.profile is None:
+    if request.profile is None:
         timed, wanted = None, find_wanted(store, target, model, words)
     else:
-        timed, wanted = find_timed(store, asked.profile, target, model, words)
-        if asked.system is not None:
+        timed, wanted = find_timed(store, request.profile, target, model, words)
+        if request.system is not None:
             raise UsageError(
                 f"profile {timed.id[: catalog.SHORT_ID]} is on the system {timed.system}, which the simulator inputs "
                 "describe: leave out --system, or profile on the other system and export that profile"
             )
     plan = wanted.plan
-    only = asked.ranks(plan.world)
-    request = asked.request(wanted.model, plan.world)
-    request.check(plan.world, only)
+    only = request.ranks(plan.world)
+    form = request.request(wanted.model, plan.world)
+    form.check(plan.world, only)
     inputs = None
     if timed is None:
         # Refused before anything is made; a profile's instance is there.
-        inputs = described(asked.system)
+        inputs = resolve_system(request.system)
         degrees = tuple(size for _, size in Mesh.of(plan).axes)
-        request.check_job(SimulatedJob(wanted.model, plan.world, degrees, inputs))
+        form.check_job(SimulatedJob(wanted.model, plan.world, degrees, inputs))
     clock.lap("look up")
     instance = wanted.make(store, clock)
     profile = None if timed is None else timed.id
-    done = export_traces(store, instance.id, request, only=only, system=inputs, profile=profile, progress=progress)
+    done = export_traces(store, instance.id, form, only=only, system=inputs, profile=profile, progress=progress)
     figures = {**_figures(done), "seconds": {**clock.seconds, **done.seconds}}
-    return Exported(path=request.out, instance=instance, packed=done.packed, profile=timed, **figures)
+    return Exported(path=form.out, instance=instance, packed=done.packed, profile=timed, **figures)

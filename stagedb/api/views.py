@@ -10,20 +10,20 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.memory import analyse
 from stagedb.reports import StepView, check, render, trace
 from stagedb.store import Store
-from stagedb.timing import Asked, profile_job
+from stagedb.timing import ProfileInputs, profile_job
 from stagedb.workload.store_reading import read_workload
 
 HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
 """The first bytes of files of each kind."""
 
 
-def job_of(store: Store, instance: InstanceInfo, asked: Asked, profile: ProfileInfo | None = None) -> StepView:
+def job_of(store: Store, instance: InstanceInfo, inputs: ProfileInputs, profile: ProfileInfo | None = None) -> StepView:
     """Run a step of an instance, and compute its memory. Writes nothing.
 
     profile: the profile with the first run; StagedbError if the step takes another time now.
     """
     job = profile_job(
-        read_workload(store, instance.id), asked.system, asked.measured, asked.scalings, blocking=asked.blocking
+        read_workload(store, instance.id), inputs.system, inputs.measured, inputs.scalings, blocking=inputs.blocking
     )
     if profile is not None and profile.step != job.step:
         raise StagedbError(
@@ -31,7 +31,7 @@ def job_of(store: Store, instance: InstanceInfo, asked: Asked, profile: ProfileI
             "of stagedb made it; remove it with `stagedb rm` and profile again"
         )
     memory = analyse(store, instance.id)
-    return StepView(job.times, job.durations, asked.system, job.merit, memory, job.scalings, job.blocking)
+    return StepView(job.times, job.durations, inputs.system, job.merit, memory, job.scalings, job.blocking)
 
 
 def check_place(path: Path, kind: str, force: bool) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.api import catalog
-from stagedb.api import model_names as library
+from stagedb.api import catalog, model_names
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.models import Card, card_names
@@ -39,7 +38,7 @@ class StageClock:
 class Wanted:
     """An instance that may not exist yet. It is checked, and nothing has been written."""
 
-    source: library.Source
+    source: model_names.Source
     plan: Plan
     name: str | None
     there: InstanceInfo | None = None
@@ -66,7 +65,7 @@ class Wanted:
 
 def of_model(store: Store, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> Wanted:
     """A model, or a graph of the store, under the plan of the words."""
-    source = library.find_source(store, target, words)
+    source = model_names.find_source(store, target, words)
     return Wanted(source, source.plan(words), name)
 
 
@@ -88,7 +87,7 @@ def find_wanted(store: Store, target: str | None, model: str | Card | None, word
             "plan to make one"
         )
     instance = catalog.the_instance(store, target)
-    source = library.find_source(store, instance.graph, words)
+    source = model_names.find_source(store, instance.graph, words)
     return Wanted(source, source.plan(_changed(instance.plan, words)), None, None if words else instance)
 
 

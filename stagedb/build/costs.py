@@ -7,7 +7,7 @@ from stagedb.expressions import Expression, largest, number, product, symbol, to
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.tensors import Operation, Tensor
 
-WIDTHS: Mapping[str, Expression] = {
+CLASS_BYTES: Mapping[str, Expression] = {
     **{name: symbol(f"e_{name}") for name in ("act", "param", "grad", "reduce", "opt", "logits")},
     "fp32": number(4),
     "fp8_e4m3": number(1),
@@ -76,11 +76,11 @@ class Sizes:
         """Bytes of the tensor as an operand of a collective: the largest part, if ranks have unequal ones."""
         if "slots" not in tensor.axes:
             return self.bytes(tensor, layout)
-        return product(self.local_shape(tensor, layout)) * _filled(layout, "load_top") * WIDTHS[tensor.dtype]
+        return product(self.local_shape(tensor, layout)) * _filled(layout, "load_top") * CLASS_BYTES[tensor.dtype]
 
     def bytes(self, tensor: Tensor, layout: Layout) -> Expression:
         """This rank's bytes."""
-        return self.elements(tensor, layout) * WIDTHS[tensor.dtype]
+        return self.elements(tensor, layout) * CLASS_BYTES[tensor.dtype]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from stagedb.build.block import LaidOut
-from stagedb.build.costs import WIDTHS, Sizes, cost
+from stagedb.build.costs import CLASS_BYTES, Sizes, cost
 from stagedb.build.optimizer_step import OfShards, Tie, absent_bytes
 from stagedb.build.sharing import ReductionRules, group_of, present_if_shared
 from stagedb.build.temporaries import temporary
@@ -25,7 +25,7 @@ def sym_op(
     reduction_rules: ReductionRules,
     tie: Tie | None,
 ) -> SymOp:
-    """The row of an operator at this place of its block's template."""
+    """The row of an operation. order: its index in its block."""
     move = op.operator
     common: dict[str, Any] = {
         "name": op.name,
@@ -137,4 +137,4 @@ def _operand(sizes: Sizes, move: Operator, tensor: Tensor, layout: Layout) -> Ex
 
 def _present_if_wider(source: str, target: str) -> Expression:
     """Above 0 where two dtype classes differ in width: a cast to the format that a tensor has already is left out."""
-    return largest(WIDTHS[source] - WIDTHS[target], WIDTHS[target] - WIDTHS[source])
+    return largest(CLASS_BYTES[source] - CLASS_BYTES[target], CLASS_BYTES[target] - CLASS_BYTES[source])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stagedb.build.costs import WIDTHS
+from stagedb.build.costs import CLASS_BYTES
 from stagedb.expressions import Expression, ceiling, largest, number, product, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.symbolic_graph import Collective, SymOp, When
@@ -73,9 +73,9 @@ class BucketRule:
     def bytes(self) -> tuple[Expression, Expression]:
         """Bytes that one weight adds to operand and result: it has `elements`, or `shard` of them on a rank."""
         if self.kind == "all_reduce":
-            whole = (symbol("shard") if self.parts else symbol("elements")) * WIDTHS[self.dtype]
+            whole = (symbol("shard") if self.parts else symbol("elements")) * CLASS_BYTES[self.dtype]
             return whole, whole
-        part, shards = symbol("shard") * WIDTHS[self.dtype], symbol("edp") if self.axis == "edp" else SHARDS
+        part, shards = symbol("shard") * CLASS_BYTES[self.dtype], symbol("edp") if self.axis == "edp" else SHARDS
         return (part, part * shards) if self.kind == "all_gather" else (part * shards, part)
 
 

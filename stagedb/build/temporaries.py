@@ -6,7 +6,7 @@ vocabulary-sized values, the gate of a gated feed-forward. A fused kernel has no
 
 from collections.abc import Callable, Mapping
 
-from stagedb.build.costs import WIDTHS, Sizes
+from stagedb.build.costs import CLASS_BYTES, Sizes
 from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import CrossEntropyGradient, GateGradient, Operator, RMSNormGradient, SumExp
@@ -47,7 +47,7 @@ def _gate_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -
 def _norm_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
     """Three values of the input's size in fp32: the normalised input, the scaled gradient and their product."""
     x = op.inputs[1]
-    return 3 * sizes.elements(x, layouts[x.name]) * WIDTHS["fp32"]
+    return 3 * sizes.elements(x, layouts[x.name]) * CLASS_BYTES["fp32"]
 
 
 _RULES: Mapping[type[Operator], Of] = {

@@ -5,11 +5,20 @@ import sys
 
 import typer
 
-from stagedb.cli import build_instantiate as graphs
-from stagedb.cli import diff, export, memory, models, profile, query, systems, validate
-from stagedb.cli import ls_show_rm as catalog
-from stagedb.cli import store_command as database
-from stagedb.cli import timeline_report as views
+from stagedb.cli import (
+    build_instantiate,
+    diff,
+    export,
+    ls_show_rm,
+    memory,
+    models,
+    profile,
+    query,
+    store_command,
+    systems,
+    timeline_report,
+    validate,
+)
 from stagedb.errors import StagedbError
 
 HELP = """Execution traces of distributed LLM training, in a graph database.
@@ -40,16 +49,16 @@ app = typer.Typer(
 
 models.register(app)
 systems.register(app)
-graphs.register(app)
+build_instantiate.register(app)
 export.register(app)
 validate.register(app)
 query.register(app)
 memory.register(app)
 profile.register(app)
-views.register(app)
+timeline_report.register(app)
 diff.register(app)
-catalog.register(app)
-database.register(app)
+ls_show_rm.register(app)
+store_command.register(app)
 
 
 def _version(wanted: bool) -> None:

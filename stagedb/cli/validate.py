@@ -79,16 +79,15 @@ def _check_traces(directory: Path, replay: bool, output: Output, common: Common)
 
 
 def _check_records(records: Path, only: str | None, output: Output, common: Common) -> None:
-    from stagedb import api
-    from stagedb import validation as reference
+    from stagedb import api, validation
 
-    chosen = reference.select(reference.read_records(records), only)
+    chosen = validation.select(validation.read_records(records), only)
     if not chosen:
         raise UsageError(
             f"no record of {records} has a name like {only!r}: --only takes a pattern such as 'llama3-8b*'"
         )
     with api.connect(common.store) as db, progress(common, "checking", "records") as report:
-        checked = list(reference.check_records(db, chosen, report or _ignore))
+        checked = list(validation.check_records(db, chosen, report or _ignore))
     output.write(("record", "quantity", "theirs", "ours", "ratio"), _rows(checked))
     differ = [each.record for each in checked if each.unsupported is None and not each.agrees]
     agree = sum(each.agrees for each in checked)
@@ -116,19 +115,18 @@ def _note_peaks(checked: "Sequence[Checked]", common: Common) -> None:
 
 
 def _check_published(only: str | None, output: Output, common: Common) -> None:
-    from stagedb import api
-    from stagedb import validation as references
+    from stagedb import api, validation
 
-    steps = [row for row in references.published_steps() if only is None or fnmatch.fnmatchcase(row.title, only)]
+    steps = [row for row in validation.published_steps() if only is None or fnmatch.fnmatchcase(row.title, only)]
     if not steps:
         raise UsageError(f"no published step has a title like {only!r}: --only takes a pattern such as 'megatron-22b*'")
-    found: list[references.Published] = []
+    found: list[validation.Published] = []
     with api.connect(common.store) as db:
         if only is None:
             with progress(common, "computing", "plans") as report:
-                found = list(references.check_published(db, report or _ignore))
+                found = list(validation.check_published(db, report or _ignore))
         with progress(common, "predicting", "steps") as report:
-            timed = list(references.check_steps(db, steps, report or _ignore))
+            timed = list(validation.check_steps(db, steps, report or _ignore))
     rows = [
         (each.source, each.quantity, each.reference, each.ours, f"{each.ratio:.4f}", each.within, None)
         for each in found
@@ -142,7 +140,7 @@ def _check_published(only: str | None, output: Output, common: Common) -> None:
             f"{sum(each.agrees for each in found)} of {len(found)} published numbers are reproduced, to every digit or "
             "within the stated bound"
         )
-    for errors in references.errors(timed):
+    for errors in validation.errors(timed):
         which = "calibrated" if errors.calibrated else "held out"
         common.note(
             f"steps of {errors.source}, {which}: {errors.rows}, off by {errors.mean:.1%} in the mean, "

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.faults import fault_point
+from stagedb.fault_injection import fault_point
 from stagedb.instances.bucket_members import fill
 from stagedb.instances.class_digests import ChunkWork, Member, RankClass, StageWork, classify
 from stagedb.instances.copies import Row, bucket_rows, count_ops, place_rows, with_copies
@@ -62,9 +62,9 @@ def with_all_words(plan: Plan, layers: int) -> Plan:
 
 def instance_id(graph: StoredGraph, plan: Plan) -> str:
     """The digest of graph and plan. Two plans of equal meaning in different words have one id."""
-    spoken = with_all_words(plan, graph.sizes["L"])
-    content = {"format": str(FORMAT), "graph": graph.id, "plan": spoken.to_json()}
-    if spoken.expert_load:
+    complete = with_all_words(plan, graph.sizes["L"])
+    content = {"format": str(FORMAT), "graph": graph.id, "plan": complete.to_json()}
+    if complete.expert_load:
         # Instances of these that were stored before have dimensions of matmuls that do not match their FLOPs.
         content["ragged"] = "1"
     text = json.dumps(content, sort_keys=True)

@@ -8,7 +8,7 @@ from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, Item, Key, Program
 from stagedb.memory.lifetimes import Moment, Which
-from stagedb.plans import WIDTHS, Plan
+from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import SCHEDULES
 from stagedb.workflows import TaskKind
 
@@ -28,7 +28,10 @@ def _fills_shared_buffer(op: SymOp) -> bool:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk's program and its tensors. State that a stage holds once belongs to its first chunk."""
+    """A virtual stage of a rank class: its program, its plan, and what its framework holds in memory.
+
+    State that a stage holds once is counted in chunk 0.
+    """
 
     program: Program
     plan: Plan
@@ -81,7 +84,7 @@ class Chunk:
         return None if unit is None else self.program.layers[unit]
 
     def width(self, dtype: str) -> int:
-        return WIDTHS[self.plan.dtypes.names()[dtype]]
+        return FORMAT_BYTES[self.plan.dtypes.names()[dtype]]
 
     @cached_property
     def shared_buffer(self) -> int | None:
@@ -170,7 +173,8 @@ class Chunk:
 
     @cached_property
     def first_gradients(self) -> frozenset[Key]:
-        """A backward makes one gradient of a tied weight at each end. These are the first ones."""
+        """The gradients that the backward makes first of each weight. Only a tied weight has a second one, at its other
+        end."""
         found: dict[Key, Key] = {}
         for key in self.begins:
             if key in self.program.gradients:

@@ -13,7 +13,7 @@ from stagedb.expressions import evaluate
 from stagedb.instances import is_at_end
 from stagedb.instances.stage_blocks import BUCKET, CUT
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
-from stagedb.plans import WIDTHS, Plan
+from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS as KINDS
 from stagedb.workflows import TaskKind
@@ -149,7 +149,7 @@ class _Making:
         self.graph, self.plan, self.columns, self.carried, self.chunk = graph, plan, columns, carried, chunk
         self.split = splits(tasks_of(columns))
         self.env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
-        self.widths = {name: WIDTHS[format_] for name, format_ in plan.dtypes.names().items()}
+        self.widths = {name: FORMAT_BYTES[format_] for name, format_ in plan.dtypes.names().items()}
         self.values: dict[str, int] = {}
         self.tensors = {tensor.name: tensor for tensor in graph.tensors}
         self.ops = {op.name: op for op in graph.ops}

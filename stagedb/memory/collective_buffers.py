@@ -58,7 +58,8 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
 
 
 def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
-    """The buffer that a unit's gradients are scattered from, kept until the next one is there; and the parts."""
+    """Lifetimes of a reduce-scatter of gradients: its input buffer, held until the next one of the same name,
+    and the parts that this rank keeps."""
     layer, name, which = chunk.layer_of(chunk.unit(bucket)), op.name, Which(op.when)
     task, items = chunk.weights_task, chunk.program.items[chunk.weights_task]
     later = (i for i, each in enumerate(items) if i > index and each.op.name == op.name)

@@ -23,8 +23,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAY_BE_ZERO = ("parameters", "experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers")
-_LAYERS = ("layer_kinds", "pattern")
-"""Fields that are left out of a card without them, so that digests of such cards do not change."""
+_OF_LAYERS = ("layer_kinds", "pattern")
+"""Fields whose values are lists of layers, which have checks of their own."""
+
+_LATER = _OF_LAYERS
+"""Fields that stagedb got later. They are left out of a card that has their default, so that its digest, and with it
+the ids of its graphs, does not change. A new field belongs here."""
 
 USUAL = "layer"
 """The kind of all layers of a card without a pattern."""
@@ -85,7 +89,7 @@ class Card:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name not in _LAYERS:
+            if field.name not in _OF_LAYERS:
                 self._check(field.name, getattr(self, field.name), field.type)
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"a model's name has letters, digits, '.', '_' and '-' only, not {self.name!r}")
@@ -172,13 +176,13 @@ class Card:
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, ready for JSON or YAML; `Card(**card.to_dict())` is the card."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _LAYERS}
-        kinds = {kind.name: kind.to_dict() for kind in self.layer_kinds}
-        return {
-            **plain,
-            **({"layer_kinds": kinds} if kinds else {}),
-            **({"pattern": list(self.pattern)} if self.pattern else {}),
+        values = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in _LATER or getattr(self, field.name) != field.default
         }
+        forms = {"layer_kinds": {kind.name: kind.to_dict() for kind in self.layer_kinds}, "pattern": list(self.pattern)}
+        return {**values, **{name: form for name, form in forms.items() if name in values}}
 
     @property
     def digest(self) -> str:

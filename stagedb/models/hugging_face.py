@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.models.card import USUAL, Card
+from stagedb.models.card import CHOICES, USUAL, Card
 from stagedb.models.kinds import ATTENTION, EXPERTS, FEED_FORWARD, LayerKind
 from stagedb.models.kinds.experts import read_sparse
 from stagedb.models.kinds.parallel import parallel_of
@@ -212,8 +212,9 @@ def _in_parallel(card: Card, norms: int) -> Card:
 
 def _plain_activation(config: Mapping[str, Any], key: str, default: str) -> str:
     activation = _either(config, key, default)
-    if activation not in (*_GELU, "relu", "silu"):
-        raise UsageError(f"{key} {activation!r} is not supported: gelu, relu or silu only")
+    known = CHOICES["activation"]
+    if activation not in (*_GELU, *known):
+        raise UsageError(f"{key} {activation!r} is not supported: {', '.join(sorted(known))} only")
     return "gelu" if activation in _GELU else str(activation)
 
 

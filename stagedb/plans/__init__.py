@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 from stagedb.lazy_names import lazily
 
 if TYPE_CHECKING:
-    from stagedb.plans.dtypes import WIDTHS, Dtypes
+    from stagedb.plans.dtypes import FORMAT_BYTES, Dtypes
     from stagedb.plans.graph_options import GraphOptions
     from stagedb.plans.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups, members
     from stagedb.plans.plan import Plan, plan_for, plan_for_ranks
     from stagedb.plans.written_words import WORDS, option, read_plan_file, typed_words
 
 __all__ = [
+    "FORMAT_BYTES",
     "GROUP_AXES",
-    "WIDTHS",
     "WORDS",
     "AxisGroups",
     "Dtypes",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "dtypes": ("WIDTHS", "Dtypes"),
+    "dtypes": ("FORMAT_BYTES", "Dtypes"),
     "mesh": ("GROUP_AXES", "AxisGroups", "Mesh", "expert_axis", "groups", "members"),
     "graph_options": ("GraphOptions",),
     "plan": ("Plan", "plan_for", "plan_for_ranks"),

@@ -9,7 +9,7 @@ from stagedb.frameworks import find_framework, recipes_with
 from stagedb.plans.aspects import FORMAT_WORDS, Formats
 from stagedb.plans.aspects.precision import FORMATS
 
-WIDTHS: Mapping[str, int] = {
+FORMAT_BYTES: Mapping[str, int] = {
     "bf16": 2,
     "fp16": 2,
     "fp32": 4,
@@ -91,7 +91,7 @@ class Dtypes(Formats):
         formats = find_framework(recipe).formats
         if self.param in formats.refused_parameters:
             raise UsageError(formats.refused_parameters[self.param])
-        if not formats.wide_gradients and WIDTHS[self.grad] > WIDTHS[self.param]:
+        if not formats.wide_gradients and FORMAT_BYTES[self.grad] > FORMAT_BYTES[self.param]:
             raise UsageError(
                 f"{recipe} stores a gradient at most in its parameter's format, and {self.grad} gradients are wider "
                 f"than {self.param} parameters: take --grad-dtype {self.param}, --param-dtype {self.grad}, "
@@ -104,7 +104,7 @@ class Dtypes(Formats):
 
     def widths(self) -> dict[str, int]:
         """The symbols `e_<class>` of expressions: bytes of an element."""
-        return {f"e_{name}": WIDTHS[format_] for name, format_ in self._classes().items()}
+        return {f"e_{name}": FORMAT_BYTES[format_] for name, format_ in self._classes().items()}
 
     def _classes(self) -> dict[str, str]:
         # A master copy has one format or does not exist: it is no class of its own.

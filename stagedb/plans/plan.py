@@ -144,7 +144,11 @@ class Plan(PlanFields):
         return dataclasses.replace(self, global_batch_size=self.batch, expert_load=() if even else self.expert_load)
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
-        """Layers of each stage, in order. Raises UsageError if the stages cannot share them."""
+        """The number of layers of each stage, in order.
+
+        Without `layers_per_stage` the first stages have one layer more where pp does not divide the layers. UsageError
+        if pp exceeds the layers, or if `layers_per_stage` has another sum.
+        """
         if self.pp > layers:
             raise UsageError(f"pp {self.pp} is more than the model's {layers} layers: --pp takes at most {layers}")
         if self.layers_per_stage is None:

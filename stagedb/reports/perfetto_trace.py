@@ -12,7 +12,7 @@ import numpy as np
 from stagedb.errors import UsageError
 from stagedb.reports.step_view import StepView
 from stagedb.timing import Lane
-from stagedb.timing.lane_network import NO_STREAM, Reason
+from stagedb.timing.node_graph import NO_STREAM, Reason
 from stagedb.traces.protobuf_columns import ByteRows, bytes_fields, constant, join, number_fields, tag, texts
 from stagedb.workflows import TASK_KINDS
 from stagedb.workload.instance_columns import ONCE_A_STEP, RECV, SEND, TYPES, Ints

@@ -14,8 +14,9 @@ from stagedb.workload.instance_columns import Workload
 
 @dataclass(frozen=True)
 class StepView:
-    """times: when everything runs; durations: how long it takes, and by which rule; system; merit: figures of merit.
+    """A timed step, for charts and reports.
 
+    times: when each node runs. durations: the time of each op, and the rule that gave it. merit: figures of merit.
     memory: the memory of each rank class, if it was computed. scalings: factors on durations. blocking: axes whose
     communication a rank waits for.
     """

@@ -15,7 +15,7 @@ from stagedb.store.schema import LABELS, RELATIONSHIPS
 from stagedb.store.schema_forms import Label, Property, Relationship
 from stagedb.store.statements import Field, Statement, load, names
 from stagedb.store.stored_graphs import read_graph, write_graph
-from stagedb.store.unknown_words import unknown_words
+from stagedb.store.unknown_names import unknown_names
 
 __all__ = [
     "LABELS",
@@ -36,6 +36,6 @@ __all__ = [
     "open_store",
     "read_graph",
     "sweep",
-    "unknown_words",
+    "unknown_names",
     "write_graph",
 ]

@@ -158,7 +158,7 @@ class Store:
         with translated(self.uri, f"migration {migration.version}"):
             for dropped in () if empty else migration.drops:
                 self._define(f"DROP {dropped} IF EXISTS")
-            for text in migration.statements:
+            for text in migration.creates:
                 self._define(text)
             if empty:
                 return

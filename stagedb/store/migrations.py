@@ -24,15 +24,15 @@ _INDEXES_OF_3 = (
 class Migration:
     """One step from the previous version to `version`.
 
-    drops: indexes and constraints. work: statements of `cypher/schema`; each returns as `done` how much it did.
-    statements: the definitions of constraints and indexes.
+    drops: what is dropped, such as `INDEX name`. work: names of statements in `cypher/schema`; each runs until it
+    returns 0 as `done`. creates: Cypher that makes constraints and indexes.
     """
 
     version: int
     description: str
     drops: tuple[str, ...] = ()
     work: tuple[str, ...] = ()
-    statements: tuple[str, ...] = ()
+    creates: tuple[str, ...] = ()
 
 
 MIGRATIONS = (

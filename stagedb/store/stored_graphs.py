@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.faults import fault_point
+from stagedb.fault_injection import fault_point
 from stagedb.ir.symbolic_graph import (
     FORMAT,
     BlockSpec,

@@ -21,6 +21,9 @@ def graph_properties(options: str, sizes: Mapping[str, int]) -> Properties:
 
 
 def plan_properties(words: Mapping[str, Any]) -> Properties:
-    """The words of a plan as properties. Words without a value are left out."""
+    """The words of a plan as properties of its `Instance` node.
+
+    Words that an older plan does not have get their defaults. Words that are None are left out.
+    """
     filled = {**LATER, **words}
     return {row.name: filled[row.name] for row in PLAN_WORDS if filled.get(row.name) is not None}

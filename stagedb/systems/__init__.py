@@ -4,7 +4,7 @@
 replace modelled times where there are any.
 """
 
-from stagedb.systems.cost_model import Costs, Message, Timed, Transfer, Wires, Work
+from stagedb.systems.cost_model import CollectiveWork, Costs, Timed, Transfer, Wires, Work
 from stagedb.systems.group_placement import Placement, crossed, place
 from stagedb.systems.measured_durations import Coverage, Durations, Measured, Subject, read_durations
 from stagedb.systems.system import Accelerator, Curve, Dimension, Overlap, System
@@ -13,13 +13,13 @@ from stagedb.systems.system_files import DEFAULT, load_system, parse_system, sys
 __all__ = [
     "DEFAULT",
     "Accelerator",
+    "CollectiveWork",
     "Costs",
     "Coverage",
     "Curve",
     "Dimension",
     "Durations",
     "Measured",
-    "Message",
     "Overlap",
     "Placement",
     "Subject",

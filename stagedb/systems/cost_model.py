@@ -23,7 +23,7 @@ Wires = tuple[tuple[str, int], ...]
 class Work:
     """An operator on one rank: its FLOPs (2 for a multiply-add), and the bytes that it reads and writes.
 
-    dtype: the format that it computes in, a name of `stagedb.plans.WIDTHS`.
+    dtype: the format that it computes in, a name of `stagedb.plans.FORMAT_BYTES`.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Message:
+class CollectiveWork:
     """A collective. bytes: what this rank passes in, the input shard of an all-gather, the whole input of others.
 
     ranks: the members, ascending.
@@ -87,9 +87,9 @@ class Costs:
             self._known[work] = time_work(self.system.accelerator, work)
         return self._known[work]
 
-    def message(self, message: Message) -> Timed:
+    def collective(self, collective: CollectiveWork) -> Timed:
         """How long a collective takes."""
-        return self.placed(message.kind, message.bytes, self.placement(message.ranks))
+        return self.placed(collective.kind, collective.bytes, self.placement(collective.ranks))
 
     def placement(self, ranks: tuple[int, ...]) -> Placement:
         """The placement of a group. Many groups have the same placement, and take the same time."""
@@ -130,9 +130,9 @@ def time_work(accelerator: Accelerator, work: Work) -> Timed:
     return Timed(_whole(max(compute, memory) + accelerator.launch), rule)
 
 
-def time_message(network: Network, message: Message) -> Timed:
+def time_collective(network: Network, collective: CollectiveWork) -> Timed:
     """The time of the fastest algorithm for a collective. UsageError for an unknown kind."""
-    return time_placed(network, message.kind, message.bytes, place(message.ranks, _sizes(network)))
+    return time_placed(network, collective.kind, collective.bytes, place(collective.ranks, _sizes(network)))
 
 
 def time_placed(network: Network, kind: str, size: int, placement: Placement) -> Timed:

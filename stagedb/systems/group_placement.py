@@ -84,7 +84,7 @@ def _spacing(rows: Sequence[Sequence[int]], size: int) -> tuple[int, bool]:
 
 
 def crossed(source: int, target: int, sizes: Sequence[int]) -> tuple[int, int]:
-    """The outermost dimension that a message between two ranks crosses, and the number of places between them along it.
+    """The outermost dimension in which two ranks have different places, and their distance along it (1: neighbours).
 
     UsageError for a message of a rank to itself, and for ranks that have no place in the network.
     """

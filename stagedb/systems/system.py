@@ -25,7 +25,7 @@ DTYPES = ("bf16", "fp16", "fp32", "fp8")
 STREAMS = ("axis", "one")
 """Communication streams of a rank: one for each mesh axis, which run in parallel, or one for all."""
 
-COMPUTE = ("in-order", "out-of-order", "exclusive")
+COMPUTE_MODES = ("in-order", "out-of-order", "exclusive")
 """How a rank computes. In order: kernels run in issue order, in parallel with communication, as in a GPU stream.
 Out of order: any kernel that is ready, the earliest issued first, as simulators do. Exclusive: in issue order, and
 never while the rank communicates."""
@@ -145,7 +145,7 @@ Network = tuple[Dimension, ...]
 
 @dataclass(frozen=True)
 class Overlap:
-    """What may run in parallel. compute: one of `COMPUTE`; streams: one of `STREAMS`."""
+    """What may run in parallel. compute: one of `COMPUTE_MODES`; streams: one of `STREAMS`."""
 
     compute: str = "in-order"
     streams: str = "axis"

@@ -12,7 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.systems.algorithms import HARDWARE
 from stagedb.systems.strict_yaml import Value, compose
 from stagedb.systems.system import (
-    COMPUTE,
+    COMPUTE_MODES,
     DTYPES,
     FLAT,
     KINDS,
@@ -189,6 +189,6 @@ def _overlap(value: Value) -> Overlap:
     fields = value.mapping((), ("compute", "streams"))
     compute, streams = fields.get("compute"), fields.get("streams")
     return Overlap(
-        compute.choice(COMPUTE) if compute is not None else Overlap().compute,
+        compute.choice(COMPUTE_MODES) if compute is not None else Overlap().compute,
         streams.choice(STREAMS) if streams is not None else Overlap().streams,
     )

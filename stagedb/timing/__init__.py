@@ -7,41 +7,39 @@ system and adds figures of merit.
 
 from stagedb.timing.critical_path import Legs, Path
 from stagedb.timing.figures_of_merit import Merit, merit_of
-from stagedb.timing.lane_network import Network, Reason, network_of
 from stagedb.timing.lanes import Lane
+from stagedb.timing.node_graph import NodeGraph, Reason, node_graph_of
+from stagedb.timing.profile_inputs import ProfileInputs, StoredProfile, read_profile
 from stagedb.timing.profile_recording import profile_id, record_profile
-from stagedb.timing.profile_request import Asked, StoredProfile, read_profile
 from stagedb.timing.step_profile import JobProfile, blocking_axes, profile_job
 from stagedb.timing.time_spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times
 from stagedb.timing.timeline import Timeline, run_step
-from stagedb.timing.whatif import Scaling, WhatIf, what_if
+from stagedb.timing.whatif import Scaling
 
 __all__ = [
-    "Asked",
     "JobProfile",
     "Lane",
     "LaneTimes",
     "Legs",
     "Merit",
-    "Network",
+    "NodeGraph",
     "NodeTimes",
     "OpTimes",
     "Path",
+    "ProfileInputs",
     "Reason",
     "Scaling",
     "StepTimes",
     "StoredProfile",
     "TaskTimes",
     "Timeline",
-    "WhatIf",
     "blocking_axes",
     "merit_of",
-    "network_of",
+    "node_graph_of",
     "profile_id",
     "profile_job",
     "read_profile",
     "record_profile",
     "run_step",
     "step_times",
-    "what_if",
 ]

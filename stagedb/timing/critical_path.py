@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stagedb.timing.lane_network import Network, Reason
+from stagedb.timing.node_graph import NodeGraph, Reason
 from stagedb.timing.timeline import Timeline
 from stagedb.workload.instance_columns import Ints
 
@@ -35,7 +35,7 @@ class Path:
     another lane, the node of that lane (a message or a member of its group) comes before it.
     """
 
-    network: Network
+    network: NodeGraph
     node: Ints
     start: Ints
     finish: Ints

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.timing.lane_network import Reason
+from stagedb.timing.node_graph import Reason
 from stagedb.timing.step_profile import JobProfile
 
 Row = Mapping[str, Any]

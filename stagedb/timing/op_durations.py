@@ -84,7 +84,7 @@ def time_ops(
     """
     costs = Costs(system, len(workload.ranks))
     by_number = {each.number: each for each in workload.classes}
-    spoken = _spoken_for(workload, lanes, measured, costs.network)
+    ranks = _representative_ranks(workload, lanes, measured, costs.network)
     pairs: list[tuple[Timed, Timed, int]] = []
     rows = []
     matched: set[Measured | None] = set()
@@ -94,7 +94,7 @@ def time_ops(
         modelled = [_model(costs, columns, op, position) for op in range(len(columns.ops))]
         taken = modelled
         if measured is not None:
-            subjects = _subjects(columns, spoken[lane.number])
+            subjects = _subjects(columns, ranks[lane.number])
             taken = [_taken(measured, subject, model) for subject, model in zip(subjects, modelled, strict=True)]
             matched |= {measured.find(subject) for subject in subjects if subject is not None}
         rows.append(
@@ -154,7 +154,7 @@ def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position) ->
     return costs.transfer(Transfer(int(ops.size[op]), position.rank, target))
 
 
-def _spoken_for(
+def _representative_ranks(
     workload: Workload, lanes: Sequence[Lane], measured: Durations | None, network: Sequence[Dimension]
 ) -> list[int]:
     """For each lane the smallest rank that was measured on its own; without one, its first rank."""

@@ -7,7 +7,7 @@ from stagedb.errors import UsageError
 from stagedb.plans import GROUP_AXES
 from stagedb.systems import Durations, System
 from stagedb.timing.figures_of_merit import Merit, merit_of
-from stagedb.timing.lane_network import network_of
+from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.time_spent import StepTimes, step_times
 from stagedb.timing.timeline import check_blocking, run_step
@@ -76,7 +76,7 @@ def profile_job(
     for a scaling that matches nothing, and for an unknown axis. Raises StagedbError for a step that never ends.
     """
     axes = blocking_axes(blocking, system)
-    network = network_of(workload, system.overlap.streams, system.network(len(workload.ranks)))
+    network = node_graph_of(workload, system.overlap.streams, system.network(len(workload.ranks)))
     durations = time_ops(workload, network.lanes, system, measured)
     compute = system.overlap.compute
     found = run_step(network, durations.ns, compute, blocking=axes)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.timing.critical_path import Path, arrivals, critical_path, slack
-from stagedb.timing.lane_network import COMPUTE_STREAM, Network, Reason
+from stagedb.timing.node_graph import COMPUTE_STREAM, NodeGraph, Reason
 from stagedb.timing.timeline import Timeline
 from stagedb.workload.instance_columns import RECV, Ints
 
@@ -93,7 +93,7 @@ class StepTimes:
         return self.timeline.step
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NodeGraph:
         """The network that was run."""
         return self.timeline.network
 

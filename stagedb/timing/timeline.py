@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.systems.system import COMPUTE
-from stagedb.timing.lane_network import COMPUTE_STREAM, NO_STREAM, Network, Reason
+from stagedb.systems.system import COMPUTE_MODES
+from stagedb.timing.node_graph import COMPUTE_STREAM, NO_STREAM, NodeGraph, Reason
 from stagedb.workload.instance_columns import Ints
 
 LONGEST_STEP = 1 << 62
@@ -36,7 +36,7 @@ class Order:
     begin, and the number of edges. before: the event of the source of each edge.
     """
 
-    network: Network
+    network: NodeGraph
     events: Ints
     source: Ints
     target: Ints
@@ -56,19 +56,19 @@ class Timeline:
     step: int
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NodeGraph:
         """The network that was run."""
         return self.order.network
 
 
 def run_step(
-    network: Network,
+    network: NodeGraph,
     durations: Sequence[Ints],
     compute: str = "out-of-order",
     delays: Mapping[int, int] | None = None,
     blocking: Collection[str] = (),
 ) -> Timeline:
-    """Run a step. durations: for each lane, ns of each op of its class. compute: one of `COMPUTE`.
+    """Run a step. durations: for each lane, ns of each op of its class. compute: one of `COMPUTE_MODES`.
 
     delays: for some nodes, the ns that they take in addition; the order of a stream is the one without delays.
     blocking: as in `decide`. Raises StagedbError for a step that never ends; the message names what waits.
@@ -78,14 +78,14 @@ def run_step(
     return clock(order, network.lengths(durations, delays) if delays else length)
 
 
-def decide(network: Network, length: Ints, compute: str = "out-of-order", blocking: Collection[str] = ()) -> Order:
+def decide(network: NodeGraph, length: Ints, compute: str = "out-of-order", blocking: Collection[str] = ()) -> Order:
     """Decide the order in which streams take their nodes, for events of these lengths.
 
     blocking: mesh axes whose communication the compute stream waits for; the stream then takes its nodes in issue
     order. A framework that starts messages between stages and waits until they are sent blocks on `pp`.
     """
-    if compute not in COMPUTE:
-        raise UsageError(f"a compute stream takes nodes {' or '.join(COMPUTE)}, not {compute!r}")
+    if compute not in COMPUTE_MODES:
+        raise UsageError(f"a compute stream takes nodes {' or '.join(COMPUTE_MODES)}, not {compute!r}")
     check_blocking(blocking, compute)
     chosen = np.flatnonzero(network.stream == COMPUTE_STREAM)
     edges = [network.source, network.target, network.reason]
@@ -117,7 +117,7 @@ def check_blocking(blocking: Collection[str], compute: str) -> None:
         )
 
 
-def _waited(network: Network, blocking: Collection[str]) -> npt.NDArray[np.bool_]:
+def _waited(network: NodeGraph, blocking: Collection[str]) -> npt.NDArray[np.bool_]:
     """For each node whether it communicates on one of these axes, and its stream has a place for it."""
     found = np.zeros(len(network), bool)
     for lane, columns in zip(network.lanes, network.columns, strict=True):
@@ -151,14 +151,14 @@ def clock(order: Order, length: Ints) -> Timeline:
     return Timeline(order, length, np.array(start, np.int64), ends, int(ends.max(initial=0)))
 
 
-def _with_order(network: Network, edges: list[Ints], taken: Ints) -> list[Ints]:
+def _with_order(network: NodeGraph, edges: list[Ints], taken: Ints) -> list[Ints]:
     """The edges, and edges between consecutive nodes of a lane's compute stream."""
     follows = np.flatnonzero(network.lane[taken[1:]] == network.lane[taken[:-1]])
     more = (taken[follows], taken[follows + 1], np.full(len(follows), Reason.STREAM, np.int64))
     return [np.concatenate(pair) for pair in zip(edges, more, strict=True)]
 
 
-def _run(network: Network, source: Ints, target: Ints, length: Ints, slots: Ints) -> Ints:
+def _run(network: NodeGraph, source: Ints, target: Ints, length: Ints, slots: Ints) -> Ints:
     """The events in the order in which they begin. `slots`: for each the lane whose compute stream it waits for, or -1.
 
     At every moment, first the events that are due end, and those that need no slot begin. When nothing moves any more,
@@ -218,7 +218,7 @@ def _run(network: Network, source: Ints, target: Ints, length: Ints, slots: Ints
     return np.array(begun, np.int64)
 
 
-def _followers(network: Network, source: Ints, target: Ints) -> tuple[list[int], list[int], list[int]]:
+def _followers(network: NodeGraph, source: Ints, target: Ints) -> tuple[list[int], list[int], list[int]]:
     """The events that wait for event e are `children[firsts[e]:firsts[e + 1]]`; `waiting[e]`: how many e waits for."""
     before, after = network.event[source], network.event[target]
     by_source = np.argsort(before, kind="stable")
@@ -227,7 +227,7 @@ def _followers(network: Network, source: Ints, target: Ints) -> tuple[list[int],
     return after[by_source].tolist(), firsts.tolist(), waiting.tolist()
 
 
-def _stuck(network: Network, source: Ints, target: Ints, begun: Ints) -> str:
+def _stuck(network: NodeGraph, source: Ints, target: Ints, begun: Ints) -> str:
     """A description of what waits for what, if not all events began: the first node of each lane that did not begin."""
     left = np.ones(network.events, bool)
     left[begun] = False
@@ -243,7 +243,7 @@ def _stuck(network: Network, source: Ints, target: Ints, begun: Ints) -> str:
     return f"this step never ends: {'; '.join(lines)}{more}"
 
 
-def _implied(network: Network, events: Ints, source: Ints, target: Ints, reason: Ints) -> Order:
+def _implied(network: NodeGraph, events: Ints, source: Ints, target: Ints, reason: Ints) -> Order:
     """Leave out edges that others imply. If an event waits for several events of one stream, only the last counts."""
     rank = np.empty(network.events, np.int64)
     rank[events] = np.arange(network.events)

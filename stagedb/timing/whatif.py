@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import UsageError
-from stagedb.timing.lane_network import Network
 from stagedb.timing.lanes import Lane
+from stagedb.timing.node_graph import NodeGraph
 from stagedb.timing.op_durations import whole_ns
-from stagedb.timing.timeline import Timeline, clock, decide, run_step
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, SEND, ClassColumns, Ints
 
 SELECTORS: Mapping[str, str] = {
@@ -85,37 +84,7 @@ class Scaling:
         return found
 
 
-@dataclass(frozen=True)
-class WhatIf:
-    """A step without and with scalings. Each has the order that its own durations give."""
-
-    scalings: tuple[Scaling, ...]
-    before: Timeline
-    after: Timeline
-
-    @property
-    def gain(self) -> int:
-        """The ns by which the step would be shorter; below 0 where it would be longer."""
-        return self.before.step - self.after.step
-
-
-def what_if(
-    network: Network,
-    durations: Sequence[Ints],
-    scalings: Sequence[Scaling],
-    compute: str = "out-of-order",
-    before: Timeline | None = None,
-) -> WhatIf:
-    """Run a step again with durations scaled. `before` is the step without scalings, if it is known already.
-
-    Raises UsageError for a selector that matches nothing of this network, with the possible choices.
-    """
-    length = network.lengths(scaled(network, durations, scalings))
-    after = clock(decide(network, length, compute), length)
-    return WhatIf(tuple(scalings), before or run_step(network, durations, compute), after)
-
-
-def scaled(network: Network, durations: Sequence[Ints], scalings: Sequence[Scaling]) -> list[Ints]:
+def scaled(network: NodeGraph, durations: Sequence[Ints], scalings: Sequence[Scaling]) -> list[Ints]:
     """For each lane the durations of its class's ops [ns], scaled by all matching scalings, to the nearest ns."""
     used: set[Scaling] = set()
     found = []
@@ -132,7 +101,7 @@ def scaled(network: Network, durations: Sequence[Ints], scalings: Sequence[Scali
     return found
 
 
-def _there(network: Network, scaling: Scaling) -> str:
+def _there(network: NodeGraph, scaling: Scaling) -> str:
     """The choices of a selector in a network: those near its word, or the first ones."""
     what = scaling.what
     if what in ("stage", "class"):

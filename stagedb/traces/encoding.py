@@ -98,7 +98,7 @@ def encode(
     metadata: Mapping[str, str | int],
     ns: Ints | None = None,
 ) -> EncodedClass:
-    """Encode a class. `metadata` goes into the metadata at the beginning of each file, together with the rank.
+    """Encode a class. metadata: entries of the message at the beginning of each file, in addition to the rank.
 
     ns: how long each of the class's ops takes; without it nodes have no durations.
     """

@@ -3,12 +3,11 @@
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.faults import fault_point
+from stagedb.fault_injection import fault_point
 from stagedb.store import Store
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
 from stagedb.traces.bundle import class_facts, groups_of, set_facts
-from stagedb.traces.column_checks import check_workload
 from stagedb.traces.encoding import RankFields, encode, rank_bytes
 from stagedb.traces.formats import OneFile
 from stagedb.traces.node_durations import NodeTiming, RankPart, read_timing
@@ -21,6 +20,7 @@ from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
 from stagedb.traces.staging import staged_file
 from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
+from stagedb.traces.workload_checks import check_workload
 from stagedb.workload.instance_columns import Workload
 from stagedb.workload.issue_order import sequence
 from stagedb.workload.store_reading import find, read_workload

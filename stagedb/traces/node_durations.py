@@ -57,7 +57,7 @@ def read_timing(store: Store, profile: str, workload: Workload) -> NodeTiming:
     stored = read_profile(store, profile)
     if stored.instance != workload.instance:
         raise UsageError(f"profile {profile} is of instance {stored.instance}, not of {workload.instance}")
-    system = stored.asked.system
+    system = stored.inputs.system
     lanes = lane_numbers(workload, system.network(len(workload.ranks)))
     parts = {}
     for columns in workload.classes:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from stagedb.errors import StagedbError, UnfinishedError
-from stagedb.faults import fault_point
+from stagedb.fault_injection import fault_point
 from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
 from stagedb.traces.formats import DEFAULT, RankFiles, format_named
 from stagedb.traces.output_places import finished

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.faults import fault_point
+from stagedb.fault_injection import fault_point
 from stagedb.traces.bundle import manifest, write_texts
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.formats import DEFAULT as DEFAULT_FORMAT

@@ -100,7 +100,10 @@ def traced(trace: TraceColumns, dims: Mapping[str, OrderedWork]) -> list[Event]:
 
 
 def compare_order(theirs: Sequence[Event], ours: Sequence[Event]) -> Compared:
-    """The messages of both in order, and the work in each gap between two of them as a multiset."""
+    """Compare two lists of events.
+
+    Messages must have the same order. The work between two messages may have any order.
+    """
     sent = [[event for event in events if isinstance(event, Sent)] for events in (theirs, ours)]
     same = 0
     for one, other in zip_longest(*sent):

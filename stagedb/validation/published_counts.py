@@ -16,7 +16,7 @@ import yaml
 from stagedb.api import GraphWords, InstanceInfo, Stagedb
 from stagedb.memory import Category, ClassMemory, Point, analyse
 from stagedb.models import Card, card_names, load_card
-from stagedb.plans.dtypes import WIDTHS
+from stagedb.plans.dtypes import FORMAT_BYTES
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces import read_trace
 
@@ -176,5 +176,5 @@ def _elements(db: Stagedb, instance: str, rank: int) -> Counter[str]:
     columns = trace.attributes
     for index, node in enumerate(trace.types):
         if node != pb.COMP_NODE:
-            found[columns["kind"][index]] += columns["comm_size"][index] // WIDTHS[columns["dtype"][index]]
+            found[columns["kind"][index]] += columns["comm_size"][index] // FORMAT_BYTES[columns["dtype"][index]]
     return found

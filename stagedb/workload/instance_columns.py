@@ -203,7 +203,8 @@ class RankTable:
     def of(cls, coordinates: Mapping[str, Ints], number: Ints, distance: int = 1) -> "RankTable":
         """The table from each rank's coordinates on `tp`, `cp`, `dp` and `pp`.
 
-        distance: the distance in ranks of cp from one rank of a ring to the next.
+        number: each rank's class. distance: how many ranks of cp apart neighbours on a ring are (above 1 if Ulysses
+        groups are inside the ring).
         """
         return cls(number, *_neighbours(coordinates, "pp", 1), *_neighbours(coordinates, "cp", distance))
 

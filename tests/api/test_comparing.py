@@ -7,7 +7,7 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
 from stagedb.store import Store
-from stagedb.timing import JobProfile, network_of
+from stagedb.timing import JobProfile, node_graph_of
 from stagedb.workload.instance_columns import RECV, TYPES
 from stagedb.workload.store_reading import read_workload
 from tests.ir.tiny import card
@@ -18,7 +18,7 @@ Key = tuple[str, str, str | None, str]
 def worked(store: Store, instance: str) -> dict[Key, list[int]]:
     """Calls, FLOPs and bytes of all ranks, counted node by node."""
     found: dict[Key, list[int]] = defaultdict(lambda: [0, 0, 0])
-    net = network_of(read_workload(store, instance))
+    net = node_graph_of(read_workload(store, instance))
     for node, op in enumerate(net.op.tolist()):
         lane = net.lanes[net.lane[node]]
         ops = net.columns[lane.number].ops

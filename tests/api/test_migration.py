@@ -158,7 +158,7 @@ def test_what_waits_holds_its_graph_and_can_be_removed(old_store: Store) -> None
 
 def test_a_migration_may_be_run_again(old_store: Store, tmp_path: Path) -> None:
     """As after a kill before the store was marked: what is done is left alone, what is not is done."""
-    for text in migrations.MIGRATIONS[-1].statements[:3]:
+    for text in migrations.MIGRATIONS[-1].creates[:3]:
         old_store._define(text)
     old_store.write("schema/outdate_v3")
     old_store.write("schema/clear_v3")

@@ -12,7 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.memory import analyse
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, names
-from stagedb.timing import network_of
+from stagedb.timing import node_graph_of
 from stagedb.workload.instance_columns import TYPES, Workload
 from stagedb.workload.store_reading import read_workload
 from tests.ir.tiny import card
@@ -60,7 +60,7 @@ def test_what_names_no_query_is_refused(word: str) -> None:
 
 def issued(workload: Workload) -> list[tuple[int, int, int, int]]:
     """Every run of every operator of a step: rank class, stage, operator, and number of ranks."""
-    net = network_of(workload)
+    net = node_graph_of(workload)
     lanes = [net.lanes[lane] for lane in net.lane.tolist()]
     return [(lane.rank_class, lane.stage, op, lane.ranks) for lane, op in zip(lanes, net.op.tolist(), strict=True)]
 

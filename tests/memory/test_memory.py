@@ -14,7 +14,7 @@ from stagedb.api import Memory, Stagedb
 from stagedb.memory import Category, ClassMemory, Point, Usage, analyse, record
 from stagedb.memory.class_program import Item
 from stagedb.models import Card
-from stagedb.plans import WIDTHS, Plan
+from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.store import Store
 from stagedb.workflows.training import STEP_TASK
 from tests.ir.tiny import card
@@ -90,7 +90,7 @@ def test_weights_that_a_strategy_keeps_in_parts_have_states_of_their_own(
     plain = held(db.memory(db.instantiate(model, **words).id), 0, "start")
     parted = held(db.memory(db.instantiate(model, strategy=strategy, **words).id), 0, "start")
     kept = 0 if zero == 3 else 3 * model.ffn * model.hidden * model.layers * 3 // 4
-    assert plain["parameters"] - parted["parameters"] == kept * WIDTHS["bf16"]
+    assert plain["parameters"] - parted["parameters"] == kept * FORMAT_BYTES["bf16"]
     for category in {"optimizer_state", "master_weights"} & plain.keys():
         # A buffer is padded to whole blocks for each of its ranks.
         assert parted[category] == pytest.approx(plain[category], abs=0 if recipe == "torch" else 4096), category
@@ -270,11 +270,11 @@ def _running(each: ClassMemory) -> Iterator[Item]:
 def test_a_tied_weight_is_held_once(embedded_store: Store) -> None:
     db = Stagedb(embedded_store)
     found = db.memory(db.instantiate(tiny(tied=True), seq_len=8).id)
-    assert held(found, 0, "start")["parameters"] == tiny(tied=True).count_parameters() * WIDTHS["bf16"]
-    assert held(found, 0, "backward_end")["gradients"] == tiny(tied=True).count_parameters() * WIDTHS["bf16"]
+    assert held(found, 0, "start")["parameters"] == tiny(tied=True).count_parameters() * FORMAT_BYTES["bf16"]
+    assert held(found, 0, "backward_end")["gradients"] == tiny(tied=True).count_parameters() * FORMAT_BYTES["bf16"]
     apart = db.memory(db.instantiate(tiny(tied=True), pp=2, seq_len=8).id)
     weights = sum(held(apart, number, "start")["parameters"] for number in (0, 1))
-    assert weights == tiny(tied=False).count_parameters() * WIDTHS["bf16"]
+    assert weights == tiny(tied=False).count_parameters() * FORMAT_BYTES["bf16"]
 
 
 def test_the_rows_that_are_not_there_yet_are_told_how_to_get(store: Store) -> None:

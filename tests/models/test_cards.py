@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from stagedb.errors import UsageError
+from stagedb.ir.operators.elementwise import ACTIVATIONS
 from stagedb.models import Card, card_names, from_hugging_face, load_card
+from stagedb.models.card import CHOICES
 
 EXACT = {
     "gpt2": 124_439_808,
@@ -621,3 +623,7 @@ def test_cards_load_without_the_graphs_algebra() -> None:
         "assert 'sympy' not in sys.modules and 'numpy' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_cards_have_the_activations_of_the_operators() -> None:
+    assert set(CHOICES["activation"]) == set(ACTIVATIONS)

@@ -7,7 +7,7 @@ from stagedb.api.views import job_of
 from stagedb.reports import StepView
 from stagedb.store import Store
 from stagedb.systems import load_system
-from stagedb.timing import Asked
+from stagedb.timing import ProfileInputs
 from tests.ir.tiny import card
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -22,4 +22,4 @@ PLANS: dict[str, dict[str, Any]] = {
 def job(store: Store, name: str = "pipeline", system: str = "h100", **changes: Any) -> StepView:
     words = {**PLANS[name], **changes}
     made = Stagedb(store).instantiate(card(words.pop("style", "llama"), layers=4), seq_len=8, **words)
-    return job_of(store, made, Asked(load_system(system)))
+    return job_of(store, made, ProfileInputs(load_system(system)))

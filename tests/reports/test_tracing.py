@@ -12,7 +12,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescri
 from stagedb.errors import UsageError
 from stagedb.reports import StepView, trace
 from stagedb.store import Store
-from stagedb.timing.lane_network import NO_STREAM
+from stagedb.timing.node_graph import NO_STREAM
 from stagedb.workload.instance_columns import RECV, SEND
 from tests.reports.jobs import PLANS, job
 

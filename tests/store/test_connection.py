@@ -88,7 +88,7 @@ def test_a_store_that_waits_for_a_migration(
     store: Store, store_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server's is brought up to date when that is asked for; the embedded one, which is the user's own, at once."""
-    more = migrations.Migration(migrations.NEWEST + 1, "more", migrations.MIGRATIONS[0].statements)
+    more = migrations.Migration(migrations.NEWEST + 1, "more", migrations.MIGRATIONS[0].creates)
     monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, more))
     monkeypatch.setattr(migrations, "NEWEST", more.version)
     try:

@@ -7,7 +7,7 @@ import pytest
 
 from docs import forty, pictures
 from stagedb.api.client import Stagedb
-from stagedb.store import LABELS, RELATIONSHIPS, Store, unknown_words
+from stagedb.store import LABELS, RELATIONSHIPS, Store, unknown_names
 
 DATA = forty.read()
 PICTURES = [question.picture for question in DATA.questions if question.picture is not None]
@@ -61,7 +61,7 @@ def test_there_are_forty() -> None:
 def test_a_question_is_plain_cypher_over_relationships(question: forty.Question) -> None:
     texts = [question.cypher] + ([question.picture.draw] if question.picture else [])
     for text in texts:
-        assert unknown_words(text) == []
+        assert unknown_names(text) == []
         # A rank alone is found by its instance's id.
         assert set(BY_INSTANCE.findall(text)) <= {"Rank"}
         assert "'" not in text, "a shell would end the text there"

@@ -2,12 +2,12 @@
 
 import pytest
 
-from stagedb.store import load, names, unknown_words
+from stagedb.store import load, names, unknown_names
 
 
 @pytest.mark.parametrize("name", names())
 def test_the_statements_use_what_there_is(name: str) -> None:
-    assert unknown_words(load(name).text) == []
+    assert unknown_names(load(name).text) == []
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_statements_use_what_there_is(name: str) -> None:
     ],
 )
 def test_unknown_words_come_with_similar_ones(text: str, expected: list[str]) -> None:
-    found = unknown_words(text)
+    found = unknown_names(text)
     assert len(found) == len(expected)
     assert all(part in each for part, each in zip(expected, found, strict=True))
 
@@ -45,4 +45,4 @@ def test_unknown_words_come_with_similar_ones(text: str, expected: list[str]) ->
     ],
 )
 def test_names_of_the_query_itself_are_its_own(text: str) -> None:
-    assert unknown_words(text) == []
+    assert unknown_names(text) == []

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.systems import Dimension, Message, load_system, parse_system
+from stagedb.systems import CollectiveWork, Dimension, load_system, parse_system
 from stagedb.systems.algorithms import COLLECTIVES
-from stagedb.systems.cost_model import time_message
+from stagedb.systems.cost_model import time_collective
 
 
 def switch(size: int, latency: int = 0, *, nvls: bool = True, kind: str = "switch") -> tuple[Dimension, ...]:
@@ -21,13 +21,13 @@ def switch(size: int, latency: int = 0, *, nvls: bool = True, kind: str = "switc
 
 
 def reduced(network: tuple[Dimension, ...], size: int, ranks: range, kind: str = "all_reduce") -> str:
-    return time_message(network, Message(kind, size, tuple(ranks))).rule
+    return time_collective(network, CollectiveWork(kind, size, tuple(ranks))).rule
 
 
 @pytest.mark.parametrize("n", [4, 6, 8])
 def test_a_member_sends_its_buffer_and_its_part_of_the_sum(n: int) -> None:
     size = 8 * 6 * 10**6
-    timed = time_message(switch(8, 10), Message("all_reduce", size, tuple(range(n))))
+    timed = time_collective(switch(8, 10), CollectiveWork("all_reduce", size, tuple(range(n))))
     assert (timed.rule, timed.ns) == ("nvls", 2 * 10 + size * (n + 1) // n // 100)
     sent: Counter[int] = Counter()
     for owner in range(n):
@@ -38,7 +38,7 @@ def test_a_member_sends_its_buffer_and_its_part_of_the_sum(n: int) -> None:
 
 
 def test_two_latencies_are_fewer_than_those_of_a_tree() -> None:
-    assert time_message(switch(8, 1000), Message("all_reduce", 800, tuple(range(8)))).ns == 2 * 1000 + 9
+    assert time_collective(switch(8, 1000), CollectiveWork("all_reduce", 800, tuple(range(8)))).ns == 2 * 1000 + 9
     assert reduced(switch(8, 1000, nvls=False), 800, range(8)) == "tree"
 
 
@@ -62,9 +62,9 @@ def test_only_a_switch_that_can_reduces() -> None:
 
 @given(st.sampled_from(COLLECTIVES), st.integers(0, 10**10), st.integers(2, 8), st.sampled_from([0, 10, 10**4]))
 def test_hardware_never_slows_a_collective_down(kind: str, size: int, n: int, latency: int) -> None:
-    message = Message(kind, size, tuple(range(n)))
-    plain = time_message(switch(8, latency, nvls=False), message)
-    able = time_message(switch(8, latency), message)
+    message = CollectiveWork(kind, size, tuple(range(n)))
+    plain = time_collective(switch(8, latency, nvls=False), message)
+    able = time_collective(switch(8, latency), message)
     assert able.ns <= plain.ns
     assert able == plain or able.rule == "nvls"
 

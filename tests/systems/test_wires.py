@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stagedb.systems import Dimension, Durations, Measured, Message, Subject, Timed, Transfer, Wires, load_system
+from stagedb.systems import CollectiveWork, Dimension, Durations, Measured, Subject, Timed, Transfer, Wires, load_system
 from stagedb.systems.algorithms import COLLECTIVES
-from stagedb.systems.cost_model import time_message, time_transfer
+from stagedb.systems.cost_model import time_collective, time_transfer
 
 Send = tuple[int, int, Fraction]
 """From which rank, to which, bytes."""
@@ -37,7 +37,7 @@ def network(
 
 
 def wires(net: tuple[Dimension, ...], kind: str, size: int, ranks: Sequence[int], rule: str) -> Wires:
-    found = time_message(net, Message(kind, size, tuple(ranks)))
+    found = time_collective(net, CollectiveWork(kind, size, tuple(ranks)))
     assert found.rule == rule
     return found.wires
 
@@ -109,11 +109,11 @@ def test_bytes_are_rounded_once_and_a_half_up() -> None:
 
 
 def test_a_group_of_one_sends_nothing() -> None:
-    assert time_message(network(8), Message("all_reduce", 10**6, (3,))) == Timed(0, "ring")
+    assert time_collective(network(8), CollectiveWork("all_reduce", 10**6, (3,))) == Timed(0, "ring")
 
 
 def test_a_measured_duration_keeps_the_traffic_of_the_model() -> None:
-    modelled = time_message(load_system("h100").network(16), Message("all_reduce", 1 << 20, tuple(range(16))))
+    modelled = time_collective(load_system("h100").network(16), CollectiveWork("all_reduce", 1 << 20, tuple(range(16))))
     assert len(modelled.wires) == 2
     measured = Durations([Measured("a", Fraction(7), kind="all_reduce")]).time(Subject("", "all_reduce"), modelled)
     assert measured == replace(modelled, ns=7, rule="measured")
@@ -287,7 +287,7 @@ def test_a_rank_sends_what_the_algorithm_sends_step_by_step(
 ) -> None:
     sizes, ranks, even = group
     net = network(*sizes, latency=latency, rate=rate)
-    timed = time_message(net, Message(kind, size, ranks))
+    timed = time_collective(net, CollectiveWork(kind, size, ranks))
     sent = counted(timed.rule, kind, size, ranks, sizes)
     assert [name for name, _ in timed.wires] == [f"d{at}" for at in sorted(sent)]
     for name, mean in timed.wires:
@@ -304,7 +304,7 @@ def test_no_less_is_sent_than_must_be(
 ) -> None:
     sizes, ranks, _ = group
     latency = data.draw(st.lists(st.sampled_from([0, 10, 10**5]), min_size=3, max_size=3))
-    timed = time_message(network(*sizes, latency=latency), Message(kind, size, ranks))
+    timed = time_collective(network(*sizes, latency=latency), CollectiveWork(kind, size, ranks))
     n, whole = len(ranks), size * len(ranks) if kind == "all_gather" else size
     total = n * sum(sent for _, sent in timed.wires)
     # Each part of a result takes in, or goes to, every other member. An n-th of the exchanged data stays.

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.systems.system import COMPUTE as ORDERS
+from stagedb.systems.system import COMPUTE_MODES as ORDERS
 from stagedb.timing.critical_path import PARTS
-from stagedb.timing.lane_network import STREAMS, Reason, network_of
+from stagedb.timing.node_graph import STREAMS, Reason, node_graph_of
 from stagedb.timing.time_spent import Cover, step_times
 from stagedb.timing.timeline import Timeline, clock
 from stagedb.workload.instance_columns import COMPUTE, Ints, Workload
@@ -43,7 +43,7 @@ def timelines(draw: st.DrawFn) -> tuple[Timeline, Mapping[int, Ints]]:
         durations = symmetric(made, durations)
     streams, compute = draw(st.sampled_from(STREAMS)), draw(st.sampled_from(ORDERS))
     waits = draw(st.sets(st.sampled_from(AXES))) if compute != "out-of-order" else ()
-    return run_classes(network_of(made, streams), durations, compute, blocking=waits), durations
+    return run_classes(node_graph_of(made, streams), durations, compute, blocking=waits), durations
 
 
 def with_twins(made: Workload) -> Workload:
@@ -180,7 +180,7 @@ def test_a_pipelines_wait_is_its_bubble() -> None:
     durations = {
         each.number: np.array([took.get(name, 0) for name in each.ops.name], np.int64) for each in made.classes
     }
-    found = step_times(run_classes(network_of(made), durations))
+    found = step_times(run_classes(node_graph_of(made), durations))
     assert found.step == 10 + 3 + 10 + 20 + 5 + 20
     first, second = found.lanes
     assert (first.busy, first.exposed, first.bubble, first.idle) == (30, 3, 35, 0)
@@ -193,7 +193,7 @@ def test_a_pipelines_wait_is_its_bubble() -> None:
 
 
 def test_a_node_is_found_by_lane_task_and_op() -> None:
-    net = network_of(workload(tp=1, dp=1, pp=2, microbatches=2))
+    net = node_graph_of(workload(tp=1, dp=1, pp=2, microbatches=2))
     for node in (0, 5, len(net) - 1):
         assert net.node(int(net.lane[node]), int(net.task[node]), int(net.op[node])) == node
     with pytest.raises(UsageError, match="does not run op"):
@@ -202,7 +202,7 @@ def test_a_node_is_found_by_lane_task_and_op() -> None:
 
 def test_what_has_other_sizes_than_its_class_is_refused() -> None:
     made = workload(tp=1, dp=1, pp=1, microbatches=1)
-    net = network_of(made)
+    net = node_graph_of(made)
     with pytest.raises(ValueError, match="durations"):
         run_classes(net, {0: np.zeros(3, np.int64)})
     with pytest.raises(ValueError, match="less than nothing"):

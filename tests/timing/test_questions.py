@@ -15,7 +15,7 @@ from stagedb.instances import instantiate
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, write_graph
 from stagedb.timing import JobProfile, profile_job, record_profile
-from stagedb.timing.lane_network import Reason
+from stagedb.timing.node_graph import Reason
 from stagedb.workload.instance_columns import TASK_KINDS, TYPES
 from stagedb.workload.store_reading import read_workload
 from tests.ir.tiny import card

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stagedb.store import Store
-from stagedb.systems import Costs, Dimension, Message, Overlap, System, Transfer, Work
+from stagedb.systems import CollectiveWork, Costs, Dimension, Overlap, System, Transfer, Work
 from stagedb.timing import profile_job
 from stagedb.traces import chakra_pb2 as pb
 from tests.timing.plain import PLAIN
@@ -35,7 +35,7 @@ class Placed(Run):
                     Transfer(rank.said(node, "comm_size"), number, rank.said(node, "comm_dst"))
                 ).ns
         kind, group = KINDS[rank.said(node, "comm_type")], self.groups[str(rank.said(node, "pg_name"))]
-        return self.costs.message(Message(kind, rank.said(node, "comm_size"), tuple(sorted(group)))).ns
+        return self.costs.collective(CollectiveWork(kind, rank.said(node, "comm_size"), tuple(sorted(group)))).ns
 
 
 def system(inner: int, kind: str, compute: str) -> System:

@@ -18,7 +18,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.plans import Plan
 from stagedb.schedules import replay, splits, unit_cost
 from stagedb.store import Store
-from stagedb.timing.lane_network import COMPUTE_STREAM, STREAMS, Network, network_of
+from stagedb.timing.node_graph import COMPUTE_STREAM, STREAMS, NodeGraph, node_graph_of
 from stagedb.timing.time_spent import Cover, step_times
 from stagedb.timing.timeline import Timeline, run_step
 from stagedb.workload.instance_columns import COMPUTE, Ints, Tasks, Workload
@@ -46,7 +46,7 @@ def check_replay(
     made: Workload, out: Path, seed: int = 0, compute: str = "out-of-order", blocking: Collection[str] = ()
 ) -> None:
     """Every node of every rank begins when its lane's does in a replay of the traces."""
-    found = run_classes(network_of(made), durations(made, seed), compute, blocking=blocking)
+    found = run_classes(node_graph_of(made), durations(made, seed), compute, blocking=blocking)
     ops = [each.ops for each in made.classes]
     waited = {name for each in ops for name, axis in zip(each.name, each.axis, strict=True) if axis in blocking}
     in_order = compute == "in-order"
@@ -57,7 +57,7 @@ def check_replay(
         assert [rank.started[node] for node in rank.trace.ids] == starts
 
 
-def began(net: Network, found: Timeline) -> list[list[int]]:
+def began(net: NodeGraph, found: Timeline) -> list[list[int]]:
     start = found.start[net.event]
     return [start[net.firsts[lane.number] : net.firsts[lane.number + 1]].tolist() for lane in net.lanes]
 
@@ -155,7 +155,7 @@ def test_an_instances_step_is_a_replay_of_its_traces(embedded_store: Store, tmp_
 
 def test_what_blocks_has_its_place_among_what_computes(embedded_store: Store) -> None:
     _, _, rows = instance(embedded_store, **PLANS["megatron"])
-    net = network_of(rows, "axis")
+    net = node_graph_of(rows, "axis")
     took = by_lane(net, durations(rows))
 
     def step(*axes: str) -> Timeline:
@@ -184,7 +184,7 @@ def test_what_blocks_has_its_place_among_what_computes(embedded_store: Store) ->
 @pytest.mark.parametrize("streams", STREAMS)
 def test_an_instances_delays_cost_what_its_path_and_slack_say(embedded_store: Store, plan: str, streams: str) -> None:
     _, _, rows = instance(embedded_store, **PLANS[plan])
-    net = network_of(rows, streams)
+    net = node_graph_of(rows, streams)
     for seed in range(4):
         took = durations(rows, seed)
         found = step_times(run_classes(net, took))
@@ -237,7 +237,7 @@ def test_bubbles_are_as_published(embedded_store: Store, words: dict[str, Any], 
     _, _, rows = instance(embedded_store, **words)
     for streams in ("one", "axis"):
         for compute in ("out-of-order", "in-order"):
-            found = step_times(run_classes(network_of(rows, streams), units(rows, split=False), compute))
+            found = step_times(run_classes(node_graph_of(rows, streams), units(rows, split=False), compute))
             for spent in found.lanes:
                 assert Fraction(spent.bubble, found.step) == share
                 assert (spent.exposed, spent.idle) == (0, 0)
@@ -258,7 +258,7 @@ def test_tasks_run_when_the_schedule_has_them(embedded_store: Store, words: dict
     _, _, rows = instance(embedded_store, **words)
     plan = Plan.from_mapping(rows.plan)
     spans = replay(plan.orders(), unit_cost, plan.placement)
-    found = step_times(run_classes(network_of(rows), units(rows, split=any(map(splits, plan.orders())))))
+    found = step_times(run_classes(node_graph_of(rows), units(rows, split=any(map(splits, plan.orders())))))
     assert found.step == UNIT * max(stage[-1].end for stage in spans)
     for lane, spent in zip(found.network.lanes, found.lanes, strict=True):
         assert [end / UNIT for end in spent.tasks.finish.tolist()] == [span.end for span in spans[lane.stage]]
@@ -268,7 +268,7 @@ def test_tasks_run_when_the_schedule_has_them(embedded_store: Store, words: dict
 def test_a_free_network_exposes_nothing(embedded_store: Store, plan: str) -> None:
     _, _, rows = instance(embedded_store, **PLANS[plan])
     free = {each.number: np.where(each.ops.type == COMPUTE, durations(rows)[each.number], 0) for each in rows.classes}
-    found = step_times(run_classes(network_of(rows, "axis"), free))
+    found = step_times(run_classes(node_graph_of(rows, "axis"), free))
     assert [(spent.exposed, spent.communication) for spent in found.lanes] == [(0, 0)] * len(found.lanes)
     assert set(found.path.parts("axis")) == {"compute"}
 
@@ -277,35 +277,35 @@ def test_waiting_for_a_ring_is_no_bubble(embedded_store: Store) -> None:
     """Ranks of a ring wait for each other's messages inside a stage: a bubble is what waits for other stages."""
     words: dict[str, Any] = {"cp": 4, "cp_kind": "ring-p2p", "cp_chunks": "contiguous", "global_batch_size": 2}
     _, _, rows = instance(embedded_store, **words)
-    alone = step_times(run_classes(network_of(rows), durations(rows)))
+    alone = step_times(run_classes(node_graph_of(rows), durations(rows)))
     assert max(spent.idle for spent in alone.lanes) > 0
     assert [spent.bubble for spent in alone.lanes] == [0] * 4
     _, _, rows = instance(embedded_store, **words, pp=2)
-    staged = step_times(run_classes(network_of(rows), durations(rows)))
+    staged = step_times(run_classes(node_graph_of(rows), durations(rows)))
     assert all(spent.bubble > 0 for spent in staged.lanes)
 
 
 def test_lanes_are_few_however_many_ranks_there_are(embedded_store: Store) -> None:
     small, large = (instance(embedded_store, pp=4, tp=2, dp=dp, global_batch_size=3 * dp)[2] for dp in (2, 16))
-    both = [network_of(each) for each in (small, large)]
+    both = [node_graph_of(each) for each in (small, large)]
     assert [len(each.lanes) for each in both] == [4, 4]
     assert len(both[0]) == len(both[1])
     assert [sum(lane.ranks for lane in each.lanes) for each in both] == [16, 128]
     assert [lane.stage for lane in both[1].lanes] == [0, 1, 2, 3]
-    ring = network_of(instance(embedded_store, **PLANS["ring"])[2])
+    ring = node_graph_of(instance(embedded_store, **PLANS["ring"])[2])
     assert [len(lane.members["cp"]) for lane in ring.lanes] == [4] * 8
-    sends = network_of(instance(embedded_store, **PLANS["both"])[2])
+    sends = node_graph_of(instance(embedded_store, **PLANS["both"])[2])
     assert [(lane.ring_next, lane.ring_previous) for lane in sends.lanes] == [
         (first + (place + 1) % 3, first + (place - 1) % 3) for first in (0, 3) for place in range(3)
     ]
     # Stages of one class keep other times.
     gpipe = instance(embedded_store, pp=4, schedule="gpipe", global_batch_size=3)[2]
-    assert (len(gpipe.classes), len(network_of(gpipe).lanes)) == (3, 4)
+    assert (len(gpipe.classes), len(node_graph_of(gpipe).lanes)) == (3, 4)
 
 
 def test_streams_of_their_own_overlap_axes(embedded_store: Store) -> None:
     _, _, rows = instance(embedded_store, tp=2, dp=2, zero=3, sp=True)
-    one, axis = (run_classes(network_of(rows, streams), durations(rows)) for streams in ("one", "axis"))
+    one, axis = (run_classes(node_graph_of(rows, streams), durations(rows)) for streams in ("one", "axis"))
     assert axis.network.streams == ("compute", "dp", "tp")
     assert axis.step < one.step
 
@@ -317,7 +317,7 @@ def test_what_waits_for_ever_is_told() -> None:
     turned = Tasks(*(getattr(tasks, field.name)[[2, 0, 1, 3, 4]] for field in dataclasses.fields(tasks)))
     broken = dataclasses.replace(made, classes=(dataclasses.replace(made.classes[0], tasks=turned), made.classes[1]))
     with pytest.raises(StagedbError, match=r"never ends: .* in backward of micro-batch 0 on stage 0 .* waits for "):
-        run_classes(network_of(broken), durations(broken))
+        run_classes(node_graph_of(broken), durations(broken))
 
 
 def test_classes_that_do_not_fit_together_are_refused() -> None:
@@ -332,11 +332,11 @@ def test_classes_that_do_not_fit_together_are_refused() -> None:
     ):
         classes = (one, dataclasses.replace(other, ops=broken))
         with pytest.raises(StagedbError, match=said):
-            network_of(dataclasses.replace(made, classes=classes))
+            node_graph_of(dataclasses.replace(made, classes=classes))
     with pytest.raises(UsageError, match="one or axis"):
-        network_of(made, "many")
+        node_graph_of(made, "many")
     with pytest.raises(UsageError, match="in-order or out-of-order"):
-        run_classes(network_of(made), durations(made), "any")
+        run_classes(node_graph_of(made), durations(made), "any")
 
 
 def test_members_in_several_lanes_wait_for_each_other(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_members_in_several_lanes_wait_for_each_other(tmp_path: Path) -> None:
     took = durations(made)
     for twin in made.classes[2:]:
         took[twin.number] = took[twin.number] + np.where(twin.ops.type == COMPUTE, 500_000, 0)
-    found = step_times(run_classes(network_of(made), took))
+    found = step_times(run_classes(node_graph_of(made), took))
     net = found.network
     assert [(lane.rank_class, lane.stage) for lane in net.lanes] == [(0, 0), (2, 0), (1, 1), (3, 1)]
     assert net.lanes[0].members["dp"] == (0, 1)

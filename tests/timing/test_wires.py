@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from stagedb.store import Store
-from stagedb.systems import Costs, Message, System, Transfer
+from stagedb.systems import CollectiveWork, Costs, System, Transfer
 from stagedb.timing import JobProfile, profile_job
-from stagedb.timing.lane_network import network_of
 from stagedb.timing.lanes import group_of, stages_of
+from stagedb.timing.node_graph import node_graph_of
 from stagedb.workload.instance_columns import COLLECTIVE, SEND, Workload
 from tests.timing.plain import PLAIN
 from tests.timing.test_timeline import PLANS, instance
@@ -59,7 +59,7 @@ def of_ranks(workload: Workload, job: JobProfile, system: System) -> Counter[Whe
         for op in range(len(ops)):
             size, axis = int(ops.size[op]), ops.axis[op]
             if ops.type[op] == COLLECTIVE:
-                timed = costs.message(Message(ops.kind[op], size, group_of(workload.groups, axis, rank)))
+                timed = costs.collective(CollectiveWork(ops.kind[op], size, group_of(workload.groups, axis, rank)))
             elif ops.type[op] == SEND:
                 onwards = (ranks.ring_next if ops.rings[op] else ranks.next)[rank]
                 back = (ranks.ring_previous if ops.rings[op] else ranks.previous)[rank]
@@ -81,7 +81,7 @@ def test_what_lanes_send_is_what_their_ranks_send(embedded_store: Store, name: s
 def test_a_group_that_lies_across_nodes_keeps_others_of_its_kind_waiting(embedded_store: Store) -> None:
     _, _, rows = instance(embedded_store, **JOBS["stages inside"])
     job, inside = (profile_job(rows, system) for system in (NODES, replace(NODES, dimensions=WHOLE)))
-    lanes = len(network_of(rows).lanes)
+    lanes = len(node_graph_of(rows).lanes)
     assert len(inside.times.lanes) == lanes < len(job.times.lanes)
     assert sum(lane.ranks for lane in job.times.network.lanes) == len(rows.ranks)
     # Only some send over slow links, and all end when these do.
@@ -90,4 +90,4 @@ def test_a_group_that_lies_across_nodes_keeps_others_of_its_kind_waiting(embedde
 
 def test_ranks_that_stand_alike_stay_one_lane(embedded_store: Store) -> None:
     _, _, rows = instance(embedded_store, **JOBS["even"])
-    assert len(profile_job(rows, NODES).times.lanes) == len(network_of(rows).lanes) == 2
+    assert len(profile_job(rows, NODES).times.lanes) == len(node_graph_of(rows).lanes) == 2

@@ -21,12 +21,13 @@ Size = Callable[[str], Expression]
 
 @dataclass(frozen=True)
 class RankPlace:
-    """The place of a rank while an operation runs: for each axis the global size and the first local index.
+    """The part of each axis that a rank has while it runs an operator.
 
-    `member`: the rank's coordinates, of `degrees`; `step`: the turn of a loop, from 0. `order`: where ranks do not
-    share the sequence in one row, the tokens in the order in which they have them. `expert_load`: how many choices in a
-    row go to each expert, of their sum; empty: one to each. `leader` is true on one rank of those that hold shares of a
-    partial result: it adds the values that must be added once.
+    sizes: global sizes. starts, lengths: first index and length of the local part. member: the rank's coordinates on
+    the mesh; degrees: the sizes of those mesh axes. step: the turn of a loop, from 0. order: the token positions in the
+    order in which ranks hold them; None if ranks hold contiguous parts. expert_load: of `sum(expert_load)` consecutive
+    choices, how many go to each expert; empty: one each. leader: true on one of the ranks that hold shares of a partial
+    result; it adds the values that must be added once.
     """
 
     sizes: dict[str, int]

@@ -1,7 +1,7 @@
 """Element-wise operators: residual additions, activations, gates, dropout, casts, and the primitives of eager norms."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -59,9 +59,6 @@ class Cast(Operator):
         return [inputs[0]]
 
 
-_ACTIVATIONS = ("gelu", "silu", "relu")
-
-
 def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
@@ -70,38 +67,40 @@ def _normal_cdf(x: Array) -> Array:
     return np.asarray(0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))))
 
 
-def _activate(name: str, x: Array) -> Array:
-    if name == "gelu":
-        return x * _normal_cdf(x)
-    return np.asarray(x * _sigmoid(x) if name == "silu" else np.maximum(x, 0))
+def _gelu_slope(x: Array) -> Array:
+    return np.asarray(_normal_cdf(x) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
 
 
-def _slope(name: str, x: Array) -> Array:
-    if name == "gelu":
-        return np.asarray(_normal_cdf(x) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
-    if name == "silu":
-        s = _sigmoid(x)
-        return np.asarray(s * (1 + x * (1 - s)))
-    return (x > 0).astype(x.dtype)
+def _silu_slope(x: Array) -> Array:
+    s = _sigmoid(x)
+    return np.asarray(s * (1 + x * (1 - s)))
+
+
+ACTIVATIONS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "gelu": (lambda x: x * _normal_cdf(x), _gelu_slope),
+    "silu": (lambda x: x * _sigmoid(x), _silu_slope),
+    "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0).astype(x.dtype)),
+}
+"""Pointwise non-linearities by name: the function and its derivative. `gelu` is the exact one."""
 
 
 @dataclass(frozen=True)
 class Activation(Operator):
-    """A pointwise non-linearity: `gelu` (exact), `silu` or `relu`."""
+    """A pointwise non-linearity, one of `ACTIVATIONS`."""
 
     function: str
 
     kind: ClassVar[str] = "activation"
 
     def __post_init__(self) -> None:
-        if self.function not in _ACTIVATIONS:
-            raise ValueError(f"unknown activation {self.function!r}: known are {', '.join(_ACTIVATIONS)}")
+        if self.function not in ACTIVATIONS:
+            raise ValueError(f"unknown activation {self.function!r}: known are {', '.join(ACTIVATIONS)}")
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, ActivationGradient(self.function), (arriving(grads), op.inputs[0]), 0)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [_activate(self.function, inputs[0])]
+        return [ACTIVATIONS[self.function][0](inputs[0])]
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class ActivationGradient(Operator):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x = inputs
-        return [dy * _slope(self.function, x)]
+        return [dy * ACTIVATIONS[self.function][1](x)]
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class Gate(Operator):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         gate, up = inputs if len(inputs) == 2 else (inputs[0][..., 0], inputs[0][..., 1])
-        return [_activate(self.function, gate) * up]
+        return [ACTIVATIONS[self.function][0](gate) * up]
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class GateGradient(Operator):
         dy = inputs[0]
         packed = len(inputs) == 2
         gate, up = (inputs[1][..., 0], inputs[1][..., 1]) if packed else inputs[1:]
-        dgate, dup = dy * up * _slope(self.function, gate), dy * _activate(self.function, gate)
+        dgate, dup = dy * up * ACTIVATIONS[self.function][1](gate), dy * ACTIVATIONS[self.function][0](gate)
         return [np.stack([dgate, dup], axis=-1)] if packed else [dgate, dup]
 
 

@@ -35,7 +35,7 @@ else:
     shared = DeferredModule("stagedb.models.shared_operations")
     tensors = DeferredModule("stagedb.ir.tensors")
 
-CHOICES = ("batch", "seq", "choices")
+CHOICE_AXES = ("batch", "seq", "choices")
 SLOTS = ("experts", "slots", "hidden")
 INNER = ("experts", "slots", "expert_ffn")
 # Experts have their matrices the other way round: one batched matmul reads the weights of all.
@@ -46,10 +46,10 @@ PACKED_EXPERT_WEIGHT = ("experts", "expert_ffn", "two", "hidden")
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     t.enter("router")
     logits = shared.linear(t, "ffn.router", x, ("experts", "hidden"), ("batch", "seq", "experts"))
-    best, chosen = t.activation("ffn.topk", CHOICES), t.activation("ffn.chosen", CHOICES, "int64")
+    best, chosen = t.activation("ffn.topk", CHOICE_AXES), t.activation("ffn.chosen", CHOICE_AXES, "int64")
     t.emit("ffn.topk", ops.TopK(), (logits,), best, chosen)
-    wide, shares = t.activation("ffn.wide", CHOICES, "fp32"), t.activation("ffn.shares", CHOICES, "fp32")
-    weights, order = t.activation("ffn.weights", CHOICES), t.activation("ffn.order", CHOICES, "int64")
+    wide, shares = t.activation("ffn.wide", CHOICE_AXES, "fp32"), t.activation("ffn.shares", CHOICE_AXES, "fp32")
+    weights, order = t.activation("ffn.weights", CHOICE_AXES), t.activation("ffn.order", CHOICE_AXES, "int64")
     t.emit("ffn.wide", ops.Cast(), (best,), wide)
     t.emit("ffn.shares", ops.ChoiceSoftmax(), (wide,), shares)
     t.emit("ffn.weights", ops.Cast(), (shares,), weights)
@@ -63,7 +63,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     out = shared.linear(t, "ffn.experts.w2", inner, back_axes, SLOTS, fp8=style.fp8)
 
     t.enter("router")
-    back, y = t.activation("ffn.combine", (*CHOICES, "hidden")), t.activation("ffn.sum", HIDDEN)
+    back, y = t.activation("ffn.combine", (*CHOICE_AXES, "hidden")), t.activation("ffn.sum", HIDDEN)
     t.emit("ffn.combine", ops.Combine(), (out, order), back)
     t.emit("ffn.sum", ops.WeightedSum(), (back, weights), y)
     return Branch(y if card.shared_ffn == 0 else _with_shared(t, card, style, x, y))
@@ -116,11 +116,11 @@ def with_shared_width(rule: Rule) -> Rule:
 
 
 def _planned(choices: ShardingChoices, table: Table) -> Table:
-    """Expert parallelism (Lepikhin et al. 2020): the ranks of dp and cp are those of `edp` times those of `ep`.
+    """The table with rules for the regions `router` and `experts` (expert parallelism, Lepikhin et al. 2020).
 
-    Tokens remain on their ranks between the experts; a token's slot in an expert is where its rank has put it. In the
-    region of the experts the slots of all ranks of `ep` meet. Tensor parallelism is inside each expert, or (`expert_tp`
-    off, under sp) its ranks, which have tokens of their own, are among those of `edp` and `ep`.
+    dp · cp = edp · ep. Tokens remain on their ranks in `router`, and slots follow the ranks that own the tokens. In
+    `experts` the experts are partitioned over ep and the slots over edp. Tensor parallelism is inside each expert;
+    without `expert_tp`, under sp, the ranks of tp, which have tokens of their own, are among those of edp and ep.
     """
     width = {"expert_ffn": ("tp",)} if choices.expert_tp else {}
     return {

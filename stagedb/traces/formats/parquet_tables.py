@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.faults import fault_point
+from stagedb.fault_injection import fault_point
 from stagedb.traces.formats.trace_format import ClassFiles, FoundTraces, TraceFormat
 
 if TYPE_CHECKING:
@@ -166,10 +166,10 @@ def _class_table(prefix: str, each: "ClassTraces") -> "tuple[pa.Table, dict[str,
 def _roles(
     each: "ClassTraces", trace: "TraceColumns", data: bytes
 ) -> "tuple[list[str | None], dict[str, np.ndarray[Any, Any]]]":
-    """Each node's role, None if it has no group and no peer; and the values of the roles, one for each rank.
+    """Each node's role (`group_tp`, or one of `PEERS`; None without group and peer), and each role's value by rank.
 
-    A node's group or peer is a run of bytes that differ between ranks. The place of these bytes among a rank's own
-    bytes gives the role.
+    The traces of a class differ between ranks only in the bytes of groups and peers. The offset of such bytes among
+    the rank's own bytes identifies the role.
     """
     import numpy as np
 

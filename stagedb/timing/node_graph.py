@@ -52,7 +52,7 @@ class Reason(IntEnum):
 
 
 @dataclass(frozen=True)
-class Network:
+class NodeGraph:
     """Nodes lane by lane in issue order, as columns, and the edges between them.
 
     Columns with one value a node: lane, task (index in the class's tasks), op (row of the class's ops), type (index of
@@ -123,7 +123,7 @@ class Network:
         return f"{columns.ops.name[self.op[node]]} in {task} on stage {lane.stage} (class {columns.number})"
 
 
-def network_of(workload: Workload, streams: str = "one", dimensions: Sequence[Dimension] = ()) -> Network:
+def node_graph_of(workload: Workload, streams: str = "one", dimensions: Sequence[Dimension] = ()) -> NodeGraph:
     """Lay out all classes of an instance and connect them.
 
     streams: one of `STREAMS`. dimensions: dimensions of the ranks' network, with their sizes. Without any, all ranks
@@ -148,7 +148,7 @@ def network_of(workload: Workload, streams: str = "one", dimensions: Sequence[Di
     shift = np.repeat(firsts[:-1], [len(part.source) for part in of_lane])
     event = _events(lanes, of_lane, columns, firsts)
     sends, receives = _messages(lanes, of_lane, columns, firsts)
-    return Network(
+    return NodeGraph(
         workload=workload,
         lanes=lanes,
         columns=columns,

@@ -13,7 +13,7 @@ from stagedb.timing.whatif import Scaling
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProfileInputs:
     """The inputs of a profile: a system, measured durations that replace the model's, scalings, and blocking axes."""
 
     system: System
@@ -26,23 +26,23 @@ class Asked:
 class StoredProfile:
     """A profile of the store: its inputs, its instance, and the ns of its step."""
 
-    asked: Asked
+    inputs: ProfileInputs
     instance: str
     step: int
 
 
 def read_profile(store: Store, profile: str) -> StoredProfile:
     """A profile of the store by its id. UsageError where there is none."""
-    rows = store.read("profile/asked", profile=profile)
+    rows = store.read("profile/inputs", profile=profile)
     if not rows:
         raise UsageError(f"no profile {profile!r} in the store; `stagedb ls profiles` lists them")
     (row,) = rows
-    return StoredProfile(asked_of(row), row["instance"], row["step"])
+    return StoredProfile(inputs_of(row), row["instance"], row["step"])
 
 
-def asked_of(row: Mapping[str, Any]) -> Asked:
+def inputs_of(row: Mapping[str, Any]) -> ProfileInputs:
     """The inputs of a profile. row: system and durations as JSON, scalings and blocking as lists."""
-    return Asked(
+    return ProfileInputs(
         parse_system(row["system"], "the profile's system"),
         None if row["durations"] is None else _measured(row["durations"]),
         tuple(Scaling.parse(each) for each in row["scalings"]),

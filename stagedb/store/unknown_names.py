@@ -12,7 +12,7 @@ _TYPES = frozenset(edge.type for edge in RELATIONSHIPS)
 _PROPERTIES = frozenset(row.name for holder in (*LABELS, *RELATIONSHIPS) for row in holder.properties)
 
 
-def unknown_words(text: str) -> list[str]:
+def unknown_names(text: str) -> list[str]:
     """A sentence for each label, relationship type and property of the text that no store has, with similar names.
 
     Only properties of nodes and edges in a pattern count. The keys of a map, which the text or a parameter makes, are
