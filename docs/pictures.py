@@ -36,7 +36,7 @@ process.stdout.write(viz.renderString(readFileSync(0, "utf-8"), { format: "svg",
 """
 DIGEST = re.compile(r"<!-- drawn from ([0-9a-f]{64}) -->")
 GREY = "#6e7781"
-"""Of arrows and their names: it can be read on white and on black."""
+"""The colour of arrows and their names: it can be read on white and on black."""
 INK = "#1b1f24"
 STYLES = {label.name: label.style for label in LABELS}
 TEXT, SMALL = 12, 10
@@ -44,9 +44,9 @@ TEXT, SMALL = 12, 10
 ROOM = 1.15
 """How much wider than Helvetica the letters of a reader's fonts may be: boxes are made for letters of that size."""
 PLACES = ("index", "number", "class")
-"""Properties that say which of several nodes comes first."""
+"""Properties that decide which of several nodes comes first."""
 VARYING = frozenset(("id", "created", "claim", "builder", "owner", "lease"))
-"""Properties that say nothing about the order of nodes."""
+"""Properties that have no effect on the order of nodes."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Node:
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """The same for the same content, whatever order an engine answers in."""
+        """The same for the same content, in any order of an engine's answer."""
         place = next((self.properties[name] for name in PLACES if name in self.properties), 0)
         known = {name: value for name, value in self.properties.items() if name not in VARYING}
         return self.label, place, json.dumps(known, sort_keys=True)
@@ -135,7 +135,7 @@ def _legend(labels: set[str]) -> str:
 
 
 def digest(text: str) -> str:
-    """Of what a picture is drawn from."""
+    """The digest of the text that a picture is drawn from."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -6,7 +6,7 @@
 // column source: string — name of the op that runs first
 // column target: string — name of the op that waits
 // column kind: string — data, program or limit
-// column hop: string — where the source stands: same, turn, previous, next or block
+// column hop: string — where the source is: same, turn, previous, next or block
 // column present: string? — it exists where this expression is above 0
 MATCH (:Graph {id: $id})-[:HAS_OP]->(a:SymOp)-[d:DEP]->(b:SymOp)
 RETURN d.number AS number, a.name AS source, b.name AS target, d.kind AS kind, d.hop AS hop, d.present AS present

@@ -5,7 +5,7 @@
 // column step: integer [ns] — length of the step
 // column unscaled: integer [ns] — length of the step without the scalings
 // column mfu: float? [ratio] — model FLOPs over what the peaks would do in the step
-// column dimensions: string[]? — network dimensions; null of a profile that does not tell what is sent into them
+// column dimensions: string[]? — network dimensions; null if the profile does not state what is sent into them
 // column name: string? — what its maker called it
 MATCH (p:Profile {id: $profile, state: 'ready'})
 RETURN p.step AS step, p.unscaled AS unscaled, p.mfu AS mfu, p.dimensions AS dimensions, p.name AS name

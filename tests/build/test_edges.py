@@ -91,7 +91,7 @@ def test_a_layer_that_recomputes_nothing_has_the_operators_and_edges_of_one_with
     repeated = {name for name in kept if name.endswith(".recompute")}
     assert set(kept) == set(shown(plain, 2)[0]) | repeated
     assert {target for source, target, *_ in edges if source in repeated} - repeated
-    # The copy stands between: what reads it does not wait for the forward's own.
+    # The copy is in between: an op that reads it does not wait for the forward's own.
     originals = {name.removesuffix(".recompute") for name in repeated}
     readers = {target for source, target, *_ in edges if source in repeated}
     assert not [

@@ -44,7 +44,7 @@ def test_what_is_not_named_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "says"),
+    ("names", "reason"),
     [
         (("atn.core",), "a layer has no operator 'atn.core': did you mean attn.core"),
         (("ffn.gat",), "did you mean ffn.gate"),
@@ -54,7 +54,7 @@ def test_what_is_not_named_is_kept() -> None:
         (("ffn.add",), "the backward reads nothing that ffn.add makes, so that nothing would be recomputed"),
     ],
 )
-def test_names_without_effect_are_refused(names: tuple[str, ...], says: str) -> None:
+def test_names_without_effect_are_refused(names: tuple[str, ...], reason: str) -> None:
     with pytest.raises(UsageError) as caught:
         graph(*names)
-    assert says in str(caught.value)
+    assert reason in str(caught.value)

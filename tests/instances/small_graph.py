@@ -158,7 +158,7 @@ EDGES = (
 def small_graph(
     layers: int = 2, hidden: int = 8, vocabulary: int = 32, key: str = "small", kv_heads: int = 4
 ) -> SymGraph:
-    """The graph with the given sizes; the key tells graphs of different sizes apart."""
+    """The graph with the given sizes. Graphs of different sizes need different keys."""
     return SymGraph(
         key=key,
         name="toy",

@@ -37,7 +37,7 @@ def classes(schedule: Schedule, layers: list[int]) -> tuple[RankClass, ...]:
 
 
 def content(work: StageWork) -> list[object]:
-    """What a stage does, told without a digest."""
+    """What a stage does, without a digest."""
     chunks = [[place.block for place in chunk.stage.with_cuts()] for chunk in work.chunks]
     return [chunks, [chunk.wraps for chunk in work.chunks], work.tasks]
 
@@ -53,7 +53,7 @@ def test_stages_share_a_class_exactly_when_they_do_the_same(schedule: Schedule, 
     for a in range(p):
         for b in range(p):
             assert (number[a] == number[b]) == (content(each[a]) == content(each[b]))
-    # Every layer of the model stands on one chunk of one stage, under the number that its class tells of it.
+    # Every layer of the model is on one chunk of one stage, under the number that its class gives it.
     found = [
         one.first_layers[at * v + chunk] + place.layer
         for one in made

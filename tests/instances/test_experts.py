@@ -87,7 +87,7 @@ def test_whole_experts_are_shared_by_ranks_of_tp_as_by_others(store: Store, reci
     assert over_tp == alike * (4 if recipe == "megatron" else 2)
 
 
-def test_experts_are_reduced_whatever_cp_does(store: Store) -> None:
+def test_experts_are_reduced_independently_of_cp(store: Store) -> None:
     db = Stagedb(store)
     for words, reduced in (({"dp": 2, "cp": 2, "ep": 4}, 0), ({"dp": 1, "cp": 4, "ep": 2}, 1)):
         instance = db.instantiate(card("moe"), **words, cp_kind="allgather-kv", cp_grad_sync=False, seq_len=16)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_experts_of_all_ranks_compute_what_is_routed(store: Store) -> None:
 
 
 def test_sizes_of_a_matmul_are_those_of_its_flops(store: Store) -> None:
-    """Experts that have unequally many tokens are several matmuls in one op, which then tells no sizes."""
+    """Experts with unequal numbers of tokens are several matmuls in one op, which then has no sizes."""
     db = Stagedb(store)
     found = {}
     for load in ([1, 1, 1, 1], [2, 1, 1, 0]):

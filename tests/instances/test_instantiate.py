@@ -21,7 +21,7 @@ from tests.instances.small_graph import HIDDEN, F, comm, op, small_graph
 OP = (
     "MATCH (o:Op {instance: $instance, class: $class}) "
     "RETURN o.template AS template, o.position AS position, o.`order` AS at, o.name AS name, o.type AS type, "
-    "o.kind AS kind, o.phase AS phase, o.`when` AS upon, o.block AS block, o.layer AS layer, o.chunk AS chunk, "
+    "o.kind AS kind, o.phase AS phase, o.`when` AS due, o.block AS block, o.layer AS layer, o.chunk AS chunk, "
     "o.flops AS flops, o.bytes_read AS bytes_read, o.bytes_written AS bytes_written, o.dims AS dims, o.axis AS axis, "
     "o.comm_bytes AS comm_bytes, o.comm_out_bytes AS comm_out_bytes, o.dtype AS dtype, o.peer AS peer, "
     "o.sym AS sym, o.id AS id, labels(o) AS labels ORDER BY template, at"
@@ -113,7 +113,7 @@ def test_ops_of_two_stages(store: Store) -> None:
 def test_columns_of_each_type(store: Store) -> None:
     instance = made(store, EIGHT)
     rows = {row["name"]: row for row in ops(store, instance, 0)}
-    same = {"chunk": 0, "bytes_written": 0, "flops": 0, "upon": "every", "dims": None, "peer": None, "position": 1}
+    same = {"chunk": 0, "bytes_written": 0, "flops": 0, "due": "every", "dims": None, "peer": None, "position": 1}
     assert rows["layer.0.project"] == {
         **same,
         "template": "forward",
@@ -147,7 +147,7 @@ def test_columns_of_each_type(store: Store) -> None:
         "layer": None,
         "bytes_read": 0,
         "position": 0,
-        "upon": "last",
+        "due": "last",
         "axis": "dp",
         "comm_bytes": 336,
         "comm_out_bytes": 336,
@@ -475,12 +475,12 @@ def test_groups_of_tied_ends_and_shared_heads_exist_where_something_uses_them(st
 
 def test_the_same_twice_is_one_instance(store: Store) -> None:
     first = made(store, EIGHT)
-    told: list[str] = []
+    reported: list[str] = []
     again = instantiate(
-        store, "small", Plan.from_mapping(EIGHT.to_dict() | {"global_batch_size": 2}), progress=told.append
+        store, "small", Plan.from_mapping(EIGHT.to_dict() | {"global_batch_size": 2}), progress=reported.append
     )
     assert again == first
-    assert told == []
+    assert reported == []
     assert len(ask(store, "MATCH (i:Instance) RETURN i.id AS id")) == 1
     assert instantiate(store, "small", Plan(tp=4, seq_len=16)) != first
 
@@ -609,7 +609,7 @@ def test_chunks_of_a_stage(embedded_store: Store) -> None:
         "MATCH (c:RankClass {instance: $instance}) RETURN c.first_layers AS first, c.layers AS layers ORDER BY c.class",
         instance=instance,
     )
-    # Layers 0 and 2 stand on stage 0, 1 and 3 on stage 1.
+    # Layers 0 and 2 are on stage 0, 1 and 3 on stage 1.
     assert classes == [{"first": [0, 1], "layers": 2}, {"first": [1, 2], "layers": 2}]
 
 

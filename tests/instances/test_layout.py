@@ -32,7 +32,7 @@ def test_one_stage_has_no_cut() -> None:
     assert only.single_blocks() == {"embedding": 0, "head": 6}
 
 
-def test_what_stands_between_layers_goes_with_the_layer_after_it() -> None:
+def test_a_block_between_layers_goes_with_the_layer_after_it() -> None:
     blocks = (Block("dense", 2), Block("bridge", None), Block("sparse", 2), Block("head", None))
     first, second = lay_out(blocks, (2, 2))
     assert [place.block for place in first.places] == ["dense", "dense"]
@@ -70,7 +70,7 @@ def test_layers_of_kinds_that_alternate_are_dealt_in_their_order() -> None:
         [("embedding", None), ("dense", 0), ("dense", 1), ("sparse", 2)],
         [("sparse", 0), ("dense", 1), ("head", None)],
     ]
-    # Two stages of two chunks: layers are counted over the chunks of a stage, whatever their kinds.
+    # Two stages of two chunks: layers of all kinds are counted over the chunks of a stage.
     chunks = lay_out(blocks, (1, 1, 1, 2), chunks=2)
     assert [[place.layer for place in chunk.places if place.layer is not None] for chunk in chunks] == [
         [0],

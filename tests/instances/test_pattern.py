@@ -113,7 +113,7 @@ def test_values_flow_between_all_neighbours_of_a_stage(store: Store) -> None:
         assert back == {(at + 1, at) for at in positions[:-1]}
 
 
-def test_each_layer_is_a_unit_of_sharding_whatever_its_kind(store: Store) -> None:
+def test_each_layer_of_any_kind_is_a_unit_of_sharding(store: Store) -> None:
     instance = Stagedb(store).instantiate(sparse(), **SPARSE)
     rows = store.query(
         "MATCH (o:Op {instance: $id})-[c:CARRIES]->(t:SymTensor) WHERE o.name STARTS WITH 'bucket.parameters.gather' "
@@ -123,7 +123,7 @@ def test_each_layer_is_a_unit_of_sharding_whatever_its_kind(store: Store) -> Non
     units = sorted((number, layers[0], blocks[0]) for number, _, layers, blocks in rows if layers != [])
     of_experts = [(number, layer) for number, layer, block in units if block == "layer"]
     assert all(len(layers) <= 1 and len(blocks) == 1 for _, _, layers, blocks in rows if layers)
-    # A layer with experts has a bucket of theirs, and one of the rest; of one on each rank of edp there is none.
+    # A layer with experts has a bucket for them and one for the rest. Experts on a single rank of edp have none.
     assert {(number, layer) for number, layer, block in units if block == "dense"} == {(0, 0), (0, 2), (1, 1), (1, 3)}
     assert set(of_experts) == {(0, 1), (1, 0), (1, 2), (1, 4)}
 

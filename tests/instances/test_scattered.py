@@ -42,7 +42,7 @@ def test_parts_go_between_stages_and_are_gathered_where_they_arrive(store: Store
     parts = {(*row[:7], MESSAGE // 4, MESSAGE // 4, *row[9:]) if row[6] == "pp" else row for row in before}
     assert after - gathers == parts
     assert {row[4:9] for row in gathers} == {("collective", "all_gather", "tp", MESSAGE // 4, MESSAGE)}
-    # They stand where the message is received, in the place of what that was.
+    # They are where the message is received, in the place of the receive.
     ends = {row[:4] for row in after if row[3].startswith("cut.recv")}
     assert {(*row[:3], row[3].replace("gather", "recv")) for row in gathers} == ends
     edges = [ask(store, EDGES, each) for each in (plain, scattered)]

@@ -1,4 +1,4 @@
-"""What the symbols of a tiny model's graph stand for on one rank of a mesh."""
+"""The values of the symbols of a tiny model's graph on one rank of a mesh."""
 
 import json
 

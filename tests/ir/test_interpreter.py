@@ -65,7 +65,7 @@ def case(style: str, options: GraphOptions | None = None) -> Case:
 
 
 def attend(q: Array, k: Array, v: Array) -> Array:
-    """Causal attention, a query at a time; of all heads that share a key, it is given copies."""
+    """Causal attention, a query at a time. Heads that share a key have a copy each."""
     out = np.empty_like(q)
     for batch, at, head in np.ndindex(q.shape[:3]):
         scores = k[batch, : at + 1, head] @ q[batch, at, head] / math.sqrt(q.shape[-1])
@@ -229,7 +229,7 @@ def test_a_request_that_cannot_be_served_is_refused() -> None:
     made = case("llama")
     less = {name: value for name, value in made.weights.items() if name != WEIGHT}
     wide = np.zeros((BATCH, SEQ, 17))
-    for words, says in (
+    for words, reason in (
         ({"weights": less}, f"the weight {WEIGHT} is missing: layer.ffn.w1 reads it"),
         ({"inputs": {}}, r"the input layer.input is missing: layer.attn_norm reads it"),
         ({"weights": {**less, WEIGHT: made.x}}, rf"{WEIGHT} of shape \(2, 6, 16\): .*\(ffn, hidden\) = \(24, 16\)"),
@@ -239,7 +239,7 @@ def test_a_request_that_cannot_be_served_is_refused() -> None:
         ({"inputs": {"layer.input": made.x, "head.labels": wide}}, "no op reads 'head.labels' as a given input"),
         ({"env": {**ENV, "tp": 2}}, "run whole, on one rank: tp is 2 and must be 1"),
     ):
-        with pytest.raises(UsageError, match=says):
+        with pytest.raises(UsageError, match=reason):
             made.run(**words)
     with pytest.raises(DimensionError, match="B has no value"):
         made.run(env={"S": SEQ})
@@ -254,9 +254,9 @@ def test_a_ring_has_no_meaning_on_one_rank(kind: Any) -> None:
         case("llama", GraphOptions(cp_kind=kind)).run()
 
 
-def test_a_graph_that_cannot_be_run_is_told_by_its_op() -> None:
+def test_an_error_names_the_op_that_cannot_be_run() -> None:
     made = case("llama")
-    for broken, says in (
+    for broken, reason in (
         (made.changed("layer.ffn.gate", semantics="{}"), r"layer.ffn.gate \(activation\) has no semantics"),
         (made.changed("layer.ffn.gate", semantics='{"operator": "Gatt"}'), "layer.ffn.gate: not an operator"),
         (made.changed("layer.ffn.gate", semantics='{"operator": "Gate"}'), "layer.ffn.gate: .*function"),
@@ -271,7 +271,7 @@ def test_a_graph_that_cannot_be_run_is_told_by_its_op() -> None:
         (made.changed("layer.ffn.w2", order=0), "layer.ffn.w2 reads layer.ffn.gate before an op makes it"),
         (made.changed("layer.ffn.w2", reads=("layer.ffn.gate", "layer.w")), "layer.ffn.w2 names the tensor layer.w, "),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=reason):
             broken.run()
     with pytest.raises(UsageError, match=r"the input layer.ffn.gate is missing: layer.ffn.w2 reads it"):
         made.without("layer.ffn.gate").run()

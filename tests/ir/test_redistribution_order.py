@@ -39,7 +39,7 @@ def test_only_the_innermost_part_comes_and_goes(
         assert before != current
 
 
-def test_what_lies_inside_is_gathered_and_cut_again() -> None:
+def test_an_inner_part_is_gathered_and_cut_again() -> None:
     have, want = layout((None, None, Partitioned("seq"))), layout((None, Partitioned("seq"), Partitioned("seq")))
     moves = []
     while have != want:

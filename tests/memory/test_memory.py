@@ -83,7 +83,7 @@ def test_states_are_so_many_bytes_a_parameter(
 def test_weights_that_a_strategy_keeps_in_parts_have_states_of_their_own(
     embedded_store: Store, recipe: str, zero: int
 ) -> None:
-    """Parts over dp are as many as those that ZeRO makes, whether in its buffer or beside it."""
+    """Parts over dp are as many as those that ZeRO makes, in its buffer or outside it."""
     db, model = Stagedb(embedded_store), tiny()
     words: dict[str, Any] = {"recipe": recipe, "zero": zero, "dp": 4, "seq_len": 8}
     strategy = '{"weights": {"ffn": {"ffn": ["dp"]}}}'
@@ -114,7 +114,7 @@ def test_a_recomputed_layer_keeps_its_input_alone(embedded_store: Store) -> None
 def in_flight(usage: Usage, name: str) -> int:
     """The most micro-batches, those of each chunk counted, of which tensors of this name live when a task is over.
 
-    Of the layers of a chunk, which are two in these tests, the first one counts.
+    A chunk has two layers in these tests. The first one counts.
     """
     ends = [Point(index, usage.lengths[task.kind, task.chunk]) for index, task in enumerate(usage.tasks)]
     return max(
@@ -123,7 +123,7 @@ def in_flight(usage: Usage, name: str) -> int:
 
 
 def usages(db: Stagedb, **words: Any) -> list[Usage]:
-    """Of each stage of a tiny model of eight layers."""
+    """The usage of each stage of a tiny model of eight layers."""
     instance = db.instantiate(tiny(), seq_len=8, **words)
     plan = Plan.from_mapping(instance.plan)
     found = analyse(db.store, instance.id)
@@ -139,7 +139,7 @@ def test_an_input_gradient_frees_what_no_weight_gradient_reads(embedded_store: S
     stages, microbatches = 4, 6
     found = usages(Stagedb(embedded_store), pp=stages, schedule="zb-h1", global_batch_size=microbatches)
     assert [in_flight(each, FOR_INPUT) for each in found] == [stages - stage for stage in range(stages)]
-    # Beside those that the next input gradient frees, as many as the stage lags behind.
+    # In addition to those that the next input gradient frees, as many as the stage lags behind.
     assert [in_flight(each, FOR_WEIGHT) for each in found] == [stages] * stages
     for each in found:
         over = each.after(len(each.tasks) - 1)
@@ -223,7 +223,7 @@ def test_numbers_do_not_depend_on_who_computes_them(store: Store, tmp_path: Path
 
 
 def test_memory_is_that_of_the_stored_instance(store: Store) -> None:
-    """It follows what lies in the store: an op that somebody took out of a class is not counted."""
+    """It follows what the store holds: a temporary that somebody enlarged there has its new size."""
     db = Stagedb(store)
     instance = db.instantiate(tiny(), tp=2, seq_len=8)
     (whole,) = analyse(store, instance.id)
@@ -277,7 +277,7 @@ def test_a_tied_weight_is_held_once(embedded_store: Store) -> None:
     assert weights == tiny(tied=False).count_parameters() * FORMAT_BYTES["bf16"]
 
 
-def test_the_rows_that_are_not_there_yet_are_told_how_to_get(store: Store) -> None:
+def test_a_query_without_rows_names_the_command_that_makes_them(store: Store) -> None:
     db = Stagedb(store)
     instance = db.instantiate(tiny(), seq_len=8)
     assert len(db.query("memory_by_category", instance=instance.id)) == 0

@@ -16,7 +16,7 @@ from tests.symbolic_rows import parameter
 def test_a_graph_s_weights_are_the_card_s_parameters(name: str, recipe: str) -> None:
     model = load_card(name)
     graph = build_graph(model, GraphOptions(recipe=recipe))
-    # The published vocabulary: padding, a framework's habit, is no parameter of the model.
+    # The published vocabulary: the padding that a framework adds is no parameter of the model.
     env = {**graph.sizes, "V": model.vocab, "tp": 1, "pp": 1}
     weights = [tensor for tensor in graph.tensors if tensor.role == "weight" and parameter(tensor).tied is None]
     vocabulary = {"torch": model.vocab, "megatron": -(-model.vocab // 128) * 128}[recipe]

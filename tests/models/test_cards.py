@@ -514,7 +514,7 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**GPT2, "activation_function": "tanh"}, "activation_function 'tanh' is not supported"),
     ],
 )
-def test_configs_that_no_card_can_say_are_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+def test_configs_that_no_card_can_express_are_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         from_hugging_face(config, name="model")
     path = _written(tmp_path, json.dumps(config), "config.json")

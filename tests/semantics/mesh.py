@@ -61,7 +61,7 @@ class SimulatedMesh(Interpreter):
 
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
-        """How each tensor lies on the mesh."""
+        """The layout of each tensor on the mesh."""
         return {t.name: parse_layout(t.layout) for t in self.graph.tensors}
 
     @cached_property
@@ -219,7 +219,7 @@ class SimulatedMesh(Interpreter):
         return self.split(value, weight) if bucket.kind == "reduce_scatter" else value
 
     def scatter(self, whole: Array, row: SymTensor) -> Value:
-        """The parts of a whole value, as its tensor lies."""
+        """The parts of a whole value, by the layout of its tensor."""
         if row.role == "input" and self.order is not None:
             whole = np.take(whole, self.order, axis=row.axes.index("seq"))
         return [whole[self._window(row, self.layouts[row.name], rank)] for rank in self.ranks]
@@ -267,10 +267,10 @@ class SimulatedMesh(Interpreter):
         return sum(float(array) for array in chosen.values())
 
     def check_same(self, source: str, target: str) -> None:
-        """ValueError where a value cannot be handed from one tensor to another: they lie in different ways."""
+        """ValueError where a value cannot be handed from one tensor to another: their layouts differ."""
         if self.layouts[source] != self.layouts[target]:
-            lies = [", ".join(self.layouts[name].texts()) or "whole" for name in (source, target)]
-            raise ValueError(f"{source} lies {lies[0]}, {target} {lies[1]}: nothing between them moves it")
+            texts = [", ".join(self.layouts[name].texts()) or "whole" for name in (source, target)]
+            raise ValueError(f"{source} has layout {texts[0]}, {target} {texts[1]}: nothing between them moves it")
 
     def check_local(self, value: Value, name: str) -> None:
         """ValueError where what a rank holds is not of the stored local shape."""
@@ -330,8 +330,8 @@ class SimulatedMesh(Interpreter):
         elif axis in ("dp", "dp_replicate"):
             copy = self.env["dp"] // self.env["hsdp"]
             first, own = rank["dp"] // copy * copy, rank["dp"] % copy
-            beside, apart = range(first, first + copy), range(own, self.env["dp"], copy)
-            same = [{**rank, "dp": dp} for dp in (beside if axis == "dp" else apart)]
+            within, across = range(first, first + copy), range(own, self.env["dp"], copy)
+            same = [{**rank, "dp": dp} for dp in (within if axis == "dp" else across)]
             if axis == "dp" and self.together > 1:
                 same = [{**member, "cp": cp} for member in same for cp in range(self.env["cp"])]
         elif axis == "data":
@@ -345,7 +345,7 @@ class SimulatedMesh(Interpreter):
             same = [{**rank, "cp": own + i * (near if axis == "cpr" else 1)} for i in range(self.env[axis])]
         else:
             same = [{**rank, axis: i} for i in range(self.env[axis])]
-        # Where a member stands on edp and ep follows from dp.
+        # The place of a member on edp and ep follows from dp.
         named = [tuple(other[a] for a in ("dp", "cp", "tp")) for other in self.ranks]
         return [named.index(tuple(member[a] for a in ("dp", "cp", "tp"))) for member in same]
 

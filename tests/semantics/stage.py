@@ -59,7 +59,7 @@ class Stage:
         stages: int | None = None,
         counted: int = 0,
     ) -> None:
-        """`counted`: layers of the stage that stand in its chunks before. `microbatches` holds the model's inputs
+        """`counted`: layers of the stage in its earlier chunks. `microbatches` holds the model's inputs
         (`tokens`, `labels`), whole; `post` is shared by all stages."""
         layers = [place for place, block in places if not mesh.specs[block].once]
         again = (place for at, place in enumerate(layers, start=counted + 1) if at % recompute_every == 0)
@@ -269,7 +269,7 @@ class Stage:
         return (self.index - 1, self.index + 1) if template is training.FORWARD else (self.index + 1, self.index - 1)
 
     def take(self, values: MutableMapping[Key, Value], template: Template, microbatch: int) -> Waiting:
-        """Wait for the message of a task, where it has one, and put it where the cut stands."""
+        """Wait for the message of a task, where it has one, and put it in the place of the cut."""
         if not 0 <= self.beyond(template)[0] < self.stages:
             return
         receiving, *gathering = self.arriving(template)
@@ -329,7 +329,7 @@ class Stage:
         """Put the parts of a block's weights together, where a bucket of this template is due.
 
         What is gathered for every micro-batch is that micro-batch's own, and goes with it; what is gathered once stays
-        for all, until the last backward. What stands outside layers keeps its weights from the forward.
+        for all, until the last backward. What is outside layers keeps its weights from the forward.
         """
         for row, key in self.sharded(place, block):
             for bucket in (self.mesh.buckets[name] for name in parameter(row).gathers if name in self.mesh.buckets):

@@ -89,7 +89,7 @@ def run(
     runs one micro-batch. recompute_every: in which layers of a stage, counted from 1, what the graph recomputes is
     recomputed. expert_load: how many of so many choices of tokens in a row go to each expert; empty: one to each.
     Raises ValueError where the pipeline does not suit the graph, env or batch, where its orders never end, and where a
-    message does not lie as the graph says; AssertionError where replicas differ.
+    message does not have the layout of the graph; AssertionError where replicas differ.
     """
     places = list(enumerate(positions(graph, env)))
     pipeline = pipeline or Pipeline((len(places),), (ALONE,))

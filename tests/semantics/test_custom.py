@@ -1,4 +1,4 @@
-"""Whatever rules a user gives, the partitioned graph computes what the whole graph computes, or they are refused."""
+"""For any rules of a user, the partitioned graph computes what the whole graph computes, or they are refused."""
 
 import functools
 import json
@@ -222,7 +222,7 @@ def test_an_outer_part_is_gathered_before_an_inner_one_is_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("style", "tied", "strategy", "says"),
+    ("style", "tied", "strategy", "reason"),
     [
         ("moe", False, {"weights": {"ffn": {"ffn": ["tp"]}}}, "weights name 'ffn', of which tiny-moe has no operator"),
         ("moe", False, {"regions": {"ffn": {"seq": ["tp"]}}}, "it has embedding, between, attention, head, loss"),
@@ -232,10 +232,10 @@ def test_an_outer_part_is_gathered_before_an_inner_one_is_cut() -> None:
         ("llama", True, {"weights": {"head": {"hidden": ["tp"]}}}, "are one weight"),
     ],
 )
-def test_rules_that_a_model_cannot_follow_are_refused(style: str, tied: bool, strategy: Any, says: str) -> None:
+def test_rules_that_a_model_cannot_follow_are_refused(style: str, tied: bool, strategy: Any, reason: str) -> None:
     with pytest.raises(UsageError) as refused:
         build_graph(card(style, tied=tied), GraphOptions(strategy=json.dumps(strategy)))
-    assert says in str(refused.value)
+    assert reason in str(refused.value)
 
 
 def test_a_tied_weight_s_ends_may_be_kept_otherwise_together() -> None:

@@ -25,7 +25,7 @@ from tests.symbolic_rows import flops as flops_of
 
 EVEN: tuple[int, ...] = ()
 LOADS = [EVEN, (2, 1, 1, 0), (0, 0, 2, 2), (1, 0, 1, 2), (3, 0, 1, 4)]
-"""Of four choices in a row, or of eight, how many go to each expert; a token may choose one twice here."""
+"""How many of four or eight choices in a row go to each expert; a token may choose one twice here."""
 
 
 @functools.lru_cache(maxsize=64)

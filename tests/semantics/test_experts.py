@@ -168,7 +168,7 @@ def test_experts_work_is_that_of_all_routed_tokens(dp: int, tp: int, ep: int) ->
         ({"tp": 16}, "tp 16 does not divide"),
     ],
 )
-def test_a_plan_that_experts_do_not_suit_is_told_the_nearest(words: dict[str, Any], reason: str) -> None:
+def test_a_plan_that_experts_do_not_suit_is_refused_with_the_nearest(words: dict[str, Any], reason: str) -> None:
     sizes = build_graph(card("moe"), GraphOptions()).sizes
     Plan(dp=4, ep=4, seq_len=8).check(sizes)
     Plan(dp=4, ep=2, seq_len=7, capacity_factor=1.25).check(sizes)

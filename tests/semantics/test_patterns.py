@@ -76,7 +76,7 @@ def test_alternating_layers_compute_the_same_in_every_product(
     assert_same(some.run_pipelined(plan, dp=dp, cp=cp, tp=tp, ep=ep), whole)
 
 
-def test_every_second_layer_is_recomputed_whatever_its_kind() -> None:
+def test_every_second_layer_of_any_kind_is_recomputed() -> None:
     options = GraphOptions(recompute="full", zero=3)
     some, whole = (example(build_graph(model("a list"), each)) for each in (options, GraphOptions()))
     assert_same(some.run(dp=2, ep=2, every=2), whole.run())

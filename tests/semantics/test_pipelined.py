@@ -191,7 +191,7 @@ def test_scattered_messages_are_parts_that_make_the_whole(schedule: str, monkeyp
 
     monkeypatch.setattr(Stage, "receive", receive)
     agree(made.run_pipelined(plan(made, schedule), 2, 4), made.run_whole())
-    # Of each micro-batch, forward and backward, the eight ranks of two replicas: a quarter of what one has.
+    # The eight ranks of two replicas, for each micro-batch forward and backward: a quarter of what one has.
     assert posted == [BATCH * SEQ * made.graph.sizes["H"] // 2 // 4] * (MICROBATCHES * 2 * 8)
 
 

@@ -1,4 +1,4 @@
-"""A system on which times can be told by hand: a FLOP takes a picosecond, a byte a nanosecond, the rest no time."""
+"""A system on which times can be computed by hand: a FLOP takes a picosecond, a byte a nanosecond, the rest no time."""
 
 import json
 from dataclasses import replace

@@ -1,10 +1,10 @@
 """A trace set run with a clock, rank by rank and node by node, as simulators run it.
 
-It knows nothing of classes, lanes or tasks. Of a rank's ready nodes the smallest id goes first, in one slot for compute
-and one for collectives and sends; what receives waits beside them. At every moment first all ends that ends then, then
-communication begins until nothing moves any more, then compute slots take what is ready; with `as_issued` a compute
-slot waits for its smallest id. Communication that `blocks` has a turn among these: it begins when all that was issued
-before it has ended, and what was issued after it waits for its end.
+It knows nothing of classes, lanes or tasks. The smallest id of a rank's ready nodes goes first, in one slot for compute
+and one for collectives and sends; receives wait outside these slots. At every moment first all ends that ends then,
+then communication begins until nothing moves any more, then compute slots take what is ready; with `as_issued` a
+compute slot waits for its smallest id. Communication that `blocks` has a turn among these: it begins when all that was
+issued before it has ended, and what was issued after it waits for its end.
 """
 
 import heapq
@@ -53,7 +53,7 @@ class Rank:
         """Whether it is the first issued of those that take turns and have not ended, or takes none."""
         return node not in self.turns or node == self.issued[-1]
 
-    def said(self, node: int, attribute: str) -> int:
+    def value(self, node: int, attribute: str) -> int:
         return int(self.trace.attributes[attribute][self.row[node]])
 
 
@@ -94,7 +94,7 @@ class Run:
                 if rank.compute and not rank.computing and (not self.as_issued or rank.has_turn(rank.compute[0])):
                     node = heapq.heappop(rank.compute)
                     rank.computing = True
-                    self.begin(number, node, self.said_cost(number, node))
+                    self.begin(number, node, self.cost_of(number, node))
             if not self.ends:
                 break
             self.now = self.ends[0][0]
@@ -104,7 +104,7 @@ class Run:
         assert all(len(rank.started) == len(rank.trace) for rank in self.ranks), "a node never ran"
         return self.now
 
-    def said_cost(self, number: int, node: int) -> int:
+    def cost_of(self, number: int, node: int) -> int:
         trace = self.ranks[number].trace
         return self.cost(trace.names[self.ranks[number].row[node]].rpartition(" ")[0])
 
@@ -116,15 +116,15 @@ class Run:
         rank = self.ranks[number]
         rank.communicating = True
         if rank.trace.types[rank.row[node]] == pb.COMM_SEND_NODE:
-            self.begin_communicating(number, node, self.said_cost(number, node))
+            self.begin_communicating(number, node, self.cost_of(number, node))
             return
-        group = rank.said(node, "pg_name")
+        group = rank.value(node, "pg_name")
         here = self.arrived[group, rank.calls[group]]
         rank.calls[group] += 1
         here.append((number, node))
         if len(here) == len(self.groups[str(group)]):
             # It ends for all together.
-            took = max(self.said_cost(member, its) for member, its in here)
+            took = max(self.cost_of(member, its) for member, its in here)
             for member, its in here:
                 self.begin_communicating(member, its, took)
 
@@ -146,7 +146,7 @@ class Run:
             rank.communicating = False
             self.moving = True
         if type_ == pb.COMM_SEND_NODE:
-            message = (number, rank.said(node, "comm_dst"), rank.said(node, "comm_tag"))
+            message = (number, rank.value(node, "comm_dst"), rank.value(node, "comm_tag"))
             self.there[message] += 1
             self.deliver(message)
         for child in rank.children[node]:
@@ -158,7 +158,7 @@ class Run:
         rank = self.ranks[number]
         type_ = rank.trace.types[rank.row[node]]
         if type_ == pb.COMM_RECV_NODE:
-            message = (rank.said(node, "comm_src"), number, rank.said(node, "comm_tag"))
+            message = (rank.value(node, "comm_src"), number, rank.value(node, "comm_tag"))
             heapq.heappush(self.posted[message], node)
             self.deliver(message)
         else:

@@ -1,4 +1,4 @@
-"""Steps whose durations are told by class."""
+"""Steps with the durations of classes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from stagedb.workload.instance_columns import Ints
 
 
 def by_lane(network: NodeGraph, durations: Mapping[int, Ints]) -> list[Ints]:
-    """Of each lane the durations of its class."""
+    """The durations of each lane, which are those of its class."""
     return [durations[each.number] for each in network.columns]
 
 

@@ -1,4 +1,4 @@
-"""Critical path and slack: exact to the nanosecond, whatever the durations."""
+"""Critical path and slack: exact to the nanosecond for all durations."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -185,10 +185,10 @@ def test_a_pipelines_wait_is_its_bubble() -> None:
     first, second = found.lanes
     assert (first.busy, first.exposed, first.bubble, first.idle) == (30, 3, 35, 0)
     assert (second.busy, second.exposed, second.bubble, second.idle) == (30, 5, 33, 0)
-    said = [
+    on_path = [
         (found.network.columns[0].ops.name[op], lane) for op, lane in zip(found.path.op, found.path.lane, strict=True)
     ]
-    assert ("cut.send_forward", 0) in said
+    assert ("cut.send_forward", 0) in on_path
     assert found.path.parts("axis") == {"compute": 60, "pp": 8}
 
 

@@ -30,7 +30,7 @@ def computing(*, tp: int, dp: int, pp: int, microbatches: int) -> Workload:
     return replace(made, classes=tuple(classes))
 
 
-def test_figures_of_merit_are_what_they_say() -> None:
+def test_figures_of_merit_follow_from_flops_and_time() -> None:
     job = computing(tp=2, dp=2, pp=2, microbatches=4)
     found = profile_job(job, PLAIN)
     merit = found.merit
@@ -58,7 +58,7 @@ def test_every_lanes_time_adds_up_to_the_step() -> None:
         assert lane.busy + lane.exposed + lane.bubble + lane.idle == found.step
 
 
-def test_a_scaling_tells_what_the_step_gains() -> None:
+def test_the_gain_of_a_scaling_is_what_the_step_gets_shorter() -> None:
     job = computing(tp=2, dp=1, pp=2, microbatches=2)
     plain, fast = profile_job(job, PLAIN), profile_job(job, PLAIN, scalings=[Scaling.parse("compute=0.5")])
     assert (plain.gain, fast.unscaled) == (0, plain.step)
@@ -66,13 +66,13 @@ def test_a_scaling_tells_what_the_step_gains() -> None:
     assert fast.merit.mfu is not None and plain.merit.mfu is not None and fast.merit.mfu > plain.merit.mfu
 
 
-def test_a_scaling_said_twice_counts_twice() -> None:
+def test_a_scaling_given_twice_counts_twice() -> None:
     made, half, quarter = workload(), Scaling.parse("collective:tp=0.5"), Scaling.parse("collective:tp=0.25")
     assert profile_job(made, PLAIN, scalings=[half, half]).step == profile_job(made, PLAIN, scalings=[quarter]).step
 
 
 @pytest.mark.parametrize(
-    ("ns", "scalings", "said"),
+    ("ns", "scalings", "reason"),
     [
         (10**30, (), "takes more than 36 years"),
         (10**400, (), "takes more than 36 years"),
@@ -80,11 +80,11 @@ def test_a_scaling_said_twice_counts_twice() -> None:
         (10**15, ("compute=999999",), "takes more than 36 years"),
     ],
 )
-def test_a_step_that_is_too_long_to_count_is_refused(ns: int, scalings: tuple[str, ...], said: str) -> None:
+def test_a_step_that_is_too_long_to_count_is_refused(ns: int, scalings: tuple[str, ...], reason: str) -> None:
     made = workload()
     kind = next(iter(made.classes[0].ops.kind))
     measured = Durations([Measured(ns=Fraction(ns), where="line 2", kind=kind)])
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=reason):
         profile_job(made, PLAIN, measured, [Scaling.parse(each) for each in scalings])
 
 

@@ -293,11 +293,11 @@ def longest_operators(job: JobProfile) -> Rows:
         return (run.operator, run.kind, run.phase, run.axis, run.stage, run.duration, run.rule, run.dimension)
 
     rows: Rows = []
-    for (*said, duration, rule, dimension), group in grouped(list(runs(job)), key).items():
+    for (*described, duration, rule, dimension), group in grouped(list(runs(job)), key).items():
         lanes = len({run.lane for run in group})
         assert lanes == 1
         sums = (sum(run.total for run in group), min(run.slack for run in group), sum(run.critical for run in group))
-        rows.append((*said, len(group), duration, *sums, rule, dimension))
+        rows.append((*described, len(group), duration, *sums, rule, dimension))
     return rows
 
 
@@ -348,7 +348,7 @@ ORDER = {
 
 WANTED: dict[str, Callable[[JobProfile], Rows]] = {
     name: globals()[name] for name in QUERIES
-}  # each tells the rows of the query of its name
+}  # each gives the rows of the query of its name
 
 
 def test_every_question_has_the_answer_that_the_step_gives(store: Store) -> None:
@@ -356,7 +356,7 @@ def test_every_question_has_the_answer_that_the_step_gives(store: Store) -> None
     write_graph(store, graph)
     instance = instantiate(store, graph.key, PLAN)
     job = profile_job(read_workload(store, instance), PLAIN)
-    # Another profile beside it, which no answer may be of.
+    # A second profile, of which no answer may have a row.
     record_profile(store, profile_job(job.workload, dataclasses.replace(PLAIN, name="other")))
     profile, _ = record_profile(store, job)
     for name, wanted in WANTED.items():
@@ -380,7 +380,7 @@ def test_every_question_has_the_answer_that_the_step_gives(store: Store) -> None
         if order is not None:
             values = [row[order] for row in rows]
             assert values == sorted(values, reverse=True), name
-            # None that was left out would have stood before the last one.
+            # No row that was left out belongs before the last one.
             if name == "longest_operators":
                 assert all(each[order] <= values[-1] for each in left)
 
@@ -397,7 +397,7 @@ def test_a_message_over_two_dimensions_is_traffic_of_both(store: Store) -> None:
         profile, _ = record_profile(store, profile_job(read_workload(store, instance), system))
         for query in ("traffic_by_dimension", "traffic_by_link"):
             answers[name, query] = store.query(find(query).text, {"profile": profile}).rows
-    # Of the steps of a ring over two nodes of two, one of two stays inside; each sends 3/4 of the buffer twice.
+    # One of two steps of a ring over two nodes of two stays inside; each sends 3/4 of the buffer twice.
     rows = {row[0]: row for row in answers["plain", "traffic_by_dimension"] if row[1] == "tp"}
     (messages, put_in), *others = {row[2:4] for row in rows.values()}
     assert set(rows) == {"inner", "outer"}

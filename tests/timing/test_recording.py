@@ -148,17 +148,17 @@ def test_what_another_clock_wrote_is_replaced(store: Store) -> None:
     job = profiled(store)
     profile, _ = record_profile(store, dataclasses.replace(job, unscaled=job.unscaled + 1))
     count = left(store)
-    told: list[tuple[int, int]] = []
-    assert record_profile(store, job, progress=lambda done, of: told.append((done, of))) == (profile, True)
+    reported: list[tuple[int, int]] = []
+    assert record_profile(store, job, progress=lambda done, of: reported.append((done, of))) == (profile, True)
     assert left(store) == count
     assert store.read("catalog/profiles")[0]["unscaled"] == job.unscaled
-    assert told[-1][0] == told[-1][1] >= count - 1
+    assert reported[-1][0] == reported[-1][1] >= count - 1
 
 
-def test_one_that_does_not_tell_what_is_sent_is_replaced_and_keeps_its_name(store: Store) -> None:
+def test_one_that_does_not_hold_what_is_sent_is_replaced_and_keeps_its_name(store: Store) -> None:
     job = profiled(store)
-    told = {"instance": job.workload.instance, "step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu}
-    with building(store, "Profile", profile_id(job), {**told, "name": "mine"}):
+    figures = {"instance": job.workload.instance, "step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu}
+    with building(store, "Profile", profile_id(job), {**figures, "name": "mine"}):
         pass
     assert record_profile(store, job) == (profile_id(job), True)
     assert record_profile(store, job) == (profile_id(job), False)
@@ -191,7 +191,7 @@ def test_the_id_is_of_all_that_a_profile_is_made_from(store: Store) -> None:
     assert len(set(ids)) == 7
 
 
-def test_what_blocks_is_told_where_there_is_some(store: Store) -> None:
+def test_a_profile_names_the_axes_that_block(store: Store) -> None:
     job = profiled(store)
     plain, _ = record_profile(store, job)
     waiting, _ = record_profile(store, profile_job(job.workload, PLAIN, blocking="pp,tp"))

@@ -163,7 +163,7 @@ def test_what_blocks_has_its_place_among_what_computes(embedded_store: Store) ->
 
     free, messages = step(), step("pp")
     assert free.step < messages.step < step("tp", "pp").step
-    # Nothing computes while a message is sent, and collectives go on beside both.
+    # Nothing computes while a message is sent. Collectives go on in parallel with both.
     blocked = (net.stream == COMPUTE_STREAM) | (net.stream == net.streams.index("pp"))
     tp = net.stream == net.streams.index("tp")
     for lane in net.lanes:
@@ -172,8 +172,8 @@ def test_what_blocks_has_its_place_among_what_computes(embedded_store: Store) ->
             order = np.lexsort((run.finish[mine], run.start[mine]))
             assert bool((run.start[mine][order][1:] >= run.finish[mine][order][:-1]).all()) is alone
         computing = Cover.of(messages.start[mine], messages.finish[mine])
-        beside = net.event[(net.lane == lane.number) & tp]
-        assert (computing.before(messages.finish[beside]) > computing.before(messages.start[beside])).any()
+        parallel = net.event[(net.lane == lane.number) & tp]
+        assert (computing.before(messages.finish[parallel]) > computing.before(messages.start[parallel])).any()
     # With all in its way it is what `exclusive` is.
     assert step(*net.streams[1:]).step == run_step(net, took, "exclusive").step
     with pytest.raises(UsageError, match="runs in-order"):
@@ -182,7 +182,7 @@ def test_what_blocks_has_its_place_among_what_computes(embedded_store: Store) ->
 
 @pytest.mark.parametrize("plan", ["interleaved", "tied", "experts", "zb-h1", "fsdp", "ring", "sends", "parts"])
 @pytest.mark.parametrize("streams", STREAMS)
-def test_an_instances_delays_cost_what_its_path_and_slack_say(embedded_store: Store, plan: str, streams: str) -> None:
+def test_the_cost_of_a_delay_follows_from_path_and_slack(embedded_store: Store, plan: str, streams: str) -> None:
     _, _, rows = instance(embedded_store, **PLANS[plan])
     net = node_graph_of(rows, streams)
     for seed in range(4):
@@ -310,8 +310,8 @@ def test_streams_of_their_own_overlap_axes(embedded_store: Store) -> None:
     assert axis.step < one.step
 
 
-def test_what_waits_for_ever_is_told() -> None:
-    """The first stage's first backward stands before the forward that it needs."""
+def test_what_waits_for_ever_is_named() -> None:
+    """The first stage's first backward comes before the forward that it needs."""
     made = workload(tp=1, dp=1, pp=2, microbatches=2)
     tasks = made.classes[0].tasks
     turned = Tasks(*(getattr(tasks, field.name)[[2, 0, 1, 3, 4]] for field in dataclasses.fields(tasks)))
@@ -323,7 +323,7 @@ def test_what_waits_for_ever_is_told() -> None:
 def test_classes_that_do_not_fit_together_are_refused() -> None:
     made = workload(tp=1, dp=2, pp=2)
     one, other = made.classes
-    for broken, said in (
+    for broken, reason in (
         (dataclasses.replace(other.ops, size=other.ops.size * 2), "stage 0 .* sends is not what stage 1 .* receives"),
         (
             dataclasses.replace(other.ops, axis=tuple("tp" if axis == "dp" else axis for axis in other.ops.axis)),
@@ -331,7 +331,7 @@ def test_classes_that_do_not_fit_together_are_refused() -> None:
         ),
     ):
         classes = (one, dataclasses.replace(other, ops=broken))
-        with pytest.raises(StagedbError, match=said):
+        with pytest.raises(StagedbError, match=reason):
             node_graph_of(dataclasses.replace(made, classes=classes))
     with pytest.raises(UsageError, match="one or axis"):
         node_graph_of(made, "many")

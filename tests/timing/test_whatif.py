@@ -33,7 +33,7 @@ def test_a_selector_is_read(text: str, what: str, which: str | None, factor: Fra
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("tp", r"WHAT\[:WHICH\]=FACTOR"),
         ("collective:tp=-1", "0 or more"),
@@ -45,23 +45,23 @@ def test_a_selector_is_read(text: str, what: str, which: str | None, factor: Fra
         ("compute=1/0", "divides by zero"),
     ],
 )
-def test_what_is_no_selector_is_refused(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_what_is_no_selector_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
         Scaling.parse(text)
 
 
-def test_a_selector_that_chooses_nothing_says_what_there_is() -> None:
-    for text, said in (
+def test_a_selector_that_chooses_nothing_is_refused_with_what_there_is() -> None:
+    for text, reason in (
         ("collective:cp=0.5", "collective: all_gather, all_reduce, dp, reduce_scatter, tp"),
         ("stage:3=2", "stage 0, 1, 2"),
         ("phase:recompute=0", "phase: backward, forward, optimizer"),
         ("compute:conv=1", "compute: embedding, loss, matmul, optimizer"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=reason):
             scaled(NET, by_lane(NET, TOOK), [Scaling.parse(text)])
 
 
-def test_selectors_choose_what_they_say() -> None:
+def test_selectors_choose_what_they_name() -> None:
     for text, type_ in (("compute=0.5", COMPUTE), ("collective=0.5", COLLECTIVE), ("send:pp=0.5", SEND)):
         for columns, took in zip(NET.columns, scaled(NET, by_lane(NET, TOOK), [Scaling.parse(text)]), strict=True):
             assert took.tolist() == np.where(columns.ops.type == type_, 50, 100).tolist()

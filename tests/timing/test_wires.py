@@ -78,7 +78,7 @@ def test_what_lanes_send_is_what_their_ranks_send(embedded_store: Store, name: s
     assert of_lanes(job) == of_ranks(rows, job, NODES)
 
 
-def test_a_group_that_lies_across_nodes_keeps_others_of_its_kind_waiting(embedded_store: Store) -> None:
+def test_a_group_across_nodes_keeps_others_of_its_kind_waiting(embedded_store: Store) -> None:
     _, _, rows = instance(embedded_store, **JOBS["stages inside"])
     job, inside = (profile_job(rows, system) for system in (NODES, replace(NODES, dimensions=WHOLE)))
     lanes = len(node_graph_of(rows).lanes)
@@ -88,6 +88,6 @@ def test_a_group_that_lies_across_nodes_keeps_others_of_its_kind_waiting(embedde
     assert inside.step < job.step
 
 
-def test_ranks_that_stand_alike_stay_one_lane(embedded_store: Store) -> None:
+def test_ranks_in_similar_places_stay_one_lane(embedded_store: Store) -> None:
     _, _, rows = instance(embedded_store, **JOBS["even"])
     assert len(profile_job(rows, NODES).times.lanes) == len(node_graph_of(rows).lanes) == 2

@@ -22,7 +22,7 @@ BROWSER = "## In the Neo4j Browser"
 
 
 def written_out() -> Iterator[tuple[str, str]]:
-    """The names of queries with the Cypher that stands below each."""
+    """The names of queries with the Cypher below each."""
     text = PAGE.read_text(encoding="utf-8").split(BROWSER)[0]
     for block in BLOCK.finditer(text):
         yield NAMED.findall(text[: block.start()])[-1].replace("-", "_"), block[1]

@@ -17,12 +17,14 @@ def main() -> int:
     parser.add_argument("--file-size", type=int)
     parser.add_argument("--force", action="store_true")
     parser.add_argument("--resume", action="store_true")
-    said = parser.parse_args()
+    arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    if said.file_size is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (said.file_size, said.file_size))
+    if arguments.file_size is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (arguments.file_size, arguments.file_size))
     try:
-        done = export_workload(workload(), said.out, processes=said.processes, force=said.force, resume=said.resume)
+        done = export_workload(
+            workload(), arguments.out, processes=arguments.processes, force=arguments.force, resume=arguments.resume
+        )
         if done.there:
             print("mended" if done.mended else "complete already")  # noqa: T201
     except StagedbError as error:

@@ -52,7 +52,7 @@ class Op:
 def columns(
     ops: Sequence[Op], tasks: Tasks, number: int = 0, stages: tuple[int, ...] = (0,), shift: int = 0
 ) -> ClassColumns:
-    """A class of these ops, issued in the order in which they stand."""
+    """A class of these ops, issued in the given order."""
     at = {op.name: index for index, op in enumerate(ops)}
     edges = [(at[name], at[op.name], op.reason) for op in ops for name in op.after if name in at]
     made = np.array(edges, np.int64).reshape(-1, 3)
@@ -92,8 +92,8 @@ def stage_ops(plan: Plan, stage: int, layers: int, size: int = 1 << 20) -> list[
     tp, dp = plan.tp > 1, plan.dp > 1
     before, after = stage > 0, stage < plan.pp - 1
 
-    def add(name: str, template: int, *waits: str, **said: object) -> str:
-        ops.append(replace(Op(name, template), after=waits, **said))  # type: ignore[arg-type]
+    def add(name: str, template: int, *waits: str, **fields: object) -> str:
+        ops.append(replace(Op(name, template), after=waits, **fields))  # type: ignore[arg-type]
         return name
 
     def gather(name: str, template: int, kind: str, wait: str) -> str:

@@ -34,7 +34,7 @@ SLOW = parse_system(
         }
     )
 )
-"""Every second stage boundary lies between nodes, so stages of one class take different times."""
+"""Every second stage boundary is between nodes, so stages of one class take different times."""
 
 EIGHT = dataclasses.replace(CARD, name="eight", layers=8)
 PLAN: dict[str, Any] = {"pp": 8, "tp": 1, "dp": 1, "global_batch_size": 8, "schedule": "gpipe"}
@@ -64,7 +64,7 @@ def untimed(node: pb.Node) -> pb.Node:
 
 
 def by_stage(profile: Profile) -> dict[int, dict[str, int]]:
-    """Of each stage ns by the name of the op, of plans whose stages are one lane each."""
+    """Durations [ns] of each stage by the name of the op, in plans whose stages are one lane each."""
     net = profile.job.times.network
     lanes = zip(net.lanes, net.columns, profile.job.durations.ns, strict=True)
     return {lane.stage: dict(zip(columns.ops.name, ns.tolist(), strict=True)) for lane, columns, ns in lanes}
@@ -98,7 +98,7 @@ def test_a_class_falls_apart_where_its_lanes_differ(db: Stagedb, tmp_path: Path)
     assert manifest["profile"] == {"id": profile.info.id, "system": "slow", "step": profile.step}
     assert manifest["system"] == SLOW.to_dict()
     rows = manifest["classes"]
-    # Of the stages in the middle every second one sends its activations to another node.
+    # Every second stage in the middle sends its activations to another node.
     assert [(row["lanes"], row["ranks"]) for row in rows] == [
         ([0], "0"), ([1, 3, 5], "1-5:2"), ([2, 4, 6], "2-6:2"), ([7], "7"),
     ]  # fmt: skip
@@ -157,10 +157,10 @@ def test_a_set_is_gone_on_with_under_its_own_profile_only(db: Stagedb, tmp_path:
     out = tmp_path / "timed"
     before = files_of(db.export(profile=one.info.id, out=out).path)
     (out / "eight.2.et").unlink()
-    for said in ({"profile": other.info.id}, {"system": SLOW}):
-        target = one.instance.id if "system" in said else None
+    for words in ({"profile": other.info.id}, {"system": SLOW}):
+        target = one.instance.id if "system" in words else None
         with pytest.raises(UsageError, match="is another export"):
-            db.export(target, out=out, resume=True, **said)
+            db.export(target, out=out, resume=True, **words)
     done = db.export(profile=one.info.id, out=out, resume=True)
     assert done.mended == ("eight.2.et",)
     assert files_of(out) == before
@@ -172,14 +172,14 @@ def test_what_contradicts_a_profile_is_refused(db: Stagedb, tmp_path: Path) -> N
     out = tmp_path / "traces"
     with pytest.raises(UsageError, match=r"on the system slow.*leave out --system"):
         db.export(profile="mine", system="h100", out=out)
-    for target, said in (
+    for target, more in (
         (other.id, {}),
         (None, {"model": CARD}),
         (None, {"tp": 4}),
         (profile.instance.id, {"global_batch_size": 8}),
     ):
         with pytest.raises(UsageError, match=r"is of instance .* \(tiny\).*leave out INSTANCE.*`stagedb profile`"):
-            db.export(target, profile="mine", out=out, **said)
+            db.export(target, profile="mine", out=out, **more)
     with pytest.raises(UsageError, match="no profile 'min'"):
         db.export(profile="min", out=out)
     assert not out.exists()
@@ -201,7 +201,7 @@ def test_a_name_means_the_profile_of_the_instance(db: Stagedb, tmp_path: Path) -
         assert done.profile.id == each.info.id
 
 
-def test_a_profile_that_does_not_fit_its_instance_is_told(db: Stagedb, tmp_path: Path) -> None:
+def test_a_profile_that_does_not_fit_its_instance_is_refused(db: Stagedb, tmp_path: Path) -> None:
     profile = db.profile(model=CARD, system=SLOW, pp=2).info.id
     with db.store._session("WRITE") as session:
         session.run("MATCH (t:OpTime {profile: $p}) WHERE t.id ENDS WITH '/0/3' DETACH DELETE t", p=profile).consume()
@@ -233,7 +233,7 @@ def test_a_step_is_read_back_to_the_nanosecond(
     assert again.lanes == first.lanes
 
 
-def test_some_ranks_stand_for_their_lanes(db: Stagedb, tmp_path: Path) -> None:
+def test_some_ranks_represent_their_lanes(db: Stagedb, tmp_path: Path) -> None:
     inner, outer = SLOW.dimensions
     four = dataclasses.replace(SLOW, dimensions=(dataclasses.replace(inner, size=4), outer))
     first = db.profile(model=EIGHT, system=four, pp=4, dp=2, global_batch_size=8, schedule="gpipe")

@@ -78,14 +78,14 @@ def file_of(made: Workload, rank: int, granularity: str = "op") -> bytes:
 @settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from(["op", "block"]))
 def test_a_rank_is_what_the_plain_encoder_writes(data: st.DataObject, granularity: str) -> None:
-    said = {
+    words = {
         "tp": data.draw(st.sampled_from([1, 2, 4])),
         "dp": data.draw(st.sampled_from([1, 2, 3])),
         "pp": data.draw(st.integers(1, 4)),
         "microbatches": data.draw(st.integers(1, 9)),
         "layers": data.draw(st.integers(1, 3)),
     }
-    made = workload(**said, schedule=data.draw(st.sampled_from(["gpipe", "1f1b"])))
+    made = workload(**words, schedule=data.draw(st.sampled_from(["gpipe", "1f1b"])))
     rank = data.draw(st.integers(0, len(made.ranks) - 1))
     raw = file_of(made, rank, granularity)
     metadata, nodes = parse(raw)

@@ -1,4 +1,4 @@
-"""A trace set on disk: its files, slices of it, its other forms, what stands beside the traces."""
+"""A trace set on disk: its files, slices of it, its other forms, what it has in addition to the traces."""
 
 import dataclasses
 import gzip
@@ -49,7 +49,7 @@ def test_processes_and_slices_write_the_same_bytes(tmp_path: Path) -> None:
     made = workload(tp=2, dp=3, pp=2, microbatches=3)
     export_workload(made, tmp_path / "alone", processes=1)
     progress: list[tuple[int, int, int]] = []
-    done = export_workload(made, tmp_path / "shared", processes=2, progress=lambda *said: progress.append(said))
+    done = export_workload(made, tmp_path / "shared", processes=2, progress=lambda *counts: progress.append(counts))
     assert traces(tmp_path / "alone") == traces(tmp_path / "shared")
     assert progress[-1] == (12, 12, done.bytes)
     assert not (tmp_path / "shared" / ".classes").exists()
@@ -63,7 +63,7 @@ def test_processes_and_slices_write_the_same_bytes(tmp_path: Path) -> None:
     assert (report.files, report.world, report.replayed) == (6, 12, False)
 
 
-def test_the_manifest_tells_what_the_files_are(tmp_path: Path) -> None:
+def test_the_manifest_describes_the_files(tmp_path: Path) -> None:
     made = workload(tp=2, dp=2, pp=2, microbatches=2)
     export_workload(made, tmp_path / "traces", only="0-1,6")
     manifest = json.loads((tmp_path / "traces" / "manifest.json").read_text())
@@ -95,7 +95,7 @@ def test_the_simulators_inputs_fit_the_traces(tmp_path: Path) -> None:
     assert (out / "run.sh").stat().st_mode & stat.S_IXUSR
 
 
-def test_json_says_what_the_binary_trace_says(tmp_path: Path) -> None:
+def test_json_has_what_the_binary_trace_has(tmp_path: Path) -> None:
     made = workload()
     export_workload(made, tmp_path / "traces", format="json")
     document = json.loads((tmp_path / "traces" / "tiny.5.json").read_text())
@@ -116,7 +116,7 @@ def test_compressed_traces_hold_the_same(tmp_path: Path) -> None:
 
 
 @given(st.sets(st.integers(0, 40), min_size=1))
-def test_ranks_are_read_as_they_are_said(ranks: set[int]) -> None:
+def test_ranks_are_read_as_they_are_written(ranks: set[int]) -> None:
     assert parse_ranks(format_ranks(np.array(sorted(ranks))), 41).tolist() == sorted(ranks)
 
 

@@ -31,7 +31,7 @@ def run(out: Path, *words: str, fault: str = "") -> "subprocess.CompletedProcess
 
 
 def left(out: Path) -> list[str]:
-    """What stands beside the directory's name."""
+    """What is next to the directory."""
     return sorted(path.name for path in out.parent.iterdir() if path != out)
 
 
@@ -57,7 +57,7 @@ def test_a_kill_while_replacing_leaves_the_old_set(tmp_path: Path, stage: str) -
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_an_interrupt_keeps_what_is_written_and_says_how_to_go_on(tmp_path: Path, processes: str) -> None:
+def test_an_interrupt_keeps_what_is_written_and_names_the_way_to_go_on(tmp_path: Path, processes: str) -> None:
     out = tmp_path / "traces"
     command = [sys.executable, "-m", "tests.traces.exporter", str(out), "--processes", processes]
     environment = {**os.environ, "STAGEDB_FAULT": "export.write:pause", "PYTHONPATH": str(ROOT)}
@@ -67,12 +67,12 @@ def test_an_interrupt_keeps_what_is_written_and_says_how_to_go_on(tmp_path: Path
         assert len(left(out)) == 1
         exporting.send_signal(signal.SIGINT)
         exporting.send_signal(signal.SIGCONT)
-        _, said = exporting.communicate(timeout=30)
+        _, printed = exporting.communicate(timeout=30)
         assert exporting.returncode != 0
-        assert "--resume" in said
+        assert "--resume" in printed
     assert not out.exists()
     (kept,) = left(out)
-    assert kept in said
+    assert kept in printed
     inodes = {path.name: path.stat().st_ino for path in (tmp_path / kept).glob("*.et")}
     assert len(inodes) == 8
     export_workload(workload(), out, resume=True)
@@ -87,7 +87,7 @@ def test_a_killed_export_is_resumed_to_the_same_bytes(tmp_path: Path, stage: str
     out, plain = tmp_path / "traces", tmp_path / "plain"
     export_workload(workload(), plain)
     killed = run(out, "--processes", processes, fault=f"export.{stage}:kill")
-    # With several processes it is one that writes that is killed: the export says so.
+    # With several processes, the killed one is a writer, and the export reports it.
     assert killed.returncode == (1 if (stage, processes) == ("file", "2") else -signal.SIGKILL), killed.stderr
     assert not out.exists()
     export_workload(workload(), out, resume=True, processes=int(processes))
@@ -122,9 +122,9 @@ def test_what_a_living_process_writes_is_not_taken(tmp_path: Path) -> None:
         assert validate_traces(out).faults == ()
         assert len(left(out)) == 1
         exporting.send_signal(signal.SIGCONT)
-        said, _ = exporting.communicate(timeout=30)
+        printed, _ = exporting.communicate(timeout=30)
         assert exporting.returncode == 2
-        assert "exists" in said
+        assert "exists" in printed
     assert left(out) == []
 
 
@@ -140,7 +140,7 @@ def test_what_another_machine_left_is_taken_once_it_is_quiet(tmp_path: Path) -> 
     assert not theirs.exists()
 
 
-def test_resuming_what_is_whole_says_so_and_another_export_is_refused(tmp_path: Path) -> None:
+def test_resuming_what_is_whole_reports_it_and_another_export_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "traces"
     done = export_workload(workload(), out)
     assert not done.there
@@ -202,13 +202,13 @@ def test_of_two_that_resume_at_once_the_second_finds_the_set_complete(
             assert not export_workload(workload(), out, resume=True).there
         finally:
             exporting.send_signal(signal.SIGCONT)
-        said, _ = exporting.communicate(timeout=60)
-        assert (exporting.returncode, said) == (0, "complete already\n")
+        printed, _ = exporting.communicate(timeout=60)
+        assert (exporting.returncode, printed) == (0, "complete already\n")
     assert validate_traces(out).faults == ()
     assert left(out) == []
 
 
-def test_the_second_that_resumes_is_told_of_another_export(tmp_path: Path) -> None:
+def test_the_second_that_resumes_another_export_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "traces"
     command = [sys.executable, "-m", "tests.traces.exporter", str(out), "--resume"]
     environment = {**os.environ, "STAGEDB_FAULT": "export.rename:pause", "PYTHONPATH": str(ROOT)}
@@ -218,13 +218,13 @@ def test_the_second_that_resumes_is_told_of_another_export(tmp_path: Path) -> No
             export_workload(workload(microbatches=5), out)
         finally:
             exporting.send_signal(signal.SIGCONT)
-        said, _ = exporting.communicate(timeout=60)
+        printed, _ = exporting.communicate(timeout=60)
         assert exporting.returncode == 2
-        assert "is another export" in said
+        assert "is another export" in printed
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_limit_on_file_sizes_is_told(tmp_path: Path, processes: str) -> None:
+def test_a_limit_on_file_sizes_is_named(tmp_path: Path, processes: str) -> None:
     out = tmp_path / "traces"
     refused = run(out, "--processes", processes, "--file-size", "4000")
     assert refused.returncode == 1
@@ -239,14 +239,14 @@ class Usage(NamedTuple):
     free: int
 
 
-def test_too_little_space_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_space_is_refused_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 20000, 20000))
     with pytest.raises(UsageError, match=r"take [0-9,]+ bytes and .* has 20,000 free.*--only 0(?!-)"):
         export_workload(workload(), tmp_path / "traces")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_would_fit_is_said_and_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_would_fit_is_named_and_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = workload(microbatches=6)
     traces = trace_set(made)
     fits = " ".join(smaller(made, traces, 10**9))
@@ -267,19 +267,19 @@ def test_what_is_written_already_is_not_counted_again(tmp_path: Path, monkeypatc
     export_workload(workload(), out, resume=True)
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
     error = OSError(errno.ENOSPC, "No space left on device", "tiny.3.et")
     assert "no space left while writing" in explain(error, tmp_path)
     assert str(tmp_path / "tiny.3.et") in explain(error, tmp_path)
 
 
 @pytest.mark.parametrize("inside", ["", "/tiny.3.et"])
-def test_a_failure_tells_the_name_that_was_asked_for(tmp_path: Path, inside: str) -> None:
+def test_a_failure_has_the_name_that_was_asked_for(tmp_path: Path, inside: str) -> None:
     out = tmp_path / "set.packed"
     hidden = unfinished(out, "a-host.example", 17, 1700000000, "0a1b2c3d")
-    told = f"cannot write {out}{inside}: Permission denied; nothing was kept"
+    message = f"cannot write {out}{inside}: Permission denied; nothing was kept"
     for name, directory in ((f"{hidden}{inside}", out), (f"{hidden}{inside}", hidden), (inside[1:] or None, hidden)):
-        assert explain(OSError(errno.EACCES, "Permission denied", name), directory) == told
+        assert explain(OSError(errno.EACCES, "Permission denied", name), directory) == message
 
 
 def test_a_set_that_exists_is_kept_without_force(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_file_in_the_way_is_never_replaced(tmp_path: Path) -> None:
     assert out.read_text() == "precious"
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StagedbError, match="--out"):
         export_workload(workload(), tmp_path / "file" / "traces")

@@ -26,7 +26,7 @@ def messages(trace: TraceColumns) -> list[tuple[object, ...]]:
 
 
 def work(trace: TraceColumns, name: str) -> dict[str, int]:
-    """Sums of an attribute over what a rank computes, by phase. 1 stands for nothing."""
+    """Sums of an attribute over what a rank computes, by phase. 1 represents nothing."""
     sums: dict[str, int] = {}
     for row in range(len(trace)):
         if trace.types[row] == pb.COMP_NODE:

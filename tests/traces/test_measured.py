@@ -31,7 +31,7 @@ def test_a_name_takes_the_mean_of_its_nodes(tmp_path: Path) -> None:
 
 
 def exact(path: Path, rank: int, *nodes: tuple[str, int, int, dict[str, int]]) -> None:
-    """A trace of nodes that say exact durations: name, type, ns, sizes."""
+    """A trace of nodes with exact durations: name, type, ns, sizes."""
     metadata = pb.GlobalMetadata(version="0.0.4")
     metadata.attr.add(name="rank", int32_val=rank)
     messages = [metadata.SerializeToString()]
@@ -44,7 +44,7 @@ def exact(path: Path, rank: int, *nodes: tuple[str, int, int, dict[str, int]]) -
     path.write_bytes(b"".join(bytes([len(each)]) + each for each in messages))
 
 
-def test_exact_durations_are_told_apart_as_far_as_they_differ(tmp_path: Path) -> None:
+def test_exact_durations_are_distinguished_as_far_as_they_differ(tmp_path: Path) -> None:
     for rank in (0, 1):
         exact(
             tmp_path / f"run.{rank}.et",

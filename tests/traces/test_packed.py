@@ -26,8 +26,8 @@ from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, files_of, timing
 
 
-def pack(path: Path, only: str | None = None, granularity: str = "op", **said: Any) -> Path:
-    write_packed(path, trace_set(workload(**said), only, granularity))
+def pack(path: Path, only: str | None = None, granularity: str = "op", **words: Any) -> Path:
+    write_packed(path, trace_set(workload(**words), only, granularity))
     return path
 
 
@@ -39,10 +39,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("granularity", ["op", "block"])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_unpacked_is_what_is_exported(tmp_path: Path, granularity: str, processes: int) -> None:
-    said: dict[str, Any] = {"tp": 2, "dp": 3, "pp": 2, "microbatches": 4}
-    packed = pack(tmp_path / "tiny.packed", granularity=granularity, **said)
+    words: dict[str, Any] = {"tp": 2, "dp": 3, "pp": 2, "microbatches": 4}
+    packed = pack(tmp_path / "tiny.packed", granularity=granularity, **words)
     done = unpack_traces(packed, Request(tmp_path / "unpacked", processes=processes))
-    wanted = export_workload(workload(**said), tmp_path / "exported", granularity=granularity)
+    wanted = export_workload(workload(**words), tmp_path / "exported", granularity=granularity)
     assert files_of(tmp_path / "unpacked") == files_of(tmp_path / "exported")
     assert (done.files, done.nodes, done.bytes, done.world) == (wanted.files, wanted.nodes, wanted.bytes, 12)
     assert validate_traces(tmp_path / "unpacked").faults == ()
@@ -92,11 +92,11 @@ def repacked(file: Path, to: Path, change: Callable[[dict[str, bytes]], None], *
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     change(members)
-    said: Any = json.loads(members[INDEX]) if sums and members.get(INDEX, b"{") != b"{" else {}
-    if said:
-        for name in said["members"].keys() & members.keys():
-            said["members"][name]["sha256"] = hashlib.sha256(members[name]).hexdigest()
-        members[INDEX] = json.dumps(said).encode()
+    described: Any = json.loads(members[INDEX]) if sums and members.get(INDEX, b"{") != b"{" else {}
+    if described:
+        for name in described["members"].keys() & members.keys():
+            described["members"][name]["sha256"] = hashlib.sha256(members[name]).hexdigest()
+        members[INDEX] = json.dumps(described).encode()
     with zipfile.ZipFile(to, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, data)
@@ -120,40 +120,40 @@ def shorter(name: str) -> Callable[[dict[str, bytes]], None]:
     return change
 
 
-def index(**said: Any) -> Callable[[dict[str, bytes]], None]:
+def index(**changes: Any) -> Callable[[dict[str, bytes]], None]:
     def change(members: dict[str, bytes]) -> None:
-        members[INDEX] = json.dumps({**json.loads(members[INDEX]), **said}).encode()
+        members[INDEX] = json.dumps({**json.loads(members[INDEX]), **changes}).encode()
 
     return change
 
 
-def in_set(**said: Any) -> Callable[[dict[str, bytes]], None]:
+def in_set(**changes: Any) -> Callable[[dict[str, bytes]], None]:
     """Other words of the set; None leaves one out."""
 
     def change(members: dict[str, bytes]) -> None:
-        described = {**json.loads(members[INDEX])["set"], **said}
+        described = {**json.loads(members[INDEX])["set"], **changes}
         index(set={word: value for word, value in described.items() if value is not None})(members)
 
     return change
 
 
-def in_class(number: int, **said: Any) -> Callable[[dict[str, bytes]], None]:
+def in_class(number: int, **changes: Any) -> Callable[[dict[str, bytes]], None]:
     """Other words of a class; None leaves one out."""
 
     def change(members: dict[str, bytes]) -> None:
         rows = json.loads(members[INDEX])["classes"]
-        changed = {**rows[number], **said}
+        changed = {**rows[number], **changes}
         rows[number] = {word: value for word, value in changed.items() if value is not None}
         index(classes=rows)(members)
 
     return change
 
 
-def in_files(**said: Any) -> Callable[[dict[str, bytes]], None]:
+def in_files(**changes: Any) -> Callable[[dict[str, bytes]], None]:
     """More files, or others."""
 
     def change(members: dict[str, bytes]) -> None:
-        index(files={**json.loads(members[INDEX])["files"], **said})(members)
+        index(files={**json.loads(members[INDEX])["files"], **changes})(members)
 
     return change
 
@@ -178,10 +178,10 @@ def more_members(members: dict[str, bytes]) -> None:
     index(members={**held, "classes/7/data": held["classes/0/data"]})(members)
 
 
-def in_system(**said: Any) -> Callable[[dict[str, bytes]], None]:
+def in_system(**changes: Any) -> Callable[[dict[str, bytes]], None]:
     def change(members: dict[str, bytes]) -> None:
         system = json.loads(members[INDEX])["set"]["system"]
-        in_set(system={**system, **said})(members)
+        in_set(system={**system, **changes})(members)
 
     return change
 
@@ -251,7 +251,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "a system with a command in it": (in_system(name="x\n; rm"), "name is 'x.*n; rm'"),
     "a system that is too small": (in_system(network=[SMALL]), "4 places, and the job has 8 ranks"),
     "a system that no simulator takes": (in_system(network=[{**SMALL, "size": 8, "bandwidth": ".inf"}]), "cannot take"),
-    "a system said in another way": (in_system(network=[{**SMALL, "size": 8.0}]), "in another way than systems are"),
+    "a system written in another way": (in_system(network=[{**SMALL, "size": 8.0}]), "in another way than systems are"),
     "a system of nests": (
         replaced('"launch": ', '"deep": ' + "[" * 900 + "]" * 900 + ', "launch": '),
         "nested too deep|accelerator.deep",
@@ -280,7 +280,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "tasks that are none": (in_class(0, tasks=[["forward"]]), "tasks is"),
     "stages that are none": (in_class(0, stages="0"), "stages is '0'"),
     "a class of no ranks": (in_class(0, ranks="9-1"), "ranks are '9-1'"),
-    "ranks said in another way": (in_class(0, ranks=" 0, 1-3"), "in another way than 0-3"),
+    "ranks written in another way": (in_class(0, ranks=" 0, 1-3"), "in another way than 0-3"),
     "a rank in two classes": (in_class(0, ranks="0-4"), "a rank is in two classes"),
     "ranks of another class": (in_class(0, ranks="0-2"), "a rank is not of the class"),
     "a file's way out": (in_files(**{"../../run.sh": "rm"}), "which no set has"),
@@ -335,12 +335,12 @@ def test_a_packed_file_holds_no_script(tmp_path: Path, file: Path) -> None:
         assert b"#!" not in archive.read(INDEX)
 
 
-def test_files_that_follow_from_the_set_may_stand_in_the_index(tmp_path: Path, file: Path) -> None:
+def test_files_that_follow_from_the_set_may_be_in_the_index(tmp_path: Path, file: Path) -> None:
     export_workload(workload(microbatches=3), tmp_path / "exported")
     names = ("run.sh", "system.json", "network.yml", "memory.json")
     texts = {name: (tmp_path / "exported" / name).read_text() for name in names}
-    told = repacked(file, tmp_path / "told.packed", in_files(**texts))
-    unpack_traces(told, Request(tmp_path / "unpacked"))
+    more = repacked(file, tmp_path / "more.packed", in_files(**texts))
+    unpack_traces(more, Request(tmp_path / "unpacked"))
     assert files_of(tmp_path / "unpacked") == files_of(tmp_path / "exported")
 
 
@@ -370,7 +370,7 @@ def test_a_packed_set_keeps_its_system(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "unpacked" / "manifest.json").read_text())["system"] == system.to_dict()
 
 
-def test_a_checksum_that_does_not_agree_is_told(tmp_path: Path, file: Path) -> None:
+def test_a_checksum_that_does_not_agree_is_named(tmp_path: Path, file: Path) -> None:
     broken = repacked(file, tmp_path / "broken.packed", column("data", 7, 1), sums=False)
     with pytest.raises(StagedbError, match="classes/0/data is not what was written"):
         unpack_traces(broken, Request(tmp_path / "out"))
@@ -394,11 +394,11 @@ TIMED: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
 
 @pytest.mark.parametrize("breach", TIMED)
 def test_a_timed_set_that_cannot_be_right_is_refused(tmp_path: Path, breach: str) -> None:
-    change, said = TIMED[breach]
+    change, reason = TIMED[breach]
     made = workload(microbatches=3)
     write_packed(tmp_path / "timed.packed", trace_set(made, timing=timing(made)))
     broken = repacked(tmp_path / "timed.packed", tmp_path / "broken.packed", change)
-    with pytest.raises(StagedbError, match=said):
+    with pytest.raises(StagedbError, match=reason):
         unpack_traces(broken, Request(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -421,7 +421,7 @@ def test_sets_without_a_profile_are_of_the_format_before(file: Path) -> None:
         assert json.loads(archive.read(INDEX))["format"] == 2
 
 
-def test_a_newer_format_is_told(tmp_path: Path, file: Path) -> None:
+def test_a_newer_format_is_refused(tmp_path: Path, file: Path) -> None:
     newer = repacked(file, tmp_path / "newer.packed", index(format=4))
     with pytest.raises(UsageError, match="use a newer one"):
         unpack_traces(newer, Request(tmp_path / "out"))
@@ -429,7 +429,7 @@ def test_a_newer_format_is_told(tmp_path: Path, file: Path) -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.data())
-def test_any_damage_is_told_or_does_no_harm(file: Path, data: st.DataObject) -> None:
+def test_any_damage_is_named_or_does_no_harm(file: Path, data: st.DataObject) -> None:
     """Bytes changed, cut or added anywhere: a clear error, or the same traces."""
     whole = file.read_bytes()
     at = data.draw(st.integers(0, len(whole) - 1))
@@ -465,7 +465,7 @@ def test_what_is_no_packed_file_is_refused(tmp_path: Path, content: bytes) -> No
         unpack_traces(tmp_path, Request(tmp_path / "out"))
 
 
-def test_a_member_that_says_it_is_huge_is_not_unpacked(tmp_path: Path, file: Path) -> None:
+def test_a_member_that_claims_to_be_huge_is_not_unpacked(tmp_path: Path, file: Path) -> None:
     buffer = io.BytesIO(file.read_bytes())
     shutil.copy(file, tmp_path / "huge.packed")
     data = bytearray(buffer.getvalue())

@@ -1,4 +1,4 @@
-"""Parquet tables of nodes hold what the binary traces hold, of every rank, and grow with classes alone."""
+"""Parquet tables hold the same nodes for every rank as the binary traces, and grow with classes alone."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -21,10 +21,10 @@ MANY = {"tp": 2, "dp": 32, "pp": 3}
 """So many ranks that one of them takes two bytes in a trace."""
 
 
-def both(made: Workload, tmp_path: Path, **said: Any) -> tuple[Path, Path]:
+def both(made: Workload, tmp_path: Path, **words: Any) -> tuple[Path, Path]:
     """A workload as binary traces and as tables."""
     for name, format in (("et", "et"), ("parquet", "parquet")):
-        export_workload(made, tmp_path / name, format=format, **said)
+        export_workload(made, tmp_path / name, format=format, **words)
     return tmp_path / "et", tmp_path / "parquet"
 
 
@@ -126,7 +126,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     assert "tiny.class-0.parquet" in validate_traces(tables).faults[0].message
 
 
-def test_a_simulator_gets_nothing_beside_the_tables(tmp_path: Path) -> None:
+def test_tables_come_without_a_simulators_files(tmp_path: Path) -> None:
     _, tables = both(workload(), tmp_path)
     names = {path.name for path in tables.iterdir() if path.suffix != ".parquet"}
     assert names == {"manifest.json", "tiny.json"}

@@ -1,4 +1,4 @@
-"""Nothing is replaced but what stagedb wrote: whatever else stands under a name stays as it is, --force or not."""
+"""Nothing is replaced but what stagedb wrote: all else under a name stays as it is, with --force or without."""
 
 import json
 import os

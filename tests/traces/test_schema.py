@@ -14,7 +14,7 @@ def test_generating_again_gives_what_is_committed() -> None:
 
 
 def test_a_trace_on_the_wire() -> None:
-    """Field numbers, told by bytes: they are the format."""
+    """The bytes give the field numbers, which are the format."""
     node = pb.Node(id=1, name="n", type=pb.COMM_COLL_NODE, ctrl_deps=[2], data_deps=[3, 300], duration_micros=4)
     node.attr.add(name="b", bool_val=False)
     node.attr.add(name="i", int64_val=5)

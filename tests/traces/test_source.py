@@ -90,10 +90,10 @@ def test_chunks_run(embedded_store: Store, tmp_path: Path, words: dict[str, Any]
 def parameters(store: Store, statement: str, instance: str) -> dict[str, object]:
     """What a statement is asked with, of an instance's first class; it is profiled where that is asked about."""
     wanted = {field.name for field in load(statement).params}
-    said: dict[str, object] = {"instance": instance, "class": 0}
+    values: dict[str, object] = {"instance": instance, "class": 0}
     if "profile" in wanted:
-        said["profile"], _ = record_profile(store, profile_job(read_workload(store, instance), PLAIN))
-    return {name: said[name] for name in wanted}
+        values["profile"], _ = record_profile(store, profile_job(read_workload(store, instance), PLAIN))
+    return {name: values[name] for name in wanted}
 
 
 def test_an_unknown_instance_is_refused(embedded_store: Store, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.traces.written import export_workload, timing
 
 ROOT = Path(__file__).parents[2]
 
-# mlc-chakra asks for a profiler's analysis package that the two tools do not import, hence no dependencies of its own.
+# mlc-chakra asks for a profiler's analysis package that the two tools do not import: its dependencies are left out.
 TOOLS = (
     "mlc-chakra==1.0.0",
     "protobuf==6.31.1",

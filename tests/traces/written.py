@@ -13,7 +13,7 @@ from stagedb.workload.instance_columns import RECV, Workload
 
 
 def timing(workload: Workload, system: System | None = None) -> NodeTiming:
-    """Made-up durations: of each class the odd ranks are a lane, and take twice as long as the even ones."""
+    """Made-up durations: the odd ranks of each class are a lane, and take twice as long as the even ones."""
     parts = {}
     for each in workload.classes:
         ranks = np.flatnonzero(workload.ranks.number == each.number)
@@ -36,10 +36,10 @@ def export_workload(
     system: System | None = None,
     times: NodeTiming | None = None,
     progress: Progress | None = None,
-    **said: Any,
+    **words: Any,
 ) -> Summary:
-    """Write the traces of a workload. `said` are words of the request."""
-    request = Request(out, granularity=granularity, **said)
+    """Write the traces of a workload. `words` are those of the request."""
+    request = Request(out, granularity=granularity, **words)
     request.check(len(workload.ranks), only)
     clock = WriteClock()
     with clock.stage("encode"):

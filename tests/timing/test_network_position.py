@@ -1,4 +1,4 @@
-"""Time follows from where ranks stand: a profile of lanes is a replay in which every rank's own messages are costed."""
+"""Time follows from ranks' places: a profile of lanes is a replay in which every rank's own messages are costed."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -18,24 +18,24 @@ KINDS = {0: "all_reduce", 2: "all_gather", 6: "all_to_all", 7: "reduce_scatter"}
 
 
 class Placed(Run):
-    """Every rank's nodes take what they cost where that rank, its group and its peer stand."""
+    """Every rank's nodes take what they cost in the places of that rank, its group and its peer."""
 
     def __init__(self, directory: Path, name: str, system: System) -> None:
         super().__init__(directory, name, lambda name: 0, as_issued=system.overlap.compute == "in-order")
         self.costs = Costs(system, self.world)
 
-    def said_cost(self, number: int, node: int) -> int:
+    def cost_of(self, number: int, node: int) -> int:
         rank = self.ranks[number]
         match rank.trace.types[rank.row[node]]:
             case pb.COMP_NODE:
-                work = Work("matmul", "bf16", rank.said(node, "num_ops"), rank.said(node, "tensor_size"))
+                work = Work("matmul", "bf16", rank.value(node, "num_ops"), rank.value(node, "tensor_size"))
                 return self.costs.work(work).ns
             case pb.COMM_SEND_NODE:
                 return self.costs.transfer(
-                    Transfer(rank.said(node, "comm_size"), number, rank.said(node, "comm_dst"))
+                    Transfer(rank.value(node, "comm_size"), number, rank.value(node, "comm_dst"))
                 ).ns
-        kind, group = KINDS[rank.said(node, "comm_type")], self.groups[str(rank.said(node, "pg_name"))]
-        return self.costs.collective(CollectiveWork(kind, rank.said(node, "comm_size"), tuple(sorted(group)))).ns
+        kind, group = KINDS[rank.value(node, "comm_type")], self.groups[str(rank.value(node, "pg_name"))]
+        return self.costs.collective(CollectiveWork(kind, rank.value(node, "comm_size"), tuple(sorted(group)))).ns
 
 
 def system(inner: int, kind: str, compute: str) -> System:
@@ -49,7 +49,7 @@ def system(inner: int, kind: str, compute: str) -> System:
 
 @pytest.mark.parametrize("inner", [2, 3, 5])
 @pytest.mark.parametrize("plan", sorted(PLANS))
-def test_ranks_take_as_long_as_where_they_stand_makes_it(
+def test_ranks_take_as_long_as_their_places_make_it(
     embedded_store: Store, tmp_path: Path, plan: str, inner: int
 ) -> None:
     db, made, rows = instance(embedded_store, **PLANS[plan])
@@ -61,7 +61,7 @@ def test_ranks_take_as_long_as_where_they_stand_makes_it(
 
 
 def test_a_class_is_parted_where_its_groups_are_in_a_node_or_not(embedded_store: Store) -> None:
-    """Two ranks of tp in nodes of three: of every three groups one crosses."""
+    """Two ranks of tp in nodes of three: one of every three groups crosses."""
     _, _, rows = instance(embedded_store, tp=2, dp=6)
     lanes = profile_job(rows, system(3, "switch", "in-order")).times.network.lanes
     assert sum(lane.ranks for lane in lanes) == 12
