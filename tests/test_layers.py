@@ -11,12 +11,24 @@ import pytest
 ROOT = Path(__file__).parents[1] / "stagedb"
 
 LAYERS = (
-    *("expressions", "systems", "workflows", "ir", "models", "frameworks", "schedules", "plans", "build", "store"),
+    *(
+        "inputs",
+        "expressions",
+        "systems",
+        "workflows",
+        "ir",
+        "models",
+        "frameworks",
+        "schedules",
+        "plans",
+        "build",
+        "store",
+    ),
     *("instances", "workload", "memory", "timing", "traces", "reports", "api", "validation", "cli"),
 )
 """Each package may import those before it."""
 
-FREE = {"atomic_files", "errors", "faults", "lazy_names"}
+FREE = {"atomic_files", "errors", "fault_injection", "lazy_names"}
 """Modules that every package may import."""
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2"))

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.store import Store, delete
 
 Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo)
@@ -55,7 +56,7 @@ def the_instance(store: Store, word: str | None) -> InstanceInfo:
     found = find_instance(store, word)
     if found is None:
         names = [name for instance in known for name in (instance.name, instance.id[:SHORT_ID])]
-        raise UsageError(f"no instance {word!r} in the store{near(word, names)}; `stagedb ls` lists them")
+        raise UsageError(f"no instance {shown(word)} in the store{near(word, names)}; `stagedb ls` lists them")
     return found
 
 
@@ -83,7 +84,7 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
     if found is None:
         names = [name for each in known for name in (each.name, each.id[:SHORT_ID]) if name is not None]
         raise UsageError(
-            f"no profile {word!r}{whose} in the store{near(word, names)}; `stagedb ls profiles` lists them"
+            f"no profile {shown(word)}{whose} in the store{near(word, names)}; `stagedb ls profiles` lists them"
         )
     return found
 
@@ -96,7 +97,9 @@ def find(store: Store, word: str) -> GraphInfo | InstanceInfo | ProfileInfo:
 def _unknown(store: Store, word: str) -> GraphInfo:
     names = [name for each in instances(store) for name in (each.name, each.id[:SHORT_ID])]
     names += [each.name or each.id[:SHORT_ID] for each in profiles(store)]
-    raise UsageError(f"no graph, instance or profile {word!r} in the store{near(word, names)}; `stagedb ls` lists them")
+    raise UsageError(
+        f"no graph, instance or profile {shown(word)} in the store{near(word, names)}; `stagedb ls` lists them"
+    )
 
 
 def tag(store: Store, word: str, name: str) -> InstanceInfo | ProfileInfo:
@@ -110,7 +113,7 @@ def tag(store: Store, word: str, name: str) -> InstanceInfo | ProfileInfo:
             f"graph {found.id[:SHORT_ID]} always has the name of its model, {found.name}: rename an instance of it"
         )
     if not name or not name.isprintable():
-        raise UsageError(f"{name!r} is not a name: a name needs printable characters")
+        raise UsageError(f"{shown(name)} is not a name: a name needs printable characters")
     kind = "profile" if isinstance(found, ProfileInfo) else "instance"
     store.write(f"catalog/tag_{kind}", **{kind: found.id, "name": name})
     return dataclasses.replace(found, name=name)
@@ -165,7 +168,9 @@ def _by_id(known: list[Info], word: str, what: str) -> Info | None:
     found = [info for info in known if len(word) >= 4 and info.id.startswith(word)]
     if len(found) > 1 and word != found[0].id:
         ids = ", ".join(info.id for info in found[:5])
-        raise UsageError(f"{word!r} is the start of {len(found)} ids ({ids}): give more characters of the {what}'s id")
+        raise UsageError(
+            f"{shown(word)} is the start of {len(found)} ids ({ids}): give more characters of the {what}'s id"
+        )
     return found[0] if found else None
 
 

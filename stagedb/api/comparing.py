@@ -7,6 +7,7 @@ from typing import Any
 from stagedb.api import catalog, querying
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.plans.aspects import LATER
 from stagedb.store import Store
 
@@ -32,7 +33,7 @@ def compare(store: Store, first: str, second: str) -> Difference:
     if (one.profile is None) != (other.profile is None):
         words = (first, second) if one.profile is None else (second, first)
         raise UsageError(
-            f"{words[0]!r} is an instance and {words[1]!r} a profile: compare two instances, or two profiles "
+            f"{shown(words[0])} is an instance and {shown(words[1])} a profile: compare two instances, or two profiles "
             f"(`stagedb profile {words[0]}` makes one)"
         )
     plan = tuple(_plan(one.instance, other.instance))
@@ -55,7 +56,7 @@ def _side(store: Store, word: str) -> _Side:
         return _Side(found, None)
     if isinstance(found, ProfileInfo):
         return _Side(catalog.the_instance(store, found.instance), found)
-    raise UsageError(f"{word!r} is a graph: compare two instances or two profiles (`stagedb ls` lists them)")
+    raise UsageError(f"{shown(word)} is a graph: compare two instances or two profiles (`stagedb ls` lists them)")
 
 
 def _plan(one: InstanceInfo, other: InstanceInfo) -> Iterator[tuple[Any, ...]]:

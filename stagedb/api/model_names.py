@@ -10,6 +10,7 @@ from stagedb.api import catalog
 from stagedb.api.results import GraphInfo
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.models import Card, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.plans.context_checks import with_default_kind
@@ -43,7 +44,7 @@ def unknown_model(word: str, store: Store | None = None) -> UsageError:
     """The error for an unknown word, with similar names."""
     names = [*card_names(), *(graph.name for graph in catalog.graphs(store))] if store else [*card_names()]
     return UsageError(
-        f"unknown model {word!r}{catalog.near(word, names)}; `stagedb models` lists the library, "
+        f"unknown model {shown(word)}{catalog.near(word, names)}; `stagedb models` lists the library, "
         "and MODEL may also be the path of a card or of a Hugging Face config.json"
     )
 

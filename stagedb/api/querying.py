@@ -8,6 +8,7 @@ from typing import Any
 from stagedb.api import catalog
 from stagedb.api.results import QueryInfo, Rows
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.store import Statement, Store, load, names, unknown_names
 
 FOLDER = "analyze/"
@@ -44,7 +45,9 @@ def find(word: str) -> Statement:
             return load(name)
     near = difflib.get_close_matches(path.rsplit("/", 1)[-1], known, n=3, cutoff=0.4)
     hint = f": did you mean {', '.join(near)}?" if near else ""
-    raise UsageError(f"no query is named {word!r}{hint}; `stagedb queries` lists them, and a Cypher text works too")
+    raise UsageError(
+        f"no query is named {shown(word)}{hint}; `stagedb queries` lists them, and a Cypher text works too"
+    )
 
 
 def short(statement: Statement) -> str:
@@ -159,6 +162,6 @@ def _check(statement: Statement, params: Set[str]) -> None:
     if wrong:
         what = "is missing" if wrong[0] in takes else "is not one of its parameters"
         raise UsageError(
-            f"{wrong[0]!r} {what}: {short(statement)} takes {', '.join(sorted(takes)) or 'none'} "
+            f"{shown(wrong[0])} {what}: {short(statement)} takes {', '.join(sorted(takes)) or 'none'} "
             "(--param KEY=VALUE, --instance, --profile)"
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from stagedb.api.results import InstanceInfo, ProfileInfo, Viewed
 from stagedb.atomic_files import write_whole
 from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import shown
 from stagedb.memory import analyse
 from stagedb.reports import StepView, check, render, trace
 from stagedb.store import Store
@@ -64,6 +65,6 @@ def stages_of(only: str | None) -> list[int] | None:
         match = re.fullmatch(r"\s*([0-9]{1,6})(?:-([0-9]{1,6}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
-            raise UsageError(f"--only {only!r}: {part!r} is neither a stage nor a range such as 0-3")
+            raise UsageError(f"--only {shown(only)}: {shown(part)} is neither a stage nor a range such as 0-3")
         found.update(range(first, last + 1))
     return sorted(found)

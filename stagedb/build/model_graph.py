@@ -16,6 +16,7 @@ from stagedb.build.zero_buckets import reduction_rules
 from stagedb.errors import UsageError
 from stagedb.expressions import ceiling, parse, symbol
 from stagedb.frameworks import Framework
+from stagedb.inputs import shown
 from stagedb.ir.collective_matcher import Matching, wanted
 from stagedb.ir.operators import Operator, PartAttention, Passing, Redistribution, RingAttention
 from stagedb.ir.symbolic_graph import SymGraph
@@ -181,7 +182,7 @@ def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...])
             near = difflib.get_close_matches(operator, [*names, *sorted(above)], n=3, cutoff=0.5)
             meant = f": did you mean {' or '.join(near)}?" if near else ":"
             raise UsageError(
-                f"a layer has no operator {operator!r}{meant} "
+                f"a layer has no operator {shown(operator)}{meant} "
                 f"--recompute-operators takes {', '.join(names)}, and the beginning of a name for all under it"
             )
     if not any(op.recomputed for op in operations):

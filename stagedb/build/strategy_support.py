@@ -3,6 +3,7 @@
 from stagedb.build.block import LaidOut, summed
 from stagedb.build.optimizer_step import Tie
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.plans.strategy_files import REGIONS, Strategy
 
 SAME = {"shared_ffn": "ffn"}
@@ -20,7 +21,7 @@ def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> 
         for region in rules:
             if region not in found:
                 raise UsageError(
-                    f"the strategy's {table} name {region!r}, of which {model} has no operator: it has "
+                    f"the strategy's {table} name {shown(region)}, of which {model} has no operator: it has "
                     f"{', '.join(here)}{' (experts follow --ep and --expert-tp)' if 'experts' in found else ''}"
                 )
     for region, rule in strategy.weights.items():

@@ -12,6 +12,7 @@ from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, Model, Target, option_groups
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 
 if TYPE_CHECKING:
     from stagedb.api import Memory
@@ -193,7 +194,7 @@ def _size(text: str) -> int:
     units = {unit.lower(): size for unit, size in UNITS.items()}
     if match is None or match[2].lower() not in units:
         raise UsageError(
-            f"{text!r} is not a size: --capacity takes a number and one of {', '.join(UNITS)}, such as 80GiB"
+            f"{shown(text)} is not a size: --capacity takes a number and one of {', '.join(UNITS)}, such as 80GiB"
         )
     return int(float(match[1]) * units[match[2].lower()])
 

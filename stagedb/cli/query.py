@@ -8,6 +8,7 @@ import typer
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
+from stagedb.inputs import parse_json, shown
 
 
 @option_groups
@@ -85,11 +86,22 @@ def queries(*, output: Output, common: Common) -> None:
 def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise UsageError(f"{text!r} is not a parameter: --param takes KEY=VALUE")
+        raise UsageError(f"{shown(text)} is not a parameter: --param takes KEY=VALUE")
     try:
-        return key, json.loads(value)
-    except ValueError:
+        return key, parse_json(value, f"--param {key}")
+    except UsageError:
+        # A text that is no JSON is itself the value; one that is JSON with bounds broken is refused.
+        if _is_json(value):
+            raise
         return key, value
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def register(app: typer.Typer) -> None:

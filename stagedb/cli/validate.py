@@ -12,6 +12,7 @@ from stagedb.cli.printed_rows import Output
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 
 if TYPE_CHECKING:
     from stagedb.validation import Checked, StepTime
@@ -84,7 +85,7 @@ def _check_records(records: Path, only: str | None, output: Output, common: Comm
     chosen = validation.select(validation.read_records(records), only)
     if not chosen:
         raise UsageError(
-            f"no record of {records} has a name like {only!r}: --only takes a pattern such as 'llama3-8b*'"
+            f"no record of {records} has a name like {shown(only)}: --only takes a pattern such as 'llama3-8b*'"
         )
     with api.connect(common.store) as db, progress(common, "checking", "records") as report:
         checked = list(validation.check_records(db, chosen, report or _ignore))
@@ -119,7 +120,9 @@ def _check_published(only: str | None, output: Output, common: Common) -> None:
 
     steps = [row for row in validation.published_steps() if only is None or fnmatch.fnmatchcase(row.title, only)]
     if not steps:
-        raise UsageError(f"no published step has a title like {only!r}: --only takes a pattern such as 'megatron-22b*'")
+        raise UsageError(
+            f"no published step has a title like {shown(only)}: --only takes a pattern such as 'megatron-22b*'"
+        )
     found: list[validation.Published] = []
     with api.connect(common.store) as db:
         if only is None:

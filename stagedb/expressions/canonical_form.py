@@ -25,6 +25,7 @@ from stagedb.expressions.parsing import (
 )
 from stagedb.expressions.printing import text_of
 from stagedb.expressions.rounding import extreme, round_down, round_up
+from stagedb.inputs import shown
 
 
 @lru_cache(maxsize=16_384)
@@ -78,7 +79,7 @@ def _of_node(node: Node) -> Fraction:
             return round_down(_of_node(argument))
         case Call(function, arguments):
             return extreme(function, [_of_node(argument) for argument in arguments])
-    raise AssertionError(f"no such node: {node!r}")
+    raise AssertionError(f"no such node: {shown(node)}")
 
 
 def _apply(operator: str, left: Fraction, right: Fraction) -> Fraction:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from stagedb.expressions.parsing import Call, DimensionError, Node, Power, Product, Sum, read, shorten, symbols
+from stagedb.inputs import shown
 
 MAX_BITS = 1 << 16
 """Bound of a power's size: text from a store must not be able to fill the memory."""
@@ -37,7 +38,9 @@ def _checked(text: str, env: Mapping[str, int], what: str) -> int | Fraction:
             known = ", ".join(sorted(env)) or "none"
             raise DimensionError(f"{_named(what)}{shorten(text)}: {name} has no value here (those with one: {known})")
         if type(value) is not int or value < 1:
-            raise DimensionError(f"{_named(what)}{shorten(text)}: {name} must be a positive integer, not {value!r}")
+            raise DimensionError(
+                f"{_named(what)}{shorten(text)}: {name} must be a positive integer, not {shown(value)}"
+            )
     try:
         return _value(tree, env)
     except ZeroDivisionError:
@@ -82,7 +85,7 @@ def _value(node: Node, env: Mapping[str, int]) -> int | Fraction:
             return min(_value(argument, env) for argument in arguments)
         case Call("max", arguments):
             return max(_value(argument, env) for argument in arguments)
-    raise AssertionError(f"no such node: {node!r}")
+    raise AssertionError(f"no such node: {shown(node)}")
 
 
 def _apply(operator: str, left: int | Fraction, right: int | Fraction) -> int | Fraction:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 
 MAX_LENGTH = 16_384
 MAX_TOKENS = 3_000
@@ -73,14 +74,14 @@ def shorten(text: str) -> str:
 
 
 def refuse(text: str, why: str) -> DimensionError:
-    return DimensionError(f"not a dimension: {shorten(text)!r}: {why}")
+    return DimensionError(f"not a dimension: {shown(shorten(text))}: {why}")
 
 
 def check_name(name: str) -> str:
     """The name, if it is allowed for a symbol. Raises DimensionError if not."""
     if not _NAME.fullmatch(name) or name.startswith("__") or name in RESERVED or len(name) > 64:
         raise DimensionError(
-            f"not a symbol's name: {shorten(name)!r}: expected a letter or _, then letters, digits and _ "
+            f"not a symbol's name: {shown(shorten(name))}: expected a letter or _, then letters, digits and _ "
             f"(ASCII, no leading __, none of {', '.join(sorted(FUNCTIONS))}, no keyword)"
         )
     return name
@@ -98,14 +99,14 @@ def check_text(text: str) -> None:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise refuse(text, f"unexpected {text[position : position + 10]!r} at character {position + 1}")
+            raise refuse(text, f"unexpected {shown(text[position : position + 10])} at character {position + 1}")
         position = match.end()
         tokens += 1
         name, digits, operator = match.groups()
         if digits is not None and len(digits) > MAX_DIGITS:
             raise refuse(text, f"a number of more than {MAX_DIGITS} digits")
         if name is not None and name.startswith("__"):
-            raise refuse(text, f"{shorten(name)!r} is not a symbol's name")
+            raise refuse(text, f"{shown(shorten(name))} is not a symbol's name")
         depth += (operator == "(") - (operator == ")")
         signs = signs + 1 if operator in ("+", "-") else 0
         if depth > MAX_NESTING or signs > 3:
@@ -131,7 +132,7 @@ def _node(node: ast.expr, text: str) -> Node:
             return value
         case ast.Name(id=name):
             if name in RESERVED:
-                raise refuse(text, f"{name!r} is not a symbol's name")
+                raise refuse(text, f"{shown(name)} is not a symbol's name")
             return name
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return Sum(((-1, _node(operand, text)),))
@@ -175,7 +176,7 @@ def _power(node: ast.BinOp, text: str) -> Node:
 
 def _call(function: str, arguments: list[ast.expr], text: str) -> Node:
     if function not in FUNCTIONS:
-        raise refuse(text, f"there is no function {function!r}; there are {', '.join(sorted(FUNCTIONS))}")
+        raise refuse(text, f"there is no function {shown(function)}; there are {', '.join(sorted(FUNCTIONS))}")
     if not arguments or (function in ("ceil", "floor") and len(arguments) != 1):
         raise refuse(text, f"{function} takes another number of arguments than {len(arguments)}")
     return Call(function, tuple(_node(argument, text) for argument in arguments))

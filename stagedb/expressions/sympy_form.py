@@ -14,6 +14,7 @@ from stagedb.expressions.parsing import (
     read,
     shorten,
 )
+from stagedb.inputs import shown
 
 if TYPE_CHECKING:
     import sympy
@@ -89,7 +90,7 @@ def _build(node: Node) -> "sympy.Expr":
         case Call(function, arguments):
             kind = {"ceil": sympy.ceiling, "min": sympy.Min, "max": sympy.Max}[function]
             return kind(*(_build(argument) for argument in arguments), evaluate=False)
-    raise AssertionError(f"no such node: {node!r}")
+    raise AssertionError(f"no such node: {shown(node)}")
 
 
 def _apply(operator: str, left: "sympy.Expr", right: "sympy.Expr") -> "sympy.Expr":

@@ -11,6 +11,7 @@ from stagedb.frameworks.bucket_policies import POLICIES, Bucketing, BucketPolicy
 from stagedb.frameworks.framework import DefaultFormats, Framework, FrameworkMemory
 from stagedb.frameworks.megatron import MEGATRON
 from stagedb.frameworks.torch import TORCH
+from stagedb.inputs import shown
 
 __all__ = [
     "FRAMEWORKS",
@@ -39,7 +40,7 @@ def either(words: Sequence[str]) -> str:
 def find_framework(name: str) -> Framework:
     """The framework with this name. Raises UsageError, with the known names, for another one."""
     if name not in FRAMEWORKS:
-        raise UsageError(f"unknown recipe {name!r}: --recipe is {either(list(FRAMEWORKS))}")
+        raise UsageError(f"unknown recipe {shown(name)}: --recipe is {either(list(FRAMEWORKS))}")
     return FRAMEWORKS[name]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.errors import StagedbError
+from stagedb.inputs import shown
 
 MIB = 1 << 20
 DDP_FIRST, DDP_LATER = 1 * MIB, 25 * MIB
@@ -121,7 +122,9 @@ def bucket_policy(name: str | None) -> BucketPolicy:
     """The policy that a graph stores by this name. Raises StagedbError for one that only newer versions know."""
     policy = POLICIES.get(name or "")
     if policy is None:
-        raise StagedbError(f"the graph buckets weights by rule {name!r}, which this version of stagedb does not know")
+        raise StagedbError(
+            f"the graph buckets weights by rule {shown(name)}, which this version of stagedb does not know"
+        )
     return policy
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from stagedb.errors import StagedbError, UsageError
 from stagedb.expressions import evaluate, symbols
 from stagedb.frameworks import bucket_policy
+from stagedb.inputs import shown
 from stagedb.instances.bucket_members import BucketOp, OpPlace, Weight
 from stagedb.instances.class_digests import Member
 from stagedb.instances.stage_blocks import BUCKET, Block
@@ -69,7 +70,7 @@ def read_graph(store: Store, graph: str) -> StoredGraph:
     """Raises UsageError when the store has no whole graph of this id."""
     rows = store.read("instantiate/graph", graph=graph)
     if not rows:
-        raise UsageError(f"the store has no graph {graph!r}: `stagedb ls` lists them, `stagedb build` makes one")
+        raise UsageError(f"the store has no graph {shown(graph)}: `stagedb ls` lists them, `stagedb build` makes one")
     (row,) = rows
     return StoredGraph(
         id=graph,
@@ -250,5 +251,5 @@ def _axes(ops: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     axes = {op["axis"]: op["name"] for op in ops if op["type"] == "collective"}
     unknown = sorted(set(axes) - set(GROUP_AXES))
     if unknown:
-        raise StagedbError(f"the graph has collectives on axis {unknown[0]!r}; known are {', '.join(GROUP_AXES)}")
+        raise StagedbError(f"the graph has collectives on axis {shown(unknown[0])}; known are {', '.join(GROUP_AXES)}")
     return axes

@@ -19,6 +19,7 @@ from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
+from stagedb.inputs import shown
 from stagedb.instances.bucket_members import fill
 from stagedb.instances.class_digests import ChunkWork, Member, RankClass, StageWork, classify
 from stagedb.instances.copies import Row, bucket_rows, count_ops, place_rows, with_copies
@@ -110,7 +111,8 @@ def _check_options(stored: StoredGraph, plan: Plan) -> None:
     for word, value in {**OMITTED_DEFAULTS, **stored.options}.items():
         if word in chosen and chosen[word] != value:
             raise UsageError(
-                f"graph {stored.id} was built with {word} {value!r}, the plan has {chosen[word]!r} ({option(word)}): "
+                f"graph {stored.id} was built with {word} {shown(value)}, the plan has {shown(chosen[word])} "
+                f"({option(word)}): "
                 "build the graph that the plan means, or leave the word out"
             )
 
@@ -125,8 +127,8 @@ def _groups(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Axis
     made = groups(plan, stored.sizes["KV"], evaluated.axes)
     for axis in evaluated.axes.keys() - {each.axis for each in made}:
         raise StagedbError(
-            f"{evaluated.axes[axis]} of graph {stored.id} is a collective on axis {axis!r}, along which no two ranks "
-            "communicate under this plan: the graph's condition for it is wrong"
+            f"{evaluated.axes[axis]} of graph {stored.id} is a collective on axis {shown(axis)}, along which no two "
+            "ranks communicate under this plan: the graph's condition for it is wrong"
         )
     return made
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
+from stagedb.inputs import shown
 from stagedb.ir.layouts import MESH_AXES
 from stagedb.ir.operators import Array, Operator, RankPlace, Redistribution, load
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
@@ -181,7 +182,7 @@ def _spec(graph: SymGraph, block: str) -> BlockSpec:
     for spec in graph.blocks:
         if spec.name == block:
             return spec
-    raise UsageError(f"no block {block!r} in the graph: it has {', '.join(spec.name for spec in graph.blocks)}")
+    raise UsageError(f"no block {shown(block)} in the graph: it has {', '.join(spec.name for spec in graph.blocks)}")
 
 
 def _operator(op: SymOp) -> Operator:
@@ -236,7 +237,9 @@ def _given(rank: _OneRank, word: str, needed: Mapping[str, SymOp], arrays: Mappi
     wanted = {name: reader for name, reader in needed.items() if rank.word(name) == word}
     for name in arrays:
         if name not in wanted:
-            raise UsageError(f"no op reads {name!r} as a given {word}: those read are {', '.join(wanted) or 'none'}")
+            raise UsageError(
+                f"no op reads {shown(name)} as a given {word}: those read are {', '.join(wanted) or 'none'}"
+            )
     found = {}
     for name, reader in wanted.items():
         if name not in arrays:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from stagedb.inputs import shown
+
 MESH_AXES = ("dp", "edp", "ep", "cp", "cpr", "cpa", "tp")
 """The axes of layouts, outermost first: a tensor axis partitioned over several is cut in this order.
 
@@ -92,7 +94,7 @@ def parse_layout(texts: Iterable[str]) -> Layout:
     for text in texts:
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise ValueError(f"not a layout: {text!r}")
+            raise ValueError(f"not a layout: {shown(text)}")
         mesh_axis, word, argument = match.groups()
         if word == "partitioned":
             placements[mesh_axis] = Partitioned(argument)

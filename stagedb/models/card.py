@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.models.kinds import EXPERTS, PARTS, RESIDUALS, LayerKind
 from stagedb.models.kinds.part import norm_parameters
 from stagedb.models.layer_pattern import check_known, period, read_kinds, read_pattern
@@ -92,7 +93,7 @@ class Card:
             if field.name not in _OF_LAYERS:
                 self._check(field.name, getattr(self, field.name), field.type)
         if not _NAME.fullmatch(self.name):
-            raise UsageError(f"a model's name has letters, digits, '.', '_' and '-' only, not {self.name!r}")
+            raise UsageError(f"a model's name has letters, digits, '.', '_' and '-' only, not {shown(self.name)}")
         for part in PARTS:
             part.check(self)
         self._settle_layers()
@@ -100,11 +101,11 @@ class Card:
     def _check(self, name: str, value: object, kind: object) -> None:
         if type(value) is not kind:
             wanted = getattr(kind, "__name__", kind)
-            raise UsageError(f"{self.name}: {name} must be {_WORDS.get(str(wanted), wanted)}, not {value!r}")
+            raise UsageError(f"{self.name}: {name} must be {_WORDS.get(str(wanted), wanted)}, not {shown(value)}")
         if type(value) is int and value < (0 if name in _MAY_BE_ZERO else 1):
             raise UsageError(f"{self.name}: {name} must be positive, not {value}")
         if name in CHOICES and value not in CHOICES[name]:
-            raise UsageError(f"{self.name}: {name} must be one of {', '.join(CHOICES[name])}, not {value!r}")
+            raise UsageError(f"{self.name}: {name} must be one of {', '.join(CHOICES[name])}, not {shown(value)}")
 
     @property
     def padded_vocab(self) -> int:

@@ -1,8 +1,6 @@
 """The library of cards that ships with stagedb, and users' card files."""
 
-import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
@@ -10,15 +8,13 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-import yaml
-
 from stagedb.errors import UsageError
+from stagedb.inputs import is_there, read_document, shown
 from stagedb.models.card import Card
 from stagedb.models.hugging_face import from_hugging_face
 
 _KEYS = tuple(field.name for field in fields(Card))
 _REQUIRED = tuple(field.name for field in fields(Card) if field.default is MISSING)
-_MAX_BYTES = 1 << 20
 
 
 @lru_cache(maxsize=1)
@@ -42,15 +38,15 @@ def load_card(model: str | Path) -> Card:
     if isinstance(model, str) and model in card_names():
         return _library_card(model)
     path = Path(model)
-    if path.is_dir():
+    if is_there(path) and path.is_dir():
         path = path / "config.json"
-    if path.is_file():
-        return _card_of(_content(path), path)
+    if is_there(path):
+        return _card_of(read_document(path, "model card", (".yaml", ".yml", ".json", ".toml")), path)
     if isinstance(model, str) and path.suffix not in (".yaml", ".yml", ".json", ".toml") and path.name == model:
         near = get_close_matches(model.lower(), card_names(), n=4, cutoff=0.5)
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise UsageError(
-            f"unknown model {model!r}{hint}: `stagedb models` lists the library, "
+            f"unknown model {shown(model)}{hint}: `stagedb models` lists the library, "
             "and the path of a card or of a Hugging Face config.json will do too"
         )
     raise UsageError(f"no model card at {path}: there is no such file")
@@ -59,24 +55,7 @@ def load_card(model: str | Path) -> Card:
 @lru_cache(maxsize=128)
 def _library_card(name: str) -> Card:
     entry = _cards() / f"{name}.yaml"
-    return _from_keys(yaml.safe_load(entry.read_text(encoding="utf-8")), f"{name}.yaml")
-
-
-def _content(path: Path) -> object:
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise UsageError(f"{path} is no model card: larger than {_MAX_BYTES} bytes")
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".toml":
-            return tomllib.loads(text)
-        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except OSError as error:
-        raise UsageError(f"the model card {path} cannot be read: {error.strerror}") from error
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        what = str(error).replace("\n", " ")
-        raise UsageError(
-            f"the model card {path} cannot be read as {path.suffix.lstrip('.') or 'YAML'}: {what}"
-        ) from error
+    return _from_keys(read_document(entry, "model card"), f"{name}.yaml")
 
 
 def _card_of(content: object, path: Path) -> Card:
@@ -101,7 +80,7 @@ def _from_keys(content: object, where: str) -> Card:
     if unknown:
         near = get_close_matches(unknown[0], _KEYS, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise UsageError(f"{where}: unknown key {unknown[0]!r}{hint}; a card has {', '.join(_KEYS)}")
+        raise UsageError(f"{where}: unknown key {shown(unknown[0])}{hint}; a card has {', '.join(_KEYS)}")
     missing = [key for key in _REQUIRED if key not in content]
     if missing:
         raise UsageError(f"{where}: missing {', '.join(missing)}")

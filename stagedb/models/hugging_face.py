@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.models.card import CHOICES, USUAL, Card
 from stagedb.models.kinds import ATTENTION, EXPERTS, FEED_FORWARD, LayerKind
 from stagedb.models.kinds.experts import read_sparse
@@ -55,7 +56,7 @@ def _llama_like(config: Mapping[str, Any], name: str, family: str, *, qkv_bias: 
     hidden, heads = _need(config, "hidden_size"), _need(config, "num_attention_heads")
     activation = _either(config, "hidden_act", "silu")
     if activation not in ("silu", "swish"):
-        raise UsageError(f"hidden_act {activation!r} is not supported here: silu only")
+        raise UsageError(f"hidden_act {shown(activation)} is not supported here: silu only")
     biases = {key: bool(_either(config, key, False)) for key in ("attention_bias", "mlp_bias")}
     if len(set(biases.values())) > 1:
         raise UsageError("attention_bias and mlp_bias that differ are not supported")
@@ -214,7 +215,7 @@ def _plain_activation(config: Mapping[str, Any], key: str, default: str) -> str:
     activation = _either(config, key, default)
     known = CHOICES["activation"]
     if activation not in (*_GELU, *known):
-        raise UsageError(f"{key} {activation!r} is not supported: {', '.join(sorted(known))} only")
+        raise UsageError(f"{key} {shown(activation)} is not supported: {', '.join(sorted(known))} only")
     return "gelu" if activation in _GELU else str(activation)
 
 

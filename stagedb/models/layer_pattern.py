@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, LayerKind
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -45,16 +46,16 @@ def _kind(name: str, content: object, usual: LayerKind) -> LayerKind:
     words = {word: content.get(word, getattr(usual, word)) for word in _WORDS}
     for word, known in _WORDS.items():
         if words[word] not in known:
-            raise UsageError(f"{where}: {word} must be one of {', '.join(known)}, not {words[word]!r}")
+            raise UsageError(f"{where}: {word} must be one of {', '.join(known)}, not {shown(words[word])}")
     kind = LayerKind(name, **words)
     takes = {key: about for part in kind.parts for key, about in part.words.items()}
     for key in content:
         if key not in _WORDS and key not in takes:
-            raise UsageError(f"{where}: unknown key {key!r}{_near(str(key), (*_WORDS, *takes))}")
+            raise UsageError(f"{where}: unknown key {shown(key)}{_near(str(key), (*_WORDS, *takes))}")
     for key, about in takes.items():
         value = content.get(key)
         if type(value) is not int or value < 1:
-            raise UsageError(f"{where}: {key} must be {about}, a whole number from 1, not {value!r}")
+            raise UsageError(f"{where}: {key} must be {about}, a whole number from 1, not {shown(value)}")
     return LayerKind(name, **words, values=tuple((key, content[key]) for key in sorted(takes)))
 
 
@@ -70,7 +71,7 @@ def read_pattern(content: object, layers: int) -> tuple[str, ...]:
             if set(content) == {word, "kind", "others"}:
                 count, kind, others = content[word], str(content["kind"]), str(content["others"])
                 if type(count) is not int or not 1 <= count <= layers:
-                    raise UsageError(f"pattern: {word} must be a whole number from 1 to {layers}, not {count!r}")
+                    raise UsageError(f"pattern: {word} must be a whole number from 1 to {layers}, not {shown(count)}")
                 numbers = range(1, layers + 1)
                 chosen = (number % count == 0 if word == "every" else number <= count for number in numbers)
                 return tuple(kind if each else others for each in chosen)
@@ -92,7 +93,7 @@ def check_known(sequence: Iterable[str], kinds: Mapping[str, LayerKind], named: 
     """Raise UsageError if a pattern names an unknown kind, or leaves out one that the card describes."""
     used = set(sequence)
     for name in used - set(kinds):
-        raise UsageError(f"pattern: unknown layer kind {name!r}{_near(name, tuple(kinds))}")
+        raise UsageError(f"pattern: unknown layer kind {shown(name)}{_near(name, tuple(kinds))}")
     for name in named:
         if name not in used:
             raise UsageError(f"layer_kinds: {name} is the kind of no layer: name it in pattern, or leave it out")

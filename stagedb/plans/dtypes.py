@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework, recipes_with
+from stagedb.inputs import shown
 from stagedb.plans.aspects import FORMAT_WORDS, Formats
 from stagedb.plans.aspects.precision import FORMATS
 
@@ -154,4 +155,4 @@ def _check_choice(name: str, format_: str) -> None:
             f"a master copy keeps the bits that updates lose in 16-bit parameters, and {format_} would keep none: "
             "take --master-dtype fp32, or --master-dtype none"
         )
-    raise UsageError(f"unknown number format {format_!r}: {_OPTIONS[name]} is one of {valid}")
+    raise UsageError(f"unknown number format {shown(format_)}: {_OPTIONS[name]} is one of {valid}")

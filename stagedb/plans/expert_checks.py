@@ -5,14 +5,12 @@ from fractions import Fraction
 from math import gcd
 from pathlib import Path
 
-import yaml
-
 from stagedb.errors import UsageError
+from stagedb.inputs import read_document, shown
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.nearest_plans import Misfit, Way, multiples, nearest
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.plans.word_files import read_text
 
 
 def check_expert_parallelism(plan: PlanFields) -> None:
@@ -158,15 +156,12 @@ def _check_load_of(plan: PlanFields, sizes: Mapping[str, int], own: Fraction) ->
 
 def read_load(path: Path) -> tuple[int, ...]:
     """The load in a YAML or JSON file: a list of whole numbers, one for each expert. UsageError for other content."""
-    try:
-        content = yaml.safe_load(read_text(path, "load of experts", "--expert-load"))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"the load of experts {path} is neither YAML nor JSON: {error} (--expert-load)") from None
+    content = read_document(path, "load of experts", option="--expert-load")
     if not isinstance(content, list) or not content:
         raise UsageError(f"the load of experts {path} is no list: --expert-load takes whole numbers, such as [3, 1]")
     for index, value in enumerate(content):
         if not isinstance(value, int) or isinstance(value, bool):
-            raise UsageError(f"{path}: the load of expert {index} is {value!r}: it must be a whole number")
+            raise UsageError(f"{path}: the load of expert {index} is {shown(value)}: it must be a whole number")
     return tuple(content)
 
 

@@ -5,11 +5,14 @@ from pathlib import Path
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.plans.word_files import read_text
+from stagedb.inputs import compose, read_text, shown
 from stagedb.schedules import order_text, parse_order
 
 ENDINGS = (".yaml", ".yml", ".json")
 """Suffixes of their names."""
+
+_LARGEST = 16 << 20
+"""Bytes of the largest file: the orders of thousands of stages."""
 
 
 def read_schedule_file(path: Path) -> tuple[str, ...]:
@@ -17,18 +20,14 @@ def read_schedule_file(path: Path) -> tuple[str, ...]:
 
     Raises UsageError with the line of the fault.
     """
-    text = read_text(path, "schedule", "--schedule")
-    try:
-        # Nodes, not objects: a node has its line, and nothing is ever constructed from it.
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"cannot read the schedule {path}: {error}") from error
+    # Nodes have their lines.
+    root = compose(read_text(path, "schedule", _LARGEST, "--schedule"), f"the schedule {path}")
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{path}, line {_line(root)}: a schedule is `stages:` and a list of orders, one a stage")
     orders: list[str] | None = None
     for key, value in root.value:
         if not isinstance(key, yaml.ScalarNode) or key.value != "stages" or orders is not None:
-            name = repr(key.value) if isinstance(key, yaml.ScalarNode) else "this key"
+            name = shown(key.value) if isinstance(key, yaml.ScalarNode) else "this key"
             raise UsageError(f"{path}, line {_line(key)}: {name} is unknown or appears twice; the only key is 'stages'")
         if not isinstance(value, yaml.SequenceNode) or not value.value:
             raise UsageError(f"{path}, line {_line(value)}: stages must be a list of orders, one for each stage")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples
 from stagedb.plans.order_files import ENDINGS
 from stagedb.plans.plan_fields import PlanFields
@@ -14,7 +15,7 @@ def check_schedule(plan: PlanFields) -> None:
     """Raise UsageError if a schedule does not suit the stages, chunks and micro-batches of a plan."""
     if plan.schedule not in (*SCHEDULES, EXPLICIT):
         raise UsageError(
-            f"unknown schedule {plan.schedule!r}: --schedule is one of {', '.join(SCHEDULES)}, "
+            f"unknown schedule {shown(plan.schedule)}: --schedule is one of {', '.join(SCHEDULES)}, "
             f"or a file with orders of tasks ({', '.join(ENDINGS)})"
         )
     if plan.task_order and plan.schedule != EXPLICIT:

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from stagedb.errors import UsageError
+from stagedb.inputs import parse_json, read_document, shown
 from stagedb.models.kinds import PARTS
 from stagedb.models.kinds.part import UserRegion
-from stagedb.plans.word_files import read_text
 
 Rules = Mapping[str, Mapping[str, tuple[str, ...]]]
 
@@ -74,10 +72,7 @@ class Strategy:
 
 def read_strategy(path: Path) -> str:
     """The text of a strategy's file (YAML or JSON). UsageError, which names file and key, if it is no strategy."""
-    try:
-        content = yaml.safe_load(read_text(path, "strategy", "--strategy"))
-    except yaml.YAMLError as error:
-        raise UsageError(f"the strategy {path} is not YAML: {error}") from None
+    content = read_document(path, "strategy", option="--strategy")
     return _text(_strategy(content, str(path)))
 
 
@@ -92,11 +87,7 @@ def canonical_strategy(text: str) -> str:
 
 def parse_strategy(text: str) -> Strategy:
     """The strategy of a text. UsageError if it is none."""
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"a strategy's text is not JSON: {error}") from None
-    return _strategy(content, "the strategy")
+    return _strategy(parse_json(text, "the strategy"), "the strategy")
 
 
 def _text(strategy: Strategy) -> str:
@@ -167,10 +158,10 @@ def _known(given: Iterable[Any], known: tuple[str, ...], where: str, what: str) 
             why = PLANNED.get(name, "") if isinstance(name, str) else ""
             raise UsageError(
                 f"{where} names "
-                + (f"the {what} {name!r}, {why}" if why else f"an unknown {what} {name!r}")
+                + (f"the {what} {shown(name)}, {why}" if why else f"an unknown {what} {shown(name)}")
                 + f": it takes {', '.join(known)}"
             )
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"{type(value).__name__} {value!r}"
+    return "nothing" if value is None else f"{type(value).__name__} {shown(value)}"

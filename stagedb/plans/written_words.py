@@ -1,19 +1,15 @@
 """A plan's words as people write them: on the command line, in a file, in a mapping. Types are checked here."""
 
 import difflib
-import json
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from stagedb.errors import UsageError
+from stagedb.inputs import read_document, shown
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, PLAN_WORDS, option
 from stagedb.plans.aspects.degrees import RANK_ORDER
-from stagedb.plans.word_files import read_text
 
 __all__ = [
     "DTYPE_WORDS",
@@ -49,9 +45,9 @@ def typed_words(words: Mapping[str, object]) -> dict[str, Any]:
     for given, value in words.items():
         word = str(given).replace("-", "_")
         if word not in WORDS:
-            raise UsageError(f"unknown word {given!r} in the plan{_near(word)}")
+            raise UsageError(f"unknown word {shown(given)} in the plan{_near(word)}")
         if word in typed:
-            raise UsageError(f"the plan has the word {word!r} twice")
+            raise UsageError(f"the plan has the word {shown(word)} twice")
         if value is not None:
             typed[word] = _typed(word, WORDS[word], value)
     return typed
@@ -59,11 +55,7 @@ def typed_words(words: Mapping[str, object]) -> dict[str, Any]:
 
 def read_plan_file(path: Path) -> dict[str, Any]:
     """The checked words of a YAML, JSON or TOML file (by its suffix), for `Plan.from_mapping`."""
-    text = read_text(path, "plan", "--plan")
-    try:
-        words = _parse(path.suffix.lower(), text)
-    except (ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"cannot read the plan {path}: {error}") from error
+    words = read_document(path, "plan", (".yaml", ".yml", ".json", ".toml"), option="--plan")
     if words is None:
         return {}
     if not isinstance(words, dict):
@@ -72,16 +64,6 @@ def read_plan_file(path: Path) -> dict[str, Any]:
         return typed_words(words)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
-
-
-def _parse(suffix: str, text: str) -> object:
-    if suffix == ".json":
-        return json.loads(text)
-    if suffix == ".toml":
-        return tomllib.loads(text)
-    if suffix in (".yaml", ".yml"):
-        return yaml.safe_load(text)
-    raise ValueError("its name must end in .yaml, .yml, .json or .toml")
 
 
 def _near(word: str) -> str:
@@ -107,8 +89,8 @@ def _typed(word: str, kind: type, value: object) -> object:
     if kind in (bool, str) and isinstance(value, kind):
         return value
     wrong = next((item for item in value if not _is_int(item)), None) if isinstance(value, list | tuple) else None
-    which = f": {wrong!r} is not a whole number" if kind is tuple and wrong is not None else ""
-    raise UsageError(f"{word} must be {_KINDS[kind]}, not {value!r}{which} ({option(word)})")
+    which = f": {shown(wrong)} is not a whole number" if kind is tuple and wrong is not None else ""
+    raise UsageError(f"{word} must be {_KINDS[kind]}, not {shown(value)}{which} ({option(word)})")
 
 
 def _is_int(value: object) -> bool:

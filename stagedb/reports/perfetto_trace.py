@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.reports.step_view import StepView
 from stagedb.timing import Lane
 from stagedb.timing.node_graph import NO_STREAM, Reason
@@ -44,7 +45,7 @@ def trace(job: StepView, granularity: str | None = None, stages: Sequence[int] |
     unknown words and stages.
     """
     if granularity not in (None, *GRANULARITIES):
-        raise UsageError(f"unknown granularity {granularity!r}: --granularity is {' or '.join(GRANULARITIES)}")
+        raise UsageError(f"unknown granularity {shown(granularity)}: --granularity is {' or '.join(GRANULARITIES)}")
     lanes = job.of_stages(stages)
     net = job.times.network
     nodes = sum(int(net.firsts[lane.number + 1] - net.firsts[lane.number]) for lane in lanes)

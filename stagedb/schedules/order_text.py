@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.schedules.order_replay import replay
 from stagedb.schedules.task import Order, Task, splits
 from stagedb.workflows import DEFAULT, TASK_KINDS, Workflow
@@ -29,7 +30,7 @@ def parse_order(text: str, where: str, workflow: Workflow = DEFAULT) -> tuple[Ta
     for word in text.split():
         match = _TASK.fullmatch(word)
         if match is None:
-            raise UsageError(f"{where}: {word!r} is no task; a task is {_FORM}, such as F3 or B3.1")
+            raise UsageError(f"{where}: {shown(word)} is no task; a task is {_FORM}, such as F3 or B3.1")
         tasks.append(Task(LETTERS[match[1]], int(match[2]), int(match[3] or 0)))
     return (*tasks, *map(Task, workflow.ending))
 

@@ -22,6 +22,7 @@ import filelock
 import psutil
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import shown
 
 DATABASE = "stagedb"
 START_TIMEOUT = 120.0
@@ -186,7 +187,7 @@ def _idle(environment: Mapping[str, str]) -> float:
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        raise UsageError(f"STAGEDB_IDLE must be a number of seconds, not {text!r}")
+        raise UsageError(f"STAGEDB_IDLE must be a number of seconds, not {shown(text)}")
     return seconds
 
 

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.store.cypher_tokens import Token, UnclosedError, tokens
 
 _GRAPH = ("CREATE", "MERGE", "INSERT", "SET", "REMOVE", "DELETE", "DETACH", "NODETACH", "DROP", "FOREACH", "LOAD")
@@ -46,7 +47,7 @@ def check(text: str) -> None:
         raise UsageError("the query is empty")
     first = _plain(found[0].text)
     if first not in FIRST:
-        raise _refused(found[0], f"begins with {found[0].text!r}", f"it may begin with {', '.join(sorted(FIRST))}")
+        raise _refused(found[0], f"begins with {shown(found[0].text)}", f"it may begin with {', '.join(sorted(FIRST))}")
     for place, token in enumerate(found):
         _check(token, found, place)
 
@@ -57,7 +58,7 @@ def _check(token: Token, found: Sequence[Token], place: int) -> None:
     if token.kind == "number":
         # Servers differ in where a number ends and a word begins.
         if _LETTERS.search(_plain(token.text)):
-            raise _refused(token, f"contains {token.text!r}", "put a space between number and word")
+            raise _refused(token, f"contains {shown(token.text)}", "put a space between number and word")
         return
     if token.kind == "word":
         word = _plain(token.text)

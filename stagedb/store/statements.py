@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from stagedb.errors import StagedbError
+from stagedb.inputs import shown
 
 Mode = Literal["reads", "writes"]
 
@@ -82,7 +83,7 @@ def load(name: str) -> Statement:
     """The statement with this name, such as `store/version`. Raises StagedbError for a name that has no file."""
     path = directory() / f"{name}.cypher"
     if not _NAME.match(name) or not path.is_file():
-        raise StagedbError(f"unknown Cypher statement {name!r}: names are the paths under {directory()}")
+        raise StagedbError(f"unknown Cypher statement {shown(name)}: names are the paths under {directory()}")
     return parse(name, path.read_text(encoding="utf-8"))
 
 
@@ -101,14 +102,16 @@ def parse(name: str, source: str) -> Statement:
         if text.startswith("mode:"):
             word = text.removeprefix("mode:").strip()
             if mode is not None or word not in ("reads", "writes"):
-                raise HeaderError(f"{where}: expected one line `// mode: reads` or `// mode: writes`, not {text!r}")
+                raise HeaderError(
+                    f"{where}: expected one line `// mode: reads` or `// mode: writes`, not {shown(text)}"
+                )
             mode = "reads" if word == "reads" else "writes"
         elif re.match(r"(param|column)\b", text):
             fields[text.split()[0]].append(_field(text, where))
         elif mode is None:
             description.append(text)
         elif text:
-            raise HeaderError(f"{where}: only `param` and `column` lines may follow the mode, not {text!r}")
+            raise HeaderError(f"{where}: only `param` and `column` lines may follow the mode, not {shown(text)}")
     sentences = " ".join(part for part in description if part)
     if mode is None or not sentences:
         raise HeaderError(f"cypher/{name}.cypher: the header needs a description and a `// mode:` line")
@@ -124,5 +127,5 @@ def parse(name: str, source: str) -> Statement:
 def _field(text: str, where: str) -> Field:
     found = _FIELD.match(text)
     if found is None or not _TYPE.match(found["type"]):
-        raise HeaderError(f"{where}: {text!r} does not have the form `param name: type [unit] — description`")
+        raise HeaderError(f"{where}: {shown(text)} does not have the form `param name: type [unit] — description`")
     return Field(found["name"], found["type"], found["unit"], found["description"])

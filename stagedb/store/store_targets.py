@@ -1,7 +1,6 @@
 """The store that a command uses: `--store`, the environment, the configuration file, or the embedded engine."""
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import platformdirs
 
 from stagedb.errors import UsageError
+from stagedb.inputs import is_there, parse_document, read_text, shown
 
 EMBEDDED = "embedded"
 """The name of the store on this machine that needs no server; it is the default."""
@@ -52,8 +52,8 @@ def choose(word: str | None, environment: Mapping[str, str], config: Path) -> St
     if not isinstance(stores, dict) or not isinstance(name, str) or not isinstance(stores.get(name), dict):
         known = ", ".join(sorted(stores)) if isinstance(stores, dict) and stores else "none"
         raise UsageError(
-            f"no store named {name!r} in {config} (it has {known}): give --store a URI such as "
-            f"bolt://host:7687, {EMBEDDED!r}, or add [stores.{name}] to that file"
+            f"no store named {shown(name)} in {config} (it has {known}): give --store a URI such as "
+            f"bolt://host:7687, {shown(EMBEDDED)}, or add [stores.{name}] to that file"
         )
     return _from_table(name, stores[name], environment, config)
 
@@ -116,9 +116,8 @@ def split_uri(uri: str, source: str) -> tuple[str, str | None, str | None]:
 
 
 def _read(config: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(config.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if str(config) == os.devnull or not is_there(config):
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"cannot read the configuration file {config}: {error}") from error
+    what = "configuration file"
+    content: dict[str, Any] = parse_document(read_text(config, what), "TOML", f"the {what} {config}")
+    return content

@@ -7,6 +7,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.fault_injection import fault_point
+from stagedb.inputs import shown
 from stagedb.ir.symbolic_graph import (
     FORMAT,
     BlockSpec,
@@ -58,7 +59,7 @@ def read_graph(store: Store, id: str) -> SymGraph:
     """The graph with this id, equal to the one that was written. Raises UsageError if there is none."""
     found = store.read("build/graph", id=id)
     if not found:
-        raise UsageError(f"the store has no graph {id!r}: `stagedb ls` lists them, `stagedb build` makes one")
+        raise UsageError(f"the store has no graph {shown(id)}: `stagedb ls` lists them, `stagedb build` makes one")
     (row,) = found
     if row["format"] != FORMAT:
         raise UsageError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.systems.algorithms import ALGORITHMS, COLLECTIVES
 from stagedb.systems.group_placement import Placement, crossed, place
 from stagedb.systems.spread import Spread
@@ -138,7 +139,7 @@ def time_collective(network: Network, collective: CollectiveWork) -> Timed:
 def time_placed(network: Network, kind: str, size: int, placement: Placement) -> Timed:
     """The time of the fastest algorithm in a group with a known placement."""
     if kind not in COLLECTIVES:
-        raise UsageError(f"a collective {kind!r} has no cost; the cost model has {', '.join(COLLECTIVES)}")
+        raise UsageError(f"a collective {shown(kind)} has no cost; the cost model has {', '.join(COLLECTIVES)}")
     if size < 0:
         raise UsageError(f"a collective with {size} bytes has no duration")
     if not placement.spans:

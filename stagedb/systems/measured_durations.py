@@ -6,6 +6,7 @@ the time.
 """
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.inputs import read_bytes, read_text, shown
 from stagedb.systems.cost_model import Timed
 from stagedb.systems.strict_yaml import exact
 
@@ -27,6 +29,11 @@ UNITS: Mapping[str, int] = {"duration_ns": 1, "duration_us": 1000}
 
 FIELDS = (*MATCHED, "rank")
 """All fields of a row. `rank` comes from traces, where a duration can differ between ranks. A table has no ranks."""
+
+_LARGEST = 256 << 20
+"""Bytes of the largest table."""
+
+_MOST_ROWS = 10_000_000
 
 Key = tuple[str | int | None, ...]
 
@@ -181,7 +188,7 @@ def _check_columns(path: Path, columns: Iterable[str]) -> None:
     known = (*MATCHED, *UNITS)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise UsageError(f"{path}: unknown column {unknown[0]!r}; a table may have {', '.join(known)}")
+        raise UsageError(f"{path}: unknown column {shown(unknown[0])}; a table may have {', '.join(known)}")
     times = [name for name in names if name in UNITS]
     if len(times) != 1:
         raise UsageError(f"{path} has {' and '.join(times) or 'no duration'}: give exactly one of {', '.join(UNITS)}")
@@ -207,24 +214,19 @@ def _number(row: _Row, column: str, *, whole: bool = False) -> Fraction:
 
 def _csv(path: Path) -> Iterator[_Row]:
     """The columns (as keys), then each row."""
+    reader = csv.reader(io.StringIO(read_text(path, "durations", _LARGEST, "--durations"), newline=""))
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            columns = [name.strip() for name in next(reader, [])]
-            if len({*columns}) < len(columns):
-                raise UsageError(f"{path}: two columns have the same name: {', '.join(columns)}")
-            yield _Row(str(path), dict.fromkeys(columns, ""))
-            for cells in reader:
-                where = f"{path}, line {reader.line_num}"
-                if not any(cells):
-                    continue
-                if len(cells) != len(columns):
-                    raise UsageError(f"{where}: {len(cells)} cells under {len(columns)} columns")
-                yield _Row(where, dict(zip(columns, (cell.strip() for cell in cells), strict=True)))
-    except OSError as error:
-        raise UsageError(f"cannot read the durations {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"the durations {path} are not UTF-8 text") from None
+        columns = [name.strip() for name in next(reader, [])]
+        if len({*columns}) < len(columns):
+            raise UsageError(f"{path}: two columns have the same name: {shown(', '.join(columns))}")
+        yield _Row(str(path), dict.fromkeys(columns, ""))
+        for cells in reader:
+            where = f"{path}, line {reader.line_num}"
+            if not any(cells):
+                continue
+            if len(cells) != len(columns):
+                raise UsageError(f"{where}: {len(cells)} cells under {len(columns)} columns")
+            yield _Row(where, dict(zip(columns, (cell.strip() for cell in cells), strict=True)))
     except csv.Error as error:
         raise UsageError(f"{path}: not CSV: {error}") from None
 
@@ -233,12 +235,15 @@ def _parquet(path: Path) -> Iterator[_Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    data = read_bytes(path, "durations", _LARGEST, "--durations")
     try:
-        table = pq.read_table(path)
-    except OSError as error:
-        raise UsageError(f"cannot read the durations {path}: {error.strerror or error}") from None
-    except pa.ArrowException as error:
-        raise UsageError(f"{path}: not Parquet: {str(error).splitlines()[0]}") from None
+        file = pq.ParquetFile(pa.BufferReader(data))
+        # A few kilobytes can state billions of rows.
+        if file.metadata.num_rows > _MOST_ROWS:
+            raise UsageError(f"{path} has {file.metadata.num_rows:,} rows, and durations have at most {_MOST_ROWS:,}")
+        table = file.read()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise UsageError(f"{path}: not Parquet: {' '.join(str(error).split())[:200]}") from None
     yield _Row(str(path), dict.fromkeys(table.column_names, ""))
     for index, row in enumerate(table.to_pylist(), 1):
         yield _Row(f"{path}, row {index}", {name: _text(value) for name, value in row.items()})

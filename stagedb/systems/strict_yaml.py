@@ -10,6 +10,7 @@ from fractions import Fraction
 import yaml
 
 from stagedb.errors import UsageError
+from stagedb.inputs import compose
 from stagedb.systems.system import Number
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,25}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?")
@@ -131,17 +132,9 @@ def exact(text: str) -> Fraction | None:
     return Fraction(text) if _NUMBER.fullmatch(text) else None
 
 
-def compose(text: str, where: str) -> Value:
-    """The document of a text. UsageError, which names file and line, if it is not YAML."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UsageError(f"{where}{line}: not YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{where}: not YAML: {str(error).splitlines()[0]}") from None
-    except RecursionError:
-        raise UsageError(f"{where}: nested too deeply") from None
+def read_value(text: str, where: str) -> Value:
+    """The document of a text. UsageError, which names file and line, if it is not YAML, or is empty."""
+    node = compose(text, where)
     if node is None:
         raise UsageError(f"{where} is empty")
     return Value(node, where, "", _line(node))

@@ -9,8 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from stagedb.errors import UsageError
+from stagedb.inputs import read_text, shown
 from stagedb.systems.algorithms import HARDWARE
-from stagedb.systems.strict_yaml import Value, compose
+from stagedb.systems.strict_yaml import Value, read_value
 from stagedb.systems.system import (
     COMPUTE_MODES,
     DTYPES,
@@ -30,7 +31,6 @@ DEFAULT = "h100"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENDINGS = (".yaml", ".yml", ".json")
-_MAX_BYTES = 1 << 20
 _MOST_DIMENSIONS = 8
 
 
@@ -54,23 +54,16 @@ def load_system(word: str | Path) -> System:
         near = get_close_matches(word.lower(), system_names(), n=3, cutoff=0.4)
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise UsageError(
-            f"unknown system {word!r}{hint}: --system takes a preset (`stagedb systems` lists them) or the path of a "
+            f"unknown system {shown(word)}{hint}: --system takes a preset (`stagedb systems` lists them) or the "
+            "path of a "
             "system's file"
         )
-    try:
-        if path.is_file() and path.stat().st_size > _MAX_BYTES:
-            raise UsageError(f"{path} does not describe a system: it is larger than {_MAX_BYTES} bytes")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read the system {path}: {error.strerror} (--system)") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"the system {path} is not UTF-8 text") from None
-    return parse_system(text, str(path))
+    return parse_system(read_text(path, "system", option="--system"), str(path))
 
 
 def parse_system(text: str, where: str = "the system") -> System:
     """The system that a text describes. UsageError, which names `where`, line and key, if it describes none."""
-    fields = compose(text, where).mapping(("name", "sources", "accelerator", "network"), ("overlap",))
+    fields = read_value(text, where).mapping(("name", "sources", "accelerator", "network"), ("overlap",))
     return System(
         name=_name(fields["name"]),
         sources=tuple(
@@ -153,7 +146,7 @@ def _dimensions(value: Value) -> tuple[Dimension, ...]:
     names = [each.name for each in found]
     for at, name in enumerate(names):
         if name in names[:at]:
-            raise items[at].refused(f"{items[at].key}.name is {name!r}, and another dimension has that name")
+            raise items[at].refused(f"{items[at].key}.name is {shown(name)}, and another dimension has that name")
     return tuple(found)
 
 

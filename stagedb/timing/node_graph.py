@@ -12,6 +12,7 @@ from enum import IntEnum
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import shown
 from stagedb.systems import Dimension
 from stagedb.timing.lanes import Lane, find_lanes
 from stagedb.workload.instance_columns import (
@@ -132,7 +133,7 @@ def node_graph_of(workload: Workload, streams: str = "one", dimensions: Sequence
     Raises StagedbError if collectives or messages of two classes do not match.
     """
     if streams not in STREAMS:
-        raise UsageError(f"streams are {' or '.join(STREAMS)}, not {streams!r}")
+        raise UsageError(f"streams are {' or '.join(STREAMS)}, not {shown(streams)}")
     lanes = find_lanes(workload, dimensions)
     by_number = {each.number: each for each in workload.classes}
     columns = tuple(by_number[lane.rank_class] for lane in lanes)

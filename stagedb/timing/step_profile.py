@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.plans import GROUP_AXES
 from stagedb.systems import Durations, System
 from stagedb.timing.figures_of_merit import Merit, merit_of
@@ -55,7 +56,7 @@ def blocking_axes(given: str | Sequence[str], system: System) -> tuple[str, ...]
     names = {name.strip() for name in named} - {""}
     for name in sorted(names - set(GROUP_AXES)):
         raise UsageError(
-            f"unknown axis {name!r}: --blocking takes axes on which ranks communicate, {', '.join(GROUP_AXES)}"
+            f"unknown axis {shown(name)}: --blocking takes axes on which ranks communicate, {', '.join(GROUP_AXES)}"
         )
     check_blocking(names, system.overlap.compute)
     return tuple(axis for axis in GROUP_AXES if axis in names)

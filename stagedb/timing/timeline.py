@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import shown
 from stagedb.systems.system import COMPUTE_MODES
 from stagedb.timing.node_graph import COMPUTE_STREAM, NO_STREAM, NodeGraph, Reason
 from stagedb.workload.instance_columns import Ints
@@ -85,7 +86,7 @@ def decide(network: NodeGraph, length: Ints, compute: str = "out-of-order", bloc
     order. A framework that starts messages between stages and waits until they are sent blocks on `pp`.
     """
     if compute not in COMPUTE_MODES:
-        raise UsageError(f"a compute stream takes nodes {' or '.join(COMPUTE_MODES)}, not {compute!r}")
+        raise UsageError(f"a compute stream takes nodes {' or '.join(COMPUTE_MODES)}, not {shown(compute)}")
     check_blocking(blocking, compute)
     chosen = np.flatnonzero(network.stream == COMPUTE_STREAM)
     edges = [network.source, network.target, network.reason]

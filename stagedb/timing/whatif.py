@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.timing.lanes import Lane
 from stagedb.timing.node_graph import NodeGraph
 from stagedb.timing.op_durations import whole_ns
@@ -49,22 +50,22 @@ class Scaling:
         found = _FORM.fullmatch(text.strip())
         if found is None:
             raise UsageError(
-                f"{text!r} is no what-if: write WHAT[:WHICH]=FACTOR, such as collective:tp=0.5, with one of "
+                f"{shown(text)} is no what-if: write WHAT[:WHICH]=FACTOR, such as collective:tp=0.5, with one of "
                 f"{', '.join(SELECTORS)} and a factor of 0 or more"
             )
         what, which = found["what"], found["which"]
         if what not in SELECTORS:
             near = difflib.get_close_matches(what, SELECTORS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"an axis or a kind goes behind one, as in collective:{what}"
-            raise UsageError(f"{text!r} chooses by {what!r}; known are {', '.join(SELECTORS)}: {hint}")
+            raise UsageError(f"{shown(text)} chooses by {shown(what)}; known are {', '.join(SELECTORS)}: {hint}")
         if which is None and what not in _TYPES:
-            raise UsageError(f"{text!r} does not name the {what}: write {what}:WHICH=FACTOR")
+            raise UsageError(f"{shown(text)} does not name the {what}: write {what}:WHICH=FACTOR")
         if what in ("stage", "class") and not (which or "").isdigit():
-            raise UsageError(f"{text!r}: a {what} is a number, not {which!r}")
+            raise UsageError(f"{shown(text)}: a {what} is a number, not {shown(which)}")
         try:
             return cls(what, which, Fraction(found["factor"]))
         except ZeroDivisionError:
-            raise UsageError(f"{text!r} divides by zero") from None
+            raise UsageError(f"{shown(text)} divides by zero") from None
 
     def __str__(self) -> str:
         which = "" if self.which is None else f":{self.which}"

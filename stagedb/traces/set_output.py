@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
+from stagedb.inputs import shown
 from stagedb.traces.bundle import manifest, write_texts
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.formats import DEFAULT as DEFAULT_FORMAT
@@ -90,7 +91,9 @@ class Request:
         if only is not None:
             parse_ranks(only, world)
         if self.granularity not in GRANULARITIES:
-            raise UsageError(f"unknown granularity {self.granularity!r}: --granularity is {' or '.join(GRANULARITIES)}")
+            raise UsageError(
+                f"unknown granularity {shown(self.granularity)}: --granularity is {' or '.join(GRANULARITIES)}"
+            )
 
     def check_job(self, job: SimulatedJob) -> None:
         """Raise UsageError for a job that has no place in the system, or that the simulator cannot run."""

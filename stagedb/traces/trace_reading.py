@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from stagedb.errors import StagedbError
+from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import read_bytes
 from stagedb.traces import chakra_pb2 as pb
 
 ATTRIBUTE_FIELDS: Mapping[str, str] = {
@@ -162,17 +164,25 @@ def _parse(message: pb.Node | pb.GlobalMetadata, data: bytes, path: Path, place:
         raise TraceError(f"{path}: message {place} is not a {message.DESCRIPTOR.name}: {error}") from None
 
 
+_LARGEST = 384 << 20
+"""Bytes of the largest trace of one rank, decompressed: some millions of nodes."""
+
+
 def _bytes(path: Path) -> bytes:
     """A file's bytes, decompressed."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"cannot read {path}: {error.strerror}") from None
-    if data[:2] == b"\x1f\x8b":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError) as error:
-            raise TraceError(f"{path} is damaged: {error}") from None
+        data = read_bytes(path, "trace", _LARGEST)
+    except UsageError as error:
+        raise TraceError(str(error)) from None
+    if data[:2] != b"\x1f\x8b":
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            data = stream.read(_LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(f"{path} is damaged: {error}") from None
+    if len(data) > _LARGEST:
+        raise TraceError(f"{path} has more than {_LARGEST >> 20} MiB when decompressed, the limit for a trace")
     return data
 
 
@@ -181,6 +191,8 @@ def _messages(path: Path, data: bytes) -> Iterator[bytes]:
     stream = io.BytesIO(data)
     while (start := stream.tell()) < len(data):
         size = _varint(stream, path, start)
+        if size == 0:
+            raise TraceError(f"{path} has an empty message at byte {start}")
         message = stream.read(size)
         if len(message) < size:
             raise TraceError(f"{path} ends inside the message at byte {start}")

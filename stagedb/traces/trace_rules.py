@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import rustworkx
 
+from stagedb.inputs import shown
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns
 
@@ -143,7 +144,7 @@ def _check_collective(rank: int, trace: TraceColumns, index: int, groups: Groups
     text = trace.attributes["pg_name"][index]
     group = group_of(text)
     if group is None:
-        yield index, "group", f"pg_name {text!r} is not a decimal integer"
+        yield index, "group", f"pg_name {shown(text)} is not a decimal integer"
     elif group == 0:
         if world < 2:
             yield index, "group", "the group of all ranks has one member"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from stagedb.inputs import shown
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns
 from stagedb.validation.counts import CountDifference
@@ -62,13 +63,13 @@ def expand(text: str) -> list[str]:
             stack.append([])
         elif word.startswith(")x"):
             if len(stack) < 2:
-                raise ValueError(f"{text[:60]!r} closes a bracket that it does not open")
+                raise ValueError(f"{shown(text[:60])} closes a bracket that it does not open")
             repeated = stack.pop()
             stack[-1] += repeated * int(word[2:])
         else:
             stack[-1].append(word)
     if len(stack) > 1:
-        raise ValueError(f"{text[:60]!r} leaves a bracket open")
+        raise ValueError(f"{shown(text[:60])} leaves a bracket open")
     return stack[0]
 
 

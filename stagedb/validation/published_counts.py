@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from stagedb.api import GraphWords, InstanceInfo, Stagedb
+from stagedb.inputs import shown
 from stagedb.memory import Category, ClassMemory, Point, analyse
 from stagedb.models import Card, card_names, load_card
 from stagedb.plans.dtypes import FORMAT_BYTES
@@ -82,7 +83,7 @@ def _row(db: Stagedb, row: Mapping[str, Any]) -> Iterator[Published]:
         for quantity, reference in row["printed"].items():
             match = _QUANTITY.fullmatch(quantity)
             if match is None:
-                raise ValueError(f"published.yaml: {quantity!r} is not a quantity")
+                raise ValueError(f"published.yaml: {shown(quantity)} is not a quantity")
             what = match["what"]
             if what in MEMORY:
                 instance = instance or db.instantiate(card, **row["plan"])
@@ -121,7 +122,7 @@ def _ours(db: Stagedb, card: Card, instance: str, what: str) -> int:
             for row in db.store.read("reference/step_flops", instance=instance)
             for flops in row["flops"]
         )
-    raise ValueError(f"published.yaml: unknown quantity {what!r}")
+    raise ValueError(f"published.yaml: unknown quantity {shown(what)}")
 
 
 def _layer_activations(stage: ClassMemory) -> int:

@@ -5,7 +5,6 @@ The format is that of `tests/validation/records.json`: a list of records with `n
 order was recorded. Sizes in `config` replace those of the model's label.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.inputs import read_document, shown
 from stagedb.models import Card
 from stagedb.plans.graph_options import CP_KINDS
 from stagedb.validation.counts import CountedMessage, Counts
@@ -62,14 +62,13 @@ class Record:
         return int(self.config["rank"])
 
 
+_LARGEST = 256 << 20
+"""Bytes of the largest file of records."""
+
+
 def read_records(path: Path) -> list[Record]:
     """The records of a file. UsageError if it is missing or is not a list of records."""
-    try:
-        rows = json.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(f"cannot read records from {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from None
+    rows = read_document(path, "records", (".json",), _LARGEST, "--records")
     if not isinstance(rows, list):
         raise UsageError(f"{path} is not a list of records")
     return [_record(path, place, row) for place, row in enumerate(rows)]
@@ -94,7 +93,7 @@ def _record(path: Path, place: int, row: Any) -> Record:
         held = _memory(row) if row.get("memory") is not None else None
         return Record(str(row["name"]), dict(row["config"]), Counts(flops, messages), events, held)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UsageError(f"{path}: record {place} lacks or misuses a field: {error}") from None
+        raise UsageError(f"{path}: record {place} lacks or misuses a field: {shown(str(error))}") from None
 
 
 def _on_plan_axis(sent: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import shown
 from stagedb.workflows.forward_only import FORWARD_ONLY
 from stagedb.workflows.training import TRAINING
 from stagedb.workflows.workflow import RECOMPUTE, TaskKind, Template, Workflow
@@ -53,7 +54,7 @@ TASK_KINDS = _by_name(kind for workflow in WORKFLOWS.values() for kind in workfl
 def find_workflow(name: str) -> Workflow:
     """The workflow of a name. Raises UsageError for an unknown name."""
     if name not in WORKFLOWS:
-        raise UsageError(f"unknown workflow {name!r}: --workflow is one of {', '.join(WORKFLOWS)}")
+        raise UsageError(f"unknown workflow {shown(name)}: --workflow is one of {', '.join(WORKFLOWS)}")
     return WORKFLOWS[name]
 
 
@@ -61,7 +62,7 @@ def template_named(name: str) -> Template:
     """The template of a name in the store. Raises StagedbError for one of a newer version."""
     if name not in TEMPLATES:
         raise StagedbError(
-            f"the store has operators of template {name!r}, where this version knows {', '.join(TEMPLATES)}: "
+            f"the store has operators of template {shown(name)}, where this version knows {', '.join(TEMPLATES)}: "
             "a newer stagedb wrote them; upgrade stagedb, or build the graph again"
         )
     return TEMPLATES[name]

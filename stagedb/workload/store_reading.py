@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import shown
 from stagedb.store import Store
 from stagedb.workload.instance_columns import (
     EDGE_KINDS,
@@ -38,7 +39,7 @@ def find(store: Store, instance: str) -> Mapping[str, Any]:
     """The row of an instance. Raises UsageError if the store has none with this id."""
     rows = store.read("workload/instance", instance=instance)
     if not rows:
-        raise UsageError(f"no instance {instance!r} in the store; `stagedb ls` lists them")
+        raise UsageError(f"no instance {shown(instance)} in the store; `stagedb ls` lists them")
     return rows[0]
 
 
@@ -182,6 +183,6 @@ def _codes(values: Sequence[str], words: Sequence[str]) -> Ints:
         return np.array([number[value] for value in values], np.int64)
     except KeyError as error:
         raise StagedbError(
-            f"the instance has {error.args[0]!r}, where this version knows {', '.join(words)}: "
+            f"the instance has {shown(error.args[0])}, where this version knows {', '.join(words)}: "
             "it was made by a newer stagedb"
         ) from None

@@ -285,7 +285,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, name: str, text: 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "card.yaml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="is not UTF-8 text: byte"):
         load_card(path)
 
 

@@ -165,9 +165,9 @@ def test_files(tmp_path: Path, name: str, text: str) -> None:
     ("name", "text", "expected"),
     [
         ("plan.yaml", "tpp: 2", "unknown word 'tpp' in the plan: did you mean tp or pp"),
-        ("plan.yaml", "tp: [", "cannot read the plan"),
+        ("plan.yaml", "tp: [", "line 2: not YAML"),
         ("plan.yaml", "- 1", "not a mapping of words to values (`word: value`)"),
-        ("plan.yaml", "!!python/object/apply:os.system ['true']", "cannot read the plan"),
+        ("plan.yaml", "!!python/object/apply:os.system ['true']", "is not read: leave it out"),
         ("plan.txt", "tp: 2", "must end in .yaml, .yml, .json or .toml"),
         ("plan.toml", "tp = true", "tp must be a whole number, not True"),
     ],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from stagedb.inputs import shown
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.operators.contraction import ReduceSum
 from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
@@ -94,7 +95,7 @@ class Activation(Operator):
 
     def __post_init__(self) -> None:
         if self.function not in ACTIVATIONS:
-            raise ValueError(f"unknown activation {self.function!r}: known are {', '.join(ACTIVATIONS)}")
+            raise ValueError(f"unknown activation {shown(self.function)}: known are {', '.join(ACTIVATIONS)}")
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield 0, _one(tracer, op, ActivationGradient(self.function), (arriving(grads), op.inputs[0]), 0)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.ir.tags import Tag
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.part import (
@@ -146,7 +147,7 @@ def read_sparse(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
     every, first = config.get("moe_layer_freq") or 1, config.get("first_k_dense_replace") or 0
     for word, count in (("a step of layers with experts", step), ("moe_layer_freq", every)):
         if type(count) is not int or count < 1:
-            raise UsageError(f"{word} must be a whole number from 1, not {count!r}")
+            raise UsageError(f"{word} must be a whole number from 1, not {shown(count)}")
     without = config.get("mlp_only_layers") or ()
     return tuple(
         (number + 1) % step == 0 and number % every == 0 and number >= first and number not in without

@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Word:
         """Raise UsageError for a value that is not among the choices, or below the least."""
         if self.choices and value not in self.choices:
             listed = self.about.listed or _either(self.choices)
-            raise UsageError(f"unknown {self.about.noun or self.name} {value!r}: {self.option} is {listed}")
+            raise UsageError(f"unknown {self.about.noun or self.name} {shown(value)}: {self.option} is {listed}")
         if self.about.least is not None and isinstance(value, int) and value < self.about.least:
             raise UsageError(f"{self.name} is {value}: {self.option} takes {self.about.least} or more")
 

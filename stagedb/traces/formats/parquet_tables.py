@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
+from stagedb.inputs import shown
 from stagedb.traces.formats.trace_format import ClassFiles, FoundTraces, TraceFormat
 
 if TYPE_CHECKING:
@@ -294,7 +295,7 @@ def _value(shared: "TraceColumns", attribute: str, row: Mapping[str, Any], role:
 
     value = row.get(role)
     if value is None:
-        raise TraceError(f"{shared.path} has the role {role!r}, and rank {row['rank']} has no value for it")
+        raise TraceError(f"{shared.path} has the role {shown(role)}, and rank {row['rank']} has no value for it")
     return str(value) if attribute == "pg_name" else int(value)
 
 

@@ -6,6 +6,7 @@ A new target is a file with a `Simulator`, and a line in the imports and in the 
 from collections.abc import Mapping
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.traces.simulators.astra_analytical import ASTRA_ANALYTICAL
 from stagedb.traces.simulators.astra_congestion_aware import ASTRA_CONGESTION_AWARE
 from stagedb.traces.simulators.simulator import Groups, SimulatedJob, Simulator
@@ -24,5 +25,5 @@ def simulator_named(name: str | None) -> Simulator:
     if name is None:
         return DEFAULT
     if name not in SIMULATORS:
-        raise UsageError(f"unknown simulator {name!r}: --simulator is {' or '.join(SIMULATORS)}")
+        raise UsageError(f"unknown simulator {shown(name)}: --simulator is {' or '.join(SIMULATORS)}")
     return SIMULATORS[name]
