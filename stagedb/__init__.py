@@ -6,8 +6,6 @@ See `stagedb.api`.
 
 from typing import TYPE_CHECKING, Any
 
-from stagedb.inputs import shown
-
 if TYPE_CHECKING:
     from stagedb.api import Stagedb, unpack, validate
 
@@ -20,7 +18,7 @@ def __getattr__(name: str) -> Any:
         import stagedb.api
 
         return getattr(stagedb.api, name)
-    raise AttributeError(f"module {shown(__name__)} has no attribute {shown(name)}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def connect(store: str | None = None) -> "Stagedb":

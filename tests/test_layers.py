@@ -11,24 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[1] / "stagedb"
 
 LAYERS = (
-    *(
-        "inputs",
-        "expressions",
-        "systems",
-        "workflows",
-        "ir",
-        "models",
-        "frameworks",
-        "schedules",
-        "plans",
-        "build",
-        "store",
-    ),
-    *("instances", "workload", "memory", "timing", "traces", "reports", "api", "validation", "cli"),
+    *("inputs", "outputs", "expressions", "systems", "workflows", "ir", "models", "frameworks", "schedules", "plans"),
+    *("build", "store", "instances", "workload", "memory", "timing", "traces", "reports", "api", "validation", "cli"),
 )
 """Each package may import those before it."""
 
-FREE = {"atomic_files", "errors", "fault_injection", "lazy_names"}
+FREE = {"errors", "fault_injection", "lazy_names"}
 """Modules that every package may import."""
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2"))

@@ -23,6 +23,7 @@ from stagedb.api.results import (
 from stagedb.api.trace_sets import WriteProgress
 from stagedb.api.wanted_instances import StageClock, find_timed, find_wanted, of_model
 from stagedb.models import Card, card_names
+from stagedb.outputs import file_name
 from stagedb.plans import typed_words
 from stagedb.store import Store, load
 from stagedb.systems.measured_durations import Durations
@@ -344,7 +345,7 @@ class Stagedb:
             inputs = read_profile(self.store, timed.id).inputs
         else:
             timed, wanted = None, find_wanted(self.store, target, model, typed_words(words))
-        path = Path(f"{wanted.model}-{wanted.plan.world}{ending}" if out is None else out)
+        path = Path(f"{file_name(wanted.model)}-{wanted.plan.world}{ending}" if out is None else out)
         if ending:
             check_place(path, ending, force)
         instance = wanted.make(self.store, StageClock())

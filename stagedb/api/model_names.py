@@ -10,7 +10,7 @@ from stagedb.api import catalog
 from stagedb.api.results import GraphInfo
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.inputs import is_there, shown
 from stagedb.models import Card, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.plans.context_checks import with_default_kind
@@ -27,7 +27,7 @@ def find_card(word: str) -> Card | None:
     """
     if word in card_names():
         return load_card(word)
-    if word.endswith(FILE_ENDINGS) or "/" in word or (Path(word) / "config.json").is_file():
+    if word.endswith(FILE_ENDINGS) or "/" in word or is_there(Path(word) / "config.json"):
         return load_card(Path(word))
     return None
 

@@ -11,6 +11,7 @@ from stagedb.api.system_choice import resolve_system
 from stagedb.api.wanted_instances import StageClock, find_timed, find_wanted
 from stagedb.errors import UsageError
 from stagedb.models import Card
+from stagedb.outputs import file_name
 from stagedb.plans import Mesh
 from stagedb.store import Store
 from stagedb.systems.system import System
@@ -91,7 +92,7 @@ class ExportRequest:
     def request(self, model: str, world: int) -> Request:
         """What the traces package is asked for. The place follows from the model and the ranks if not given."""
         part = "" if self.shard is None else f".{self.shard.replace('/', 'of')}"
-        name = f"{model}-{world}{part}{'.packed' if self.form.packed else ''}"
+        name = f"{file_name(model)}-{world}{part}{'.packed' if self.form.packed else ''}"
         return replace(self.form, out=Path(name if self.out is None else self.out))
 
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stagedb.api.results import InstanceInfo, ProfileInfo, Viewed
-from stagedb.atomic_files import write_whole
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.memory import analyse
+from stagedb.outputs import write_whole
 from stagedb.reports import StepView, check, render, trace
 from stagedb.store import Store
 from stagedb.timing import ProfileInputs, profile_job

@@ -3,6 +3,23 @@
 `main` runs it. Heavy packages are imported only when a command needs them, so that `--help` and completion are fast.
 """
 
-from stagedb.cli.application import app, main
+import sys
 
-__all__ = ["app", "main"]
+__all__ = ["main"]
+
+EXIT_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 refused (nothing changed), 70 an error of stagedb itself."""
+    try:
+        from stagedb.cli.application import run
+
+        run()
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)  # noqa: T201  # typer may not be imported yet
+        sys.exit(EXIT_INTERRUPTED)
+    except Exception as error:  # noqa: BLE001  # the last resort: one line, and a file with details
+        from stagedb.cli.unexpected_errors import report
+
+        sys.exit(report(error, sys.argv))

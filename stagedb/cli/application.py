@@ -20,6 +20,7 @@ from stagedb.cli import (
     validate,
 )
 from stagedb.errors import StagedbError
+from stagedb.outputs import printable
 
 HELP = """Execution traces of distributed LLM training, in a graph database.
 
@@ -76,12 +77,12 @@ def root(
     del version  # its callback has printed it
 
 
-def main() -> None:
-    """Run the command line and exit: 0 done, 1 failed, 2 refused (nothing changed)."""
+def run() -> None:
+    """Run the command line and exit. Errors that stagedb expects become one line on standard error."""
     try:
         app(prog_name="stagedb")
     except StagedbError as error:
-        typer.echo(f"Error: {error}", err=True)
+        typer.echo(f"Error: {printable(str(error))}", err=True)
         sys.exit(error.exit_status)
     except BrokenPipeError:
         # The reader of the output has closed it. Python would complain again when it flushes at exit.

@@ -8,6 +8,7 @@ import typer
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
+from stagedb.outputs import printable
 
 if TYPE_CHECKING:
     from stagedb.api import InstanceInfo, ProfileInfo
@@ -69,7 +70,7 @@ def diff(
         if chosen.value == part:
             output.write(rows.columns, rows.rows)
         elif chosen is DiffRows.ALL and rows.rows:
-            typer.echo(f"\n{title}")
+            typer.echo(f"\n{printable(title)}")
             output.write(rows.columns, rows.rows[:MOST])
             if len(rows) > MOST:
                 common.line(f"and {len(rows) - MOST} more: --show {part} prints all")

@@ -13,6 +13,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, Model, Target, option_groups
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.outputs import printable
 
 if TYPE_CHECKING:
     from stagedb.api import Memory
@@ -109,7 +110,7 @@ def memory(
 
 def _title(chosen: MemoryRows, text: str) -> None:
     if chosen is MemoryRows.ALL:
-        typer.echo(f"\n{text}")
+        typer.echo(f"\n{printable(text)}")
 
 
 def _unit(column: str, table: bool) -> str:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stagedb.atomic_files import write_whole
 from stagedb.errors import UsageError
+from stagedb.outputs import printable, write_whole
 
 
 class RowFormat(StrEnum):
@@ -45,7 +45,9 @@ class Output:
         elif self.output is not None:
             write_whole(self.output, render(self.format, columns, rows, sys.stdout.isatty()).encode(), "--output")
         else:
-            sys.stdout.write(render(self.format, columns, rows, sys.stdout.isatty()))
+            terminal = sys.stdout.isatty()
+            text = render(self.format, columns, rows, terminal)
+            sys.stdout.write(printable(text) if terminal and self.format is not RowFormat.TABLE else text)
             sys.stdout.flush()
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
@@ -98,9 +100,9 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool
     numeric = [all(_is_number(row[at]) or row[at] is None for row in rows) and bool(rows) for at in range(len(columns))]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for at, column in enumerate(columns):
-        table.add_column(Text(column), justify="right" if numeric[at] else "left", overflow="fold")
+        table.add_column(Text(printable(column)), justify="right" if numeric[at] else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_readable(value)) for value in row))
+        table.add_row(*(Text(printable(_readable(value))) for value in row))
     console = Console(file=io.StringIO(), force_terminal=terminal, width=None if terminal else 100_000)
     with console.capture() as capture:
         console.print(table)

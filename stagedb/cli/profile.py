@@ -13,6 +13,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
 from stagedb.errors import UsageError
+from stagedb.outputs import printable
 
 if TYPE_CHECKING:
     from stagedb.api import Profile
@@ -86,7 +87,7 @@ def profile(
     (common.line if printed else common.note)(did)
     for line in figures:
         if printed:
-            typer.echo(line)  # a result, which --quiet keeps
+            typer.echo(printable(line))  # a result, which --quiet keeps
         else:
             common.note(line)
     _write(found, chosen, printed, output, common)
@@ -152,7 +153,7 @@ def _gain(found: "Profile") -> str:
 
 def _title(chosen: ProfileRows, text: str) -> None:
     if chosen is ProfileRows.ALL:
-        typer.echo(f"\n{text}")
+        typer.echo(f"\n{printable(text)}")
 
 
 def _shown_lanes(found: "Profile") -> tuple[list[str], Sequence[Sequence[Any]]]:

@@ -15,6 +15,8 @@ from typing import Annotated, Any, get_type_hints
 import psutil
 import typer
 
+from stagedb.outputs import printable
+
 EXIT_INTERRUPTED = 130
 
 Target = Annotated[
@@ -84,17 +86,17 @@ class Common:
     def line(self, line: str) -> None:
         """Print what a command did, in one line on standard output."""
         if not self.quiet:
-            typer.echo(line)
+            typer.echo(printable(line))
 
     def note(self, line: str) -> None:
         """Print a useful remark that is not a result, on standard error."""
         if not self.quiet:
-            typer.echo(line, err=True)
+            typer.echo(printable(line), err=True)
 
     def detail(self, line: str) -> None:
         """Print a line only with `--verbose`."""
         if self.verbose:
-            typer.echo(line, err=True)
+            typer.echo(printable(line), err=True)
 
     def profile(self, stages: Mapping[str, float]) -> None:
         """Print where the time of the command went: its start (the interpreter and its imports), then each stage."""

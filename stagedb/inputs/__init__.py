@@ -5,8 +5,25 @@ texts, numbers, booleans and None, and refuses everything else: tags, aliases, d
 over 64 bits, infinite numbers. `shown` cuts a value short for an error.
 """
 
-from stagedb.inputs.bounded_files import is_there, read_bytes, read_text
-from stagedb.inputs.documents import compose, parse_document, parse_json, read_document
-from stagedb.inputs.shown import shown
+from typing import TYPE_CHECKING
 
-__all__ = ["compose", "is_there", "parse_document", "parse_json", "read_bytes", "read_document", "read_text", "shown"]
+from stagedb.inputs.bounded_files import is_there, read_bytes, read_text
+from stagedb.inputs.shown import shown
+from stagedb.lazy_names import lazily
+
+if TYPE_CHECKING:
+    from stagedb.inputs.documents import compose, parse_document, parse_json, read_document
+
+__all__ = [
+    "compose",
+    "is_there",
+    "parse_document",
+    "parse_json",
+    "read_bytes",
+    "read_document",
+    "read_text",
+    "shown",
+]
+
+# Most commands print errors, and few read documents.
+__getattr__ = lazily(__name__, {"documents": ("compose", "parse_document", "parse_json", "read_document")})
