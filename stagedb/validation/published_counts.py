@@ -4,7 +4,7 @@ import dataclasses
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import accumulate
@@ -56,18 +56,30 @@ class Published:
 
 def check_published(db: Stagedb, progress: Callable[[int, int], None] = lambda done, of: None) -> Iterator[Published]:
     """Every number. All that is made in the store for this is removed again."""
+    yield from check_cards()
+    yield from check_rows(db, published_rows(), progress)
+
+
+def check_cards() -> Iterator[Published]:
+    """The published parameter counts of the library's models."""
     for name in card_names():
         card = load_card(name)
         if card.parameters:
             yield Published(card.source, f"parameters of {name}", card.parameters, card.count_parameters())
-    rows = _rows()
+
+
+def check_rows(
+    db: Stagedb, rows: Sequence[Mapping[str, Any]], progress: Callable[[int, int], None] = lambda done, of: None
+) -> Iterator[Published]:
+    """The numbers of some rows. A row is a model, a plan, and what is printed about it."""
     for done, row in enumerate(rows):
         progress(done, len(rows))
         yield from _row(db, row)
     progress(len(rows), len(rows))
 
 
-def _rows() -> list[Mapping[str, Any]]:
+def published_rows() -> list[Mapping[str, Any]]:
+    """The rows of `published.yaml`."""
     text = resources.files(__package__).joinpath("published.yaml").read_text(encoding="utf-8")
     rows: list[Mapping[str, Any]] = yaml.safe_load(text)
     return rows

@@ -18,6 +18,7 @@ import yaml
 from stagedb.store import Store, embedded
 from stagedb.traces.set_validation import validate_traces
 from tests.ir.tiny import card
+from tests.sampling import rows
 from tests.traces.written import files_of
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +80,7 @@ def assert_completes(model: Path, out: Path, environment: dict[str, str]) -> Non
     assert files_of(out) == IN_ONE_GO
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", rows(POINTS))
 def test_a_killed_command_leaves_nothing_half_made(
     store: Store, store_environment: dict[str, str], model: Path, tmp_path: Path, point: str
 ) -> None:
@@ -146,7 +147,7 @@ def neo4j_of_its_own(tmp_path: Path, neo4j_environment: dict[str, str]) -> Itera
     run([*script, "stop"], {})
 
 
-@pytest.mark.parametrize("point", ["build.tensors", "instantiate.ops"])
+@pytest.mark.parametrize("point", rows(["build.tensors", "instantiate.ops"]))
 @pytest.mark.parametrize("engine", ["embedded_engine_of_its_own", "neo4j_of_its_own"])
 def test_a_killed_engine_leaves_nothing_half_made(
     request: pytest.FixtureRequest, engine: str, model: Path, tmp_path: Path, point: str
