@@ -2,15 +2,14 @@
 
 import dataclasses
 import difflib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.store import Store, delete
+from stagedb.inputs import parse_json, shown
+from stagedb.store import DamagedError, Store, delete, reading, warn_of
 
 Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo)
 Removed = GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo
@@ -21,17 +20,17 @@ SHORT_ID = 12
 
 def graphs(store: Store) -> list[GraphInfo]:
     """All complete graphs, the newest first."""
-    return [_graph(row) for row in store.read("catalog/graphs")]
+    return [*_infos("graph", _graph, store.read_sound("catalog/graphs"))]
 
 
 def instances(store: Store) -> list[InstanceInfo]:
     """All complete instances, the newest first."""
-    return [_instance(row) for row in store.read("catalog/instances")]
+    return [*_infos("instance", _instance, store.read_sound("catalog/instances"))]
 
 
 def profiles(store: Store) -> list[ProfileInfo]:
     """All complete profiles, the newest first."""
-    return [_profile(row) for row in store.read("catalog/profiles")]
+    return [*_infos("profile", _profile, store.read_sound("catalog/profiles"))]
 
 
 def find_graph(store: Store, word: str) -> GraphInfo | None:
@@ -174,13 +173,25 @@ def _by_id(known: list[Info], word: str, what: str) -> Info | None:
     return found[0] if found else None
 
 
+def _infos(what: str, read: Callable[[Mapping[str, Any]], Info], rows: Iterable[Mapping[str, Any]]) -> Iterator[Info]:
+    """What is described by each row. A row with damaged content is left out with a warning."""
+    for row in rows:
+        try:
+            with reading(f"{what} {shown(row['id'])}"):
+                found = read(row)
+        except DamagedError as damage:
+            warn_of(f"left out: {damage}")
+        else:
+            yield found
+
+
 def _graph(row: Mapping[str, Any]) -> GraphInfo:
     return GraphInfo(
         id=row["id"],
         name=row["name"],
         recipe=row["recipe"],
-        options=json.loads(row["options"]),
-        sizes=json.loads(row["sizes"]),
+        options=_mapping(row["options"], "options"),
+        sizes=_mapping(row["sizes"], "sizes"),
         created=_time(row["created"]),
     )
 
@@ -192,7 +203,7 @@ def _instance(row: Mapping[str, Any]) -> InstanceInfo:
         graph=row["graph"],
         model=row["model"],
         recipe=row["recipe"],
-        plan=json.loads(row["plan"]),
+        plan=_mapping(row["plan"], "plan"),
         ranks=row["ranks"],
         classes=row["classes"],
         created=_time(row["created"]),
@@ -202,6 +213,16 @@ def _instance(row: Mapping[str, Any]) -> InstanceInfo:
 def _profile(row: Mapping[str, Any]) -> ProfileInfo:
     lists = {name: tuple(row[name]) for name in ("scalings", "blocking")}
     return ProfileInfo(**{**row, **lists, "created": _time(row["created"])})
+
+
+def _mapping(text: str, what: str) -> dict[str, Any]:
+    try:
+        content = parse_json(text, what)
+    except UsageError as error:
+        raise DamagedError(str(error)) from None
+    if not isinstance(content, dict):
+        raise DamagedError(f"{what} is {shown(content)}, and not a mapping")
+    return content
 
 
 def _time(milliseconds: int) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 
 import typer
 
@@ -77,8 +78,14 @@ def root(
     del version  # its callback has printed it
 
 
+def _show(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
+    """Print a warning in one line, without the code that it comes from."""
+    typer.echo(f"Warning: {printable(str(message))}", err=True)
+
+
 def run() -> None:
     """Run the command line and exit. Errors that stagedb expects become one line on standard error."""
+    warnings.showwarning = _show
     try:
         app(prog_name="stagedb")
     except StagedbError as error:

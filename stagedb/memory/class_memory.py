@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from stagedb.inputs import shown
 from stagedb.memory.class_program import Carried, Item, PlacedWeight, Program, programs, tasks_of
 from stagedb.memory.tensor_lifetimes import lives, saved
 from stagedb.memory.usage import Alive, Point, Usage
 from stagedb.plans import Plan
 from stagedb.schedules import Task
-from stagedb.store import Store, read_graph
+from stagedb.store import Store, read_graph, reading
 from stagedb.workload.instance_columns import ClassColumns
 from stagedb.workload.store_reading import READERS, find, read_class
 
@@ -87,6 +88,11 @@ def analyse(store: Store, instance: str) -> tuple[ClassMemory, ...]:
     Raises UsageError where the store has no such instance.
     """
     row = find(store, instance)
+    with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
+        return _analyse(store, instance, row)
+
+
+def _analyse(store: Store, instance: str, row: Mapping[str, Any]) -> tuple[ClassMemory, ...]:
     plan = Plan.from_mapping(json.loads(row["plan"]))
 
     def read(each: Mapping[str, Any]) -> tuple[ClassColumns, Carried]:

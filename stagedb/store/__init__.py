@@ -11,6 +11,7 @@ from stagedb.store import _driver as _driver  # first: it decides what the drive
 from stagedb.store.connection import Store, connect, open_store
 from stagedb.store.leases import Lease, building, delete, sweep
 from stagedb.store.plain_values import Table
+from stagedb.store.row_checks import DamagedError, DamageWarning, reading, warn_of
 from stagedb.store.schema import LABELS, RELATIONSHIPS
 from stagedb.store.schema_forms import Label, Property, Relationship
 from stagedb.store.statements import Field, Statement, load, names
@@ -20,6 +21,8 @@ from stagedb.store.unknown_names import unknown_names
 __all__ = [
     "LABELS",
     "RELATIONSHIPS",
+    "DamageWarning",
+    "DamagedError",
     "Field",
     "Label",
     "Lease",
@@ -35,7 +38,9 @@ __all__ = [
     "names",
     "open_store",
     "read_graph",
+    "reading",
     "sweep",
     "unknown_names",
+    "warn_of",
     "write_graph",
 ]

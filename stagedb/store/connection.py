@@ -17,8 +17,9 @@ from stagedb.store import embedded
 from stagedb.store import free_queries as queries
 from stagedb.store import store_targets as targets
 from stagedb.store.failures import ConnectionLost, OutOfMemory, is_out_of_memory, translated, unreachable
-from stagedb.store.migrations import Migration, described, pending
+from stagedb.store.migrations import NEWEST, Migration, described, pending
 from stagedb.store.plain_values import Table
+from stagedb.store.row_checks import check_row, sound
 from stagedb.store.statements import Statement, load
 from stagedb.store.typed_properties import graph_properties
 
@@ -73,7 +74,20 @@ class Store:
         self._driver.close()
 
     def read(self, name: str, /, **params: Any) -> list[dict[str, Any]]:
-        """Rows of the statement `cypher/<name>.cypher`. The statement must read."""
+        """Rows of the statement `cypher/<name>.cypher`. The statement must read.
+
+        Raises DamagedError for a value that is not of the type in the statement's header.
+        """
+        rows = self._read(name, params)
+        for row in rows:
+            check_row(load(name), row)
+        return rows
+
+    def read_sound(self, name: str, /, **params: Any) -> list[Mapping[str, Any]]:
+        """`read` for lists: rows that are damaged are left out, each with a DamageWarning."""
+        return [*sound(load(name), self._read(name, params))]
+
+    def _read(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         statement = self._statement(name, "reads", params)
         with translated(self.uri, f"statement {name}"), self._session(neo4j.READ_ACCESS) as session:
             return session.execute_read(_rows, statement.text, params)
@@ -123,18 +137,22 @@ class Store:
 
     def version(self) -> int:
         """The newest migration that this database has; 0 if it is empty. Raises UsageError if it is no store."""
-        rows = self.read("schema/store")
+        rows = self.read_sound("schema/store")
         if not rows:
             if self.read("schema/is_empty")[0]["empty"]:
                 return 0
             # Another process may have made it a store since the first check.
-            rows = self.read("schema/store")
+            rows = self.read_sound("schema/store")
+        if not rows and self._read("schema/store", {}):
+            # The mark is damaged, and a warning has named it. The newest version is what most stores have.
+            return NEWEST
         if not rows:
             raise UsageError(
                 f"the database at {self.uri} holds data of another program, and stagedb leaves it alone: name another "
                 "one with --store or NEO4J_DATABASE"
             )
-        return int(rows[0]["version"])
+        version: int = rows[0]["version"]
+        return version
 
     def migrate(self) -> tuple[Migration, ...]:
         """Apply the migrations that are pending, and return them. Several processes may do so at once.

@@ -11,7 +11,7 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
-from stagedb.store import Store
+from stagedb.store import Store, reading
 from stagedb.workload.instance_columns import (
     EDGE_KINDS,
     TASK_KINDS,
@@ -46,6 +46,11 @@ def find(store: Store, instance: str) -> Mapping[str, Any]:
 def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = None) -> Workload:
     """The columns of an instance that an export or a timeline needs. `row` is the result of `find`."""
     row = row or find(store, instance)
+    with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
+        return _workload(store, instance, row)
+
+
+def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
     plan: dict[str, Any] = json.loads(row["plan"])
     world, distance = int(row["world"]), int(plan.get("ulysses", 1))
     # The store answers one statement while the answer to another is decoded.
