@@ -33,7 +33,8 @@ DAMAGES = {
     "a task of an unknown kind": "MATCH (:Instance {name: 'bad'})-[:HAS_CLASS]->()-[:SCHEDULES]->(t:Task) "
     "SET t.kind = 'x'",
     "a class without its number": "MATCH (:Instance {name: 'bad'})-[:HAS_CLASS]->(c:RankClass) REMOVE c.number",
-    "a class with a number as id": "MATCH (:Instance {name: 'bad'})-[:HAS_CLASS]->(c:RankClass) WITH c LIMIT 1 SET c.id = 7",
+    "a class with a number as id": "MATCH (:Instance {name: 'bad'})-[:HAS_CLASS]->(c:RankClass) WITH c LIMIT 1 "
+    "SET c.id = 7",
     "sizes that are no JSON": "MATCH (g:Graph {name: 'tiny-gpt'}) SET g.sizes = '{'",
     "a profile with a text as step": "MATCH (p:Profile {name: 'bad'}) SET p.step = 'long'",
     "a profile with another system": "MATCH (p:Profile {name: 'bad'}) SET p.system_json = '!!python/none'",
