@@ -133,21 +133,21 @@ def test_a_write_that_the_files_do_not_take_is_reported_and_changes_nothing(home
         store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}], graph=bare_graph(store))
         process = process_of(home)
         process.rlimit(psutil.RLIMIT_FSIZE, (2_000_000, 2_000_000))
-        rows = [{"id": f"y/{n}", "graph": "y", "text": "y" * 1000} for n in range(4000)]
+        rows = [{"id": f"y/{n}", "graph": "y", "text": "y" * 50_000} for n in range(80)]
         with pytest.raises(UsageError, match="disk is full"):
             store.write_rows("build/tensors", rows, graph="x")
         assert store.query("MATCH (t:SymTensor) RETURN t.id AS id").rows == (("x/1",),)
     assert embedded.stop(home)
     with connect(environment={}, home=home) as store:
         store.write_rows("build/tensors", rows, graph=bare_graph(store))
-        assert store.query("MATCH (t:SymTensor) RETURN count(t) AS n").rows == ((4001,),)
+        assert store.query("MATCH (t:SymTensor) RETURN count(t) AS n").rows == ((81,),)
 
 
 def test_messages_of_many_megabytes_pass(embedded_store: Store) -> None:
-    rows = [{"id": f"x/{n}", "graph": "x", "text": "x" * 6000} for n in range(4000)]
+    rows = [{"id": f"x/{n}", "graph": "x", "text": "x" * 240_000} for n in range(100)]
     embedded_store.write_rows("build/tensors", rows, graph=bare_graph(embedded_store))
     table = embedded_store.query("MATCH (t:SymTensor) RETURN sum(size(t.text)) AS n")
-    assert table.rows == ((4000 * 6000,),)
+    assert table.rows == ((100 * 240_000,),)
 
 
 def test_an_engine_that_cannot_start_gives_the_reason(home: Path) -> None:

@@ -21,6 +21,7 @@ from stagedb.validation import (
     read_records,
     select,
 )
+from tests.sampling import rows
 
 FILE = Path(__file__).with_name("records.json")
 RECORDS = {record.name: record for record in read_records(FILE)}
@@ -39,12 +40,12 @@ def assert_agrees(store: Store, record: Record) -> None:
     assert checked.exact
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", rows(TINY))
 def test_a_tiny_step_is_counted_alike(store: Store, name: str) -> None:
     assert_agrees(store, RECORDS[name])
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", rows(LARGE))
 def test_a_large_step_is_counted_alike(embedded_store: Store, name: str) -> None:
     assert_agrees(embedded_store, RECORDS[name])
 
