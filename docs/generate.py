@@ -11,6 +11,7 @@ import re
 import tempfile
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -321,33 +322,35 @@ def _layer_volume(hidden: int, words: dict[str, object]) -> int:
     """Bytes that a rank sends for one layer in a step: rings send (n - 1)/n of what is gathered or scattered."""
     from stagedb.build.model_graph import build_graph
     from stagedb.expressions import evaluate
+    from stagedb.ir import Collective
     from stagedb.models import load_card
     from stagedb.plans import Plan
 
     heads = hidden // 128
-    sizes = {"hidden": hidden, "heads": heads, "kv_heads": heads, "head_dim": 128, "ffn": hidden * 7 // 2}
-    card = dataclasses.replace(load_card("llama3-8b"), max_positions=1 << 20, parameters=0, **sizes)
+    widths: dict[str, Any] = {"hidden": hidden, "heads": heads, "kv_heads": heads, "head_dim": 128}
+    card = dataclasses.replace(
+        load_card("llama3-8b"), max_positions=1 << 20, parameters=0, ffn=hidden * 7 // 2, **widths
+    )
     plan = Plan.from_mapping(words)
     graph = build_graph(card, plan.options)
     env = plan.env(graph.sizes)
-    ends = [
-        (op.kind, evaluate(op.comm_bytes or "0", env), evaluate(op.comm_out_bytes or "0", env))
-        for op in graph.ops
-        if op.type == "collective" and op.block == "layer" and evaluate(op.present or "1", env) > 0
-    ]
-    for weight in graph.tensors:
-        for name in (*weight.gathers, *weight.buckets) if (weight.role, weight.block) == ("weight", "layer") else ():
-            bucket = next(op for op in graph.ops if op.name == name)
-            if evaluate(bucket.present or "1", env) > 0:
-                own = {
-                    **env,
-                    "elements": evaluate(weight.elements or "0", env),
-                    "shard": evaluate(weight.shard or "0", env),
-                }
-                ends.append(
-                    (bucket.kind, *(evaluate(text or "0", own) for text in (bucket.comm_bytes, bucket.comm_out_bytes)))
-                )
-    return sum(_sent(kind, operand, result) for kind, operand, result in ends)
+    ops = {op.name: op for op in graph.ops}
+
+    def sent(name: str, **weight: int) -> int:
+        """Bytes that one collective sends, if this plan has it; 0 for a kernel."""
+        op = ops[name]
+        if not isinstance(op.work, Collective) or evaluate(op.present or "1", env) <= 0:
+            return 0
+        operand, result = (evaluate(each, {**env, **weight}) for each in (op.work.comm_bytes, op.work.comm_out_bytes))
+        return _sent(op.kind, operand, result)
+
+    total = sum(sent(op.name) for op in graph.ops if op.block == "layer")
+    for tensor in graph.tensors:
+        weight = tensor.parameter
+        if weight is not None and tensor.block == "layer":
+            sizes = {"elements": evaluate(weight.elements, env), "shard": evaluate(weight.shard or "0", env)}
+            total += sum(sent(bucket, **sizes) for bucket in (*weight.gathers, *weight.buckets))
+    return total
 
 
 def _sent(kind: str, operand: int, result: int) -> int:
