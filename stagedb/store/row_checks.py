@@ -67,7 +67,7 @@ def _whose(row: Mapping[str, Any]) -> str:
 
 
 def warn_of(damage: str) -> None:
-    """Tell the caller about damage that was left out; each text once in a process."""
+    """Warn about damage that was left out; each text once in a process."""
     warnings.warn(damage, DamageWarning, stacklevel=3)
 
 
