@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import platform
+import secrets
 import shutil
 import socket
 import statistics
@@ -255,11 +256,16 @@ def own_neo4j(home: Path) -> Engine:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
 
+    account = {"NEO4J_USERNAME": "neo4j", "NEO4J_PASSWORD": secrets.token_urlsafe(18)}
+
     def command(*words: str) -> Callable[[], None]:
-        return lambda: void(subprocess.run([script, "--home", str(home), *words], check=True, stdout=sys.stderr))
+        words = (script, "--home", str(home), *words)
+        return lambda: void(subprocess.run(words, check=True, stdout=sys.stderr, env={**os.environ, **account}))
 
     uri = f"bolt://127.0.0.1:{port}"
-    return Engine("Neo4j", {"NEO4J_URI": uri}, command("start", "--port", port), command("stop"), lambda: listener(uri))
+    return Engine(
+        "Neo4j", {"NEO4J_URI": uri, **account}, command("start", "--port", port), command("stop"), lambda: listener(uri)
+    )
 
 
 def listener(uri: str) -> psutil.Process | None:

@@ -1,13 +1,16 @@
-"""A Neo4j Community server on this machine, for tests: jars from Maven Central, no docker, no account, loopback only.
+"""A Neo4j Community server on this machine, for tests: jars from Maven Central, no docker, loopback only.
 
-It uses only the standard library, so that it runs before anything is installed. Each start begins with an empty
-database, except with `--keep`.
+It has the account neo4j with a password of its own (or that of NEO4J_PASSWORD), which only this user can read. It uses
+only the standard library, so that it runs before anything is installed. Each start begins with an empty database,
+except with `--keep`.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -17,10 +20,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".cache" / "neo4j"
-STATE, LOG = "state.json", "console.log"
+STATE, LOG, PASSWORD = "state.json", "console.log", "password"
 
 VERSIONS = {"5.26": "5.26.30", "2026": "2026.08.1"}
 """Short values of `--version`, and the releases that they mean. Other releases are named in full."""
@@ -41,7 +45,9 @@ server.bolt.listen_address=127.0.0.1:{port}
 server.bolt.advertised_address=127.0.0.1:{port}
 server.http.enabled=false
 server.https.enabled=false
-dbms.security.auth_enabled=false
+dbms.security.auth_enabled=true
+# Whoever may ask must not read the files of this machine.
+dbms.security.allow_csv_import_from_file_urls=false
 server.memory.pagecache.size=128m
 dbms.usage_report.enabled=false
 """
@@ -70,7 +76,7 @@ def main() -> None:
     elif state is None:
         sys.exit("scripts/neo4j: no server runs; `scripts/neo4j start` starts one")
     elif options.command == "env":
-        print(setting(state))
+        print(setting(home, state))
     else:
         print(described(state))
 
@@ -80,7 +86,7 @@ def start(home: Path, state: dict[str, object] | None, release: str | None, port
     if state is not None:
         if wanted not in (None, state["version"]) or port not in (0, state["port"]):
             sys.exit(f"scripts/neo4j: {described(state)}; stop it first")
-        print(described(state), setting(state), sep="\n")
+        print(described(state), HINT, sep="\n")
         return
     java, version = choose(wanted)
     lib = jars(version)
@@ -88,6 +94,8 @@ def start(home: Path, state: dict[str, object] | None, release: str | None, port
     if home.exists() and not keep:
         shutil.rmtree(home)
     (home / "home" / "conf").mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    make_account(home)
     (home / "home" / "conf" / "neo4j.conf").write_text(CONFIGURATION.format(port=port), encoding="utf-8")
     entry = "CommunityEntryPoint" if version.startswith("5.") else "Neo4jCommunity"
     console = home / LOG
@@ -114,7 +122,7 @@ def start(home: Path, state: dict[str, object] | None, release: str | None, port
             sys.exit(f"scripts/neo4j: Neo4j {version} did not start with {java}; the end of {console}:\n{tail}")
         time.sleep(0.2)
     process.returncode = 0  # it stays, and nothing waits for it
-    print(described(state), setting(state), sep="\n")
+    print(described(state), HINT, sep="\n")
 
 
 def stop(home: Path, state: dict[str, object] | None) -> str:
@@ -157,11 +165,41 @@ def start_of(pid: int) -> str | None:
 
 
 def described(state: dict[str, object]) -> str:
-    return f"Neo4j {state['version']} runs at bolt://127.0.0.1:{state['port']} (process {state['pid']}, no account)"
+    return f"Neo4j {state['version']} runs at bolt://127.0.0.1:{state['port']} (process {state['pid']}, account neo4j)"
 
 
-def setting(state: dict[str, object]) -> str:
-    return f"export STAGEDB_TEST_NEO4J=bolt://127.0.0.1:{state['port']}"
+HINT = 'To test on it: eval "$(scripts/neo4j env)" (with the --home of this server, if it has one)'
+
+
+def setting(home: Path, state: dict[str, object]) -> str:
+    """The line that sets the tests' server, with its account."""
+    password = quote((home / PASSWORD).read_text(encoding="utf-8"), safe="")
+    return f"export STAGEDB_TEST_NEO4J=bolt://neo4j:{password}@127.0.0.1:{state['port']}"
+
+
+def make_account(home: Path) -> None:
+    """Give a new server the password of its account. One that keeps its data keeps its password.
+
+    Neo4j's own tool takes the password as an argument, which every user of the machine can see. This writes the file
+    that the tool writes: a salted hash, iterated.
+    """
+    account = home / "home" / "data" / "dbms" / "auth.ini"
+    if account.exists():
+        return
+    password, salt = os.environ.get("NEO4J_PASSWORD") or secrets.token_urlsafe(18), secrets.token_bytes(32)
+    digest = hashlib.sha256(salt + password.encode()).digest()
+    for _ in range(ITERATIONS - 1):
+        digest = hashlib.sha256(digest).digest()
+    account.parent.mkdir(parents=True, exist_ok=True)
+    for path, text in (
+        (account, f"neo4j:SHA-256,{digest.hex()},{salt.hex()},{ITERATIONS}:\n"),
+        (home / PASSWORD, password),
+    ):
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+ITERATIONS = 1024
 
 
 def choose(wanted: str | None) -> tuple[str, str]:

@@ -134,8 +134,8 @@ def neo4j_of_its_own(tmp_path: Path, neo4j_environment: dict[str, str]) -> Itera
     def start(*more: str) -> dict[str, str]:
         done = run([*script, "start", *more], {})
         assert done.returncode == 0, done.stdout + done.stderr
-        state = json.loads((home / "state.json").read_text())
-        return {"NEO4J_URI": f"bolt://127.0.0.1:{state['port']}", "STAGEDB_CONFIG": os.devnull}
+        setting = run([*script, "env"], {}).stdout.strip().removeprefix("export STAGEDB_TEST_NEO4J=")
+        return {"NEO4J_URI": setting, "STAGEDB_CONFIG": os.devnull}
 
     environment = start()
     port = environment["NEO4J_URI"].rsplit(":", 1)[1]

@@ -1,6 +1,7 @@
 """Opening a store, and the one door through which all is written."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -219,3 +220,17 @@ def test_what_the_driver_logs_is_not_printed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "neo4j.session: for those who ask\n"
+
+
+def test_a_server_of_the_script_has_an_account_and_reads_no_files(
+    neo4j_store: Store, neo4j_environment: dict[str, str]
+) -> None:
+    uri = neo4j_environment["NEO4J_URI"]
+    if "@" not in uri:
+        pytest.skip("the server was not started by scripts/neo4j: its settings are its owner's")
+    with neo4j_store._session("WRITE") as session, pytest.raises(Exception, match=r"allow_csv_import_from_file_urls"):
+        session.run("LOAD CSV FROM 'file:///etc/passwd' AS line RETURN line").data()
+    address = uri.rpartition("@")[2]
+    for account in ("", "neo4j:neo4j@", "neo4j:wrong@"):
+        with pytest.raises(StagedbError):
+            connect(environment={"NEO4J_URI": f"bolt://{account}{address}", "STAGEDB_CONFIG": os.devnull})
