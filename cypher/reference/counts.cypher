@@ -6,10 +6,10 @@
 // column phase: string — forward, backward, optimizer
 // column type: string — compute, collective, send, recv
 // column kind: string — matmul, attention, all_reduce, …
-// column axis: string — mesh axis of a message, null for a compute op
-// column dtype: string — format of the elements on the wire, null for a compute op
-// column bytes_in: integer [bytes] — this rank's operand of one message
-// column bytes_out: integer [bytes] — its result
+// column axis: string? — mesh axis of a message, null for a compute op
+// column dtype: string? — format of the elements on the wire, null for a compute op
+// column bytes_in: integer? [bytes] — this rank's operand of one message
+// column bytes_out: integer? [bytes] — its result
 // column flops: integer — of all these ops together
 // column count: integer — how often they run
 MATCH (r:Rank {instance: $instance, rank: $rank})

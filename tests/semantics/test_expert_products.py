@@ -160,9 +160,9 @@ def test_a_load_that_does_not_suit_is_refused(words: dict[str, Any], reason: str
     ("name", "text", "reason"),
     [
         ("load.yaml", "- 1\n- two\n", "the load of expert 1 is 'two'"),
-        ("load.yaml", "[1, 2", "neither YAML nor JSON"),
+        ("load.yaml", "[1, 2", "load.yaml, line [12]: "),
         ("load.json", "{}", "is no list"),
-        ("load.yaml", "!!python/object/apply:os.system ['true']", "neither YAML nor JSON"),
+        ("load.yaml", "!!python/object/apply:os.system ['true']", "load.yaml, line [12]: "),
     ],
 )
 def test_a_file_that_holds_no_load_is_refused(tmp_path: Any, name: str, text: str, reason: str) -> None:
