@@ -67,7 +67,7 @@ def network_text(job: SimulatedJob, network: Sequence[Level]) -> str:
     used = list(dict.fromkeys(each.links for each in network))
     links = ", ".join(f"{each.name} {float(each.bandwidth):g} GB/s {float(each.latency):g} ns" for each in used)
     return (
-        f"# System {job.system.name}; bandwidths are those of one accelerator in one direction: {links}.\n"
+        f"# System {job.system.name}, of one accelerator in one direction: {links}.\n"
         "# Innermost dimension first. bandwidth of a link in GB/s (2^30 bytes, as simulators count them), latency of\n"
         "# a link in ns: two lead through a switch.\n"
         f"topology: [ {', '.join(TOPOLOGIES[each.links.kind] for each in network)} ]\n"
@@ -85,7 +85,7 @@ def _decimal(value: Fraction) -> str:
 def run_text(job: SimulatedJob, binary: str) -> str:
     """`run.sh`: starts the simulator, and counts the ranks that finish."""
     return f"""#!/bin/sh
-# Simulate these traces: ./run.sh [ASTRASIM_BINARY] (or ASTRA_SIM=BINARY ./run.sh). The other files here describe
+# Simulate these traces: ./run.sh [ASTRASIM_BINARY] (or ASTRA_SIM=BINARY ./run.sh). The files beside it describe
 # the system; system.json and network.yml may be edited.
 set -eu
 cd "$(dirname "$0")"
@@ -98,7 +98,7 @@ ulimit -n {job.world + 256}
   --system-configuration=./system.json \\
   --remote-memory-configuration=./memory.json \\
   --network-configuration=./network.yml | tee simulation.log
-# The simulator's exit status does not show ranks that hang.
+# The simulator's exit status says nothing about ranks that hang.
 finished=$(grep -c finished simulation.log || true)
 echo "$finished of {job.world} ranks finished"
 test "$finished" -eq {job.world}
