@@ -58,7 +58,7 @@ def test_a_region_s_weights_are_gathered_before_each_use_and_their_gradients_sca
     [
         ("", "has no rules"),
         ("[1]", "has no rules"),
-        ("regions: [", "is not YAML"),
+        ("regions: [", "not YAML"),
         ("rules: {}", "unknown key 'rules': it takes regions, weights"),
         ("regions: 3", "it takes rules by region"),
         ("regions: {mlp: {seq: [tp]}}", "unknown region 'mlp': it takes embedding, between"),
