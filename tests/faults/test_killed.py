@@ -147,8 +147,14 @@ def neo4j_of_its_own(tmp_path: Path, neo4j_environment: dict[str, str]) -> Itera
     run([*script, "stop"], {})
 
 
-@pytest.mark.parametrize("point", rows(["build.tensors", "instantiate.ops"]))
-@pytest.mark.parametrize("engine", ["embedded_engine_of_its_own", "neo4j_of_its_own"])
+OF_ITS_OWN = [
+    (engine, point)
+    for point in ("build.tensors", "instantiate.ops")
+    for engine in ("embedded_engine_of_its_own", "neo4j_of_its_own")
+]
+
+
+@pytest.mark.parametrize(("engine", "point"), rows(OF_ITS_OWN))
 def test_a_killed_engine_leaves_nothing_half_made(
     request: pytest.FixtureRequest, engine: str, model: Path, tmp_path: Path, point: str
 ) -> None:
