@@ -75,6 +75,8 @@ def _check_traces(directory: Path, replay: bool, output: Output, common: Common)
     if found.faults:
         columns = ("rank", "node", "name", "rule", "message")
         output.write(columns, [[getattr(fault, column) for column in columns] for fault in found.faults])
+        if found.left_out:
+            common.note(f"{found.left_out:,} more faults were left out")
         raise typer.Exit(1)
     common.line(f"{directory}: sound: {found.summary}")
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import shown
 from stagedb.traces.bundle import manifest, write_texts
+from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, rank_crcs
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.formats import DEFAULT as DEFAULT_FORMAT
 from stagedb.traces.formats import PACKED, ClassFiles, OneFile, Option, RankFiles, TraceFormat, format_named
@@ -230,6 +232,7 @@ class _Work:
                 self._write(traces, partial, keep=request.resume)
             with self.clock.stage("bundle"):
                 write_texts(partial, self.files)
+                write_texts(partial, {CHECKSUMS: self._checksums(partial)})
             if self.replayed:
                 with self.clock.stage("replay"):
                     _validate(partial, f"so {request.out} was not made")
@@ -242,7 +245,9 @@ class _Work:
         if _text(out / MANIFEST) != self.files[MANIFEST]:
             raise UsageError(f"{out} is another export: name another directory with --out, or leave out --resume")
         with self.clock.stage("check"):
-            lack = lacking(out, self.traces, self._rank_files(), self.files)
+            files = self._rank_files()
+            crcs = _crcs(self.traces, files)
+            lack = lacking(out, self.traces, files, self.files, crcs)
         if lack.names:
             with mended(out) as partial:
                 with self.clock.stage("write"):
@@ -252,12 +257,27 @@ class _Work:
                         self._write(traces, partial, keep=False)
                 with self.clock.stage("bundle"):
                     write_texts(partial, lack.texts)
+        checksums = self._checksums(out)
+        if _text(out / CHECKSUMS) != checksums:
+            with mended(out) as partial:
+                write_texts(partial, {CHECKSUMS: checksums})
+            lack = replace(lack, names=(*lack.names, CHECKSUMS))
         # The set was checked when it was made. It is replayed again on request, or if files are new.
         replayed = self.replayed and bool(lack.names or self.request.replay)
         if replayed:
             with self.clock.stage("replay"):
                 _validate(out, f"and {out} has all of them: write them anew with --force, without --resume")
         return replace(self._summary(replayed), there=True, mended=lack.names)
+
+    def _checksums(self, directory: Path) -> str:
+        """The text of the file of checksums: of traces, groups and manifest. A simulator's inputs may be edited."""
+        files = self.request.rank_files
+        crcs = None if files is None else _crcs(self.traces, files)
+        if crcs is None:
+            others = {*self.files, CHECKSUMS}
+            crcs = {path.name: file_crc(path) for path in sorted(directory.iterdir()) if path.name not in others}
+        own = {name: zlib.crc32(self.files[name].encode()) for name in (self.traces.groups_file, MANIFEST)}
+        return checksums_text({**crcs, **own})
 
     def _rank_files(self) -> RankFiles:
         files = self.request.rank_files
@@ -282,6 +302,17 @@ class _Work:
         own = writers_for(traces.count, traces.bytes, self.request.processes, self.counter)
         with nullcontext(self.pool) if self.pool is not None else own as sharing:
             _write(traces, target, sharing, self.counter)
+
+
+def _crcs(traces: TraceSet, files: RankFiles) -> dict[str, int] | None:
+    """The checksum of each trace by the name of its file; None for files of another form than traces have."""
+    if not files.plain:
+        return None
+    return {
+        files.file(traces.name, rank): crc
+        for each in traces.classes
+        for rank, crc in zip(each.ranks.ranks.tolist(), rank_crcs(each.encoded, each.ranks).tolist(), strict=True)
+    }
 
 
 def _text(path: Path) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stagedb.traces.checksums import file_crc
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.formats import RankFiles
 from stagedb.traces.protobuf_columns import Ints
@@ -22,16 +23,18 @@ class Lack:
     names: tuple[str, ...]
 
 
-def lacking(directory: Path, traces: TraceSet, files: RankFiles, texts: Mapping[str, str]) -> Lack:
+def lacking(
+    directory: Path, traces: TraceSet, files: RankFiles, texts: Mapping[str, str], crcs: Mapping[str, int] | None
+) -> Lack:
     """Compare a directory with the files that a set should have there.
 
-    Plain traces are compared by their sizes, which are known; others by their bytes. Among the other files, the
-    communicator groups must be unchanged. The rest, inputs of a simulator, may be edited by the user, so they only have
-    to exist. Raises OSError as the system does.
+    Plain traces are compared by size and checksum, which are known (`crcs`, by name); others by their bytes. Among the
+    other files, the communicator groups must be unchanged. The rest, inputs of a simulator, may be edited by
+    the user, so they only have to exist. Raises OSError as the system does.
     """
     with os.scandir(directory) as entries:
         sizes = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-    damaged = [_damaged(directory, each, traces.name, files, sizes) for each in traces.classes]
+    damaged = [_damaged(directory, each, traces.name, files, sizes, crcs or {}) for each in traces.classes]
     ranks = np.sort(np.concatenate(damaged))
     lacks = {
         name: text
@@ -41,11 +44,21 @@ def lacking(directory: Path, traces: TraceSet, files: RankFiles, texts: Mapping[
     return Lack(ranks, lacks, (*(files.file(traces.name, rank) for rank in ranks.tolist()), *lacks))
 
 
-def _damaged(directory: Path, each: ClassTraces, name: str, files: RankFiles, sizes: Mapping[str, int]) -> Ints:
+def _damaged(
+    directory: Path,
+    each: ClassTraces,
+    name: str,
+    files: RankFiles,
+    sizes: Mapping[str, int],
+    crcs: Mapping[str, int],
+) -> Ints:
     """The ranks of a class whose traces are missing or damaged."""
     ranks = each.ranks.ranks
     if files.plain:
-        wrong = [sizes.get(files.file(name, rank)) != each.encoded.size for rank in ranks.tolist()]
+        wrong = [
+            sizes.get(file := files.file(name, rank)) != each.encoded.size or file_crc(directory / file) != crcs[file]
+            for rank in ranks.tolist()
+        ]
     else:
         wrong = [
             (file := files.file(name, rank)) not in sizes

@@ -1,12 +1,14 @@
 """`validate`: a directory of traces, of stagedb or another tool, against every rule that simulators rely on."""
 
-import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import read_document, shown
+from stagedb.traces.checksums import CHECKSUMS, file_crc, read_checksums
 from stagedb.traces.formats import FORMATS, FoundTraces, TraceFormat
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.trace_reading import TraceColumns, TraceError
@@ -23,6 +25,14 @@ from stagedb.traces.trace_rules import (
 from stagedb.traces.trace_set import MANIFEST
 
 MOST_FAULTS = 20
+"""Faults that a report has in full."""
+
+MOST_COUNTED = 10_000
+"""Faults that are counted."""
+
+_LARGEST = 64 << 20
+_MOST_RANKS = 1 << 24
+_RANK = re.compile(r"\.([0-9]{1,9})\.[a-z]")
 """The largest number of faults in a report; the first ones are enough to find the cause."""
 
 
@@ -35,6 +45,12 @@ class Report:
     nodes: int
     world: int
     replayed: bool
+    counted: int = 0
+
+    @property
+    def left_out(self) -> int:
+        """Faults that were found and are not among `faults`."""
+        return max(0, self.counted - len(self.faults))
 
     @property
     def summary(self) -> str:
@@ -52,8 +68,11 @@ def validate_traces(
     """
     format, found = _found(directory)
     files, prefix = found.read, found.prefix
-    faults: list[Fault] = []
-    world, wanted = _wanted(directory, files)
+    faults = [*_changed(directory)]
+    altered = {fault.rank for fault in faults}
+    world, wanted, fault = _wanted(directory, files)
+    if fault is not None and not altered:
+        faults.append(fault)
     missing = sorted(wanted - set(files))
     if missing:
         faults.append(Fault(missing[0], None, "", "files", f"{format.place(prefix, missing[0])} is missing"))
@@ -65,15 +84,51 @@ def validate_traces(
     traces: dict[int, TraceColumns] = {}
     for done, (rank, read) in enumerate(sorted(files.items())):
         progress(done, len(files))
+        if rank in altered:
+            continue  # the cause is known, and all other faults of the rank follow from it
         try:
             traces[rank] = read()
         except TraceError as error:
             faults.append(Fault(rank, None, "", "framing", str(error)))
     progress(len(files), len(files))
-    runs = replayed and len(traces) == world
-    all_faults = _all_faults(traces, groups, world, replayed=runs)
-    faults += islice(all_faults, MOST_FAULTS - len(faults))
-    return Report(tuple(faults[:MOST_FAULTS]), len(files), sum(map(len, traces.values())), world, runs and not faults)
+    runs = replayed and len(traces) == world and not altered
+    if not altered:
+        faults += islice(_all_faults(traces, groups, world, replayed=runs), MOST_COUNTED)
+    counted = len(faults)
+    return Report(
+        tuple(faults[:MOST_FAULTS]), len(files), sum(map(len, traces.values())), world, runs and not faults, counted
+    )
+
+
+def _changed(directory: Path) -> Iterator[Fault]:
+    """Files that are not as they were written, by the set's checksums; none for a set without them."""
+    path = directory / CHECKSUMS
+    if not path.is_file():
+        return
+    try:
+        known = read_checksums(path)
+    except UsageError as error:
+        yield Fault(None, None, "", "checksum", str(error))
+        return
+    for name, crc in known.items():
+        found = _rank_of(name)
+        try:
+            actual = file_crc(directory / name)
+        except FileNotFoundError:
+            if found is None:
+                yield Fault(None, None, "", "files", f"{name} is missing")
+            continue  # the ranks that are missing are named together
+        except OSError as error:
+            yield Fault(found, None, "", "files", f"{name} cannot be read: {error.strerror}")
+            continue
+        if actual != crc:
+            yield Fault(found, None, "", "checksum", f"{name} was changed after it was written: `--resume` mends it")
+
+
+def _rank_of(name: str) -> int | None:
+    """The rank of a trace's file."""
+    found = _RANK.search(name)
+    return int(found[1]) if found else None
 
 
 def _all_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: int, *, replayed: bool) -> Iterator[Fault]:
@@ -108,15 +163,24 @@ def _found(directory: Path) -> tuple[TraceFormat, FoundTraces]:
     raise UsageError(f"{directory} holds no traces ({places})")
 
 
-def _wanted(directory: Path, files: Mapping[int, object]) -> tuple[int, set[int]]:
-    """The number of ranks, and the ranks that should be there: all, unless the manifest describes a slice."""
+def _wanted(directory: Path, files: Mapping[int, object]) -> tuple[int, set[int], Fault | None]:
+    """The number of ranks, and the ranks that should be there: all, unless the manifest describes a slice.
+
+    A set of another program has no manifest; one that cannot be read is a fault.
+    """
+    least = max(files) + 1
+    if not (directory / MANIFEST).exists():
+        return least, set(range(least)), None
     try:
-        manifest = json.loads((directory / MANIFEST).read_text())
+        manifest = read_document(directory / MANIFEST, "manifest", most=_LARGEST)
         world, only = manifest["world"], manifest.get("only")
+        if type(world) is not int or not least <= world <= _MOST_RANKS:
+            raise UsageError(f"a world of {shown(world)} ranks, and the set has rank {least - 1}")
         chosen = set(range(world)) if only is None else set(parse_ranks(only, world).tolist())
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, UsageError):
-        return max(files) + 1, set(range(max(files) + 1))
-    return (world, chosen) if world > max(files) else (max(files) + 1, chosen)
+    except (LookupError, TypeError, AttributeError, UsageError) as error:
+        reason = f"{MANIFEST} does not describe the set: {shown(str(error))}"
+        return least, set(range(least)), Fault(None, None, "", "manifest", reason)
+    return world, chosen, None
 
 
 def _groups(path: Path) -> dict[int, list[int]]:
@@ -124,7 +188,7 @@ def _groups(path: Path) -> dict[int, list[int]]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(path.read_text())
+        content = read_document(path, "communicator groups", most=_LARGEST)
         return {int(group): [int(rank) for rank in members] for group, members in content.items()}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, UsageError) as error:
         raise StagedbError(f'{path.name} is not {{"<id>": [ranks]}}: {error}') from None

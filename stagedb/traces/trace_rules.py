@@ -16,6 +16,8 @@ from stagedb.traces.trace_reading import TraceColumns
 
 RULES: Mapping[str, str] = {
     "files": "ranks 0..N-1 without a gap",
+    "checksum": "every file is as it was written, by the set's checksums",
+    "manifest": "the manifest describes the set",
     "framing": "a stream of length-prefixed messages: metadata, then nodes",
     "type": "only compute, collective, send and receive nodes",
     "id": "ids from 1, unique, ascending in issue order",
