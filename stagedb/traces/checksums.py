@@ -59,15 +59,13 @@ def file_crc(path: Path) -> int:
 def checksums_text(crcs: Mapping[str, int]) -> str:
     """The text of the file of checksums."""
     lines = (f"{name} {crc:08X}\n" for name, crc in crcs.items())
-    return "; CRC-32 of each file as it was written\n" + "".join(lines)
+    return "".join(lines)
 
 
 def read_checksums(path: Path) -> dict[str, int]:
     """The checksums by name of the file. UsageError for a file of another form."""
     found = {}
     for number, line in enumerate(read_text(path, "file of checksums", _LARGEST).splitlines(), 1):
-        if line.startswith(";") or not line:
-            continue
         match = _LINE.fullmatch(line)
         if match is None or match["name"] in found:
             raise UsageError(f"{path}, line {number}: not a name and its CRC-32")

@@ -1,6 +1,5 @@
 """Names of traces on disk: which names are free for new ones, and what may be replaced."""
 
-import json
 import os
 import re
 import stat
@@ -8,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stagedb.errors import UsageError
+from stagedb.inputs import read_document
+from stagedb.traces.checksums import CHECKSUMS, read_checksums
 from stagedb.traces.packed_file import is_packed
 from stagedb.traces.trace_set import MANIFEST
 
 SEPARATOR = "~"
 """Separates the parts of an unfinished set's name: neither hosts' names nor numbers contain it."""
 
+_LARGEST = 64 << 20
 _WHAT = "Chakra execution traces"
 _UNFINISHED = re.compile(
     rf"\.(?P<name>.+){SEPARATOR}[^{SEPARATOR}]+(?:{SEPARATOR}[0-9]+){{2}}{SEPARATOR}[0-9a-f]+\.partial"
@@ -51,11 +53,19 @@ def finished(path: Path) -> Path:
 
 
 def is_trace_set(directory: Path) -> bool:
-    """Whether a directory holds a set that stagedb completed: the manifest is written last."""
+    """Whether a directory holds a set that stagedb completed: the manifest and the checksums are written last.
+
+    One of both may be damaged.
+    """
     try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-        return str(manifest["what"]).startswith(_WHAT) and "stagedb" in manifest["versions"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        manifest = read_document(directory / MANIFEST, "manifest", most=_LARGEST)
+        if str(manifest["what"]).startswith(_WHAT) and "stagedb" in manifest["versions"]:
+            return True
+    except (LookupError, TypeError, UsageError):
+        pass
+    try:
+        return MANIFEST in read_checksums(directory / CHECKSUMS)
+    except UsageError:
         return False
 
 

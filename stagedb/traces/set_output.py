@@ -14,7 +14,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import shown
 from stagedb.traces.bundle import manifest, write_texts
-from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, rank_crcs
+from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, rank_crcs, read_checksums
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.formats import DEFAULT as DEFAULT_FORMAT
 from stagedb.traces.formats import PACKED, ClassFiles, OneFile, Option, RankFiles, TraceFormat, format_named
@@ -242,7 +242,7 @@ class _Work:
     def complete(self) -> Summary:
         """Write the missing files of a directory that was complete before. UsageError if it is of another export."""
         out = self.request.out
-        if _text(out / MANIFEST) != self.files[MANIFEST]:
+        if _text(out / MANIFEST) != self.files[MANIFEST] and not self._is_damaged(out):
             raise UsageError(f"{out} is another export: name another directory with --out, or leave out --resume")
         with self.clock.stage("check"):
             files = self._rank_files()
@@ -268,6 +268,13 @@ class _Work:
             with self.clock.stage("replay"):
                 _validate(out, f"and {out} has all of them: write them anew with --force, without --resume")
         return replace(self._summary(replayed), there=True, mended=lack.names)
+
+    def _is_damaged(self, out: Path) -> bool:
+        """Whether the manifest alone is not that of this export: its checksum is."""
+        try:
+            return read_checksums(out / CHECKSUMS).get(MANIFEST) == zlib.crc32(self.files[MANIFEST].encode())
+        except UsageError:
+            return False
 
     def _checksums(self, directory: Path) -> str:
         """The text of the file of checksums: of traces, groups and manifest. A simulator's inputs may be edited."""

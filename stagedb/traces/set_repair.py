@@ -11,7 +11,7 @@ from stagedb.traces.checksums import file_crc
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.formats import RankFiles
 from stagedb.traces.protobuf_columns import Ints
-from stagedb.traces.trace_set import ClassTraces, TraceSet
+from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,20 @@ def lacking(
 ) -> Lack:
     """Compare a directory with the files that a set should have there.
 
-    Plain traces are compared by size and checksum, which are known (`crcs`, by name); others by their bytes. Among the
-    other files, the communicator groups must be unchanged. The rest, inputs of a simulator, may be edited by
-    the user, so they only have to exist. Raises OSError as the system does.
+    Plain traces are compared by size and checksum, which are known (`crcs`, by name); others by their bytes. The
+    manifest and the communicator groups must be unchanged. The rest, inputs of a simulator, may be edited by the user,
+    so they only have to exist. Raises OSError as the system does.
     """
     with os.scandir(directory) as entries:
         sizes = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
     damaged = [_damaged(directory, each, traces.name, files, sizes, crcs or {}) for each in traces.classes]
     ranks = np.sort(np.concatenate(damaged))
+    exact = (traces.groups_file, MANIFEST)
     lacks = {
         name: text
         for name, text in texts.items()
-        if not sizes.get(name) or (name == traces.groups_file and (directory / name).read_bytes() != text.encode())
+        if not sizes.get(name)
+        or (name in (traces.groups_file, MANIFEST) and (directory / name).read_bytes() != text.encode())
     }
     return Lack(ranks, lacks, (*(files.file(traces.name, rank) for rank in ranks.tolist()), *lacks))
 

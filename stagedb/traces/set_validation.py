@@ -80,7 +80,8 @@ def validate_traces(
         groups = _groups(directory / f"{prefix}.json")
     except StagedbError as error:
         groups = {}
-        faults.append(Fault(None, None, "", "group", str(error)))
+        if not altered:
+            faults.append(Fault(None, None, "", "group", str(error)))
     traces: dict[int, TraceColumns] = {}
     for done, (rank, read) in enumerate(sorted(files.items())):
         progress(done, len(files))
@@ -123,6 +124,10 @@ def _changed(directory: Path) -> Iterator[Fault]:
             continue
         if actual != crc:
             yield Fault(found, None, "", "checksum", f"{name} was changed after it was written: `--resume` mends it")
+    for name in sorted({each.name for each in directory.iterdir()} - known.keys()):
+        found = _rank_of(name)
+        if found is not None:
+            yield Fault(found, None, "", "checksum", f"{name} has no checksum in {CHECKSUMS}")
 
 
 def _rank_of(name: str) -> int | None:
