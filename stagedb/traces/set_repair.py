@@ -40,8 +40,7 @@ def lacking(
     lacks = {
         name: text
         for name, text in texts.items()
-        if not sizes.get(name)
-        or (name in (traces.groups_file, MANIFEST) and (directory / name).read_bytes() != text.encode())
+        if not sizes.get(name) or (name in exact and (directory / name).read_bytes() != text.encode())
     }
     return Lack(ranks, lacks, (*(files.file(traces.name, rank) for rank in ranks.tolist()), *lacks))
 
