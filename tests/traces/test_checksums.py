@@ -18,6 +18,7 @@ from stagedb.traces.checksums import CHECKSUMS, file_crc, rank_crcs, read_checks
 from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
 from stagedb.traces.set_validation import validate_traces
 from tests.ir.tiny import card
+from tests.sampling import examples
 
 FLIPS = 40
 NONE = np.zeros(0, np.int32)
@@ -72,7 +73,7 @@ def test_every_flipped_bit_is_found_and_mended(embedded_store: Store, tmp_path: 
     names = [*read_checksums(out / CHECKSUMS), CHECKSUMS]
     whole = {name: (out / name).read_bytes() for name in names}
     assert validate_traces(out).faults == ()
-    for _ in range(FLIPS):
+    for _ in range(examples(FLIPS)):
         name = chance.choice(names)
         data = bytearray(whole[name])
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
