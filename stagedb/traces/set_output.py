@@ -297,7 +297,8 @@ class _Work:
         done = Summary(out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, self.clock.seconds)
         if not isinstance(self.request.written.files, ClassFiles):
             return done
-        return replace(done, packed=sum(each.stat().st_size for each in out.iterdir() if each.name not in self.files))
+        others = (*self.files, CHECKSUMS)
+        return replace(done, packed=sum(each.stat().st_size for each in out.iterdir() if each.name not in others))
 
     def _write(self, traces: TraceSet, directory: Path, *, keep: bool) -> None:
         files = self.request.written.files

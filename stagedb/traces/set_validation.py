@@ -69,9 +69,11 @@ def validate_traces(
     format, found = _found(directory)
     files, prefix = found.read, found.prefix
     faults = [*_changed(directory)]
-    altered = {fault.rank for fault in faults}
+    if faults:
+        # All that the rules would find in a file that was changed follows from the change.
+        return Report(tuple(faults[:MOST_FAULTS]), len(files), 0, len(files), False, len(faults))
     world, wanted, fault = _wanted(directory, files)
-    if fault is not None and not altered:
+    if fault is not None:
         faults.append(fault)
     missing = sorted(wanted - set(files))
     if missing:
@@ -80,21 +82,17 @@ def validate_traces(
         groups = _groups(directory / f"{prefix}.json")
     except StagedbError as error:
         groups = {}
-        if not altered:
-            faults.append(Fault(None, None, "", "group", str(error)))
+        faults.append(Fault(None, None, "", "group", str(error)))
     traces: dict[int, TraceColumns] = {}
     for done, (rank, read) in enumerate(sorted(files.items())):
         progress(done, len(files))
-        if rank in altered:
-            continue  # the cause is known, and all other faults of the rank follow from it
         try:
             traces[rank] = read()
         except TraceError as error:
             faults.append(Fault(rank, None, "", "framing", str(error)))
     progress(len(files), len(files))
-    runs = replayed and len(traces) == world and not altered
-    if not altered:
-        faults += islice(_all_faults(traces, groups, world, replayed=runs), MOST_COUNTED)
+    runs = replayed and len(traces) == world
+    faults += islice(_all_faults(traces, groups, world, replayed=runs), MOST_COUNTED)
     counted = len(faults)
     return Report(
         tuple(faults[:MOST_FAULTS]), len(files), sum(map(len, traces.values())), world, runs and not faults, counted

@@ -9,6 +9,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.traces import Request, read_trace, unpack_traces, validate_traces
+from stagedb.traces.checksums import CHECKSUMS
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.formats import PACKED, OneFile
 from stagedb.traces.formats.parquet_tables import NODE_COLUMNS, PARQUET, find
@@ -117,6 +118,8 @@ def test_a_set_of_tables_is_validated_like_one_of_traces(tmp_path: Path) -> None
     sizes = [size and size + 8 for size in table["comm_bytes"].to_pylist()]
     broken = table.set_column(table.column_names.index("comm_bytes"), table.field("comm_bytes"), [sizes])
     pq.write_table(broken, tables / "tiny.class-0.parquet")
+    assert {each.rule for each in validate_traces(tables).faults} == {"checksum"}
+    (tables / CHECKSUMS).unlink()
     assert {each.rule for each in validate_traces(tables).faults} == {"message"}
 
 
@@ -129,7 +132,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
 def test_tables_come_without_a_simulators_files(tmp_path: Path) -> None:
     _, tables = both(workload(), tmp_path)
     names = {path.name for path in tables.iterdir() if path.suffix != ".parquet"}
-    assert names == {"manifest.json", "tiny.json"}
+    assert names == {"manifest.json", "tiny.json", CHECKSUMS}
 
 
 @pytest.mark.parametrize("words", [{"compress": True}, {"resume": True}, {"replay": True}, {"packed": True}])
