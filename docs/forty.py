@@ -139,7 +139,7 @@ def drawn(db: Stagedb, question: Question) -> Rows:
 
 def table(rows: Rows) -> str:
     """The answer in the form of `stagedb query`. Raises ValueError if it has no rows or a line is too long."""
-    text = render(RowFormat.TABLE, rows.columns, rows.rows, terminal=False)
+    text = render(RowFormat.TABLE, rows.columns, rows.rows, room=None)
     if not rows.rows:
         raise ValueError("the answer has no rows")
     wide = [line for line in text.splitlines() if len(line) > COLUMNS]

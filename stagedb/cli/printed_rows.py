@@ -3,17 +3,23 @@
 import csv
 import io
 import json
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from stagedb.cli.table_layout import GAP, fit
 from stagedb.errors import UsageError
 from stagedb.outputs import printable, write_whole
+
+_UNBOUNDED = 100_000
+"""Characters of a line that may be as long as it needs."""
 
 
 class RowFormat(StrEnum):
@@ -35,6 +41,7 @@ class Output:
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the rows to a file instead of the terminal."),
     ] = None
+    wide: Annotated[bool, typer.Option("--wide", help="Show all columns, in lines that may be too long.")] = False
 
     def write(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Print or save the rows. Raises UsageError if the format needs a file, StagedbError if writing fails."""
@@ -43,11 +50,13 @@ class Output:
                 raise UsageError("parquet is not text: name a file with --output FILE")
             write_whole(self.output, _parquet(columns, rows), "--output")
         elif self.output is not None:
-            write_whole(self.output, render(self.format, columns, rows, sys.stdout.isatty()).encode(), "--output")
+            write_whole(self.output, render(self.format, columns, rows, None).encode(), "--output")
         else:
-            terminal = sys.stdout.isatty()
-            text = render(self.format, columns, rows, terminal)
-            sys.stdout.write(printable(text) if terminal and self.format is not RowFormat.TABLE else text)
+            room = None
+            if sys.stdout.isatty():
+                room = _UNBOUNDED if self.wide else shutil.get_terminal_size().columns
+            text = render(self.format, columns, rows, room)
+            sys.stdout.write(printable(text) if room is not None and self.format is not RowFormat.TABLE else text)
             sys.stdout.flush()
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
@@ -56,12 +65,12 @@ class Output:
         self.write(columns, [[record[column] for column in columns] for record in records])
 
 
-def render(format_: RowFormat, columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool) -> str:
-    """The rows as text, to print or save."""
+def render(format_: RowFormat, columns: Sequence[str], rows: Sequence[Sequence[Any]], room: int | None) -> str:
+    """The rows as text, to print or save. room: characters of the terminal; None: the text is not for one."""
     if format_ is RowFormat.CSV:
         return _csv(columns, rows)
     if format_ is RowFormat.TABLE:
-        return _table(columns, rows, terminal)
+        return _table(columns, rows, room)
     lines = [json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str) for row in rows]
     if format_ is RowFormat.NDJSON:
         return "".join(f"{line}\n" for line in lines)
@@ -89,8 +98,8 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool) -> str:
-    """Aligned columns, wrapped to the width of a terminal. Text for another program is never cut."""
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], room: int | None) -> str:
+    """Aligned columns in the `room` characters of a terminal; None: text for another program, which is never cut."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -98,15 +107,23 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], terminal: bool
     if not columns:
         return "no rows\n"
     numeric = [all(_is_number(row[at]) or row[at] is None for row in rows) and bool(rows) for at in range(len(columns))]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for at, column in enumerate(columns):
-        table.add_column(Text(printable(column)), justify="right" if numeric[at] else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(_readable(value))) for value in row))
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=None if terminal else 100_000)
+    heads = [printable(column) for column in columns]
+    cells = [[printable(_readable(value)) for value in row] for row in rows]
+    layout = fit(heads, cells, numeric, room or _UNBOUNDED)
+    style = "" if os.environ.get("NO_COLOR") else "bold"
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=style)
+    for at, width in zip(layout.kept, layout.widths, strict=True):
+        justify: Literal["left", "right"] = "right" if numeric[at] else "left"
+        table.add_column(Text(heads[at]), justify=justify, overflow="fold", no_wrap=numeric[at], width=width)
+    for row in cells:
+        table.add_row(*(Text(row[at]) for at in layout.kept))
+    console = Console(file=io.StringIO(), force_terminal=room is not None, width=_UNBOUNDED)
     with console.capture() as capture:
         console.print(table)
     text = "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    left_out = [head for at, head in enumerate(heads) if at not in layout.kept]
+    if left_out:
+        text += f"\nNo room for {', '.join(left_out)}: --wide shows all columns, --format csv has them too.\n"
     return text if rows else f"{text}no rows\n"
 
 

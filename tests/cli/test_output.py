@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagedb.cli.printed_rows import Output, RowFormat
+from stagedb.cli.printed_rows import Output, RowFormat, render
 from stagedb.errors import StagedbError, UsageError
 
 COLUMNS = ("axis", "bytes", "ranks", "sound", "note")
@@ -109,12 +110,11 @@ def test_a_failed_write_keeps_the_old_file_and_names_the_option(tmp_path: Path) 
 
 @given(st.lists(st.tuples(st.text(), st.integers(), st.none() | st.text()), max_size=5))
 def test_csv_and_json_have_the_same_values(rows: list[tuple[Any, ...]]) -> None:
-    from stagedb.cli.printed_rows import render
 
     columns = ("a", "b", "c")
-    objects = json.loads(render(RowFormat.JSON, columns, rows, False))
+    objects = json.loads(render(RowFormat.JSON, columns, rows, None))
     assert [tuple(item.values()) for item in objects] == rows
-    cells = list(csv.reader(io.StringIO(render(RowFormat.CSV, columns, rows, False), newline="")))[1:]
+    cells = list(csv.reader(io.StringIO(render(RowFormat.CSV, columns, rows, None), newline="")))[1:]
     assert cells == [[a, str(b), c or ""] for a, b, c in rows]
 
 
@@ -154,3 +154,40 @@ def test_every_format_has_the_same_values(
     Output(RowFormat.TABLE, path).write(columns, rows)
     table = path.read_text(encoding="utf-8")
     assert all(f"{whole:,}" in table for _, whole, _, _ in rows)
+
+
+TEXTS = st.text(st.characters(codec="ascii", categories=("L", "Nd", "Zs")), max_size=30)
+TABLES = st.integers(1, 9).flatmap(
+    lambda count: st.tuples(
+        st.lists(st.sampled_from(["a", "rank", "exposed_ns"]), min_size=count, max_size=count),
+        st.lists(
+            st.tuples(*(st.integers(0, 10**12) if at % 2 else TEXTS for at in range(count))), min_size=1, max_size=4
+        ),
+    )
+)
+
+
+@given(TABLES, st.integers(20, 120))
+def test_a_table_in_a_terminal_breaks_no_number(table: tuple[list[str], list[tuple[Any, ...]]], room: int) -> None:
+    columns, rows = table
+    text = render(RowFormat.TABLE, columns, rows, room)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    body, _, note = plain.partition("\nNo room for ")
+    shown = len(columns) - (len(note.split(":")[0].split(", ")) if note else 0)
+    for at in range(1, shown, 2):
+        for row in rows:
+            assert f"{row[at]:,}" in body
+    widths = [len(line) for line in body.splitlines()]
+    if shown > 1:
+        assert max(widths) <= room
+    assert all(name in body for name in columns[:shown])
+
+
+def test_columns_without_room_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns, row = ["name", "first", "second"], ("x" * 30, 10**9, 10**12)
+    text = render(RowFormat.TABLE, columns, [row], 50)
+    assert "No room for second: --wide shows all columns, --format csv has them too." in text
+    assert "1,000,000,000,000" in render(RowFormat.TABLE, columns, [row], 80)
+    assert "\x1b[1m" in text
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in render(RowFormat.TABLE, columns, [row], 80)

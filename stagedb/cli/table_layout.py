@@ -1,0 +1,49 @@
+"""The columns of a table that fit into a terminal, and their widths.
+
+Numbers, headers and words are never broken. Columns of texts get narrower first, and wrap between words. If that is not
+enough, columns are left out, the last ones first; the first column always remains.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GAP = 2
+"""Spaces between two columns."""
+
+_LONGEST_WORD = 40
+"""A longer word may be broken."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """kept: numbers of the columns that are shown. widths: the characters of each of them."""
+
+    kept: tuple[int, ...]
+    widths: tuple[int, ...]
+
+
+def fit(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool], room: int) -> Layout:
+    """The layout of a table in `room` characters. cells: rows of texts. numeric: columns that never wrap."""
+    most = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(columns)]
+    least = [
+        width if numeric[at] else max([len(columns[at]), *(_longest_word(row[at]) for row in cells)])
+        for at, width in enumerate(most)
+    ]
+    kept = list(range(len(columns)))
+    while len(kept) > 1 and _total([least[at] for at in kept]) > room:
+        kept.pop()
+    widths = {at: most[at] for at in kept}
+    while _total(list(widths.values())) > room:
+        widest = max(kept, key=lambda at: widths[at] - least[at])
+        if widths[widest] == least[widest]:
+            break
+        widths[widest] -= 1
+    return Layout(tuple(kept), tuple(widths[at] for at in kept))
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _longest_word(text: str) -> int:
+    return min(_LONGEST_WORD, max(map(len, text.split()), default=0))
