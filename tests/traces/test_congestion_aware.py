@@ -9,6 +9,7 @@ import yaml
 
 from stagedb.errors import UsageError
 from stagedb.systems import Accelerator, Dimension, System, load_system
+from stagedb.traces.checksums import CHECKSUMS
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.formats import PACKED, OneFile
 from stagedb.traces.set_output import Request
@@ -67,7 +68,7 @@ def test_the_traces_are_those_of_every_simulator(tmp_path: Path) -> None:
         export_workload(workload(), tmp_path / name, system=flat("switch"), simulator=name)
     default, aware = files_of(tmp_path / DEFAULT.name), files_of(tmp_path / NAME)
     changed = {name for name, data in aware.items() if default[name] != data}
-    assert changed == {"manifest.json", "network.yml", "system.json", "run.sh"}
+    assert changed == {"manifest.json", CHECKSUMS, "network.yml", "system.json", "run.sh"}
     manifests = [json.loads(each["manifest.json"]) for each in (default, aware)]
     assert [each.get("simulator") for each in manifests] == [None, NAME]
 

@@ -7,6 +7,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.traces import Request, validate_traces
+from stagedb.traces.checksums import CHECKSUMS
 from stagedb.traces.formats import DEFAULT, FORMATS, PACKED, TraceFormat
 from stagedb.traces.output_places import is_trace_set
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
@@ -60,7 +61,8 @@ def test_a_rank_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
     if FORMATS[name].find is None:
         return
     export_workload(workload(), tmp_path / "out", format=name, only="0-2,4-7")
-    (tmp_path / "out" / "manifest.json").unlink()
+    for file in ("manifest.json", CHECKSUMS):
+        (tmp_path / "out" / file).unlink()
     first, *_ = validate_traces(tmp_path / "out").faults
     assert (first.rule, first.message) == ("files", f"{FORMATS[name].place('tiny', 3)} is missing")
 
