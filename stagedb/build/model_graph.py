@@ -1,7 +1,6 @@
 """A model under one strategy and one framework as a symbolic graph."""
 
 import difflib
-import functools
 import json
 from collections.abc import Mapping
 from functools import lru_cache, partial
@@ -194,8 +193,6 @@ def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...])
 
 
 @lru_cache(maxsize=8)
-# A session asks for the graphs of few models again and again, and nothing changes a graph.
-@functools.lru_cache(maxsize=16)
 def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     """The symbolic graph: the forward as its author wrote it, its backward, and collectives where layouts differ."""
     framework = options.framework
