@@ -15,20 +15,22 @@ _LONGEST_WORD = 40
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """kept: numbers of the columns that are shown. widths: the characters of each of them."""
 
     kept: tuple[int, ...]
     widths: tuple[int, ...]
 
 
-def fit(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool], room: int) -> Layout:
+def fit(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool], room: int) -> TableLayout:
     """The layout of a table in `room` characters. cells: rows of texts. numeric: columns that never wrap."""
     most = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(columns)]
     least = [
         width if numeric[at] else max([len(columns[at]), *(_longest_word(row[at]) for row in cells)])
         for at, width in enumerate(most)
     ]
+    # A cell may have a megabyte: a column never needs more than the terminal has.
+    most = [max(need, min(width, room)) for need, width in zip(least, most, strict=True)]
     kept = list(range(len(columns)))
     while len(kept) > 1 and _total([least[at] for at in kept]) > room:
         kept.pop()
@@ -38,7 +40,7 @@ def fit(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequenc
         if widths[widest] == least[widest]:
             break
         widths[widest] -= 1
-    return Layout(tuple(kept), tuple(widths[at] for at in kept))
+    return TableLayout(tuple(kept), tuple(widths[at] for at in kept))
 
 
 def _total(widths: Sequence[int]) -> int:

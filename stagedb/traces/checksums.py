@@ -16,6 +16,8 @@ import numpy.typing as npt
 from stagedb.errors import UsageError
 from stagedb.inputs import read_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
+from stagedb.traces.formats import RankFiles
+from stagedb.traces.trace_set import TraceSet
 
 CHECKSUMS = "checksums.sfv"
 """Name of the file of checksums in a set."""
@@ -45,6 +47,17 @@ def rank_crcs(encoded: EncodedClass, ranks: RankBytes) -> Crcs:
     own = np.bitwise_xor.reduce(table[np.arange(len(weights)), ranks.values], axis=1)
     crcs: Crcs = whole ^ own ^ own[0]
     return crcs
+
+
+def set_crcs(traces: TraceSet, files: RankFiles) -> dict[str, int] | None:
+    """The checksum of each trace by the name of its file; None for files of another form than traces have."""
+    if not files.plain:
+        return None
+    return {
+        files.file(traces.name, rank): crc
+        for each in traces.classes
+        for rank, crc in zip(each.ranks.ranks.tolist(), rank_crcs(each.encoded, each.ranks).tolist(), strict=True)
+    }
 
 
 def file_crc(path: Path) -> int:

@@ -14,7 +14,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import shown
 from stagedb.traces.bundle import manifest, write_texts
-from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, rank_crcs, read_checksums
+from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, read_checksums, set_crcs
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.formats import DEFAULT as DEFAULT_FORMAT
 from stagedb.traces.formats import PACKED, ClassFiles, OneFile, Option, RankFiles, TraceFormat, format_named
@@ -232,7 +232,9 @@ class _Work:
                 self._write(traces, partial, keep=request.resume)
             with self.clock.stage("bundle"):
                 write_texts(partial, self.files)
-                write_texts(partial, {CHECKSUMS: self._checksums(partial)})
+                files = request.rank_files
+                crcs = None if files is None else set_crcs(traces, files)
+                write_texts(partial, {CHECKSUMS: self._checksums(partial, crcs)})
             if self.replayed:
                 with self.clock.stage("replay"):
                     _validate(partial, f"so {request.out} was not made")
@@ -246,7 +248,7 @@ class _Work:
             raise UsageError(f"{out} is another export: name another directory with --out, or leave out --resume")
         with self.clock.stage("check"):
             files = self._rank_files()
-            crcs = _crcs(self.traces, files)
+            crcs = set_crcs(self.traces, files)
             lack = lacking(out, self.traces, files, self.files, crcs)
         if lack.names:
             with mended(out) as partial:
@@ -257,7 +259,7 @@ class _Work:
                         self._write(traces, partial, keep=False)
                 with self.clock.stage("bundle"):
                     write_texts(partial, lack.texts)
-        checksums = self._checksums(out)
+        checksums = self._checksums(out, crcs)
         if _text(out / CHECKSUMS) != checksums:
             with mended(out) as partial:
                 write_texts(partial, {CHECKSUMS: checksums})
@@ -276,10 +278,8 @@ class _Work:
         except UsageError:
             return False
 
-    def _checksums(self, directory: Path) -> str:
+    def _checksums(self, directory: Path, crcs: Mapping[str, int] | None) -> str:
         """The text of the file of checksums: of traces, groups and manifest. A simulator's inputs may be edited."""
-        files = self.request.rank_files
-        crcs = None if files is None else _crcs(self.traces, files)
         if crcs is None:
             others = {*self.files, CHECKSUMS}
             crcs = {path.name: file_crc(path) for path in sorted(directory.iterdir()) if path.name not in others}
@@ -310,17 +310,6 @@ class _Work:
         own = writers_for(traces.count, traces.bytes, self.request.processes, self.counter)
         with nullcontext(self.pool) if self.pool is not None else own as sharing:
             _write(traces, target, sharing, self.counter)
-
-
-def _crcs(traces: TraceSet, files: RankFiles) -> dict[str, int] | None:
-    """The checksum of each trace by the name of its file; None for files of another form than traces have."""
-    if not files.plain:
-        return None
-    return {
-        files.file(traces.name, rank): crc
-        for each in traces.classes
-        for rank, crc in zip(each.ranks.ranks.tolist(), rank_crcs(each.encoded, each.ranks).tolist(), strict=True)
-    }
 
 
 def _text(path: Path) -> str | None:
