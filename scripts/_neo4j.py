@@ -50,6 +50,8 @@ dbms.security.auth_enabled=true
 dbms.security.allow_csv_import_from_file_urls=false
 server.memory.pagecache.size=128m
 dbms.usage_report.enabled=false
+# Tests empty the database all the time. Each change of its size would have statements planned anew: a fifth of the CPU.
+dbms.cypher.min_replan_interval=1h
 """
 
 

@@ -126,14 +126,22 @@ def store_environment(store: Store, stagedb_home: Path, request: pytest.FixtureR
 def empty(store: Store) -> None:
     """Delete all that a store holds but its own mark, label by label."""
     with store._session("WRITE") as session:
-        for label in LABELS:
-            if label.name != "Store":
-                while session.execute_write(_delete_some, label.name):
-                    pass
+        for label in session.execute_read(_used_labels):
+            while session.execute_write(_delete_some, label) == _AT_ONCE:
+                pass
+
+
+_LABELS = tuple(label.name for label in LABELS if label.name != "Store")
+_COUNTS = " UNION ALL ".join(f"MATCH (n:{name}) RETURN '{name}' AS label, count(n) AS nodes" for name in _LABELS)
+_AT_ONCE = 5000
+
+
+def _used_labels(transaction: Any) -> list[str]:
+    return [row["label"] for row in transaction.run(_COUNTS) if row["nodes"]]
 
 
 def _delete_some(transaction: Any, label: str) -> int:
-    text = f"MATCH (n:{label}) WITH n LIMIT 5000 DETACH DELETE n RETURN count(*) AS deleted"
+    text = f"MATCH (n:{label}) WITH n LIMIT {_AT_ONCE} DETACH DELETE n RETURN count(*) AS deleted"
     return int(transaction.run(text).single()["deleted"])
 
 
