@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
 from stagedb.errors import UsageError
-from stagedb.inputs import parse_json, shown
-from stagedb.store import DamagedError, Store, delete, reading, warn_of
+from stagedb.inputs import shown
+from stagedb.store import DamagedError, Store, delete, json_mapping, reading, warn_of
 
 Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo)
 Removed = GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo
@@ -190,8 +190,8 @@ def _graph(row: Mapping[str, Any]) -> GraphInfo:
         id=row["id"],
         name=row["name"],
         recipe=row["recipe"],
-        options=_mapping(row["options"], "options"),
-        sizes=_mapping(row["sizes"], "sizes"),
+        options=json_mapping(row["options"], "options"),
+        sizes=json_mapping(row["sizes"], "sizes"),
         created=_time(row["created"]),
     )
 
@@ -203,7 +203,7 @@ def _instance(row: Mapping[str, Any]) -> InstanceInfo:
         graph=row["graph"],
         model=row["model"],
         recipe=row["recipe"],
-        plan=_mapping(row["plan"], "plan"),
+        plan=json_mapping(row["plan"], "plan"),
         ranks=row["ranks"],
         classes=row["classes"],
         created=_time(row["created"]),
@@ -213,16 +213,6 @@ def _instance(row: Mapping[str, Any]) -> InstanceInfo:
 def _profile(row: Mapping[str, Any]) -> ProfileInfo:
     lists = {name: tuple(row[name]) for name in ("scalings", "blocking")}
     return ProfileInfo(**{**row, **lists, "created": _time(row["created"])})
-
-
-def _mapping(text: str, what: str) -> dict[str, Any]:
-    try:
-        content = parse_json(text, what)
-    except UsageError as error:
-        raise DamagedError(str(error)) from None
-    if not isinstance(content, dict):
-        raise DamagedError(f"{what} is {shown(content)}, and not a mapping")
-    return content
 
 
 def _time(milliseconds: int) -> str:

@@ -4,7 +4,6 @@ They keep their ids, names and dates, and are hidden until then. The next progra
 `stagedb store migrate`, continues after an interruption.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from stagedb.api import catalog
 from stagedb.errors import StagedbError
 from stagedb.plans import Plan
-from stagedb.store import Store, connect, delete
+from stagedb.store import Store, connect, delete, json_mapping
 
 Notice = Callable[[str], None]
 """Called with a line for each thing that is done."""
@@ -72,7 +71,7 @@ def _instance(store: Store, row: Mapping[str, Any], now: dict[str, str]) -> str:
     """Make an instance again. `now` gets its id, which differs if the rules for ids have changed."""
     from stagedb.instances import instantiate
 
-    made = instantiate(store, row["graph"], Plan.from_mapping(json.loads(row["plan"])), name=row["name"])
+    made = instantiate(store, row["graph"], Plan.from_mapping(json_mapping(row["plan"], "plan")), name=row["name"])
     now[row["id"]] = made
     if made == row["id"]:
         return "made again"

@@ -88,20 +88,11 @@ def _pair(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise UsageError(f"{shown(text)} is not a parameter: --param takes KEY=VALUE")
     try:
-        return key, parse_json(value, f"--param {key}")
-    except UsageError:
-        # A text that is no JSON is itself the value; one that is JSON with bounds broken is refused.
-        if _is_json(value):
-            raise
-        return key, value
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
+        json.loads(value)
     except (ValueError, RecursionError):
-        return False
-    return True
+        # A text that is no JSON is itself the value.
+        return key, value
+    return key, parse_json(value, f"--param {key}")
 
 
 def register(app: typer.Typer) -> None:

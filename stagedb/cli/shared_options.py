@@ -15,9 +15,8 @@ from typing import Annotated, Any, get_type_hints
 import psutil
 import typer
 
+from stagedb.cli import EXIT_INTERRUPTED
 from stagedb.outputs import printable
-
-EXIT_INTERRUPTED = 130
 
 Target = Annotated[
     str | None,

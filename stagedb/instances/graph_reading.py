@@ -1,6 +1,5 @@
 """Reading a stored graph for instantiation, and evaluating its expressions for a plan."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +15,7 @@ from stagedb.instances.stage_blocks import BUCKET, Block
 from stagedb.ir.symbolic_graph import BlockSpec
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.schedules import splits
-from stagedb.store import Store
+from stagedb.store import Store, json_mapping
 from stagedb.store.stored_graphs import blocks_of
 from stagedb.workflows import template_named
 
@@ -75,8 +74,8 @@ def read_graph(store: Store, graph: str) -> StoredGraph:
     return StoredGraph(
         id=graph,
         name=row["name"],
-        options=json.loads(row["options"]),
-        sizes=json.loads(row["sizes"]),
+        options=json_mapping(row["options"], "options"),
+        sizes=json_mapping(row["sizes"], "sizes"),
         blocks=blocks_of(row["blocks"]),
         ops=tuple(store.read("instantiate/ops", graph=graph)),
         weights=tuple(store.read("instantiate/weights", graph=graph)),

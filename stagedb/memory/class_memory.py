@@ -1,6 +1,5 @@
 """The memory of every rank class of an instance over a step, computed from the store and written to it."""
 
-import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from stagedb.memory.tensor_lifetimes import lives, saved
 from stagedb.memory.usage import Alive, Point, Usage
 from stagedb.plans import Plan
 from stagedb.schedules import Task
-from stagedb.store import Store, read_graph, reading
+from stagedb.store import Store, json_mapping, read_graph, reading
 from stagedb.workload.instance_columns import ClassColumns
 from stagedb.workload.store_reading import READERS, find, read_class
 
@@ -93,7 +92,7 @@ def analyse(store: Store, instance: str) -> tuple[ClassMemory, ...]:
 
 
 def _analyse(store: Store, instance: str, row: Mapping[str, Any]) -> tuple[ClassMemory, ...]:
-    plan = Plan.from_mapping(json.loads(row["plan"]))
+    plan = Plan.from_mapping(json_mapping(row["plan"], "plan"))
 
     def read(each: Mapping[str, Any]) -> tuple[ClassColumns, Carried]:
         buckets = store.read("workload/buckets", **{"class": each["id"]})

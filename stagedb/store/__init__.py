@@ -11,7 +11,7 @@ from stagedb.store import _driver as _driver  # first: it decides what the drive
 from stagedb.store.connection import Store, connect, open_store
 from stagedb.store.leases import Lease, building, delete, sweep
 from stagedb.store.plain_values import Table
-from stagedb.store.row_checks import DamagedError, DamageWarning, reading, warn_of
+from stagedb.store.row_checks import DamagedError, DamageWarning, json_list, json_mapping, reading, warn_of
 from stagedb.store.schema import LABELS, RELATIONSHIPS
 from stagedb.store.schema_forms import Label, Property, Relationship
 from stagedb.store.statements import Field, Statement, load, names
@@ -34,6 +34,8 @@ __all__ = [
     "building",
     "connect",
     "delete",
+    "json_list",
+    "json_mapping",
     "load",
     "names",
     "open_store",

@@ -1,6 +1,5 @@
 """A connection to a store: one method that reads, one that writes, and one for free queries."""
 
-import json
 import os
 import random
 import time
@@ -19,7 +18,7 @@ from stagedb.store import store_targets as targets
 from stagedb.store.failures import ConnectionLost, OutOfMemory, is_out_of_memory, translated, unreachable
 from stagedb.store.migrations import NEWEST, Migration, described, pending
 from stagedb.store.plain_values import Table
-from stagedb.store.row_checks import check_row, sound
+from stagedb.store.row_checks import check_rows, json_mapping, sound
 from stagedb.store.statements import Statement, load
 from stagedb.store.typed_properties import graph_properties
 
@@ -79,8 +78,7 @@ class Store:
         Raises DamagedError for a value that is not of the type in the statement's header.
         """
         rows = self._read(name, params)
-        for row in rows:
-            check_row(load(name), row)
+        check_rows(load(name), rows)
         return rows
 
     def read_sound(self, name: str, /, **params: Any) -> list[Mapping[str, Any]]:
@@ -188,7 +186,7 @@ class Store:
 
                 for graph in self.read("schema/graphs_v3"):
                     self.write_rows("build/gradients", gradient_rows(read_graph(self, graph["id"])))
-                    properties = graph_properties(graph["options"], json.loads(graph["sizes"]))
+                    properties = graph_properties(graph["options"], json_mapping(graph["sizes"], "sizes"))
                     self.write("schema/graph_v3", id=graph["id"], properties=properties)
 
     def _define(self, text: str) -> None:

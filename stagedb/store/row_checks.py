@@ -1,13 +1,13 @@
 """Answers of a store are checked against the header of the statement: anybody may have written what they contain."""
 
 import contextlib
-import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
-from stagedb.errors import StagedbError
-from stagedb.inputs import shown
+from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import parse_json, shown
 from stagedb.store.statements import Field, Statement
 
 _TYPES: Mapping[str, frozenset[type]] = {
@@ -27,24 +27,57 @@ class DamageWarning(UserWarning):
     """Something in the store is damaged and was left out."""
 
 
-def check_row(statement: Statement, row: Mapping[str, Any]) -> None:
+@dataclass(frozen=True)
+class _Column:
+    """A column of a header. depth: levels of lists. types: those of its values."""
+
+    name: str
+    depth: int
+    optional: bool
+    types: frozenset[type]
+
+    @classmethod
+    def of(cls, field: Field) -> "_Column":
+        return cls(field.name, field.type.count("[]"), field.type.endswith("?"), _TYPES[field.type.rstrip("[]?")])
+
+
+def check_rows(statement: Statement, rows: Iterable[Mapping[str, Any]]) -> None:
     """Raise DamagedError, which names column and value, for a row that does not have the types of the header."""
-    for name, depth, optional, types in _columns(statement.columns):
-        value = row.get(name)
+    columns = [_Column.of(field) for field in statement.columns]
+    for row in rows:
+        _check(statement, columns, row)
+
+
+def _check(statement: Statement, columns: Iterable[_Column], row: Mapping[str, Any]) -> None:
+    for column in columns:
+        value = row.get(column.name)
         if value is None:
-            if not optional:
-                raise DamagedError(f"{name} of {_whose(row)} is missing ({statement.name})")
-        elif not _is(value, depth, types):
-            raise DamagedError(f"{name} of {_whose(row)} is {shown(value)}, which is not possible ({statement.name})")
+            if not column.optional:
+                raise DamagedError(f"{column.name} of {_whose(row)} is missing ({statement.name})")
+        elif not _is(value, column.depth, column.types):
+            raise DamagedError(
+                f"{column.name} of {_whose(row)} is {shown(value)}, which is not possible ({statement.name})"
+            )
 
 
-@functools.cache
-def _columns(fields: tuple[Field, ...]) -> tuple[tuple[str, int, bool, frozenset[type]], ...]:
-    """Name, depth of lists, whether null is allowed, and the types of the values, for each column."""
-    return tuple(
-        (field.name, field.type.count("[]"), field.type.endswith("?"), _TYPES[field.type.rstrip("[]?")])
-        for field in fields
-    )
+def json_mapping(text: str, what: str) -> dict[str, Any]:
+    """The mapping in a JSON text of a store. DamagedError, which names `what`, for another text."""
+    return cast("dict[str, Any]", _json(text, what, dict, "a mapping"))
+
+
+def json_list(text: str, what: str) -> list[Any]:
+    """The list in a JSON text of a store. DamagedError, which names `what`, for another text."""
+    return cast("list[Any]", _json(text, what, list, "a list"))
+
+
+def _json(text: str, what: str, kind: type, kind_name: str) -> object:
+    try:
+        content = parse_json(text, what)
+    except UsageError as error:
+        raise DamagedError(str(error)) from None
+    if not isinstance(content, kind):
+        raise DamagedError(f"{what} is {shown(content)}, and not {kind_name}")
+    return content
 
 
 def _is(value: Any, depth: int, types: frozenset[type]) -> bool:
@@ -88,9 +121,10 @@ _WAY_OUT = "Somebody else changed it: remove it with `stagedb rm`, and make it a
 
 def sound(statement: Statement, rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The rows with the types of the header. The others are left out with a warning."""
+    columns = [_Column.of(field) for field in statement.columns]
     for row in rows:
         try:
-            check_row(statement, row)
+            _check(statement, columns, row)
         except DamagedError as damage:
             warn_of(f"left out: {damage}")
         else:

@@ -27,6 +27,7 @@ from stagedb.ir.symbolic_graph import (
 )
 from stagedb.store.connection import Store
 from stagedb.store.leases import building
+from stagedb.store.row_checks import json_list, json_mapping
 from stagedb.store.typed_properties import graph_properties
 from stagedb.workflows import Template, template_named
 
@@ -73,7 +74,7 @@ def read_graph(store: Store, id: str) -> SymGraph:
         name=row["name"],
         recipe=row["recipe"],
         options=row["options"],
-        sizes=json.loads(row["sizes"]),
+        sizes=json_mapping(row["sizes"], "sizes"),
         blocks=blocks_of(row["blocks"]),
         tensors=tuple(_tensor(each["tensor"]) for each in store.read("build/all_tensors", id=id)),
         ops=tuple(_op(each["op"], reads, writes) for each in store.read("build/all_ops", id=id)),
@@ -86,7 +87,7 @@ def read_graph(store: Store, id: str) -> SymGraph:
 
 def blocks_of(text: str) -> tuple[BlockSpec, ...]:
     """The blocks of a graph from the JSON that the store has of them."""
-    return tuple(BlockSpec(**_values(block, _BLOCK)) for block in json.loads(text))
+    return tuple(BlockSpec(**_values(block, _BLOCK)) for block in json_list(text, "blocks"))
 
 
 def gradient_rows(graph: SymGraph) -> list[dict[str, str]]:

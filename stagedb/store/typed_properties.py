@@ -1,12 +1,12 @@
 """Options, sizes and plan words as properties of graph and instance nodes, in addition to canonical JSON."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from stagedb.plans.aspects import LATER
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
+from stagedb.store.row_checks import json_mapping
 from stagedb.store.schema import VERSION
 
 Properties = dict[str, Any]
@@ -14,7 +14,7 @@ Properties = dict[str, Any]
 
 def graph_properties(options: str, sizes: Mapping[str, int]) -> Properties:
     """A graph's options and sizes as properties. options: canonical JSON. Options without a value are left out."""
-    filled = {**LATER, **json.loads(options)}
+    filled = {**LATER, **json_mapping(options, "options")}
     words = {name: filled[name] for name in OPTIONS if filled.get(name) is not None}
     known = {SIZES[symbol][0]: value for symbol, value in sizes.items() if symbol in SIZES}
     return {**words, **known, "schema": VERSION}

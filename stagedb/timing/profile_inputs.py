@@ -1,6 +1,5 @@
 """The inputs of a timed step, and reading the inputs of a stored profile."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -8,7 +7,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.store import Store
+from stagedb.store import Store, json_list
 from stagedb.systems import Durations, Measured, System, parse_system
 from stagedb.timing.whatif import Scaling
 
@@ -55,5 +54,5 @@ def _measured(text: str) -> Durations:
     """Rows as `recording` writes them."""
     return Durations(
         Measured(f"row {number} of the profile", Fraction(row.pop("ns")), **row)
-        for number, row in enumerate(json.loads(text), 1)
+        for number, row in enumerate(json_list(text, "durations"), 1)
     )

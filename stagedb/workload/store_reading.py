@@ -1,6 +1,5 @@
 """An instance read from the store as columns: a few statements a class, each of which gives one row of lists."""
 
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,7 +10,7 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
-from stagedb.store import Store, reading
+from stagedb.store import Store, json_mapping, reading
 from stagedb.workload.instance_columns import (
     EDGE_KINDS,
     TASK_KINDS,
@@ -51,7 +50,7 @@ def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = N
 
 
 def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
-    plan: dict[str, Any] = json.loads(row["plan"])
+    plan = json_mapping(row["plan"], "plan")
     world, distance = int(row["world"]), int(plan.get("ulysses", 1))
     # The store answers one statement while the answer to another is decoded.
     with ThreadPoolExecutor(READERS) as pool:
