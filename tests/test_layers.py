@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "stagedb"
 
 LAYERS = (
-    *("inputs", "outputs", "expressions", "systems", "workflows", "ir", "models", "frameworks", "schedules", "plans"),
+    *("outputs", "inputs", "expressions", "systems", "workflows", "ir", "models", "frameworks", "schedules", "plans"),
     *("build", "store", "instances", "workload", "memory", "timing", "traces", "reports", "api", "validation", "cli"),
 )
 """Each package may import those before it."""

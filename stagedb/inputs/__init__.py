@@ -2,13 +2,13 @@
 
 `bounded_files` opens regular files up to a size. `documents` turns a text (YAML, JSON, TOML) into lists, mappings,
 texts, numbers, booleans and None, and refuses everything else: tags, aliases, duplicate keys, deep nesting, integers
-over 64 bits, infinite numbers. `shown` cuts a value short for an error.
+over 64 bits, infinite numbers. `shown` (`short_values`) cuts a value short for an error.
 """
 
 from typing import TYPE_CHECKING
 
 from stagedb.inputs.bounded_files import is_there, read_bytes, read_text
-from stagedb.inputs.shown import shown
+from stagedb.inputs.short_values import shown
 from stagedb.lazy_names import lazily
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.inputs.shown import shown
+from stagedb.inputs.short_values import shown
 
 LARGEST = 1 << 20
 """Bytes of the largest file that is read whole, if its reader names no other limit."""

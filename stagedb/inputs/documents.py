@@ -18,7 +18,7 @@ import yaml
 
 from stagedb.errors import UsageError
 from stagedb.inputs.bounded_files import LARGEST, read_text
-from stagedb.inputs.shown import shown
+from stagedb.inputs.short_values import shown
 
 DEEPEST = 32
 """Levels of lists and mappings in one document."""

@@ -2,6 +2,8 @@
 
 import reprlib
 
+from stagedb.outputs import printable
+
 _MOST = 60
 _WHOLE = 200
 
@@ -24,4 +26,4 @@ def shown(value: object) -> str:
     text = _SHORT.repr(value)
     if len(text) > _WHOLE:
         text = f"{text[:_WHOLE]}..."
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return printable(text, kept="")
