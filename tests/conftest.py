@@ -17,10 +17,13 @@ import pytest
 from hypothesis import settings
 
 from stagedb.store import LABELS, Store, connect, embedded, open_store
+from tests.sampling import is_tried
 
 # A machine that is busy with something else is no failure.
 settings.register_profile("stagedb", deadline=None)
 settings.load_profile("stagedb")
+
+ENGINES = ("embedded", "neo4j")
 
 SLOWEST = (
     *("faults/test_killed.py", "plans/test_plans.py", "semantics/test_pipelined.py", "validation/test_published.py"),
@@ -30,13 +33,35 @@ SLOWEST = (
 )
 """Files that run longest. They run first, so that no process has a long one left while the others are done."""
 
+ONE_ENGINE = frozenset(
+    {
+        *("cli/test_commands.py", "cli/test_profile.py", "traces/test_durations.py", "timing/test_recording.py"),
+        *("instances/test_pattern.py", "instances/test_experts.py", "instances/test_recompute.py"),
+    }
+)
+"""Slow files whose statements other tests run on both engines: a share of the tests runs each test here on one."""
+
 HOW = "no Neo4j server to test on: `scripts/neo4j start` starts one and prints the setting that points the tests at it"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of the slowest files first."""
-    root = Path(__file__).parent
-    items.sort(key=lambda item: _place(item.path.relative_to(root).as_posix()))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the tests of the slowest files first, and leave out what this run's share does not try."""
+    items.sort(key=lambda item: _place(_file(item)))
+    left = [item for item in items if not _is_tried(item)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if _is_tried(item)]
+
+
+def _is_tried(item: pytest.Item) -> bool:
+    engine = getattr(item, "callspec", None) and item.callspec.params.get("store")  # type: ignore[attr-defined]
+    if engine not in ENGINES or _file(item) not in ONE_ENGINE:
+        return True
+    return is_tried(item.nodeid.replace(engine, ""), ENGINES.index(engine), len(ENGINES))
+
+
+def _file(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).as_posix()
 
 
 def _place(file: str) -> int:
@@ -90,7 +115,7 @@ def neo4j_engine(neo4j_environment: dict[str, str], tmp_path_factory: pytest.Tem
         yield store
 
 
-@pytest.fixture(params=["embedded", "neo4j"])
+@pytest.fixture(params=ENGINES)
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """An empty store, on each engine in turn."""
     engine: Store = request.getfixturevalue(f"{request.param}_engine")
