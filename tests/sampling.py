@@ -1,7 +1,8 @@
 """How much of what is expensive a run of the tests tries, and which part: chosen by a seed.
 
 STAGEDB_TEST_SHARE is the share of the heaviest properties' examples and of long tables' rows, from 0 to 1; with it, the
-slowest tests of commands run on one of the two engines. Without it everything runs. STAGEDB_TEST_SEED chooses which: `.ci/run` takes it from the commit, so that other commits try others.
+slowest tests of commands run on one of the two engines. Without it everything runs. STAGEDB_TEST_SEED chooses which:
+`.ci/run` takes it from the commit, so that other commits try others.
 """
 
 import os
