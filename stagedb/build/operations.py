@@ -65,7 +65,7 @@ def _exchange(
     message = str(move.message([sizes.bytes(tensor, layouts[tensor.name]) for tensor in ends]))
     return SymOp(
         kind=move.kind,
-        work=MessageEnd(_end(move), "cp", message, ends[0].dtype, str(move.peer())),
+        work=MessageEnd(_end(move), move.mesh_axis, message, ends[0].dtype, str(move.peer())),
         present=_text(move.present()),
         **common,
     )

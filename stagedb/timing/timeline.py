@@ -20,7 +20,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.systems.system import COMPUTE_MODES
 from stagedb.timing.node_graph import COMPUTE_STREAM, NO_STREAM, NodeGraph, Reason
-from stagedb.workload.instance_columns import Ints
+from stagedb.workload.instance_columns import RING_AXES, Ints
 
 LONGEST_STEP = 1 << 62
 """The longest step that stagedb counts [ns of all ranks together]: above it sums would no longer be whole numbers."""
@@ -83,7 +83,8 @@ def decide(network: NodeGraph, length: Ints, compute: str = "out-of-order", bloc
     """Decide the order in which streams take their nodes, for events of these lengths.
 
     blocking: mesh axes whose communication the compute stream waits for; the stream then takes its nodes in issue
-    order. A framework that starts messages between stages and waits until they are sent blocks on `pp`.
+    order. A framework that starts messages between stages and waits until they are sent blocks on `pp`. `cp` blocks on
+    a ring over places of neighbours (`cpr`) too.
     """
     if compute not in COMPUTE_MODES:
         raise UsageError(f"a compute stream takes nodes {' or '.join(COMPUTE_MODES)}, not {shown(compute)}")
@@ -121,9 +122,10 @@ def check_blocking(blocking: Collection[str], compute: str) -> None:
 def _waited(network: NodeGraph, blocking: Collection[str]) -> npt.NDArray[np.bool_]:
     """For each node whether it communicates on one of these axes, and its stream has a place for it."""
     found = np.zeros(len(network), bool)
+    waited = {*blocking, *(RING_AXES if "cp" in blocking else ())}
     for lane, columns in zip(network.lanes, network.columns, strict=True):
         mine = slice(int(network.firsts[lane.number]), int(network.firsts[lane.number + 1]))
-        found[mine] = np.array([axis in blocking for axis in columns.ops.axis], bool)[network.op[mine]]
+        found[mine] = np.array([axis in waited for axis in columns.ops.axis], bool)[network.op[mine]]
     return found & (network.stream > COMPUTE_STREAM)
 
 

@@ -20,6 +20,9 @@ COMPUTE, COLLECTIVE, SEND, RECV = range(4)
 EVERY, FIRST, LAST = range(3)
 DATA, PROGRAM, LIMIT = range(3)
 
+RING_AXES = ("cp", "cpr")
+"""Axes of messages around a ring: all ranks of cp, or the places between which neighbours exchange heads."""
+
 RUNS: Mapping[int, tuple[int, ...]] = {
     number: tuple(TEMPLATES.index(template.name) for template in kind.templates)
     for number, kind in enumerate(workflows.TASK_KINDS.values())
@@ -65,7 +68,7 @@ class Ops:
     @property
     def rings(self) -> npt.NDArray[np.bool_]:
         """Which ops are messages around a ring of context parallelism; all others are between stages."""
-        on_ring = np.array([axis == "cp" for axis in self.axis], bool)
+        on_ring = np.array([axis in RING_AXES for axis in self.axis], bool)
         found: npt.NDArray[np.bool_] = on_ring & ((self.type == SEND) | (self.type == RECV))
         return found
 

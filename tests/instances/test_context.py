@@ -167,12 +167,12 @@ def test_a_ring_of_neighbours_that_exchange_heads(store: Store) -> None:
     assert all(rank in members for gid, members in groups_ for rank in range(16) if ranks[rank][2] == gid)  # type: ignore[operator]
     moves = ask(
         store,
-        "MATCH (o:Op {instance: $i, class: 0, layer: 0, phase: 'forward'}) WHERE o.axis IN ['cp', 'cpa'] "
+        "MATCH (o:Op {instance: $i, class: 0, layer: 0, phase: 'forward'}) WHERE o.axis IN ['cp', 'cpr', 'cpa'] "
         "RETURN o.kind AS kind, o.axis AS axis, o.peer AS peer ORDER BY o.`order`",
         i=instance,
     )
     assert moves == [("all_to_all", "cpa", None)] * 3 + [
-        ("send", "cp", 2), ("recv", "cp", -2), ("all_to_all", "cpa", None)
+        ("send", "cpr", 2), ("recv", "cpr", -2), ("all_to_all", "cpa", None)
     ]  # fmt: skip
 
 

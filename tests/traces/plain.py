@@ -192,7 +192,7 @@ def plain_op_nodes(workload: Workload, rank: int, dependencies: Dependencies) ->
             node.attr.add(name="dtype", string_val=ops.dtype[op])
         if type_ == COLLECTIVE:
             node.attr.add(name="pg_name", string_val=str(groups[ops.axis[op]]))
-        if type_ in (SEND, RECV) and ops.axis[op] == "cp":
+        if type_ in (SEND, RECV) and ops.axis[op] in ("cp", "cpr"):
             neighbours = workload.ranks.ring_next if ops.peer[op] > 0 else workload.ranks.ring_previous
             node.attr.add(name="comm_dst" if type_ == SEND else "comm_src", int32_val=int(neighbours[rank]))
             # Those of one end in a task are numbered; each number has tags for all tasks.
@@ -200,7 +200,7 @@ def plain_op_nodes(workload: Workload, rank: int, dependencies: Dependencies) ->
             alike = [
                 int(ops.order[at])
                 for at in range(len(ops))
-                if ops.type[at] == type_ and ops.axis[at] == "cp" and ops.chunk[at] == ops.chunk[op]
+                if ops.type[at] == type_ and ops.axis[at] == ops.axis[op] and ops.chunk[at] == ops.chunk[op]
                 if int(_backward(ops, at)) == backward
             ]
             chunks = 1 + int(tasks.chunk.max())

@@ -26,7 +26,7 @@ def messages(trace: TraceColumns, type_: int, phase: str) -> Counter[tuple[int, 
     return Counter(
         (columns[name][at], columns["comm_size"][at])
         for at, kind in enumerate(trace.types)
-        if kind == type_ and columns["axis"][at] == "cp" and columns["phase"][at] == phase
+        if kind == type_ and columns["axis"][at] in ("cp", "cpr") and columns["phase"][at] == phase
     )
 
 
