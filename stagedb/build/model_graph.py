@@ -11,7 +11,7 @@ from stagedb.build.costs import Sizes
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.optimizer_step import Tie
 from stagedb.build.recomputation import RecomputedPart
-from stagedb.build.strategy_support import check_named, tied_alike
+from stagedb.build.strategy_support import check_named, check_synced, tied_alike
 from stagedb.build.zero_buckets import reduction_rules
 from stagedb.errors import UsageError
 from stagedb.expressions import ceiling, parse, symbol
@@ -205,6 +205,8 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
     shared = reduction_rules(options, framework, card.routes)
     rows = assemble(laid_out, _sizes(framework, options), shared, tie, buffers, options.scatter_gather)
+    if card.routes and not options.ep_sync and options.cp_kind != "none":
+        check_synced(rows.ops, shared.alone.values())
     return SymGraph(
         key=graph_key(card, options),
         name=card.name,

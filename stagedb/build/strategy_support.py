@@ -1,9 +1,13 @@
 """Whether a model can follow a user's strategy: all names exist, and tensors that belong together are treated alike."""
 
+from collections.abc import Iterable
+
 from stagedb.build.block import LaidOut, summed
 from stagedb.build.optimizer_step import Tie
+from stagedb.build.sharing import BucketRule
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.ir.symbolic_graph import SymOp
 from stagedb.plans.strategy_files import REGIONS, Strategy
 
 SAME = {"shared_ffn": "ffn"}
@@ -32,6 +36,22 @@ def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> 
                 f"them has that axis: "
                 + (f"they have {', '.join(sorted(found[region]))}" if found[region] else "there are none")
             )
+
+
+def check_synced(ops: Iterable[SymOp], alone: Iterable[BucketRule]) -> None:
+    """Raise UsageError if gradients are reduced only over dp, or only over cp: both have ranks of ep among others.
+
+    A reduction without the ranks of ep would need groups that are in one of the two and hold the same experts.
+    """
+    used = {op.name for op in ops}
+    found = next((bucket for bucket in alone if bucket.name in used), None)
+    if found is not None:
+        whole, other = ("cp", "dp") if found.axis == "data" else ("dp", "cp")
+        raise UsageError(
+            f"with this strategy the gradients of some weights are reduced only over {other}, and --no-ep-sync takes "
+            f"the ranks of ep out of dp and cp together: let the strategy cut batch over dp and seq over cp wherever "
+            f"it has weights, keep no weight in parts over {whole}, or leave --no-ep-sync or --strategy out"
+        )
 
 
 def tied_alike(tie: Tie, blocks: tuple[LaidOut, ...]) -> tuple[LaidOut, ...]:

@@ -144,11 +144,6 @@ class GraphOptions(GraphAspects):
             )
         if not self.ep_sync and self.zero:
             raise UsageError(f"zero {self.zero} shards gradients over all ranks of dp: --no-ep-sync needs --zero 0")
-        if not self.ep_sync and self.strategy:
-            raise UsageError(
-                "a strategy has gradients that are reduced only over dp or cp, whose ranks include those of ep: leave "
-                "--no-ep-sync or --strategy out"
-            )
         if self.grad_sync and self.zero == 1:
             raise UsageError(
                 "with zero 1 gradients are reduced once a step: --grad-sync needs --zero 0, 2 or 3, or leave it out"

@@ -151,12 +151,6 @@ def test_what_degrees_do_not_divide_is_refused_with_degrees_that_do(
     assert expected in refusal(**words, seq_len=256, strategy=json.dumps(strategy))
 
 
-def test_experts_apart_and_a_strategy_are_refused_together() -> None:
-    strategy = json.dumps({"regions": {"head": {"batch": ["dp"], "vocab": ["tp"]}}})
-    with pytest.raises(UsageError, match="leave --no-ep-sync or --strategy out"):
-        GraphOptions(ep_sync=False, strategy=strategy)
-
-
 @pytest.mark.parametrize("zero", [0, 1, 3])
 @pytest.mark.parametrize(
     "strategy",

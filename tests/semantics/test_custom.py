@@ -1,9 +1,11 @@
 """For any rules of a user, the partitioned graph computes what the whole graph computes, or they are refused."""
 
+import dataclasses
 import functools
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,6 +172,38 @@ def test_rules_of_a_feed_forward_are_those_of_shared_experts(strategy: str, zero
         op.kind for op in graph.ops if op.name.startswith("layer.ffn.shared.w1.weight.") and op.type == "collective"
     ]
     assert ("all_gather" in moved) == (kept != ["tp"] or strategy == "as documented")
+
+
+@pytest.mark.parametrize("recipe", ["torch", "megatron"])
+@pytest.mark.parametrize("strategy", ["none", "weights over dp", "each rank of dp the whole batch", "as documented"])
+def test_gradients_that_are_not_reduced_over_ep_are_a_part_of_the_sum(strategy: str, recipe: str) -> None:
+    """Ranks of ep get equal sequences, so that their unreduced sums are equal: one part of the whole for each.
+
+    Experts are summed as always. A weight in parts over dp is on no other rank of ep, and one whose operators have the
+    whole batch has its whole gradient: nothing of theirs is left out.
+    """
+    text = "" if strategy == "none" else json.dumps(APART[strategy])
+    made = example(build_graph(card("deepseek"), GraphOptions(recipe=recipe, ep_sync=False, strategy=text)))
+    twice = [0, 0, 1, 1]
+    made = dataclasses.replace(made, tokens=made.tokens[twice], labels=made.labels[twice])
+    whole = dataclasses.replace(made, graph=build_graph(card("deepseek"), GraphOptions(recipe=recipe))).run()
+    found = made.run(4, 2, ep=2)
+    apart = strategy in ("weights over dp", "each rank of dp the whole batch")
+    for (name, place), gradient in whole.gradients.items():
+        synced = ".experts." in name or (apart and (".shared." in name or name.startswith("dense.ffn.")))
+        times = 1 if synced else 2
+        np.testing.assert_allclose(found.gradients[name, place] * times, gradient, rtol=1e-7, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "only"),
+    [("weights over cp", "dp"), ("each rank of cp the whole sequence", "dp"), ("weights over dp", "cp")],
+)
+def test_gradients_of_only_one_of_dp_and_cp_are_not_taken_apart(strategy: str, only: str) -> None:
+    """Their groups have ranks of ep among others; groups of the others alone do not exist."""
+    with pytest.raises(UsageError, match=rf"reduced only over {only}, and --no-ep-sync .*leave --no-ep-sync or --"):
+        build_graph(card("deepseek"), options_of(strategy, ep_sync=False))
+    build_graph(card("deepseek"), options_of("as documented", ep_sync=False))
 
 
 def collectives(graph: SymGraph) -> list[SymOp]:
