@@ -14,6 +14,8 @@ from stagedb.workflows.training import STEP
 SHARDS = symbol("dp") * symbol("cp") / symbol("hsdp")
 """Members of a group over which something is sharded: the ranks of dp and cp, without replicas (hybrid sharding)."""
 
+EXPERT_SHARDS = symbol("edp") / symbol("hsdp")
+"""The same for experts: the ranks of one copy that hold the same ones."""
 
 CONTEXT = ("cp", "cpr", "cpa")
 """The mesh axes of the ranks of cp."""
@@ -41,7 +43,7 @@ def shards(weight: Layout) -> Expression:
     """Members of a group that shares a weight. For experts: the ranks that hold the same ones."""
     if held_apart(weight):
         return number(1)
-    return symbol("edp") / symbol("hsdp") if of_experts(weight) else SHARDS
+    return EXPERT_SHARDS if of_experts(weight) else SHARDS
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class BucketRule:
         if self.kind == "all_reduce":
             whole = (symbol("shard") if self.parts else symbol("elements")) * CLASS_BYTES[self.dtype]
             return whole, whole
-        part, shards = symbol("shard") * CLASS_BYTES[self.dtype], symbol("edp") if self.axis == "edp" else SHARDS
+        part, shards = symbol("shard") * CLASS_BYTES[self.dtype], EXPERT_SHARDS if self.axis == "edp" else SHARDS
         return (part, part * shards) if self.kind == "all_gather" else (part * shards, part)
 
 
@@ -115,7 +117,7 @@ def present_if_shared(axis: str) -> Expression:
     if axis == "data":
         return symbol("dp") - 1
     if axis == "edp":
-        return symbol("edp") - 1
+        return EXPERT_SHARDS - 1
     if axis == "dp_replicate":
         return symbol("hsdp") - 1
     return symbol(axis) - 1

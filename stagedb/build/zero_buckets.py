@@ -69,19 +69,21 @@ def _alone(options: GraphOptions, framework: Framework) -> dict[str, BucketRule]
 def _apart(bucket: BucketRule, divided: Expression) -> tuple[BucketRule, ...]:
     """Experts that are divided among ranks have buckets of their own, among the ranks with the same experts.
 
-    These ranks are the members, however cp treats the gradients of other weights.
+    These ranks are the members, however cp treats the gradients of other weights. The copies of hybrid sharding have
+    each expert on ranks with the same places, so that parts of experts are reduced over the same groups as others.
     """
-    if bucket.axis != "dp":
+    if bucket.axis not in ("dp", "dp_replicate"):
         return (bucket,)
 
     def where(condition: Expression) -> Expression:
         return condition if bucket.only is None else smallest(bucket.only, condition)
 
     together, apart = where(2 - divided), where(divided - 1)
+    axis = "edp" if bucket.axis == "dp" else bucket.axis
     return (
         replace(bucket, only=together),
         replace(bucket, name=f"{bucket.name}.dense", only=apart, of="dense"),
-        replace(bucket, name=f"{bucket.name}.experts", axis="edp", only=apart, of="experts", members=None),
+        replace(bucket, name=f"{bucket.name}.experts", axis=axis, only=apart, of="experts", members=None),
     )
 
 

@@ -108,6 +108,7 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
     looped = [op for op in ops if op["times"] is not None]
     turns = _turns(looped, values, graph)
     maps, envs, variants = _variants(values.known, plan, graph, turns)
+    apart = of_experts(graph)
     held = {op["temporary"] for op in ops if op["block"] != BUCKET and op["temporary"] is not None}
     return Evaluated(
         values=maps,
@@ -119,7 +120,7 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
         width=max((1 + op["order"] - op["loop"] for op in looped), default=0),
         blocks=blocks,
         weights=_weights(graph, by_name, values),
-        buckets=tuple(_bucket(op, plan, plan.env(graph.sizes)) for op in ops if op["block"] == BUCKET),
+        buckets=tuple(_bucket(op, plan, plan.env(graph.sizes), apart) for op in ops if op["block"] == BUCKET),
         axes=_axes(ops),
         orders=1 + max((op["order"] for op in graph.ops), default=0),
         last=_last(ops, any(map(splits, plan.orders()))),
@@ -170,7 +171,18 @@ def _variants(
     return tuple(maps), tuple(envs), variants
 
 
-def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> BucketOp:
+def of_experts(graph: StoredGraph) -> frozenset[str]:
+    """The buckets that only weights pass whose parts are shared by the ranks with the same experts."""
+    axes = {op["name"]: op["axis"] for op in graph.ops if op["block"] == BUCKET}
+    found: dict[str, bool] = {}
+    for row in graph.weights:
+        names = (*(row["buckets"] or ()), *(row["gathers"] or ()))
+        apart = any(axes.get(name) == "edp" for name in names)
+        found |= {name: found.get(name, True) and apart for name in names}
+    return frozenset(name for name, apart in found.items() if apart)
+
+
+def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int], apart: frozenset[str]) -> BucketOp:
     @cache
     def sizes(elements: int, shard: int) -> tuple[int, int]:
         known = {**env, "elements": elements, "shard": shard}
@@ -180,7 +192,7 @@ def _bucket(op: Mapping[str, Any], plan: Plan, env: Mapping[str, int]) -> Bucket
         )
 
     gathers = op["kind"] == "all_gather"
-    parts = plan.edp if op["axis"] == "edp" else plan.shards
+    parts = plan.edp // plan.hsdp if op["name"] in apart else plan.shards
     template, policy = template_named(op["template"]), bucket_policy(op["bucket"])
     return BucketOp(op["name"], policy, op["order"], template, gathers, parts, sizes)
 

@@ -23,7 +23,7 @@ from stagedb.inputs import shown
 from stagedb.instances.bucket_members import fill
 from stagedb.instances.class_digests import ChunkWork, Member, RankClass, StageWork, classify
 from stagedb.instances.copies import Row, bucket_rows, count_ops, place_rows, with_copies
-from stagedb.instances.graph_reading import Evaluated, StoredGraph, evaluate_graph, read_graph
+from stagedb.instances.graph_reading import Evaluated, StoredGraph, evaluate_graph, of_experts, read_graph
 from stagedb.instances.stage_blocks import lay_out
 from stagedb.instances.statement_rows import (
     bucket_links,
@@ -85,6 +85,7 @@ def instantiate(
     stored = read_graph(store, graph)
     _check_options(stored, plan)
     plan.check(stored.sizes)
+    _check_copies(stored, plan)
     instance = instance_id(stored, plan)
     evaluated = evaluate_graph(stored, plan)
     classes = _classes(stored, plan, evaluated)
@@ -115,6 +116,19 @@ def _check_options(stored: StoredGraph, plan: Plan) -> None:
                 f"({option(word)}): "
                 "build the graph that the plan means, or leave the word out"
             )
+
+
+def _check_copies(stored: StoredGraph, plan: Plan) -> None:
+    """Raise UsageError if copies of experts have no reduction in a graph that an older version built."""
+    divided = plan.ep * (plan.tp if plan.options.experts_over_tp else 1) > 1
+    if plan.hsdp == 1 or not divided or "E" not in stored.sizes:
+        return
+    apart = of_experts(stored)
+    if not any(op["axis"] == "dp_replicate" and op["name"] in apart for op in stored.ops):
+        raise UsageError(
+            f"graph {stored.id} was built by a version of stagedb that had no --hsdp {plan.hsdp} with divided experts: "
+            f"remove it with `stagedb rm {stored.id}` and build it again, or leave --hsdp out"
+        )
 
 
 def rank_classes(store: Store, graph: str, plan: Plan) -> tuple[RankClass, ...]:

@@ -32,15 +32,32 @@ def check_expert_parallelism(plan: PlanFields) -> None:
             [Way({"sp": True})] if plan.tp > 1 and not plan.options.expert_tp and not over_tp else [],
         )
     if plan.hsdp > 1 and (plan.ep > 1 or over_tp):
-        together = [] if plan.ep == 1 else [Way({"ep": 1}, "take --ep 1")]
-        raise Misfit(
-            f"hsdp {plan.hsdp} with {'--no-expert-tp' if over_tp else f'ep {plan.ep}'} is not supported: the copies of "
-            "experts would differ from those of other weights",
-            ways=[Way({"hsdp": 1}, "leave --hsdp out"), *together, *([WITH_TP] if over_tp else [])],
-        )
+        _check_copies(plan, over_tp)
 
 
 WITH_TP = Way({"expert_tp": True}, "leave --no-expert-tp out")
+
+
+def _check_copies(plan: PlanFields, over_tp: bool) -> None:
+    """Raise UsageError if a copy of what is sharded would not have each expert on as many ranks as the others."""
+    without = Way({"hsdp": 1}, "leave --hsdp out")
+    if plan.dp % plan.hsdp:
+        return  # `check_sharding` refuses it
+    ranks = plan.expert_ranks // plan.hsdp
+    if ranks % plan.ep:
+        raise Misfit(
+            f"ep {plan.ep} does not divide the {plan.expert_ranks} ranks with experts / hsdp {plan.hsdp} = {ranks}, so "
+            "that no copy has each expert equally often",
+            nearest("ep", plan.ep, ranks, lambda ep: ranks % ep == 0),
+            [without],
+        )
+    inside = [axis for axis in plan.expert_axes if axis != "dp" and getattr(plan, axis) > 1]
+    if any(plan.rank_order.index(axis) > plan.rank_order.index("dp") for axis in inside):
+        raise Misfit(
+            f"rank order {','.join(plan.rank_order)} puts dp inside of {' and '.join(inside)}, so that a copy's ranks "
+            "with experts are not next to each other",
+            ways=[Way({"rank_order": RANK_ORDER}), without, *([WITH_TP] if over_tp else [])],
+        )
 
 
 def _check_over_tp(plan: PlanFields) -> None:

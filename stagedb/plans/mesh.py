@@ -22,8 +22,9 @@ share one copy of what is sharded. `dp_replicate`: the ranks with the same part 
 alone, also if gradients are reduced over cp. `cpa`: neighbours on cp that exchange heads inside a ring over the others.
 `cpr`: the ranks of that ring, with the same place among their neighbours. `ep`: neighbours among the ranks of dp and cp
 (and of tp, if its ranks have whole experts), which divide the experts among them. `edp`: the ranks with the same
-experts. `kv`: the tensor-parallel ranks that hold the same key/value head, if tp is above the number of heads.
-`embedding`: the first and the last stage, which hold the two copies of a tied embedding."""
+experts; with hybrid sharding, those of one copy. `kv`: the tensor-parallel ranks that hold the same key/value head, if
+tp is above the number of heads. `embedding`: the first and the last stage, which hold the two copies of a tied
+embedding."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _shapes(plan: Plan, kv_heads: int) -> Iterator[AxisGroups]:
     along |= {"cpa": ("cp", 1, plan.ulysses), "cpr": ("cp", plan.ulysses, plan.cp // plan.ulysses)}
     along |= {"data": ("dp", 1, plan.dp)}
     inner = expert_axis(plan)
-    along |= {"ep": (inner, 1, plan.ep), "edp": (inner, plan.ep, plan.edp)}
+    along |= {"ep": (inner, 1, plan.ep), "edp": (inner, plan.ep, plan.edp // plan.hsdp)}
     along |= {"dp_replicate": ("dp", copy, plan.hsdp), "pp": ("pp", 1, plan.pp), "embedding": ("pp", 1, plan.pp)}
     for axis in GROUP_AXES:
         if axis not in along:

@@ -1,10 +1,12 @@
 """Ranks and groups of a plan with experts, as the store holds them."""
 
 import math
+from typing import Any
 
 import pytest
 
 from stagedb.api import Stagedb
+from stagedb.errors import UsageError
 from stagedb.store import Store
 from tests.ir.tiny import card
 
@@ -85,6 +87,58 @@ def test_whole_experts_are_shared_by_ranks_of_tp_as_by_others(store: Store, reci
     over_tp = sum(size for axis, size, _ in sizes.values() if axis == "tp")
     alike = model.layers * (2 * model.hidden + model.hidden * model.experts) + model.hidden  # norms and routers
     assert over_tp == alike * (4 if recipe == "megatron" else 2)
+
+
+@pytest.mark.parametrize(("recipe", "zero"), [("torch", 3), ("megatron", 1)])
+@pytest.mark.parametrize(("dp", "ep"), [(8, 2), (4, 2)])
+def test_copies_reduce_their_parts_of_experts_apart(store: Store, recipe: str, zero: Any, dp: int, ep: int) -> None:
+    """hsdp 2: dp / 2 ranks share what is sharded, dp / 2 / ep of them an expert; parts are reduced over both copies."""
+    model, shards = card("moe"), dp // 2
+    instance = Stagedb(store).instantiate(model, recipe=recipe, dp=dp, ep=ep, zero=zero, hsdp=2, seq_len=8)
+    asked = {"id": instance.id}
+    groups = store.query("MATCH (g:Group {instance: $id}) RETURN g.axis, g.ranks ORDER BY g.gid", asked).rows
+    found = {axis: [list(ranks) for other, ranks in groups if other == axis] for axis in ("edp", "dp_replicate")}
+    copies = [range(first, first + shards) for first in (0, shards)]
+    alike = [list(copy[at::ep]) for copy in copies for at in range(ep)]
+    assert found["edp"] == (alike if shards > ep else [])
+    assert found["dp_replicate"] == [[rank, rank + shards] for rank in range(shards)]
+    rows = store.query(
+        "MATCH (o:Op {instance: $id, type: 'collective'}) WHERE o.axis IN ['dp', 'edp', 'dp_replicate'] "
+        "AND o.phase <> 'forward' RETURN o.name, o.axis, o.kind, o.comm_bytes, o.comm_out_bytes",
+        asked,
+    ).rows
+    width = 4 if recipe == "megatron" else 2
+    held = model.layers * 3 * model.hidden * model.expert_ffn * model.experts // ep
+    dense = model.layers * model.hidden * (2 + model.experts + model.heads * 4 * 2 + model.kv_heads * 4 * 2)
+    dense += model.hidden * (2 * model.vocab + 1)
+    sums: dict[tuple[str, str], list[int]] = {}
+    for name, axis, kind, operand, result in rows:
+        if ".gradients." in name:
+            total = sums.setdefault((".experts" if ".experts" in name else "", axis), [0, 0])
+            assert kind == ("all_reduce" if axis == "dp_replicate" else "reduce_scatter")
+            total[0], total[1] = total[0] + operand, total[1] + result
+    part = held * width // (shards // ep)
+    if shards > ep:
+        assert sums[".experts", "edp"] == [held * width, part]
+    else:
+        assert (".experts", "edp") not in sums
+    assert sums[".experts", "dp_replicate"] == [part, part]
+    if recipe == "torch":
+        # Rows of norms and routers divide by the shards, so nothing is padded.
+        assert sums["", "dp"] == [dense * width, dense * width // shards]
+        assert sums["", "dp_replicate"] == [dense * width // shards] * 2
+
+
+def test_a_graph_without_reductions_of_copies_is_refused(embedded_store: Store) -> None:
+    """Graphs that were stored before have one reduction over copies for all weights, whose parts differ."""
+    db = Stagedb(embedded_store)
+    words = {"dp": 8, "ep": 2, "zero": 3, "seq_len": 8}
+    graph = db.instantiate(card("moe"), **words).graph  # type: ignore[arg-type]
+    with embedded_store._session("WRITE") as session:
+        text = "MATCH (o:SymOp {graph: $graph, axis: 'dp_replicate'}) WHERE o.name ENDS WITH '.experts' DETACH DELETE o"
+        session.run(text, graph=graph).consume()
+    with pytest.raises(UsageError, match="build it again, or leave --hsdp out"):
+        db.instantiate(card("moe"), **words, hsdp=2)  # type: ignore[arg-type]
 
 
 def test_experts_are_reduced_independently_of_cp(store: Store) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
 from stagedb.plans.graph_options import GraphOptions
-from stagedb.plans.mesh import Mesh, first_id, groups, members
+from stagedb.plans.mesh import GROUP_AXES, Mesh, first_id, groups, members
 from stagedb.plans.plan import Plan
 from stagedb.plans.written_words import RANK_ORDER
 
@@ -91,6 +91,47 @@ def test_the_ranks_of_dp_alone_have_groups_of_their_own(order: tuple[str, ...], 
             assert mesh.coordinates(rank) in members
             for axis in ("dp", "cp", "tp"):
                 assert len({each[axis] for each in members}) == expected.get(axis, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [
+        ({"dp": 8, "ep": 2}, ("tp", "cp", "dp", "pp")),
+        ({"dp": 4, "cp": 2, "ep": 4}, ("tp", "cp", "dp", "pp")),
+        ({"dp": 4, "cp": 2, "ep": 2, "tp": 2}, ("pp", "cp", "dp", "tp")),
+        ({"dp": 4, "cp": 2, "ep": 8, "tp": 2, "sp": True, "expert_tp": False}, ("tp", "cp", "dp", "pp")),
+        ({"dp": 4, "ep": 2, "tp": 2, "sp": True, "expert_tp": False}, ("tp", "cp", "dp", "pp")),
+    ],
+)
+def test_copies_share_experts_as_they_share_other_weights(words: dict[str, object], order: tuple[str, ...]) -> None:
+    """A copy is a block of the ranks of experts: in it each expert is on as many ranks, at the same places."""
+    plan = Plan.from_mapping({"zero": 3, "hsdp": 2, "pp": 2, "rank_order": order, **words})
+    mesh = Mesh.of(plan)
+    inner = [axis for axis in order if axis in ("cp", "dp") or (axis == "tp" and words.get("expert_tp") is False)]
+    fixed = [axis for axis in order if axis not in inner]
+
+    def place(rank: int) -> tuple[int, int, tuple[int, ...]]:
+        """The copy, the experts of a rank, and where it is on axes that experts are not spread over."""
+        at, number, scale = mesh.coordinates(rank), 0, 1
+        for axis in inner:
+            number, scale = number + at[axis] * scale, scale * mesh.size(axis)
+        return at["dp"] // (plan.dp // 2), number % plan.ep, tuple(at[axis] for axis in fixed)
+
+    made = {each.axis: each for each in groups(plan, 8, GROUP_AXES)}
+    alike, across, among = (made.get(axis) for axis in ("edp", "dp_replicate", "ep"))
+    assert across is not None
+    assert among is not None
+    for rank in range(plan.world):
+        mine = place(rank)
+        expected = [other for other in range(plan.world) if place(other) == mine]
+        if alike is None:
+            assert expected == [rank]
+        else:
+            assert list(alike.ranks(alike.index_of(rank) or 0)) == expected
+        assert {place(other)[1:] for other in across.ranks(across.index_of(rank) or 0)} == {mine[1:]}
+        assert {place(other)[0] for other in across.ranks(across.index_of(rank) or 0)} == {0, 1}
+        assert {place(other)[0::2] for other in among.ranks(among.index_of(rank) or 0)} == {mine[0::2]}
+        assert len({place(other)[1] for other in among.ranks(among.index_of(rank) or 0)}) == plan.ep
 
 
 def test_neighbours_on_cp_and_the_places_of_their_ring_make_cp() -> None:

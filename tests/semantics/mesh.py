@@ -120,7 +120,7 @@ class SimulatedMesh(Interpreter):
 
     def sharers(self, row: SymTensor) -> int:
         """Members of such a group."""
-        return self.shards if self.sharing(row) == "dp" else self.env["edp"]
+        return self.shards if self.sharing(row) == "dp" else self.env["edp"] // self.env["hsdp"]
 
     def weights(self, block: str) -> list[SymTensor]:
         """The weights of a block."""
@@ -339,6 +339,9 @@ class SimulatedMesh(Interpreter):
         elif axis in ("ep", "edp"):
             fixed = {"ep", "edp"} - {axis} | (set() if self.over_tp else {"tp"})
             same = [dict(other) for other in self.ranks if all(other[a] == rank[a] for a in fixed)]
+            if axis == "edp":
+                copy = self.env["dp"] // self.env["hsdp"]
+                same = [other for other in same if other["dp"] // copy == rank["dp"] // copy]
         elif axis in ("cpr", "cpa"):
             near = self.env["cpa"]
             own = rank["cpa"] if axis == "cpr" else rank["cpr"] * near

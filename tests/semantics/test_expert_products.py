@@ -95,6 +95,40 @@ def test_experts_compute_the_same_in_every_product(
     assert_same(some.run_pipelined(plan, dp=dp, cp=cp, tp=tp, ep=ep, cpa=near), whole)
 
 
+COPIES = [
+    (GraphOptions(zero=3), (4, 1, 1, 2, 2)),
+    (GraphOptions(zero=2, sp=True), (4, 1, 2, 2, 2)),
+    (GraphOptions(zero=3, cp_kind="allgather-kv"), (4, 2, 1, 2, 2)),
+    (GraphOptions(zero=3, sp=True, expert_tp=False), (4, 1, 2, 2, 2)),
+    (GraphOptions(zero=3, sp=True, expert_tp=False), (2, 1, 2, 2, 2)),
+    (GraphOptions(recipe="megatron", zero=1), (4, 1, 2, 2, 2)),
+    (GraphOptions(recipe="megatron", zero=3, sp=True, expert_tp=False), (4, 1, 2, 4, 2)),
+]
+"""Options, and degrees dp, cp, tp, ep, hsdp."""
+
+
+@pytest.mark.parametrize("load", [EVEN, (2, 1, 1, 0)])
+@pytest.mark.parametrize(("options", "degrees"), COPIES)
+def test_copies_of_parts_with_divided_experts_compute_the_same(
+    options: GraphOptions, degrees: tuple[int, int, int, int, int], load: tuple[int, ...]
+) -> None:
+    dp, cp, tp, ep, hsdp = degrees
+    some, plain, _ = case("moe", options, load)
+    some = dataclasses.replace(some, tokens=some.tokens[:4], labels=some.labels[:4])
+    whole = dataclasses.replace(plain, tokens=some.tokens, labels=some.labels).run_whole()
+    assert_same(some.run(dp=dp, cp=cp, tp=tp, ep=ep, hsdp=hsdp), whole)
+    names = ["bucket.gradients.scatter.experts", "bucket.gradients.replicas.experts", "bucket.gradients.replicas.dense"]
+    env = environment(some.graph, dp, tp, hsdp, cp=cp, ep=ep)
+    for name in names:
+        (bucket,) = [op for op in some.graph.ops if op.name == name]
+        if evaluate(bucket.present or "1", env) <= 0:
+            continue
+        ops = tuple(dataclasses.replace(op, present="0") if op.name == name else op for op in some.graph.ops)
+        wrong = dataclasses.replace(some, graph=dataclasses.replace(some.graph, ops=ops))
+        with pytest.raises((AssertionError, ValueError)):
+            assert_same(wrong.run(dp=dp, cp=cp, tp=tp, ep=ep, hsdp=hsdp), whole)
+
+
 @pytest.mark.parametrize("load", [load for load in LOADS if load])
 def test_a_load_changes_what_is_computed_where_and_not_how_much(load: tuple[int, ...]) -> None:
     """The sum over ranks of experts' FLOPs is that of all routed tokens; a rank's share is that of its experts."""

@@ -162,7 +162,20 @@ def test_experts_work_is_that_of_all_routed_tokens(dp: int, tp: int, ep: int) ->
         ({"dp": 6, "ep": 4}, r"ep 4 does not divide dp x cp = 6.*: the nearest is --ep 3 or --ep 6"),
         ({"dp": 6, "ep": 3}, r"ep 3 does not divide the 4 experts: the nearest is --ep 2$"),
         ({"dp": 8, "ep": 8}, r"ep 8 does not divide the 4 experts: the nearest is --ep 4$"),
-        ({"dp": 4, "ep": 2, "hsdp": 2, "options": GraphOptions(zero=3)}, "hsdp 2 with ep 2 is not supported"),
+        (
+            {"dp": 4, "ep": 4, "hsdp": 2, "options": GraphOptions(zero=3)},
+            "ep 4 does not divide the 4 ranks with experts / hsdp 2 = 2.*: the nearest is --ep 2, or leave --hsdp out",
+        ),
+        (
+            {
+                "dp": 4,
+                "tp": 2,
+                "hsdp": 2,
+                "rank_order": ("dp", "tp", "cp", "pp"),
+                "options": GraphOptions(zero=3, sp=True, expert_tp=False),
+            },
+            "dp,tp,cp,pp puts dp inside of tp.*: take --rank-order tp,cp,dp,pp, or leave --hsdp out, or leave --no-exp",
+        ),
         ({"seq_len": 7}, r"14 routed tokens.*4 experts.*--seq-len 6 or --seq-len 8, or --capacity-factor 1"),
         ({"capacity_factor": 0.0}, "--capacity-factor takes a number above 0"),
         ({"options": GraphOptions(ep_sync=False)}, "with ep 1 nothing is reduced over ep"),
