@@ -18,12 +18,11 @@ CLASS_BYTES: Mapping[str, Expression] = {
 """Bytes an element of each dtype class."""
 
 
-def _filled(layout: Layout, load: str) -> Expression:
+def _filled(layout: Layout) -> Expression:
     """The part of the slots of this rank's experts that has tokens: all, unless some experts are chosen more often."""
     if layout.on("ep") != Partitioned("experts"):
         return symbol("load_all") / (symbol("E") * symbol("load_most"))
-    here = symbol(load) - (1 if load == "load_here" else 0)
-    return here * symbol("ep") / (symbol("E") * symbol("load_most"))
+    return (symbol("load_here") - 1) * symbol("ep") / (symbol("E") * symbol("load_most"))
 
 
 @dataclass(frozen=True)
@@ -69,14 +68,8 @@ class Sizes:
         key = tensor.axes, layout
         if key not in self._elements:
             whole = product(self.local_shape(tensor, layout))
-            self._elements[key] = whole * _filled(layout, "load_here") if "slots" in tensor.axes else whole
+            self._elements[key] = whole * _filled(layout) if "slots" in tensor.axes else whole
         return self._elements[key]
-
-    def message(self, tensor: Tensor, layout: Layout) -> Expression:
-        """Bytes of the tensor as an operand of a collective: the largest part, if ranks have unequal ones."""
-        if "slots" not in tensor.axes:
-            return self.bytes(tensor, layout)
-        return product(self.local_shape(tensor, layout)) * _filled(layout, "load_top") * CLASS_BYTES[tensor.dtype]
 
     def bytes(self, tensor: Tensor, layout: Layout) -> Expression:
         """This rank's bytes."""
@@ -105,7 +98,7 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
 
     slotted = next((layouts[t.name] for t in (*op.inputs, *op.outputs) if "slots" in t.axes), None)
     return Cost(
-        op.operator.flops(size) * (1 if slotted is None else _filled(slotted, "load_here")),
+        op.operator.flops(size) * (1 if slotted is None else _filled(slotted)),
         total(sizes.bytes(t, layouts[t.name]) for t in op.inputs),
         total(sizes.bytes(t, layouts[t.name]) for t in op.outputs),
         op.operator.dims(size),

@@ -10,9 +10,9 @@ from stagedb.build.sharing import ReductionRules, group_of, present_if_shared
 from stagedb.build.temporaries import temporary
 from stagedb.expressions import Expression, largest, number
 from stagedb.ir.layouts import Layout
-from stagedb.ir.operators import AdamW, Cast, Exchange, Operator, Redistribution, Rotate, Send, dump
+from stagedb.ir.operators import AdamW, Cast, Exchange, Redistribution, Rotate, Send, dump
 from stagedb.ir.symbolic_graph import Collective, Compute, MessageEnd, OpType, SymLoop, SymOp, When
-from stagedb.ir.tensors import Operation, Tensor
+from stagedb.ir.tensors import Operation
 from stagedb.workflows import RECOMPUTE
 
 
@@ -85,7 +85,7 @@ def _collective(
         kind=move.move if isinstance(move, Redistribution) else move.kind,
         work=Collective(
             axis,
-            str(_operand(sizes, move, tensor, layouts[tensor.name])),
+            str(sizes.bytes(tensor, layouts[tensor.name])),
             str(sizes.bytes(result, layouts[result.name])),
             tensor.dtype,
         ),
@@ -127,12 +127,6 @@ def _compute(
 
 def _text(condition: Expression | None) -> str | None:
     return None if condition is None else str(condition)
-
-
-def _operand(sizes: Sizes, move: Operator, tensor: Tensor, layout: Layout) -> Expression:
-    """Bytes of a collective's operand. All ranks of ep call with one size: the largest."""
-    uneven = isinstance(move, Redistribution) and move.mesh_axis == "ep"
-    return sizes.message(tensor, layout) if uneven else sizes.bytes(tensor, layout)
 
 
 def _present_if_wider(source: str, target: str) -> Expression:

@@ -147,7 +147,7 @@ def _variants(
 
     The last result is by whether a layer recomputes, member and turn, from 0.
     """
-    used = {text: symbols(text) for text in known}
+    used = {text: symbols(_of_this_rank(text)) for text in known}
     changing = [text for text, names in used.items() if names & {"runs", "cp_rank", "load_here", "step"}]
     of_cp, of_ep = (any(name in names for names in used.values()) for name in ("cp_rank", "load_here"))
     of_ep = of_ep and len({plan.rank_symbols(graph.sizes, 0, rank)["load_here"] for rank in range(plan.ep)}) > 1
@@ -162,7 +162,7 @@ def _variants(
             ranked = {**env, **plan.rank_symbols(graph.sizes, *member)}
             for step in range(max(turns, 1)):
                 own = {**ranked, "runs": 1 + again, "step": step + 1}
-                changed = tuple(evaluate(text, own) for text in changing)
+                changed = tuple(evaluate(_of_this_rank(text), own) for text in changing)
                 if changed not in found:
                     found[changed] = len(maps)
                     maps.append({**known, **dict(zip(changing, changed, strict=True))})
@@ -208,6 +208,11 @@ def _last(ops: Iterable[Mapping[str, Any]], split: bool) -> dict[tuple[str, str]
     return found
 
 
+def _of_this_rank(text: str) -> str:
+    """Graphs of older versions have the fullest rank's load in the operands of calls on ep (`load_top`): its own."""
+    return text.replace("load_top", "(load_here - 1)")
+
+
 class _Values:
     """The expressions evaluated so far; each text once."""
 
@@ -217,7 +222,7 @@ class _Values:
 
     def of(self, text: str, what: str) -> int:
         if text not in self.known:
-            self.known[text] = evaluate(text, self._env, what=what)
+            self.known[text] = evaluate(_of_this_rank(text), self._env, what=what)
         return self.known[text]
 
     def present(self, row: Mapping[str, Any], what: str) -> bool:

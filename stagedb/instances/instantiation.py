@@ -66,8 +66,9 @@ def instance_id(graph: StoredGraph, plan: Plan) -> str:
     complete = with_all_words(plan, graph.sizes["L"])
     content = {"format": str(FORMAT), "graph": graph.id, "plan": complete.to_json()}
     if complete.expert_load:
-        # Instances of these that were stored before have dimensions of matmuls that do not match their FLOPs.
-        content["ragged"] = "1"
+        # Instances of these that were stored before have dimensions of matmuls that do not match their FLOPs, or the
+        # fullest rank's messages on all ranks.
+        content["ragged"] = "2"
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 

@@ -194,7 +194,7 @@ def smallest(load: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_rank: int) -> dict[str, int]:
-    """The values of the load's symbols: the sum, the most of one expert and of one rank, and this rank's own part + 1.
+    """The values of the load's symbols: the sum, the most of one expert, and this rank's own part + 1.
 
     `load_here` is one more than the load, because symbols are above 0.
     """
@@ -204,7 +204,6 @@ def load_symbols(plan: PlanFields, sizes: Mapping[str, int], ep_rank: int) -> di
     return {
         "load_all": sum(given),
         "load_most": max(given),
-        "load_top": max(of_ranks),
         "load_here": of_ranks[ep_rank % len(of_ranks)] + 1,
     }
 

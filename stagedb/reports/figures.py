@@ -70,7 +70,7 @@ def hotspots(job: StepView) -> list[Hotspot]:
             key = (ops.axis[op], ops.kind[op], place_of(ops.name[op], ops.kind[op], ops.axis[op]))
             runs = int(times.ops.runs[op]) * lane.ranks
             wire = runs * sum(sent for _, sent in took.wires[op])
-            more = (runs, runs * int(ops.size[op]), wire, int(times.ops.time[op]) * lane.ranks)
+            more = (runs, runs * int(ops.operand[op]), wire, int(times.ops.time[op]) * lane.ranks)
             sums = found.setdefault(key, [0, 0, 0, 0, 0])
             for at, value in enumerate((*more, int(times.ops.exposed[op]) * lane.ranks)):
                 sums[at] += value

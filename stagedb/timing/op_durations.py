@@ -144,6 +144,10 @@ def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position) ->
         return costs.work(Work(ops.kind[op], ops.dtype[op], int(ops.flops[op]), int(ops.bytes[op])))
     if kind == COLLECTIVE:
         timed = costs.placed(ops.kind[op], int(ops.size[op]), position.groups[ops.axis[op]])
+        if ops.operand[op] != ops.size[op]:
+            # It waits for the fullest member of its group, and sends only its own part.
+            own = costs.placed(ops.kind[op], int(ops.operand[op]), position.groups[ops.axis[op]])
+            timed = replace(timed, wires=own.wires)
         if ops.kind[op] == "all_to_all" and ops.result[op] > ops.size[op]:
             # With an uneven load the fullest experts receive more than each rank sends, and all ranks wait for them.
             return replace(timed, ns=costs.placed(ops.kind[op], int(ops.result[op]), position.groups[ops.axis[op]]).ns)

@@ -41,9 +41,10 @@ ONCE_A_STEP = np.array([kind.once for kind in workflows.TASK_KINDS.values()])
 class Ops:
     """The operators of a rank class, one a row. `template`, `type` and `when` are indexes of the tuples above.
 
-    Compute: `flops`, with `dtype` if there are some, `bytes` (read and written). Others: `size` (of the operand) and
-    `result` in bytes, `axis`, `dtype`; messages: `peer` (how many stages away the other end is; on `cp`, ranks of it
-    around the ring). A field that an op does not have is 0 or "".
+    Compute: `flops`, with `dtype` if there are some, `bytes` (read and written). Others: `size` (of the call, which is
+    one for all of its members: their largest operand), this rank's `operand` and `result` in bytes, `axis`, `dtype`;
+    messages: `peer` (how many stages away the other end is; around a ring, how many ranks of cp). A field that an op
+    does not have is 0 or "".
     """
 
     name: tuple[str, ...]
@@ -59,6 +60,7 @@ class Ops:
     flops: Ints
     bytes: Ints
     size: Ints
+    operand: Ints
     result: Ints
     peer: Ints
 

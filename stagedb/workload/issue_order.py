@@ -317,6 +317,7 @@ def _with_merged(ops: Ops, sets: tuple[tuple[int, ...], ...]) -> Ops:
         flops=_with_sums(ops.flops, sets),
         bytes=_with_sums(ops.bytes, sets),
         size=numbers(ops.size),
+        operand=numbers(ops.operand),
         result=numbers(ops.result),
         peer=numbers(ops.peer),
     )

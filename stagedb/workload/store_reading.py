@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -12,6 +13,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.store import Store, json_mapping, reading
 from stagedb.workload.instance_columns import (
+    COLLECTIVE,
     EDGE_KINDS,
     TASK_KINDS,
     TEMPLATES,
@@ -64,10 +66,35 @@ def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
         model=row["model"],
         plan=plan,
         degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
-        classes=classes,
+        classes=with_calls(classes),
         ranks=ranks.result(),
         groups=groups.result(),
     )
+
+
+def with_calls(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
+    """The classes with the sizes of their calls: ranks of ep whose experts have unequal loads call with the largest.
+
+    All members of such a group are on one stage, and issue the same calls in the same order.
+    """
+    rows = {each.number: _issued(each.ops, "ep") for each in classes}
+    largest: dict[tuple[tuple[int, ...], int], Ints] = {}
+    for each in classes:
+        own = each.ops.operand[rows[each.number]]
+        key = each.stages, len(own)
+        largest[key] = np.maximum(largest.get(key, own), own)
+    found = []
+    for each in classes:
+        size = each.ops.size.copy()
+        size[rows[each.number]] = largest[each.stages, len(rows[each.number])]
+        found.append(replace(each, ops=replace(each.ops, size=size)))
+    return tuple(found)
+
+
+def _issued(ops: Ops, axis: str) -> Ints:
+    """The collectives on an axis, in issue order."""
+    rows = np.flatnonzero((ops.type == COLLECTIVE) & np.array([each == axis for each in ops.axis], bool))
+    return rows[np.lexsort((ops.order[rows], ops.template[rows], ops.chunk[rows]))].astype(np.int64)
 
 
 def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> ClassColumns:
@@ -117,6 +144,7 @@ def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
         flops=numbers("flops"),
         bytes=numbers("bytes"),
         size=numbers("size"),
+        operand=numbers("size"),
         result=numbers("result"),
         peer=numbers("peer"),
     )

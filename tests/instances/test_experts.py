@@ -1,13 +1,18 @@
 """Ranks and groups of a plan with experts, as the store holds them."""
 
 import math
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stagedb.api import Stagedb
+from stagedb.api import Stagedb, validate
 from stagedb.errors import UsageError
 from stagedb.store import Store
+from stagedb.traces import chakra_pb2 as pb
+from stagedb.traces.trace_reading import read_trace
 from tests.ir.tiny import card
 
 
@@ -165,6 +170,47 @@ def test_experts_of_all_ranks_compute_what_is_routed(store: Store) -> None:
     sizes = card("moe")
     routed = 4 * 8 * sizes.top_k
     assert flops == [sizes.layers * 3 * routed * 2 * 3 * sizes.hidden * sizes.expert_ffn] * 2
+
+
+@pytest.mark.parametrize(
+    "words", [{"dp": 4, "ep": 4}, {"dp": 4, "ep": 2, "tp": 2, "sp": True}, {"cp": 2, "dp": 2, "ep": 4}]
+)
+def test_messages_of_an_uneven_load_are_what_a_rank_sends(store: Store, tmp_path: Path, words: dict[str, Any]) -> None:
+    """All tokens are sent to experts and come back once a layer and direction; a call in a trace has one size."""
+    db, model, load = Stagedb(store), card("moe"), [4, 2, 1, 1]
+    context: dict[str, Any] = {"cp_kind": "allgather-kv"} if "cp" in words else {}
+    instance = db.instantiate(model, **words, **context, seq_len=64, expert_load=load)
+    ranks = store.query(
+        "MATCH (r:Rank {instance: $id}) RETURN r.rank, r.ep, r.class ORDER BY r.rank", {"id": instance.id}
+    ).rows
+    rows = store.query(
+        "MATCH (o:Op {instance: $id, axis: 'ep'}) RETURN o.class, o.comm_bytes, o.comm_out_bytes ORDER BY o.name",
+        {"id": instance.id},
+    ).rows
+    ep, dealing = words["ep"], words["dp"] * words.get("cp", 1) * words.get("tp", 1)
+    routed = words["dp"] * 64 * model.top_k * model.hidden * 2
+    each = model.experts // ep
+    shares = [Fraction(sum(load[at * each : (at + 1) * each]), sum(load)) for at in range(ep)]
+    received = {at: routed // dealing * ep * shares[at] for at in range(ep)}
+    for rank, at, number in ranks:
+        mine = [tuple(sizes) for of, *sizes in rows if of == number]
+        assert len(mine) == 4 * model.layers
+        assert set(mine) == {(routed // dealing, received[at]), (received[at], routed // dealing)}, rank
+    moved = store.read("analyze/communication/bytes_by_axis", instance=instance.id)
+    assert [row["bytes"] for row in moved if row["axis"] == "ep"] == [2 * model.layers * routed] * 2
+    done = db.export(instance.id, out=tmp_path / "traces")
+    report = validate(done.path)
+    assert not report.faults
+    assert report.replayed
+    for rank in range(len(ranks)):
+        trace = read_trace(next(done.path.glob(f"*.{rank}.et")))
+        sizes = Counter(
+            trace.attributes["comm_size"][i]
+            for i, kind in enumerate(trace.attributes["comm_type"])
+            if kind == pb.ALL_TO_ALL
+        )
+        fullest = max(received.values())
+        assert sizes == Counter({routed // dealing: 2 * model.layers, fullest: 2 * model.layers})
 
 
 def test_sizes_of_a_matmul_are_those_of_its_flops(store: Store) -> None:

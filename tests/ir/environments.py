@@ -30,6 +30,6 @@ def environment(
     if "E" in graph.sizes:
         load = load or (1,) * graph.sizes["E"]
         ranks = [sum(load[at : at + len(load) // ep]) for at in range(0, len(load), len(load) // ep)]
-        loads = {"load_all": sum(load), "load_most": max(load), "load_top": max(ranks), "load_here": ranks[ep_rank] + 1}
+        loads = {"load_all": sum(load), "load_most": max(load), "load_here": ranks[ep_rank] + 1}
     fixed = {"copies": 1, "runs": 2, "capacity": 1, "per": 1, "B": BATCH, "S": SEQ, "cp_rank": 1, "step": 1}
     return {**graph.sizes, **widths, **fixed, **loads, **degrees}

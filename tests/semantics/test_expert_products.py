@@ -142,8 +142,8 @@ def test_a_load_changes_what_is_computed_where_and_not_how_much(load: tuple[int,
     assert [Fraction(each, sum(flops)) for each in flops] == shares
 
 
-def test_ranks_of_ep_call_with_the_largest_of_their_operands() -> None:
-    """Tokens leave in equal parts and come to a rank as its experts are chosen; a group's calls have one size."""
+def test_tokens_travel_as_experts_are_chosen() -> None:
+    """They leave their ranks in equal parts, and come back from each rank of ep in as many as it has received."""
     graph = build_graph(card("moe"), GraphOptions())
     ranks = [environment(graph, dp=2, ep=2, load=(2, 1, 1, 0), ep_rank=rank) for rank in range(2)]
     own = ranks[0]["B"] // 2 * ranks[0]["S"] * ranks[0]["K"] * ranks[0]["H"] * 2
@@ -159,8 +159,8 @@ def test_ranks_of_ep_call_with_the_largest_of_their_operands() -> None:
         )
         for op in moves
     }
-    largest = own * 3 // 2
-    sent = {("forward", own, own, largest, own // 2), ("forward", largest, largest, own, own)}
+    fullest, other = own * 3 // 2, own // 2
+    sent = {("forward", own, own, fullest, other), ("forward", fullest, other, own, own)}
     assert sizes == sent | {("input_gradient", *rest) for _, *rest in sent}
 
 

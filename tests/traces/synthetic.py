@@ -78,6 +78,7 @@ def columns(
             flops=ints([op.flops if op.type == COMPUTE else 0 for op in ops]),
             bytes=ints([op.bytes if op.type == COMPUTE else 0 for op in ops]),
             size=ints([op.size for op in ops]),
+            operand=ints([op.size for op in ops]),
             result=ints([op.size for op in ops]),
             peer=ints([op.peer for op in ops]),
         ),
