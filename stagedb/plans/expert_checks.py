@@ -137,7 +137,8 @@ def _check_load(plan: PlanFields) -> None:
     """Raise UsageError for a load that no model can have."""
     if plan.capacity_factor is not None:
         raise Misfit(
-            "with a capacity factor every expert has the same number of slots, and a load changes nothing",
+            "with a capacity factor every expert computes the same number of slots, filled or empty, so that a load "
+            "changes nothing that is counted or sent",
             ways=[
                 Way({"capacity_factor": None}, "leave --capacity-factor out"),
                 Way({"expert_load": ()}, "leave --expert-load out"),

@@ -18,7 +18,7 @@ from tests.ir.environments import environment
 from tests.ir.tiny import card
 from tests.sampling import examples
 from tests.semantics.running import Example, example, pipeline
-from tests.semantics.step import Run
+from tests.semantics.step import Run, run
 from tests.semantics.test_experts import assert_same
 from tests.symbolic_rows import communication
 from tests.symbolic_rows import flops as flops_of
@@ -162,6 +162,21 @@ def test_tokens_travel_as_experts_are_chosen() -> None:
     fullest, other = own * 3 // 2, own // 2
     sent = {("forward", own, own, fullest, other), ("forward", fullest, other, own, own)}
     assert sizes == sent | {("input_gradient", *rest) for _, *rest in sent}
+
+
+@pytest.mark.parametrize("load", [load for load in LOADS[1:] if sum(load) == 4])
+def test_with_a_capacity_a_load_changes_no_size(load: tuple[int, ...]) -> None:
+    """Why the two are refused together: with slots for all, any choice runs in the sizes of even ones.
+
+    The simulated ranks compare the array of every tensor with the sizes that the graph has for a capacity factor alone.
+    """
+    some, _, _ = case("moe", GraphOptions(), load)
+    plain = dataclasses.replace(some, tokens=some.tokens[:4], labels=some.labels[:4])
+    whole = plain.run_whole()
+    for dp, ep in ((1, 1), (2, 2), (4, 2)):
+        env = environment(some.graph, dp=dp, ep=ep) | {"capacity": 2, "per": 1}
+        found = run(some.graph, env, some.weights, plain.tokens, plain.labels, expert_load=load)
+        assert_same(found, whole)
 
 
 @pytest.mark.parametrize(
