@@ -9,7 +9,7 @@ from stagedb.build.ring_turns import spell_out, with_both_ends
 from stagedb.ir.autodiff import differentiate
 from stagedb.ir.collective_matcher import Matching, Rules, match, redistribution, wanted
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial
-from stagedb.ir.redistribution_order import next_move
+from stagedb.ir.redistribution_order import by_way_of, next_move
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.workflows import DEFAULT, Workflow
 
@@ -146,6 +146,9 @@ def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Oper
         return None
     # Sums go first: slices may wait for the step, a reduction that has been started may not.
     mesh_axis, goal = next_move(have, want, sorted(differ, key=lambda m: not isinstance(have.on(m), Partial)))
+    way = by_way_of(have, want, gradient.axes)
+    if way is not None:
+        mesh_axis, goal = "tp", way
     move = redistribution(mesh_axis, have.on(mesh_axis), goal)
     part = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
     layouts[part.name] = have.with_(mesh_axis, goal)

@@ -11,9 +11,11 @@ from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.models.card import Card
 from stagedb.models.kinds import PARTS
 from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.strategies import crossed
 
-STRATEGIES = 2
-"""Counts changes in the meaning of users' strategies: graphs that older rules gave are different graphs."""
+STRATEGIES, CROSSED = 2, 3
+"""Count changes in the meaning of users' strategies: graphs that older rules gave are different graphs. The second is
+for those whose weights take another way to their operators."""
 
 
 def graph_key(card: Card, options: GraphOptions) -> str:
@@ -23,7 +25,7 @@ def graph_key(card: Card, options: GraphOptions) -> str:
     if card.routes and (options.experts_over_tp or not options.cp_grad_sync):
         content["experts"] = 2
     if options.strategy:
-        content["strategies"] = STRATEGIES
+        content["strategies"] = CROSSED if crossed(options) else STRATEGIES
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial, Partitioned, Placement
 from stagedb.ir.operators import Quantize, Redistribution
-from stagedb.ir.redistribution_order import next_move
+from stagedb.ir.redistribution_order import by_way_of, next_move
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor
 from stagedb.workflows import Template
@@ -154,6 +154,9 @@ class _Matcher:
         current = tensor
         while turns := _turns(self.layouts[current.name], want):
             mesh_axis, goal = next_move(self.layouts[current.name], want, turns)
+            way = by_way_of(self.layouts[current.name], want, current.axes) if tensor.role == "weight" else None
+            if way is not None:
+                mesh_axis, goal = "tp", way
             have = self.layouts[current.name].on(mesh_axis)
             operator = redistribution(mesh_axis, have, goal)
             name = self.unique(f"{current.name}.{operator.move}.{mesh_axis}")

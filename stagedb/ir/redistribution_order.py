@@ -3,6 +3,9 @@
 If several mesh axes cut one axis of a tensor, the inner one cuts the parts of the outer one. So only the innermost cut
 can be undone, and a new cut is made inside all existing ones. An outer axis that leaves, or comes, goes before an inner
 one comes, and cuts inside of it are gathered first.
+
+A weight that dp or cp cuts on the axis that its operator wants over tp would be gathered whole for that. Meanwhile tp
+cuts it on another axis (`by_way_of`): each rank gathers only its part there, and an all-to-all over tp does the rest.
 """
 
 from collections.abc import Sequence
@@ -26,6 +29,31 @@ def next_move(have: Layout, want: Layout, order: Sequence[str]) -> tuple[str, Pl
             if mesh_axis in order or any(placement.axis in _axes(have, want, m) for m in outer):
                 return mesh_axis, None
     raise ValueError(f"no way leads from {have.texts()} to {want.texts()}")
+
+
+MEANWHILE = Partitioned("hidden")
+"""The cut over tp of a weight on its way."""
+
+
+def by_way_of(have: Layout, want: Layout, axes: Sequence[str]) -> Placement | None:
+    """The placement on tp that a weight, or its gradient, has on its way; None if it has no need of another one.
+
+    axes: those of the tensor.
+    """
+    here, goal = have.on("tp"), want.on("tp")
+    free = MEANWHILE.axis in axes and all(MEANWHILE not in (have.on(m), want.on(m)) for m in MESH_AXES)
+    for cut in (here, goal) if free else ():
+        if not isinstance(cut, Partitioned) or here not in (None, cut):
+            continue
+        leaving = [m for m in MESH_AXES if m != "tp" and have.on(m) == cut != want.on(m)]
+        coming = [m for m in MESH_AXES if m != "tp" and have.on(m) != cut == want.on(m)]
+        if here == goal:
+            crossed = [m for m in (*leaving, *coming) if _outside(m, "tp", cut.axis)]
+        else:
+            crossed = coming if here == cut else leaving
+        if crossed:
+            return MEANWHILE
+    return None
 
 
 def _covered(have: Layout, want: Layout, mesh_axis: str) -> bool:

@@ -93,6 +93,24 @@ def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ..
     }
 
 
+def crossed(options: GraphOptions) -> tuple[str, ...]:
+    """The regions whose weights are kept in parts over dp or cp of an axis that tp cuts too, there or in operators.
+
+    On the way between the two, tp cuts their hidden axis.
+    """
+    table = rules(options)
+    return tuple(
+        region
+        for region, rule in kept(options).items()
+        if not {*rule.get("hidden", ()), *table[region].get("hidden", ())}
+        and any(
+            "tp" in {*over, *table[region].get(axis, ())}
+            and {*over} - {"tp"} != {*table[region].get(axis, ())} - {"tp"}
+            for axis, over in rule.items()
+        )
+    )
+
+
 def kept(options: GraphOptions) -> Table:
     """By region, the layout of its weights in memory, if it differs from the layout that its operators read."""
     weights = _of_mesh(parse_strategy(options.strategy).weights, options) if options.strategy else {}

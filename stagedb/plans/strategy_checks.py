@@ -7,7 +7,7 @@ from stagedb.errors import UsageError
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.nearest_plans import Misfit, nearest
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.plans.strategies import rules
+from stagedb.plans.strategies import crossed, rules
 from stagedb.plans.strategy_files import parse_strategy
 
 MOST = 64
@@ -50,13 +50,15 @@ def check_routed(options: GraphOptions) -> None:
 
 
 def _cuts(plan: PlanFields) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """The tables, axes and mesh axes of a strategy, without heads in their usual place."""
+    """The tables, axes and mesh axes of a strategy, but for heads in their usual place; then cuts on the way."""
     strategy = parse_strategy(plan.options.strategy)
     for table, by_region in (("regions", strategy.regions), ("weights", strategy.weights)):
         for region, rule in by_region.items():
             for axis, over in rule.items():
                 if not (axis == "kv_heads" and over == ("tp",)):
                     yield f"{table} of {region}", axis, over
+    for region in crossed(plan.options):
+        yield f"weights of {region}, on their way to operators,", "hidden", ("tp",)
 
 
 def _lengths(plan: PlanFields, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:

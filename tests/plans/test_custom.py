@@ -106,6 +106,15 @@ def test_copies_of_key_value_heads_are_not_moved() -> None:
     check('{"weights": {"attention": {"heads": ["tp"], "kv_heads": ["tp"], "hidden": ["dp"]}}}', tp=4, dp=2)
 
 
+def test_a_weight_that_crosses_from_dp_to_tp_needs_a_hidden_axis_that_tp_divides() -> None:
+    sizes = {"L": 2, "A": 8, "KV": 8, "F": 24, "V": 512, "H": 18}
+    crossing, other = '{"weights": {"ffn": {"ffn": ["dp"]}}}', '{"weights": {"ffn": {"ffn": ["tp"], "hidden": ["dp"]}}}'
+    Plan(GraphOptions(strategy=crossing), dp=2, tp=2).check(sizes)
+    Plan(GraphOptions(strategy=other), dp=2, tp=4).check(sizes)
+    with pytest.raises(UsageError, match="on their way to operators, cut hidden into tp 4 parts, and 18 is not div"):
+        Plan(GraphOptions(strategy=crossing), dp=2, tp=4).check(sizes)
+
+
 def test_a_strategy_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--strategy"):
         GraphOptions(strategy=str(tmp_path / "none.yaml"))

@@ -246,13 +246,28 @@ def test_weights_in_parts_over_dp_are_not_sharded_once_more(recipe: str, zero: i
     assert not any("cp" in name for name in parameter(plain).buckets)
 
 
-def test_an_outer_part_is_gathered_before_an_inner_one_is_cut() -> None:
+def test_no_rank_gathers_a_weight_whole_to_cut_it_on_the_same_axis() -> None:
+    """Kept over dp, wanted over tp, both on ffn: parts of hidden are gathered over dp, then exchanged over tp."""
     graph = build_graph(card("llama"), options_of("weights over dp"))
-    moves = {op.name: op for op in graph.ops if op.name.startswith("layer.ffn.w1.weight.")}
-    gather = "layer.ffn.w1.weight.all_gather.dp"
-    assert {gather, f"{gather}.slice.tp"} <= set(moves)
-    move = communication(moves[gather])
-    assert (move.comm_bytes, move.comm_out_bytes) == ("F*H*e_param/dp", "F*H*e_param")
+    env = environment(graph, dp=2, tp=4)
+    whole = 16 * 24 * 2
+    found = {}
+    for name in ("layer.ffn.w1.weight.", "layer.ffn.w1.weight_gradient."):
+        ops = sorted(
+            (op for op in graph.ops if op.name.startswith(name) and op.type == "collective"), key=lambda o: o.order
+        )
+        sizes = [(communication(op).comm_bytes, communication(op).comm_out_bytes) for op in ops]
+        found[name] = [
+            (op.kind, op.axis, evaluate(operand, env), evaluate(result, env))
+            for op, (operand, result) in zip(ops, sizes, strict=True)
+        ]
+    there = [("all_gather", "data", whole // 8, whole // 4), ("all_to_all", "tp", whole // 4, whole // 4)]
+    assert found["layer.ffn.w1.weight."] == there * 2  # in the forward, and again in the backward
+    assert found["layer.ffn.w1.weight_gradient."] == [
+        ("all_to_all", "tp", whole // 4, whole // 4),
+        ("reduce_scatter", "data", whole // 4, whole // 8),
+        ("all_gather", "tp", whole // 8, whole // 2),
+    ]
 
 
 @pytest.mark.parametrize(
