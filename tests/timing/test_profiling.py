@@ -1,5 +1,6 @@
 """One function profiles: durations, the step, and its figures of merit."""
 
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 
@@ -145,3 +146,23 @@ def test_all_wait_for_what_the_fullest_experts_take_in(embedded_store: Store) ->
         assert len(times_) == 1, (name, text)  # ranks of a group end together
     for _, text in [key for key in took if key[0] == "even"]:
         assert min(took["uneven", text]) > max(took["even", text])
+
+
+@pytest.mark.parametrize("load", [(), (4, 2, 1, 1)])
+def test_what_is_sent_to_experts_comes_back(embedded_store: Store, load: tuple[int, ...]) -> None:
+    """A rank sends back what its experts received: all ranks together as much as they sent there, in the same time."""
+    words = {"style": "moe", "dp": 4, "ep": 4, "recipe": "megatron"}
+    _, _, rows = instance(embedded_store, **words, **({"expert_load": load} if load else {}))
+    job = profile_job(rows, load_system("h100"))
+    sent: Counter[str] = Counter()
+    took: dict[str, set[int]] = {}
+    for lane, columns, durations in zip(
+        job.times.network.lanes, job.times.network.columns, job.durations.lanes, strict=True
+    ):
+        for op, name in enumerate(columns.ops.name):
+            if columns.ops.axis[op] == "ep" and columns.ops.phase[op] == "forward":
+                way = "there" if ".dispatch." in name else "back"
+                sent[way] += lane.ranks * sum(size for _, size in durations.wires[op])
+                took.setdefault(way, set()).add(int(durations.ns[op]))
+    assert sent["there"] == sent["back"] > 0
+    assert max(took["there"]) == max(took["back"])

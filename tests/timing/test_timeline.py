@@ -181,21 +181,6 @@ def test_what_blocks_has_its_place_among_what_computes(embedded_store: Store) ->
         run_step(net, took, blocking=("pp",))
 
 
-def test_a_ring_over_places_of_neighbours_has_an_axis_of_its_own(embedded_store: Store) -> None:
-    """Its messages are on `cpr`; what waits for `cp` waits for them, and not for the exchanges of heads (`cpa`)."""
-    _, _, rows = instance(embedded_store, **PLANS["both"])
-    assert {axis for each in rows.classes for axis in each.ops.axis} >= {"cpr", "cpa", "pp"}
-    assert "cp" not in {axis for each in rows.classes for axis in each.ops.axis}
-    net = node_graph_of(rows, "axis")
-    took = by_lane(net, durations(rows))
-    free, ring, whole, heads = (
-        run_step(net, took, "in-order", blocking=axes) for axes in ((), ("cpr",), ("cp",), ("cpa",))
-    )
-    np.testing.assert_array_equal(ring.start, whole.start)
-    assert free.step < ring.step
-    assert not np.array_equal(heads.start, ring.start)
-
-
 DELAYED = ["interleaved", "tied", "experts", "zb-h1", "fsdp", "ring", "sends", "parts"]
 
 
