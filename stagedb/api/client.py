@@ -1,6 +1,6 @@
 """The verbs on one store."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -72,7 +72,7 @@ class Stagedb:
 
         target: a model, its card, or the id (or its start) of a graph. name: the name of the instance, by default the
         model's. Several instances may have one name, which then means the newest of them. Without `seq_len` it is the
-        sequence length that the model was trained with.
+        sequence length that the model was trained with; `usual_length` of the result has its reason.
         """
         return of_model(self.store, target, typed_words(words), name).make(self.store, StageClock())
 
@@ -272,11 +272,12 @@ class Stagedb:
         width: int = 120,
         only: str | None = None,
         color: bool = False,
+        made: "Callable[[InstanceInfo], None] | None" = None,
         **words: Unpack[PlanWords],
     ) -> str:
         """The timeline as text: a Gantt chart of the pipeline's stages, `width` columns wide, in colour if asked for.
 
-        Raises UsageError if the chart would be too narrow.
+        made: called with the instance before its chart is drawn. Raises UsageError if the chart would be too narrow.
         """
         from stagedb.api import profiling
         from stagedb.api.views import stages_of
@@ -284,7 +285,9 @@ class Stagedb:
 
         stages = stages_of(only)
         inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        _, _, job = self._job(target, model, words, inputs)
+        _, instance, job = self._job(target, model, words, inputs)
+        if made is not None:
+            made(instance)
         return draw(job, width, stages, color)
 
     def report(
@@ -366,7 +369,7 @@ def connect(store: str | None = None) -> Stagedb:
 
 def models() -> list[dict[str, Any]]:
     """The library of model cards: one row a model, with its sizes and its number of parameters."""
-    shown = ("family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "max_positions")
+    shown = ("family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "max_positions", "train_seq_len")
     cards = [model_names.card(name) for name in card_names()]
     return [
         {"name": card.name}

@@ -11,7 +11,7 @@ from stagedb.api.results import GraphInfo
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.errors import UsageError
 from stagedb.inputs import is_there, shown
-from stagedb.models import Card, card_names, load_card
+from stagedb.models import Card, SequenceLength, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.plans.context_checks import with_default_kind
 from stagedb.plans.written_words import OPTION_WORDS
@@ -51,16 +51,36 @@ def unknown_model(word: str, store: Store | None = None) -> UsageError:
 
 @dataclass(frozen=True)
 class Source:
-    """A graph that may not be built yet: it is in the store, or its card makes it."""
+    """A graph that may not be built yet: it is in the store, or its card makes it.
+
+    card: the card of the graph; None if only the store has the graph.
+    """
 
     options: GraphOptions
     sizes: Mapping[str, int]
     origin: GraphInfo | Card
+    card: Card | None
 
     def plan(self, words: Mapping[str, object]) -> Plan:
         """The plan of these words for this model, checked. Raises UsageError before anything is written."""
-        default = {"seq_len": self.sizes["S"]} if "S" in self.sizes else {}
+        usual = self.usual_length
+        default = {} if usual is None else {"seq_len": usual.tokens}
         return plan_for({**default, **words, **self.options.to_dict()}, self.sizes)
+
+    @property
+    def usual_length(self) -> SequenceLength | None:
+        """The sequence length of plans that name none. A stored graph may have an older one than its card."""
+        if self.card is not None:
+            return self.card.usual_length
+        tokens = self.sizes.get("S")
+        return None if tokens is None else SequenceLength(tokens, f"that of the graph {self.origin.name} in the store")
+
+    def new_plan(self, words: Mapping[str, object]) -> Plan:
+        """The same for an instance that may not exist. Raises UsageError also if the card is wrong for its length."""
+        plan = self.plan(words)
+        if self.card is not None:
+            self.card.check_sequence(plan.seq_len)
+        return plan
 
     def in_store(self, store: Store) -> GraphInfo:
         """The graph. It is built now if it is not in the store."""
@@ -95,7 +115,7 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
                 f"of a graph cannot be changed; name the model instead (--model {graph.name}) with "
                 "all options of the plan, or leave the option out"
             )
-    return Source(options, graph.sizes, graph)
+    return Source(options, graph.sizes, graph, _own_card(graph, options))
 
 
 def _options(words: Mapping[str, Any], given: Mapping[str, Any]) -> GraphOptions:
@@ -108,8 +128,14 @@ def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
     key = graph_key(card, options)
     known = next((graph for graph in catalog.graphs(store) if graph.id == key), None)
     if known is not None:
-        return Source(options, known.sizes, known)
-    return Source(options, model_sizes(card, options.framework), card)
+        return Source(options, known.sizes, known, card)
+    return Source(options, model_sizes(card, options.framework), card, card)
+
+
+def _own_card(graph: GraphInfo, options: GraphOptions) -> Card | None:
+    """The card of the library that makes a graph of the store."""
+    card = load_card(graph.name) if graph.name in card_names() else None
+    return card if card is not None and graph_key(card, options) == graph.id else None
 
 
 def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None:

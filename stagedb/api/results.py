@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import pandas as pd
 
+    from stagedb.models import SequenceLength
     from stagedb.systems import Coverage
     from stagedb.timing import JobProfile, Merit
 
@@ -57,7 +58,7 @@ class InstanceInfo:
     """A graph under one plan. `graph` is its id, `model` the model's name, `ranks` the size of its world.
 
     `plan` has the plan's words (`stagedb.plans.Plan.to_dict`), `classes` is the number of rank classes.
-    `new`: this call wrote it.
+    `new`: this call wrote it. `usual_length`: the sequence length and its reason, if this call named none.
     """
 
     id: str
@@ -70,6 +71,7 @@ class InstanceInfo:
     classes: int
     created: str
     new: bool = False
+    usual_length: SequenceLength | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,10 @@ def kind_of(info: GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo) -> str:
     return info.kind.lower() if isinstance(info, OutdatedInfo) else KINDS[type(info)]
 
 
+_OF_CALL = ("new", "usual_length")
+"""Fields that describe a call, not what the store has."""
+
+
 def properties(info: GraphInfo | InstanceInfo | ProfileInfo) -> dict[str, Any]:
     """All properties of a graph, an instance or a profile, flat: the plan's words and the options among them."""
     flat: dict[str, Any] = {"kind": kind_of(info)}
@@ -239,7 +245,7 @@ def properties(info: GraphInfo | InstanceInfo | ProfileInfo) -> dict[str, Any]:
         value = getattr(info, field.name)
         if isinstance(value, Mapping):
             flat |= {word: inner for word, inner in value.items() if word not in flat}
-        elif field.name != "new":
+        elif field.name not in _OF_CALL:
             flat[field.name] = value
     return flat
 

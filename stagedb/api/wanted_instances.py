@@ -9,7 +9,7 @@ from typing import Any
 from stagedb.api import catalog, model_names
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
-from stagedb.models import Card, card_names
+from stagedb.models import Card, SequenceLength, card_names
 from stagedb.plans import Plan
 from stagedb.plans.schedule_checks import follows_from_chunks
 from stagedb.plans.written_words import DTYPE_WORDS
@@ -36,12 +36,16 @@ class StageClock:
 
 @dataclass(frozen=True)
 class Wanted:
-    """An instance that may not exist yet. It is checked, and nothing has been written."""
+    """An instance that may not exist yet. It is checked, and nothing has been written.
+
+    usual_length: the sequence length that it has because the request named none.
+    """
 
     source: model_names.Source
     plan: Plan
     name: str | None
     there: InstanceInfo | None = None
+    usual_length: SequenceLength | None = None
 
     @property
     def model(self) -> str:
@@ -53,20 +57,21 @@ class Wanted:
         from stagedb.instances import instantiate
 
         if self.there is not None:
-            return self.there
+            return dataclasses.replace(self.there, usual_length=self.usual_length)
         graph = self.source.in_store(store)
         clock.lap("build")
         before = {instance.id for instance in catalog.instances(store)}
         made = instantiate(store, graph.id, self.plan, name=self.name)
         found = next(instance for instance in catalog.instances(store) if instance.id == made)
         clock.lap("instantiate")
-        return dataclasses.replace(found, new=made not in before)
+        return dataclasses.replace(found, new=made not in before, usual_length=self.usual_length)
 
 
 def of_model(store: Store, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> Wanted:
     """A model, or a graph of the store, under the plan of the words."""
     source = model_names.find_source(store, target, words)
-    return Wanted(source, source.plan(words), name)
+    plan, named = source.new_plan(words), "seq_len" in words
+    return Wanted(source, plan, name, usual_length=None if named else source.usual_length)
 
 
 def find_wanted(store: Store, target: str | None, model: str | Card | None, words: Mapping[str, Any]) -> Wanted:
@@ -88,7 +93,9 @@ def find_wanted(store: Store, target: str | None, model: str | Card | None, word
         )
     instance = catalog.the_instance(store, target)
     source = model_names.find_source(store, instance.graph, words)
-    return Wanted(source, source.plan(_changed(instance.plan, words)), None, None if words else instance)
+    if not words:
+        return Wanted(source, source.plan(instance.plan), None, instance)
+    return Wanted(source, source.new_plan(_changed(instance.plan, words)), None)
 
 
 def find_timed(

@@ -32,8 +32,8 @@ def graph_key(card: Card, options: GraphOptions) -> str:
 def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
     """The model's symbols. A framework that pads the vocabulary itself starts from the published one.
 
-    `S` is the sequence that the model was trained with, the default of plans. `P` is the number of rows of the table of
-    learned positions, where there is one. The parts of layers add their symbols (`stagedb.models.kinds`).
+    `S` is the sequence length of plans that name none. `P` is the number of rows of the table of learned positions,
+    where there is one. The parts of layers add their symbols (`stagedb.models.kinds`).
     """
     vocabulary = card.padded_vocab if framework.vocabulary_multiple is None else card.vocab
     learned = {"P": card.max_positions} if card.positions == "learned" else {}
@@ -43,6 +43,6 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
         "L": card.layers,
         "H": card.hidden,
         "V": vocabulary,
-        "S": card.max_positions,
+        "S": card.usual_length.tokens,
         **{name: size for name, size in parts.items() if size},
     }

@@ -54,12 +54,24 @@ def instantiate(
     with connect(common.store) as db:
         instance = db.instantiate(target, name=name, **given)
     seconds = time.perf_counter() - began
-    note_bubble(common, instance)
+    note_defaults(common, instance)
     what = "made" if instance.new else "already in the store:"
     common.line(
         f"{what} instance {instance.id[:12]} {instance.name}: {count(instance.ranks, 'rank')} in "
         f"{count(instance.classes, 'class', 'classes')}, in {seconds:.1f} s"
     )
+
+
+def note_defaults(common: Common, instance: "InstanceInfo") -> None:
+    """Note what the user did not choose and may want to."""
+    note_length(common, instance)
+    note_bubble(common, instance)
+
+
+def note_length(common: Common, instance: "InstanceInfo") -> None:
+    """Note which sequence length the user did not choose, and where it comes from."""
+    if (usual := instance.usual_length) is not None:
+        common.note(f"sequences of {usual.tokens:,} tokens ({usual.reason}); --seq-len sets another length")
 
 
 def note_bubble(common: Common, instance: "InstanceInfo") -> None:

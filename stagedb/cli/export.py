@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.build_instantiate import count, note_bubble
+from stagedb.cli.build_instantiate import count, note_defaults
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
@@ -160,7 +160,7 @@ def export(
             progress=report,
             **options,
         )
-    note_bubble(common, done.instance)
+    note_defaults(common, done.instance)
     common.profile(done.seconds)
     timed = "" if done.profile is None else f", profile {done.profile.id[:12]}"
     ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.build_instantiate import count
+from stagedb.cli.build_instantiate import count, note_length
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, Model, Target, option_groups
@@ -88,6 +88,7 @@ def memory(
 
     with connect(common.store) as db:
         found = db.memory(target, model=model, **words.words())
+    note_length(common, found.instance)
     peaks = list(found.peaks)
     fullest = max(peaks, key=lambda row: int(row["peak"]))["class"] if rank_class is None else rank_class
     if fullest not in [row["class"] for row in peaks]:

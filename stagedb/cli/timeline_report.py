@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stagedb.cli.build_instantiate import count, note_bubble
+from stagedb.cli.build_instantiate import count, note_defaults, note_length
 from stagedb.cli.export import size
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
@@ -94,7 +94,7 @@ def timeline(
             force=force,
             **plan,
         )
-    note_bubble(common, done.instance)
+    note_defaults(common, done.instance)
     for part in done.left_out:
         common.note(f"left out: {part}")
     common.line(
@@ -110,7 +110,7 @@ def _print_chart(target: str | None, width: int | None, asked: Mapping[str, Any]
     terminal = sys.stdout.isatty()
     columns = width or (shutil.get_terminal_size().columns if terminal else 120)
     with connect(common.store) as db:
-        text = db.chart(target, width=columns, color=terminal, **asked)
+        text = db.chart(target, width=columns, color=terminal, made=lambda each: note_length(common, each), **asked)
     typer.echo(text, nl=False, color=terminal)
 
 
@@ -139,7 +139,7 @@ def report(
     given = words.words()
     with connect(common.store) as db:
         done = db.report(target, model=model, profile=profile, out=out, force=force, **timing.words(), **given)
-    note_bubble(common, done.instance)
+    note_defaults(common, done.instance)
     common.line(f"{done.path}: {_description(done)}, {size(done.bytes)}; open it in a browser")
 
 

@@ -7,5 +7,6 @@ pass of a card's transformer. It is imported on its own, because it needs the gr
 from stagedb.models.card import Card
 from stagedb.models.card_library import card_names, load_card
 from stagedb.models.hugging_face import from_hugging_face
+from stagedb.models.sequence_length import SequenceLength
 
-__all__ = ["Card", "card_names", "from_hugging_face", "load_card"]
+__all__ = ["Card", "SequenceLength", "card_names", "from_hugging_face", "load_card"]

@@ -13,6 +13,7 @@ from stagedb.inputs import shown
 from stagedb.models.kinds import EXPERTS, PARTS, RESIDUALS, LayerKind
 from stagedb.models.kinds.part import norm_parameters
 from stagedb.models.layer_pattern import check_known, period, read_kinds, read_pattern
+from stagedb.models.sequence_length import SequenceLength, guessed
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("rmsnorm", "layernorm"),
@@ -23,19 +24,21 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """The fields of a card whose values are from a list of words."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_MAY_BE_ZERO = ("parameters", "experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers")
+_COUNTS = ("parameters", "experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers")
+_LENGTHS = ("train_seq_len", "left_out_window")
+_MAY_BE_ZERO = _COUNTS + _LENGTHS
 _OF_LAYERS = ("layer_kinds", "pattern")
 """Fields whose values are lists of layers, which have checks of their own."""
 
-_LATER = _OF_LAYERS
+_LATER = (*_OF_LAYERS, *_LENGTHS, "train_seq_len_source")
 """Fields that stagedb got later. They are left out of a card that has their default, so that its digest, and with it
 the ids of its graphs, does not change. A new field belongs here."""
 
 USUAL = "layer"
 """The kind of all layers of a card without a pattern."""
 
-_ABOUT = ("parameters", "source")
-"""Fields that describe the model and do not shape it."""
+_ABOUT = ("parameters", "source", *_LENGTHS, "train_seq_len_source")
+"""Fields that describe the model and do not shape its graph."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,10 @@ class Card:
     vocab_multiple: frameworks pad the vocabulary of this model to a multiple of this (1: not at all).
     linear_bias: every linear layer but the head has a bias; qkv_bias: the projections to q, k and v have one.
     tied: embedding and head share their weight. max_positions: the longest sequence that the model supports.
+    train_seq_len: the length of the sequences of most of its pre-training, the default of plans; 0 if unknown.
+    train_seq_len_source: the publication of that length, or the rule that chose it.
+    left_out_window: the model attends to so many tokens at most, by a window or in chunks, and this card to all of
+    them: longer sequences are refused. 0: nothing is left out.
     parameters: the published count, or the exact one of the published sizes; 0 if unknown.
     source: the publication of the sizes.
     qk_norm: queries and keys are normalised head by head (RMSNorm).
@@ -87,6 +94,9 @@ class Card:
     dense_layers: int = 0
     layer_kinds: tuple[LayerKind, ...] = ()
     pattern: tuple[str, ...] = ()
+    train_seq_len: int = 0
+    train_seq_len_source: str = ""
+    left_out_window: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -94,6 +104,7 @@ class Card:
                 self._check(field.name, getattr(self, field.name), field.type)
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"a model's name has letters, digits, '.', '_' and '-' only, not {shown(self.name)}")
+        self._check_lengths()
         for part in PARTS:
             part.check(self)
         self._settle_layers()
@@ -106,6 +117,30 @@ class Card:
             raise UsageError(f"{self.name}: {name} must be positive, not {value}")
         if name in CHOICES and value not in CHOICES[name]:
             raise UsageError(f"{self.name}: {name} must be one of {', '.join(CHOICES[name])}, not {shown(value)}")
+
+    def _check_lengths(self) -> None:
+        if self.train_seq_len > self.max_positions:
+            raise UsageError(
+                f"{self.name}: train_seq_len={self.train_seq_len} is above max_positions={self.max_positions}"
+            )
+        if self.train_seq_len_source and not self.train_seq_len:
+            raise UsageError(f"{self.name}: train_seq_len_source has no train_seq_len: set both, or neither")
+
+    def check_sequence(self, tokens: int) -> None:
+        """Raise UsageError for a sequence in which the model's window or chunks, which the card leaves out, matter."""
+        if self.left_out_window and tokens > self.left_out_window:
+            raise UsageError(
+                f"{self.name} attends to {self.left_out_window:,} tokens at most, and its card to whole sequences, so "
+                f"that FLOPs of {tokens:,} tokens would be wrong: --seq-len takes at most {self.left_out_window}; a "
+                "card whose layers have `sliding_window` has no such limit, as mistral-7b-window"
+            )
+
+    @property
+    def usual_length(self) -> SequenceLength:
+        """The sequence length of plans that name none."""
+        if self.train_seq_len:
+            return SequenceLength(self.train_seq_len, self.train_seq_len_source or "train_seq_len of its card")
+        return guessed(self.max_positions, "max_positions of its card")
 
     @property
     def padded_vocab(self) -> int:

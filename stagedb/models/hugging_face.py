@@ -11,8 +11,12 @@ from stagedb.models.kinds import ATTENTION, EXPERTS, FEED_FORWARD, LayerKind
 from stagedb.models.kinds.experts import read_sparse
 from stagedb.models.kinds.parallel import parallel_of
 from stagedb.models.kinds.sliding_window import SLIDING_WINDOW, read_windows
+from stagedb.models.sequence_length import read_length
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
+_POSITIONS = ("max_position_embeddings", "n_positions")
+"""Keys of the number of positions."""
+
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
 
@@ -31,7 +35,14 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     experts = [key for key in _EXPERTS if config.get(key)]
     if experts and not card.experts:
         raise UsageError(f"a mixture of experts ({experts[0]}={config[experts[0]]}) is not supported in {found[0]}")
-    return replace(card, parameters=card.count_parameters())
+    named = [key for key in _POSITIONS if config.get(key) is not None]
+    length = read_length(config, card.max_positions, f"{named[0]} of config.json" if named else "the usual positions")
+    return replace(
+        card,
+        parameters=card.count_parameters(),
+        train_seq_len=length.tokens,
+        train_seq_len_source=length.reason,
+    )
 
 
 def _need(config: Mapping[str, Any], key: str) -> Any:

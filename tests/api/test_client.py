@@ -22,6 +22,7 @@ TINY: dict[str, Any] = {
     "ffn": 96,
     "vocab": 256,
     "max_positions": 32,
+    "train_seq_len": 32,
     "parameters": 0,
 }
 CARD = Card(**TINY)

@@ -470,7 +470,8 @@ GPT2 = {
 )
 def test_published_configs_make_the_librarys_cards(config: dict[str, Any], name: str) -> None:
     card, known = from_hugging_face(config, name=name), load_card(name)
-    assert replace(card, source=known.source, family=known.family) == known
+    published = {word: getattr(known, word) for word in ("source", "family", "train_seq_len", "train_seq_len_source")}
+    assert replace(card, **published) == known
 
 
 def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
