@@ -567,3 +567,54 @@ def test_a_timeline_names_what_it_cannot_do(run: Run, tiny: str, arguments: tupl
     ran = run("timeline", *arguments)
     assert ran.status == 2
     assert expected in ran.err
+
+
+COMMANDS_WITH_PLANS: tuple[tuple[str, ...], ...] = (
+    ("export", "--out", "traces", "--model"),
+    ("instantiate",),
+    ("memory", "--model"),
+    ("profile", "--model"),
+    ("report", "--model"),
+    ("timeline", "--model"),
+    ("timeline", "--format", "text", "--model"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS_WITH_PLANS, ids=" ".join)
+def test_a_command_names_the_sequence_length_that_the_user_did_not(
+    run: Run, tiny: str, command: tuple[str, ...]
+) -> None:
+    trained = Path(tiny).with_name("trained.yaml")
+    trained.write_text(Path(tiny).read_text() + "train_seq_len: 16\ntrain_seq_len_source: a paper\n")
+    ran = run(*command, str(trained), "--tp", "2")
+    note = "sequences of 16 tokens (a paper); --seq-len sets another length\n"
+    assert (ran.status, note in ran.err, "sequences of" in ran.out) == (0, True, False), ran
+    named = run(
+        *command, str(trained), "--tp", "4", "--seq-len", "16", *(("--force",) if command[0] == "export" else ())
+    )
+    assert "sequences of" not in named.err + named.out
+
+
+def test_the_note_on_the_sequence_length_is_quiet_and_about_what_is_made(run: Run, tiny: str) -> None:
+    note = "sequences of 32 tokens (max_positions of its card); --seq-len sets another length\n"
+    assert note in run("instantiate", tiny, "--tp", "2").err
+    assert run("instantiate", tiny, "--tp", "2", "-q").err == ""
+    assert "sequences of" not in run("memory").err
+    assert "sequences of" not in run("memory", "--tp", "4").err
+
+
+def test_sequences_above_a_left_out_window_are_refused_with_a_way_out(run: Run) -> None:
+    refused = run("instantiate", "mistral-7b", "--seq-len", "32768")
+    assert refused.status == 2
+    assert "--seq-len takes at most 4096" in refused.err and "mistral-7b-window" in refused.err
+    assert run("ls", "-f", "csv").out.splitlines()[1:] == []
+
+
+def test_rings_with_a_window_are_refused_with_a_way_out(run: Run, tiny: str) -> None:
+    windowed = Path(tiny).with_name("windowed.yaml")
+    windowed.write_text(Path(tiny).read_text() + "layer_kinds: {layer: {mixer: sliding_window, window: 8}}\n")
+    refused = run("instantiate", str(windowed), "--cp", "2")
+    assert refused.status == 2
+    assert "sliding-window attention" in refused.err and "take --cp-kind ulysses" in refused.err
+    assert run("ls", "-f", "csv").out.splitlines()[1:] == []
+    assert run("instantiate", str(windowed), "--cp", "2", "--cp-kind", "ulysses").status == 0

@@ -507,6 +507,21 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**QWEN, "use_sliding_window": True}, "which layers have a window"),
         ({**MISTRAL, "layer_types": ["chunked_attention"] * 32}, "layer_types 'chunked_attention' is not supported"),
         ({**MISTRAL, "layer_types": ["full_attention"]}, "layer_types of 1 layers, and there are 32"),
+        ({**MISTRAL, "sliding_window": None, "layer_types": ["sliding_attention"] * 32}, "and the config no window"),
+        (
+            {**QWEN, "layer_types": ["full_attention"] * 35 + ["sliding_attention"]},
+            r"no window: set sliding_window to its number of keys \(and use_sliding_window",
+        ),
+        *(
+            ({**MISTRAL, "sliding_window": window}, "sliding_window must be a whole number from 1, not")
+            for window in ("4096", 0, -4096, 4096.0, True)
+        ),
+        ({**MISTRAL, "sliding_window_pattern": "6"}, "sliding_window_pattern must be a whole number from 1, not '6'"),
+        ({**MISTRAL, "sliding_window_pattern": 0}, "sliding_window_pattern must be a whole number from 1, not 0"),
+        (
+            {**QWEN, "use_sliding_window": True, "max_window_layers": -1},
+            "max_window_layers must be a whole number from 0, not -1",
+        ),
         ({**FALCON, "alibi": True}, "alibi is not supported"),
         ({**FALCON, "num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn 3 is not supported"),
         ({**NEOX, "attention_bias": False}, "attention_bias false is not supported"),

@@ -11,7 +11,7 @@ from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir import Compute
 from stagedb.ir.operators import AdditiveMask, Array, Attention, RankPlace, Softmax
-from stagedb.models import Card
+from stagedb.models import Card, from_hugging_face
 from stagedb.plans import GraphOptions
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.ir.tiny import card
@@ -127,6 +127,75 @@ def test_flops_of_the_fused_kernel_are_those_of_the_keys_in_the_window(window: i
                 assert op.work == other.work
             assert op.kind == "attention" or flops(op) == flops(other)
         assert [t.bytes for t in graph.tensors] == [t.bytes for t in plain.tensors]
+
+
+CONFIG: dict[str, Any] = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+    "vocab_size": 32000,
+}
+MISTRAL: dict[str, Any] = {**CONFIG, "architectures": ["MistralForCausalLM"]}
+QWEN: dict[str, Any] = {**CONFIG, "architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 36}
+GEMMA: dict[str, Any] = {**MISTRAL, "num_hidden_layers": 12}
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+
+
+def pairs(seq: int, window: int) -> int:
+    """The pairs of a query and a key that a kernel counts in a head, from a mask.
+
+    They are those of the causal band, and for the first queries those before the sequence: a kernel with a window
+    counts them, as one without counts the pairs above the diagonal.
+    """
+    kept = min(seq, window)
+    apart = np.arange(seq)[:, None] - np.arange(1 - kept, seq)[None, :]
+    return int(((apart >= 0) & (apart < kept)).sum())
+
+
+@pytest.mark.parametrize("seq", [1, 7, 64])
+@pytest.mark.parametrize("window", [1, 5, 7, 63, 64, 65, 300])
+def test_pairs_are_those_of_the_band_and_of_its_corner(seq: int, window: int) -> None:
+    apart = np.arange(seq)[:, None] - np.arange(seq)[None, :]
+    band, kept = int(((apart >= 0) & (apart < window)).sum()), min(seq, window)
+    corner = kept * (kept - 1) // 2
+    assert pairs(seq, window) == band + corner == seq * kept
+    graph = build_graph(from_hugging_face({**MISTRAL, "sliding_window": window}, name="mistral"), GraphOptions())
+    (core,) = [op for op in graph.ops if op.name.endswith("attn.core")]
+    assert evaluate(flops(core), {**environment(graph), "S": seq}) == 4 * BATCH * 32 * 128 * pairs(seq, window)
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        (MISTRAL, 32),
+        ({**MISTRAL, "sliding_window": None}, 0),
+        (QWEN, 0),
+        ({**QWEN, "use_sliding_window": False, "max_window_layers": 28}, 0),
+        ({**QWEN, "use_sliding_window": True, "max_window_layers": 28}, 8),
+        ({**QWEN, "use_sliding_window": True, "max_window_layers": 0}, 36),
+        ({**QWEN, "use_sliding_window": True, "layer_types": [GLOBAL] * 30 + [LOCAL] * 6}, 6),
+        ({**GEMMA, "layer_types": [LOCAL, GLOBAL] * 6}, 6),
+        ({**GEMMA, "sliding_window_pattern": 6}, 10),
+    ],
+)
+def test_attention_of_configs_is_counted_layer_by_layer(config: dict[str, Any], windows: int) -> None:
+    """FLOPs of all layers at 32,768 tokens, forward and backward, with windows of 4,096 in some."""
+    seq, window = 32768, 4096
+    model = from_hugging_face(config, name="model")
+    graph = build_graph(model, GraphOptions())
+    env = {**environment(graph), "S": seq}
+    layers = {block: model.sequence.count(block) for block in model.kinds}
+    found = [
+        layers[op.block] * evaluate(flops(op), env)
+        for op in graph.ops
+        if op.kind == "attention" and "attn.core" in op.name
+    ]
+    counted = windows * pairs(64, 8) * (seq // 64) * (window // 8) + (model.layers - windows) * seq * seq
+    assert sum(found) == (4 + 10) * BATCH * model.heads * model.head_dim * counted
 
 
 def test_matmuls_of_unfused_attention_are_of_all_pairs() -> None:
