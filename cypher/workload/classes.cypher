@@ -11,7 +11,11 @@
 // column ep: integer — coordinate on ep of the ranks whose work it is
 // column ranks: integer [ranks] — number of its ranks
 // column ops: integer — number of its ops
+// column ops_digest: string? — digest of the ops that it was given; absent in instances from before schema 5
+// column edges_digest: string? — digest of their edges
+// column tasks_digest: string? — digest of its tasks
 MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(c:RankClass)
 RETURN c.id AS id, c.class AS number, c.digest AS digest, c.stages AS stages, c.first_layers AS first_layers,
-  c.cp AS cp, c.ep AS ep, c.ranks AS ranks, c.ops AS ops
+  c.cp AS cp, c.ep AS ep, c.ranks AS ranks, c.ops AS ops,
+  c.ops_digest AS ops_digest, c.edges_digest AS edges_digest, c.tasks_digest AS tasks_digest
 ORDER BY number

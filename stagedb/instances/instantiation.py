@@ -37,6 +37,7 @@ from stagedb.instances.statement_rows import (
     task_order_rows,
     task_rows,
 )
+from stagedb.instances.stored_digests import write_digests
 from stagedb.plans import AxisGroups, Plan, groups, option
 from stagedb.plans.graph_options import OMITTED_DEFAULTS
 from stagedb.schedules import splits
@@ -198,6 +199,7 @@ class _Copy:
             ("tasks", self._make_tasks),
             ("ranks", self._make_ranks),
             ("groups", self._make_groups),
+            ("digests", self._make_digests),
         )
         for stage, work in steps:
             self.progress(stage)
@@ -250,6 +252,10 @@ class _Copy:
     def _make_groups(self) -> None:
         for row in group_rows(self.groups, RANKS_AT_ONCE):
             self._rows("groups", [row], instance=self.instance)
+
+    def _make_digests(self) -> None:
+        self.lease.renew()
+        write_digests(self.store, self.instance)
 
     def _batches(self, places: list[Row]) -> Iterator[list[Row]]:
         """Places in batches whose ops and edges one transaction can hold."""

@@ -13,7 +13,7 @@ from stagedb.store.memory_labels import MEMORY_LABELS, MEMORY_RELATIONSHIPS
 from stagedb.store.profile_labels import PROFILE_LABELS, PROFILE_RELATIONSHIPS
 from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
 
-VERSION = 4
+VERSION = 5
 """Version of the schema that this program writes. `Graph`, `Instance` and `Profile` nodes carry it."""
 
 STORE = Label(

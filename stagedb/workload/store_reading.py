@@ -11,7 +11,8 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
-from stagedb.store import Store, json_mapping, reading
+from stagedb.instances.stored_digests import check_digests
+from stagedb.store import DamagedError, Store, json_mapping, reading
 from stagedb.workload.instance_columns import (
     COLLECTIVE,
     EDGE_KINDS,
@@ -100,23 +101,22 @@ def _issued(ops: Ops, axis: str) -> Ints:
 def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> ClassColumns:
     """The columns of one rank class. row: its row of `workload/classes`. edges: whether they are wanted.
 
-    Raises StagedbError if the class is broken.
+    Raises DamagedError if the class was changed after it was made.
     """
     number, where = int(row["number"]), {"class": row["id"]}
     found, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
+    links = store.read("workload/edges", **where)[0] if edges else None
     index = _ints(found["index"])
     order = np.argsort(index)
     if not np.array_equal(index[order], np.arange(int(row["ops"]))):
-        raise StagedbError(
-            f"rank class {number} has {len(index)} of its {row['ops']} ops: the instance is broken; remove it with "
-            "`stagedb rm` and make it again"
-        )
+        raise DamagedError(f"rank class {number} has {len(index)} of its {row['ops']} ops")
+    check_digests(row, found, links, tasks)
     return ClassColumns(
         number=number,
         digest=row["digest"],
         stages=tuple(row["stages"]),
         ops=_ops(found, order),
-        edges=_edges(store.read("workload/edges", **where)[0] if edges else NO_EDGES),
+        edges=_edges(NO_EDGES if links is None else links),
         tasks=_tasks(tasks),
         origins=_origins(row, found, order, tasks),
     )

@@ -1,0 +1,108 @@
+"""Digests of what the store holds of a rank class: written when an instance is finished, compared when it is read.
+
+The id of an instance is a digest of its graph and plan. It does not change if somebody changes an op in the store.
+These digests do. They cover the columns that the statements `workload/ops`, `edges` and `tasks` return, which is all
+that traces and timelines are made of. They find accidents and edits by hand; whoever can write to the store can write
+its digests too.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from stagedb.store import DamagedError, Store
+
+OP_NUMBERS = ("position", "layer", "chunk", "order", "flops", "bytes", "temporary", "size", "result", "peer")
+OP_TEXTS = ("id", "sym", "name", "block", "template", "type", "when", "kind", "phase", "axis", "dtype")
+TASK_NUMBERS = ("microbatch", "chunk", "first", "last")
+TASK_TEXTS = ("id", "kind")
+"""The columns of the digests, in their order. A stored digest has exactly these: another column takes a new digest."""
+
+READERS = 4
+"""How many classes are read at the same time."""
+
+Columns = Mapping[str, Sequence[Any]]
+"""The row of a statement of `cypher/workload`: parallel lists."""
+
+
+def ops_digest(ops: Columns) -> str:
+    """sha256 of a class's ops, for any order in which the store returns them."""
+    return _digest(ops, ("index",), OP_NUMBERS, OP_TEXTS)
+
+
+def tasks_digest(tasks: Columns) -> str:
+    """sha256 of a class's tasks, for any order in which the store returns them."""
+    return _digest(tasks, ("index",), TASK_NUMBERS, TASK_TEXTS)
+
+
+def edges_digest(edges: Columns) -> str:
+    """sha256 of a class's edges, for any order in which the store returns them."""
+    kinds = sorted(set(edges["kind"]))
+    number = {kind: code for code, kind in enumerate(kinds)}
+    columns = {**edges, "kind": [number[kind] for kind in edges["kind"]]}
+    return _digest(columns, ("target", "source", "kind"), (), (), kinds)
+
+
+def check_digests(row: Mapping[str, Any], ops: Columns, edges: Columns | None, tasks: Columns) -> None:
+    """Raise DamagedError, which names what was changed, unless a class is what it was when its instance was finished.
+
+    row: the class's row of `workload/classes`. edges: None if they are not read. Classes that were stored before schema
+    5 have no digests and pass.
+    """
+    found = {"ops": ops_digest(ops), "tasks": tasks_digest(tasks)}
+    found |= {} if edges is None else {"edges": edges_digest(edges)}
+    changed = [what for what, digest in found.items() if row[f"{what}_digest"] not in (None, digest)]
+    if changed:
+        raise DamagedError(
+            f"the {' and the '.join(changed)} of rank class {row['number']} were changed after the instance was made"
+        )
+
+
+def write_digests(store: Store, instance: str) -> None:
+    """Give each class of an instance the digests of what the store has of it now."""
+
+    def digests(row: Mapping[str, Any]) -> Mapping[str, str]:
+        ops, edges, tasks = (store.read(f"workload/{what}", **{"class": row["id"]})[0] for what in _READ)
+        return {
+            "id": row["id"],
+            "ops_digest": ops_digest(ops),
+            "edges_digest": edges_digest(edges),
+            "tasks_digest": tasks_digest(tasks),
+        }
+
+    with ThreadPoolExecutor(READERS) as pool:
+        rows = list(pool.map(digests, store.read("workload/classes", instance=instance)))
+    store.write_rows("instantiate/digests", rows)
+
+
+_READ = ("ops", "edges", "tasks")
+
+
+def _digest(
+    columns: Columns, keys: Sequence[str], numbers: Sequence[str], texts: Sequence[str], more: Sequence[str] = ()
+) -> str:
+    """sha256 of columns, with their rows sorted by the keys. "" if columns differ in length: rows lack values.
+
+    Keys and numbers are hashed as 64-bit integers, texts as JSON, each column with its name and size.
+    """
+    arrays = [np.array(columns[name], "<i8") for name in (*keys, *numbers)]
+    if len({len(columns[name]) for name in (*keys, *numbers, *texts)}) > 1:
+        return ""
+    order = np.lexsort(arrays[: len(keys)][::-1])
+    data = [(name, values[order].tobytes()) for name, values in zip((*keys, *numbers), arrays, strict=True)]
+    data += [(name, json.dumps(_sorted(columns[name], order.tolist())).encode()) for name in texts]
+    found = hashlib.sha256(json.dumps(more).encode())
+    for name, content in data:
+        found.update(f"{name} {len(content)}\n".encode())
+        found.update(content)
+    return found.hexdigest()
+
+
+def _sorted(values: Sequence[str], order: Sequence[int]) -> Sequence[str]:
+    # One call for the whole column. With a single index it would return no tuple.
+    return itemgetter(*order)(values) if len(order) > 1 else list(values)
