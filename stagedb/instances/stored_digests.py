@@ -1,9 +1,9 @@
-"""Digests of what the store holds of a rank class: written when an instance is finished, compared when it is read.
+"""Digests of what the store holds of an instance: written when it is finished, compared when it is read.
 
 The id of an instance is a digest of its graph and plan. It does not change if somebody changes an op in the store.
-These digests do. They cover the columns that the statements `workload/ops`, `edges` and `tasks` return, which is all
-that traces and timelines are made of. They find accidents and edits by hand; whoever can write to the store can write
-its digests too.
+These digests do. They cover the columns that the statements `workload/ops`, `edges`, `tasks`, `ranks` and `groups`
+return: traces and timelines are made of these. They find accidents and edits by hand; whoever can write to the store
+can write its digests too.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ OP_NUMBERS = ("position", "layer", "chunk", "order", "flops", "bytes", "temporar
 OP_TEXTS = ("id", "sym", "name", "block", "template", "type", "when", "kind", "phase", "axis", "dtype")
 TASK_NUMBERS = ("microbatch", "chunk", "first", "last")
 TASK_TEXTS = ("id", "kind")
+RANK_NUMBERS = ("class", "tp", "cp", "dp", "pp")
 """The columns of the digests, in their order. A stored digest has exactly these: another column takes a new digest."""
 
 READERS = 4
@@ -48,6 +49,22 @@ def edges_digest(edges: Columns) -> str:
     return _digest(columns, ("target", "source", "kind"), (), (), kinds)
 
 
+def ranks_digest(ranks: Columns) -> str:
+    """sha256 of an instance's ranks, for any order in which the store returns them."""
+    return _digest(ranks, ("number",), RANK_NUMBERS, ())
+
+
+def groups_digest(groups: Columns) -> str:
+    """sha256 of an instance's groups with their members, for any order in which the store returns them."""
+    return _digest(groups, ("gid",), (), ("axis", "members"))
+
+
+def check_unchanged(what: str, stored: str | None, found: str) -> None:
+    """Raise DamagedError, with the name of what was changed, unless its digest is the stored one, if there is one."""
+    if stored not in (None, found):
+        raise DamagedError(f"its {what} were changed after the instance was made")
+
+
 def check_digests(row: Mapping[str, Any], ops: Columns, edges: Columns | None, tasks: Columns) -> None:
     """Raise DamagedError, which names what was changed, unless a class is what it was when its instance was finished.
 
@@ -64,7 +81,7 @@ def check_digests(row: Mapping[str, Any], ops: Columns, edges: Columns | None, t
 
 
 def write_digests(store: Store, instance: str) -> None:
-    """Give each class of an instance the digests of what the store has of it now."""
+    """Give an instance and each of its classes the digests of what the store has of them now."""
 
     def digests(row: Mapping[str, Any]) -> Mapping[str, str]:
         ops, edges, tasks = (store.read(f"workload/{what}", **{"class": row["id"]})[0] for what in _READ)
@@ -77,25 +94,28 @@ def write_digests(store: Store, instance: str) -> None:
 
     with ThreadPoolExecutor(READERS) as pool:
         rows = list(pool.map(digests, store.read("workload/classes", instance=instance)))
+        ranks, groups = (store.read(f"workload/{what}", instance=instance)[0] for what in ("ranks", "groups"))
     store.write_rows("instantiate/digests", rows)
+    found = {"ranks": ranks_digest(ranks), "groups": groups_digest(groups)}
+    store.write("instantiate/instance_digests", instance=instance, **found)
 
 
 _READ = ("ops", "edges", "tasks")
 
 
 def _digest(
-    columns: Columns, keys: Sequence[str], numbers: Sequence[str], texts: Sequence[str], more: Sequence[str] = ()
+    columns: Columns, keys: Sequence[str], numbers: Sequence[str], others: Sequence[str], more: Sequence[str] = ()
 ) -> str:
     """sha256 of columns, with their rows sorted by the keys. "" if columns differ in length: rows lack values.
 
-    Keys and numbers are hashed as 64-bit integers, texts as JSON, each column with its name and size.
+    Keys and numbers are hashed as 64-bit integers, texts and lists as JSON, each column with its name and size.
     """
     arrays = [np.array(columns[name], "<i8") for name in (*keys, *numbers)]
-    if len({len(columns[name]) for name in (*keys, *numbers, *texts)}) > 1:
+    if len({len(columns[name]) for name in (*keys, *numbers, *others)}) > 1:
         return ""
     order = np.lexsort(arrays[: len(keys)][::-1])
     data = [(name, values[order].tobytes()) for name, values in zip((*keys, *numbers), arrays, strict=True)]
-    data += [(name, json.dumps(_sorted(columns[name], order.tolist())).encode()) for name in texts]
+    data += [(name, json.dumps(_sorted(columns[name], order.tolist())).encode()) for name in others]
     found = hashlib.sha256(json.dumps(more).encode())
     for name, content in data:
         found.update(f"{name} {len(content)}\n".encode())
@@ -103,6 +123,6 @@ def _digest(
     return found.hexdigest()
 
 
-def _sorted(values: Sequence[str], order: Sequence[int]) -> Sequence[str]:
+def _sorted(values: Sequence[Any], order: Sequence[int]) -> Sequence[Any]:
     # One call for the whole column. With a single index it would return no tuple.
     return itemgetter(*order)(values) if len(order) > 1 else list(values)

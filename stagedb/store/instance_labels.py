@@ -29,6 +29,8 @@ INSTANCE_LABELS = (
             Property("microbatches", "integer", "micro-batches of a step on one rank of dp"),
             Property("world", "integer", "number of ranks", "ranks"),
             Property("plan", "string", "the plan as the user gave it, as canonical JSON"),
+            Property("ranks_digest", "string?", "digest of its ranks as they were made; exports find what was changed"),
+            Property("groups_digest", "string?", "digest of its groups"),
             *OWNED,
         ),
         indexes=(("name",),),

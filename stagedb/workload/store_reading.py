@@ -11,7 +11,7 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
-from stagedb.instances.stored_digests import check_digests
+from stagedb.instances.stored_digests import check_digests, check_unchanged, groups_digest, ranks_digest
 from stagedb.store import DamagedError, Store, json_mapping, reading
 from stagedb.workload.instance_columns import (
     COLLECTIVE,
@@ -57,8 +57,8 @@ def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
     world, distance = int(row["world"]), int(plan.get("ulysses", 1))
     # The store answers one statement while the answer to another is decoded.
     with ThreadPoolExecutor(READERS) as pool:
-        ranks = pool.submit(_ranks, store, instance, world, distance)
-        groups = pool.submit(_groups, store, instance)
+        ranks = pool.submit(_ranks, store, instance, world, distance, row["ranks_digest"])
+        groups = pool.submit(_groups, store, instance, row["groups_digest"])
         classes = tuple(pool.map(partial(read_class, store), store.read("workload/classes", instance=instance)))
     return Workload(
         instance=instance,
@@ -181,20 +181,20 @@ def _tasks(row: Mapping[str, Any]) -> Tasks:
     )
 
 
-def _ranks(store: Store, instance: str, world: int, distance: int) -> RankTable:
+def _ranks(store: Store, instance: str, world: int, distance: int, digest: str | None) -> RankTable:
     row = store.read("workload/ranks", instance=instance)[0]
     numbers = _ints(row["number"])
     order = np.argsort(numbers)
     if not np.array_equal(numbers[order], np.arange(world)):
-        raise StagedbError(
-            f"the instance has {len(numbers)} of its {world} ranks: remove it with `stagedb rm` and make it again"
-        )
+        raise DamagedError(f"it has {len(numbers)} of its {world} ranks")
+    check_unchanged("ranks", digest, ranks_digest(row))
     coordinates = {axis: _ints(row[axis])[order] for axis in ("tp", "cp", "dp", "pp")}
     return RankTable.of(coordinates, _ints(row["class"])[order], distance)
 
 
-def _groups(store: Store, instance: str) -> Groups:
+def _groups(store: Store, instance: str, digest: str | None) -> Groups:
     row = store.read("workload/groups", instance=instance)[0]
+    check_unchanged("groups", digest, groups_digest(row))
     order = np.argsort(_ints(row["gid"]))
     members = [row["members"][at] for at in order]
     return Groups(

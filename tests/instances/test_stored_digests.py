@@ -74,6 +74,25 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".et"}
 
 
+WHOLE = "MATCH (i:Instance {name: 'changed'})"
+OF_INSTANCE = {
+    "the members of a group": (f"{WHOLE}-[:HAS_GROUP]->(g:Group) WITH g LIMIT 1 SET g.ranks = [0, 5]", "groups"),
+    "the order of a ring": (f"{WHOLE}-[:HAS_GROUP]->(g:Group) SET g.ranks = [g.ranks[1], g.ranks[0]]", "groups"),
+    "a group less": (f"{WHOLE}-[:HAS_GROUP]->(g:Group) WITH g LIMIT 1 DETACH DELETE g", "groups"),
+    "the class of a rank": (f"{WHOLE} MATCH (r:Rank {{instance: i.id, `rank`: 3}}) SET r.class = 1 - r.class", "ranks"),
+}
+
+
+@pytest.mark.parametrize("what", OF_INSTANCE)
+def test_ranks_and_groups_have_digests_too(store: Store, tmp_path: Path, what: str) -> None:
+    db = make(store)
+    text, part = OF_INSTANCE[what]
+    change(store, text)
+    for verb in (lambda: db.export("changed", out=tmp_path / "out"), lambda: db.profile("changed")):
+        with pytest.raises(StagedbError, match=rf"\('changed'\) is damaged .*: its {part} were changed after the inst"):
+            verb()
+
+
 def test_an_op_less_is_counted(store: Store, tmp_path: Path) -> None:
     db = make(store)
     change(store, f"{OPS} WITH o LIMIT 1 DETACH DELETE o")
@@ -92,7 +111,9 @@ def test_times_and_memory_are_not_computed_from_what_was_changed(store: Store) -
 def test_an_instance_from_before_the_digests_is_taken_as_it_is(store: Store, tmp_path: Path) -> None:
     db = make(store)
     change(store, "MATCH (c:RankClass) REMOVE c.ops_digest, c.edges_digest, c.tasks_digest")
+    change(store, "MATCH (i:Instance) REMOVE i.ranks_digest, i.groups_digest")
     change(store, CHANGES["the FLOPs of an op"][0])
+    change(store, OF_INSTANCE["the order of a ring"][0])
     assert db.export("changed", out=tmp_path / "out").files == 8
 
 
@@ -110,7 +131,7 @@ def test_the_order_of_the_store_does_not_matter() -> None:
     for count in (1, 2, 9):
         ops = some(count)
         assert ops_digest({name: values[::-1] for name, values in ops.items()}) == ops_digest(ops)
-    edges = {"source": [0, 1, 1, 0], "target": [2, 2, 2, 1], "kind": ["data", "data", "limit", "data"]}
+    edges: dict[str, Any] = {"source": [0, 1, 1, 0], "target": [2, 2, 2, 1], "kind": ["data", "data", "limit", "data"]}
     assert edges_digest({name: values[::-1] for name, values in edges.items()}) == edges_digest(edges)
 
 
@@ -125,9 +146,15 @@ def test_every_column_counts(column: str) -> None:
 
 def test_stored_digests_keep_their_meaning() -> None:
     """Digests in stores were made by this definition. If one of these changes, sound instances look damaged."""
-    tasks = {"index": [1, 0], "id": ["b", "a"], "kind": ["step", "forward"], "microbatch": [0, 0], "chunk": [0, 0]}
+    tasks: dict[str, Any] = {
+        "index": [1, 0],
+        "id": ["b", "a"],
+        "kind": ["step", "forward"],
+        "microbatch": [0, 0],
+        "chunk": [0, 0],
+    }
     ends = {"first": [True, False], "last": [True, True]}
-    edges = {"source": [0, 1], "target": [2, 2], "kind": ["data", "program"]}
+    edges: dict[str, Any] = {"source": [0, 1], "target": [2, 2], "kind": ["data", "program"]}
     assert [ops_digest(some(3))[:16], tasks_digest({**tasks, **ends})[:16], edges_digest(edges)[:16]] == [
         "117aa11d9fe4f7b9",
         "63ac69643fd2a44e",
