@@ -21,13 +21,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def connect(store: str | None = None) -> "Stagedb":
+def connect(store: str | None = None, *, insecure: bool = False) -> "Stagedb":
     """Open a store: a bolt:// or neo4j:// address, or a name from the configuration file.
 
     Without one: `NEO4J_URI` if it is set, else the embedded store of this machine, which is started if it does not
-    run. Raises `stagedb.errors.StagedbError` if no store answers.
+    run. insecure: send the password unencrypted to another machine too. Raises `stagedb.errors.StagedbError` if no
+    store answers.
     """
     # Not at the top: every import of the package runs this file, and most need neither driver nor models.
     from stagedb.api import connect as open_store
 
-    return open_store(store)
+    return open_store(store, insecure=insecure)

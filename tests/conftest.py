@@ -90,7 +90,11 @@ def neo4j_environment() -> dict[str, str]:
         if os.environ.get("STAGEDB_REQUIRE_NEO4J") == "1":
             pytest.fail(f"STAGEDB_REQUIRE_NEO4J is set, and there is {HOW}")
         pytest.skip(HOW)
-    kept = {name: os.environ[name] for name in ("NEO4J_USERNAME", "NEO4J_PASSWORD") if name in os.environ}
+    kept = {
+        name: os.environ[name]
+        for name in ("NEO4J_USERNAME", "NEO4J_PASSWORD", "STAGEDB_INSECURE")
+        if name in os.environ
+    }
     return {"NEO4J_URI": addresses[_worker() % len(addresses)], **kept}
 
 

@@ -362,9 +362,9 @@ def _rows(store: Store, statement: str, instance: str) -> Rows:
     )
 
 
-def connect(store: str | None = None) -> Stagedb:
+def connect(store: str | None = None, *, insecure: bool = False) -> Stagedb:
     """Open a store: see `stagedb.connect`. Content of an older version in the embedded one is made again."""
-    return Stagedb(open_rebuilt(store))
+    return Stagedb(open_rebuilt(store, insecure=insecure))
 
 
 def models() -> list[dict[str, Any]]:

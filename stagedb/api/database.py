@@ -29,7 +29,7 @@ class StoreStatus:
     outdated: int | None = None
 
 
-def status(store: str | None = None) -> StoreStatus:
+def status(store: str | None = None, *, insecure: bool = False) -> StoreStatus:
     """Look at a store without starting or changing it. Raises UsageError if a server does not answer."""
     files = None
     if _is_embedded(store):
@@ -37,7 +37,7 @@ def status(store: str | None = None) -> StoreStatus:
         files = str(home)
         if embedded.running(home) is None:
             return StoreStatus("embedded", "not running", None, files, None, migrations.NEWEST, None, None)
-    with open_store(store) as opened:
+    with open_store(store, insecure=insecure) as opened:
         version = opened.version()
         current = version == migrations.NEWEST
         graphs, instances = (
@@ -58,9 +58,9 @@ def status(store: str | None = None) -> StoreStatus:
         )
 
 
-def up(store: str | None = None) -> str:
+def up(store: str | None = None, *, insecure: bool = False) -> str:
     """Start the embedded engine, or check that a server answers, and make an empty database a store. Its address."""
-    with open_rebuilt(store) as opened:
+    with open_rebuilt(store, insecure=insecure) as opened:
         return opened.uri
 
 
@@ -71,16 +71,17 @@ def down(store: str | None = None) -> bool:
     return embedded.stop(store_targets.home(os.environ))
 
 
-def migrate(store: str | None = None, notice: Notice = lambda line: None) -> list[str]:
+def migrate(store: str | None = None, notice: Notice = lambda line: None, *, insecure: bool = False) -> list[str]:
     """Migrate the schema, then rebuild the instances and profiles that are of an older version.
 
     Returns a description of each migration that was applied. notice: called with a line for each rebuilt one.
     """
-    with open_store(store) as opened:
+    with open_store(store, insecure=insecure) as opened:
         applied = [f"{migration.version} ({migration.description})" for migration in opened.migrate()]
         rebuild(opened, notice)
         return applied
 
 
 def _is_embedded(store: str | None) -> bool:
-    return store_targets.choose(store, os.environ, store_targets.config_file(os.environ)) is None
+    # Whether its password may be sent is asked when it is opened.
+    return store_targets.choose(store, os.environ, store_targets.config_file(os.environ), insecure=True) is None

@@ -26,9 +26,9 @@ def outdated(store: Store) -> int:
     return len(store.read("catalog/outdated"))
 
 
-def open_rebuilt(store: str | None = None) -> Store:
+def open_rebuilt(store: str | None = None, *, insecure: bool = False) -> Store:
     """Open a store. Content of an older version in the embedded one is made again first."""
-    opened = connect(store)
+    opened = connect(store, insecure=insecure)
     try:
         if opened.engine == "embedded" and outdated(opened):
             rebuild(opened, to_stderr)

@@ -26,7 +26,7 @@ def build(model: ModelArgument, *, words: GraphFlags, common: Common) -> None:
 
     given = words.words()
     began = time.perf_counter()
-    with connect(common.store) as db:
+    with connect(common.store, insecure=common.insecure) as db:
         graph = db.build(model, **given)
     what = "built" if graph.new else "already in the store:"
     common.line(f"{what} graph {graph.id[:12]} of {graph.name} ({graph.recipe}) in {time.perf_counter() - began:.1f} s")
@@ -51,7 +51,7 @@ def instantiate(
 
     given = words.words()
     began = time.perf_counter()
-    with connect(common.store) as db:
+    with connect(common.store, insecure=common.insecure) as db:
         instance = db.instantiate(target, name=name, **given)
     seconds = time.perf_counter() - began
     note_defaults(common, instance)

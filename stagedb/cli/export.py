@@ -147,7 +147,10 @@ def export(
     from stagedb.api import connect
 
     options = {**written.words(), **words.words()}
-    with connect(common.store) as db, progress(common, "writing", "ranks", speed=True) as report:
+    with (
+        connect(common.store, insecure=common.insecure) as db,
+        progress(common, "writing", "ranks", speed=True) as report,
+    ):
         done = db.export(
             target,
             model=model,

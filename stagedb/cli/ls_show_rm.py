@@ -39,7 +39,7 @@ def ls(
     """List graphs, instances and profiles, the newest first."""
     from stagedb import api
 
-    with api.connect(common.store) as db:
+    with api.connect(common.store, insecure=common.insecure) as db:
         graphs = db.graphs() if kind in (None, Kind.GRAPHS) else []
         instances = db.instances() if kind in (None, Kind.INSTANCES) else []
         profiles = db.profiles() if kind in (None, Kind.PROFILES) else []
@@ -73,7 +73,7 @@ def show(
     """
     from stagedb import api
 
-    with api.connect(common.store) as db:
+    with api.connect(common.store, insecure=common.insecure) as db:
         if classes:
             answer = db.classes(word)
             output.write(answer.columns, answer.rows)
@@ -95,7 +95,7 @@ def tag(
     """
     from stagedb import api
 
-    with api.connect(common.store) as db:
+    with api.connect(common.store, insecure=common.insecure) as db:
         found = db.tag(word, name)
     common.line(f"{api.kind_of(found)} {found.id[:12]} now has the name {found.name}")
 
@@ -113,7 +113,7 @@ def rm(
     """
     from stagedb import api
 
-    with api.connect(common.store) as db:
+    with api.connect(common.store, insecure=common.insecure) as db:
         removed = db.rm(word, force=force)
     for info in removed:
         name = "" if info.name is None else f" {info.name}"

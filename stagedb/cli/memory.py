@@ -86,7 +86,7 @@ def memory(
         )
     from stagedb.api import connect
 
-    with connect(common.store) as db:
+    with connect(common.store, insecure=common.insecure) as db:
         found = db.memory(target, model=model, **words.words())
     note_length(common, found.instance)
     peaks = list(found.peaks)

@@ -69,7 +69,7 @@ def profile(
     from stagedb.api import connect
 
     given = words.words()
-    with connect(common.store) as db, progress(common, "writing", "rows") as report:
+    with connect(common.store, insecure=common.insecure) as db, progress(common, "writing", "rows") as report:
         found = db.profile(
             target,
             model=model,

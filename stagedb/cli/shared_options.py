@@ -79,6 +79,9 @@ class Common:
             "NEO4J_URI, else the embedded store of this machine.",
         ),
     ] = None
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Send the store's password unencrypted to another machine too.")
+    ] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show where the time of the command goes.")] = False
 

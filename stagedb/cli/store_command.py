@@ -19,7 +19,7 @@ def status(*, output: Output, common: Common) -> None:
     """
     from stagedb.api import database
 
-    found = database.status(common.store)
+    found = database.status(common.store, insecure=common.insecure)
     output.write(("property", "value"), list(dataclasses.asdict(found).items()))
 
 
@@ -32,7 +32,7 @@ def up(*, common: Common) -> None:
     """
     from stagedb.api import database
 
-    common.line(database.up(common.store))
+    common.line(database.up(common.store, insecure=common.insecure))
 
 
 @group.command()
@@ -56,7 +56,7 @@ def migrate(*, common: Common) -> None:
     """
     from stagedb.api import database
 
-    applied = database.migrate(common.store, common.line)
+    applied = database.migrate(common.store, common.line, insecure=common.insecure)
     common.line(f"applied {', '.join(applied)}" if applied else "up to date")
 
 

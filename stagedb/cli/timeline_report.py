@@ -82,7 +82,7 @@ def timeline(
         return
     if width is not None:
         raise UsageError("--width needs --format text")
-    with connect(common.store) as db:
+    with connect(common.store, insecure=common.insecure) as db:
         done = db.timeline(
             target,
             model=model,
@@ -109,7 +109,7 @@ def _print_chart(target: str | None, width: int | None, asked: Mapping[str, Any]
 
     terminal = sys.stdout.isatty()
     columns = width or (shutil.get_terminal_size().columns if terminal else 120)
-    with connect(common.store) as db:
+    with connect(common.store, insecure=common.insecure) as db:
         text = db.chart(target, width=columns, color=terminal, made=lambda each: note_length(common, each), **asked)
     typer.echo(text, nl=False, color=terminal)
 
@@ -137,7 +137,7 @@ def report(
     from stagedb.api import connect
 
     given = words.words()
-    with connect(common.store) as db:
+    with connect(common.store, insecure=common.insecure) as db:
         done = db.report(target, model=model, profile=profile, out=out, force=force, **timing.words(), **given)
     note_defaults(common, done.instance)
     common.line(f"{done.path}: {_description(done)}, {size(done.bytes)}; open it in a browser")

@@ -89,7 +89,7 @@ def _check_records(records: Path, only: str | None, output: Output, common: Comm
         raise UsageError(
             f"no record of {records} has a name like {shown(only)}: --only takes a pattern such as 'llama3-8b*'"
         )
-    with api.connect(common.store) as db, progress(common, "checking", "records") as report:
+    with api.connect(common.store, insecure=common.insecure) as db, progress(common, "checking", "records") as report:
         checked = list(validation.check_records(db, chosen, report or _ignore))
     output.write(("record", "quantity", "theirs", "ours", "ratio"), _rows(checked))
     differ = [each.record for each in checked if each.unsupported is None and not each.agrees]
@@ -126,7 +126,7 @@ def _check_published(only: str | None, output: Output, common: Common) -> None:
             f"no published step has a title like {shown(only)}: --only takes a pattern such as 'megatron-22b*'"
         )
     found: list[validation.Published] = []
-    with api.connect(common.store) as db:
+    with api.connect(common.store, insecure=common.insecure) as db:
         if only is None:
             with progress(common, "computing", "plans") as report:
                 found = list(validation.check_published(db, report or _ignore))

@@ -216,14 +216,16 @@ def connect(
     environment: Mapping[str, str] | None = None,
     home: Path | None = None,
     migrate: bool = False,
+    insecure: bool = False,
 ) -> Store:
     """Open the store that `store_targets.choose` finds. Starts the embedded engine if it is chosen.
 
     An empty database becomes a store. An embedded store is migrated to the newest version, a server's only by
-    `migrate`. Raises UsageError for a store that does not answer or refuses the account, and for a database that does
-    not belong to stagedb, that a newer stagedb wrote, or that waits for a migration.
+    `migrate`. insecure: whether a password may go to another machine unencrypted. Raises UsageError for a store that
+    does not answer or refuses the account, and for a database that does not belong to stagedb, that a newer stagedb
+    wrote, or that waits for a migration.
     """
-    store = open_store(uri, environment=environment, home=home)
+    store = open_store(uri, environment=environment, home=home, insecure=insecure)
     try:
         version = store.version()
         todo = pending(version)
@@ -240,11 +242,15 @@ def connect(
 
 
 def open_store(
-    uri: str | None = None, *, environment: Mapping[str, str] | None = None, home: Path | None = None
+    uri: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    home: Path | None = None,
+    insecure: bool = False,
 ) -> Store:
     """A connection to the store as it is, without changes: to look at a store before it is used."""
     env = os.environ if environment is None else environment
-    target = targets.choose(uri, env, targets.config_file(env))
+    target = targets.choose(uri, env, targets.config_file(env), insecure=insecure)
     if target is None:
         return _open_embedded(home or targets.home(env), env)
     account = (target.username, target.password or "") if target.username else None

@@ -1,5 +1,6 @@
 """The store that a command uses: `--store`, the environment, the configuration file, or the embedded engine."""
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,13 @@ EMBEDDED = "embedded"
 
 SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
 
+_PLAIN = ("bolt", "neo4j")
+"""Schemes that send everything as it is, the password included. `+s` encrypts, `+ssc` does so for a certificate that
+the server signed itself."""
+
 _KEYS = {"uri", "username", "password", "password_env", "database"}
+INSECURE = "STAGEDB_INSECURE"
+"""Environment variable: 1 sends passwords unencrypted too, as `--insecure` does."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +38,24 @@ class StoreTarget:
     source: str
 
 
-def choose(word: str | None, environment: Mapping[str, str], config: Path) -> StoreTarget | None:
+def choose(
+    word: str | None, environment: Mapping[str, str], config: Path, *, insecure: bool = False
+) -> StoreTarget | None:
     """The server to use, or None for the embedded engine.
 
     word: the value of `--store`: a URI, the name of a store in the configuration file, or `embedded`. Without it
     NEO4J_URI decides, then `default` in the configuration file; without these it is the embedded engine.
-    Raises UsageError for a URI or a name that cannot be used.
+    insecure: whether a password may be sent to another machine unencrypted. STAGEDB_INSECURE and `insecure` in the
+    configuration file allow it too. Raises UsageError for a URI or a name that cannot be used.
     """
+    allowed = _switch(environment, INSECURE) or insecure
     if word is None and environment.get("NEO4J_URI"):
-        return _from_uri(environment["NEO4J_URI"], environment, "NEO4J_URI")
+        return _encrypted(_from_uri(environment["NEO4J_URI"], environment, "NEO4J_URI"), allowed)
     if word is not None and "://" in word:
-        return _from_uri(word, environment, "--store")
+        return _encrypted(_from_uri(word, environment, "--store"), allowed)
     if word == EMBEDDED:
         return None
-    settings = _read(config)
+    settings = read_config(config)
     name = word if word is not None else settings.get("default")
     if name is None or name == EMBEDDED:
         return None
@@ -55,7 +66,41 @@ def choose(word: str | None, environment: Mapping[str, str], config: Path) -> St
             f"no store named {shown(name)} in {config} (it has {known}): give --store a URI such as "
             f"bolt://host:7687, {shown(EMBEDDED)}, or add [stores.{name}] to that file"
         )
-    return _from_table(name, stores[name], environment, config)
+    table = dict(stores[name])
+    insecure = table.pop("insecure", False)
+    if not isinstance(insecure, bool):
+        raise UsageError(f"insecure of [stores.{name}] of {config} must be true or false, not {shown(insecure)}")
+    return _encrypted(_from_table(name, table, environment, config), allowed or insecure)
+
+
+def _encrypted(target: StoreTarget, insecure: bool) -> StoreTarget:
+    """The target. Raises UsageError if its password would go to another machine unencrypted."""
+    parts = urlsplit(target.uri)
+    if insecure or not target.password or parts.scheme not in _PLAIN or _is_loopback(parts.hostname or ""):
+        return target
+    raise UsageError(
+        f"{target.source} is {target.uri}, and the password would cross the network unencrypted: use "
+        f"{parts.scheme}+s://{parts.netloc} ({parts.scheme}+ssc:// if the server signed its certificate itself), or an "
+        f"SSH tunnel to localhost. For a private network there is --insecure, {INSECURE}=1, or insecure = true in the "
+        "configuration file"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its text alone: a name server may be someone else's."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _switch(environment: Mapping[str, str], name: str) -> bool:
+    text = environment.get(name, "")
+    if text not in ("", "0", "1"):
+        raise UsageError(f"{name} must be 1 or 0, not {shown(text)}")
+    return text == "1"
 
 
 def config_file(environment: Mapping[str, str]) -> Path:
@@ -86,7 +131,10 @@ def _from_table(name: str, table: Mapping[str, Any], environment: Mapping[str, s
     source = f"[stores.{name}] of {config}"
     unknown = sorted(set(table) - _KEYS)
     if unknown or not all(isinstance(value, str) for value in table.values()) or "uri" not in table:
-        raise UsageError(f"{source} needs uri, and may have {', '.join(sorted(_KEYS - {'uri'}))}; all values are text")
+        raise UsageError(
+            f"{source} needs uri, and may have {', '.join(sorted(_KEYS - {'uri'}))}, which are texts, and insecure, "
+            "which is true or false"
+        )
     address, username, password = split_uri(table["uri"], source)
     variable = table.get("password_env")
     if variable is not None and variable not in environment:
@@ -107,7 +155,9 @@ def split_uri(uri: str, source: str) -> tuple[str, str | None, str | None]:
         port = parts.port
     except ValueError:
         raise UsageError(f"{source} is not the URI of a store: write it as bolt://host:7687") from None
-    if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/"):
+    # With an unquoted # or ? in a password, the rest of the account would be taken for another part.
+    odd = parts.path.strip("/") or parts.fragment or "@" in parts.query
+    if parts.scheme not in SCHEMES or not parts.hostname or odd:
         raise UsageError(f"{source} is not the URI of a store: write it as bolt://host:7687 ({', '.join(SCHEMES)})")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     address = urlunsplit((parts.scheme, f"{host}:{port or 7687}", "", parts.query, ""))
@@ -115,7 +165,8 @@ def split_uri(uri: str, source: str) -> tuple[str, str | None, str | None]:
     return address, user, unquote(parts.password) if parts.password else None
 
 
-def _read(config: Path) -> dict[str, Any]:
+def read_config(config: Path) -> dict[str, Any]:
+    """The content of the configuration file; nothing if there is none. Raises UsageError if it cannot be read."""
     if str(config) == os.devnull or not is_there(config):
         return {}
     what = "configuration file"

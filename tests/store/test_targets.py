@@ -17,7 +17,18 @@ password_env = "TEAM_PASSWORD"
 database = "traces"
 
 [stores.other]
-uri = "bolt://me:hunter2@other:7000"
+uri = "bolt+s://me:hunter2@other:7000"
+
+[stores.plain]
+uri = "bolt://me:hunter2@plain"
+
+[stores.private]
+uri = "bolt://me:hunter2@private"
+insecure = true
+
+[stores.maybe]
+uri = "bolt://me:hunter2@maybe"
+insecure = "yes"
 
 [stores.wrong]
 uri = "bolt://x"
@@ -45,7 +56,7 @@ def test_without_a_choice_it_is_the_embedded_engine(tmp_path: Path) -> None:
 def test_the_option_goes_before_the_environment_and_that_before_the_file(config: Path) -> None:
     environment = {"NEO4J_URI": "bolt://env", "TEAM_PASSWORD": "secret"}
     assert chosen("bolt://given:1234", environment, config).uri == "bolt://given:1234"
-    assert chosen("other", environment, config).uri == "bolt://other:7000"
+    assert chosen("other", environment, config).uri == "bolt+s://other:7000"
     assert chosen(None, environment, config).uri == "bolt://env:7687"
     del environment["NEO4J_URI"]
     team = chosen(None, environment, config)
@@ -60,14 +71,62 @@ def test_the_option_goes_before_the_environment_and_that_before_the_file(config:
 
 def test_account_and_database_come_from_the_environment(config: Path) -> None:
     environment = {"NEO4J_USERNAME": "bob", "NEO4J_PASSWORD": "p", "NEO4J_DATABASE": "d"}
-    target = chosen("bolt://given", environment, config)
+    target = chosen("bolt+s://given", environment, config)
     assert (target.username, target.password, target.database) == ("bob", "p", "d")
 
 
 def test_an_account_in_a_uri_is_used_and_not_shown(config: Path) -> None:
-    target = chosen("bolt://me:hun%2Fter2@host", {}, config)
-    assert (target.uri, target.username, target.password) == ("bolt://host:7687", "me", "hun/ter2")
+    target = chosen("bolt+s://me:hun%2Fter2@host", {}, config)
+    assert (target.uri, target.username, target.password) == ("bolt+s://host:7687", "me", "hun/ter2")
     assert "hun" not in repr(target)
+
+
+SECRET = {"NEO4J_USERNAME": "me", "NEO4J_PASSWORD": "hunter2"}
+
+
+@pytest.mark.parametrize("scheme", ["bolt", "neo4j"])
+@pytest.mark.parametrize("host", ["10.0.0.7", "db.example.org:7000", "[2001:db8::1]", "localhost.example.org", "127.1"])
+def test_a_password_to_another_machine_is_encrypted(scheme: str, host: str, config: Path) -> None:
+    for word, environment in (
+        (f"{scheme}://{host}", SECRET),
+        (f"{scheme}://me:hunter2@{host}", {}),
+        (None, {**SECRET, "NEO4J_URI": f"{scheme}://{host}", "STAGEDB_INSECURE": "0"}),
+    ):
+        with pytest.raises(
+            UsageError, match=rf"unencrypted: use {scheme}\+s://.*--insecure, STAGEDB_INSECURE=1"
+        ) as refused:
+            choose(word, environment, config)
+        assert "hunter2" not in str(refused.value)
+        assert ("NEO4J_URI" if word is None else "--store") in str(refused.value)
+        for kind in ("+s", "+ssc"):
+            encrypted = f"{scheme}{kind}://{host}"
+            assert chosen(encrypted, SECRET, config).password == "hunter2"
+    assert chosen(f"{scheme}://{host}", SECRET | {"STAGEDB_INSECURE": "1"}, config).password == "hunter2"
+    allowed = choose(f"{scheme}://{host}", SECRET, config, insecure=True)
+    assert allowed is not None
+    assert allowed.password == "hunter2"
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.10:7000", "[::1]", "LOCALHOST"])
+def test_this_machine_needs_no_encryption(host: str, config: Path) -> None:
+    assert chosen(f"bolt://{host}", SECRET, config).password == "hunter2"
+
+
+def test_without_a_password_nothing_is_refused(config: Path) -> None:
+    assert chosen("bolt://host", {"NEO4J_USERNAME": "me"}, config).password is None
+
+
+def test_the_file_allows_it_for_one_store(config: Path) -> None:
+    assert chosen("private", {}, config).password == "hunter2"
+    with pytest.raises(UsageError, match=r"\[stores.plain\] of .*bolt://plain:7687, and the password would"):
+        choose("plain", {}, config)
+    with pytest.raises(UsageError, match=r"insecure of \[stores.maybe\] .* true or false, not 'yes'"):
+        choose("maybe", {}, config)
+
+
+def test_the_switch_of_the_environment_is_1_or_0(config: Path) -> None:
+    with pytest.raises(UsageError, match="STAGEDB_INSECURE must be 1 or 0, not 'true'"):
+        choose("bolt://host", {"STAGEDB_INSECURE": "true"}, config)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +136,7 @@ def test_an_account_in_a_uri_is_used_and_not_shown(config: Path) -> None:
         ("bolt://me:hunter2@host:port", "bolt://host:7687"),
         ("bolt://me:hunter2@", "bolt://host:7687"),
         ("bolt://me:hunter2@host/db", "bolt://host:7687"),
-        ("nowhere", r"no store named 'nowhere' .* other, team, wrong"),
+        ("nowhere", r"no store named 'nowhere' .* maybe, other, plain, private, team, wrong"),
         ("team", "TEAM_PASSWORD, which is not set"),
         ("wrong", r"\[stores.wrong\]"),
     ],
