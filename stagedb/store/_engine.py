@@ -12,6 +12,8 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -74,12 +76,15 @@ def main() -> int:
         {**OPTIONS, "bolt_port": port, "http_port": http_port},
     )
     server.start()
+    # The engine does not start without its web server, which has a page for everybody. Clients use Bolt alone.
+    server._java_server.getHttpServer().stopService()
+    endpoint = _EndpointFile(Path(settings["endpoint"]), _endpoint(port, settings), Path().stat())
     try:
         server.create_database(settings["database"])
-        _publish(Path(settings["endpoint"]), port, settings)
-        _serve(port, settings["idle"], stopping)
+        endpoint.write()
+        _serve(port, settings["idle"], stopping, endpoint)
     finally:
-        _withdraw(Path(settings["endpoint"]), settings["nonce"])
+        endpoint.withdraw()
         server.stop()
         lock.release()
     return 0
@@ -103,10 +108,17 @@ def _write_accounts(config: Path, settings: dict[str, Any]) -> None:
         json.dumps({"name": name, "databases": {"*": [group]}, "password": _hashed(password)})
         for name, password, group in accounts
     ]
-    (config / "server-users.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (config / "server-groups.json").write_text(
-        json.dumps({"databases": {"*": {"groups": groups}}, "version": 2}), encoding="utf-8"
-    )
+    _write(config / "server-users.jsonl", "\n".join(lines) + "\n")
+    _write(config / "server-groups.json", json.dumps({"databases": {"*": {"groups": groups}}, "version": 2}))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that only its owner can read. A link in its place is removed and not followed."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    new.replace(path)
 
 
 def _group(timeout: int, access: list[str], writes: list[str]) -> dict[str, Any]:
@@ -140,8 +152,8 @@ def _free_ports(count: int) -> list[int]:
             one.close()
 
 
-def _publish(endpoint: Path, port: int, settings: dict[str, Any]) -> None:
-    """Write the endpoint file, readable by its owner alone, in one step."""
+def _endpoint(port: int, settings: dict[str, Any]) -> str:
+    """The content of the endpoint file."""
     row = {
         "port": port,
         "pid": os.getpid(),
@@ -149,23 +161,43 @@ def _publish(endpoint: Path, port: int, settings: dict[str, Any]) -> None:
         "nonce": settings["nonce"],
         **{key: settings[key] for key in ("username", "password", "reader", "reader_password", "database")},
     }
-    new = endpoint.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump(row, file)
-    new.replace(endpoint)
+    return json.dumps(row)
 
 
-def _withdraw(endpoint: Path, nonce: str) -> None:
-    """Remove the endpoint file if it is still this process's."""
-    try:
-        if json.loads(endpoint.read_text(encoding="utf-8"))["nonce"] == nonce:
-            endpoint.unlink()
-    except (OSError, ValueError, KeyError):
-        return
+@dataclass(frozen=True)
+class _EndpointFile:
+    """The file by which clients find this engine. `home`: the directory of the data, as it was at the start."""
+
+    path: Path
+    text: str
+    home: os.stat_result
+
+    def write(self) -> None:
+        _write(self.path, self.text)
+
+    def repair(self) -> None:
+        """Write the file again if it is damaged or gone. A directory that was deleted or replaced is left alone."""
+        # If it cannot be written now, the next attempt is soon.
+        with suppress(OSError):
+            if not self._is_whole() and os.path.samestat((self.path.parent / "data").stat(), self.home):
+                self.write()
+
+    def withdraw(self) -> None:
+        """Remove the file if it is still this process's."""
+        with suppress(OSError):
+            if self._is_whole():
+                self.path.unlink()
+
+    def _is_whole(self) -> bool:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        except OSError:
+            return False
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(len(self.text) + 1) == self.text.encode()
 
 
-def _serve(port: int, idle: float, stopping: _Stopping) -> None:
+def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile) -> None:
     """Return when a signal asks for it, or when no client has been connected for `idle` seconds.
 
     A query goes on after its client has gone, and only the end of the process ends it. If nobody else is connected
@@ -175,6 +207,7 @@ def _serve(port: int, idle: float, stopping: _Stopping) -> None:
     used = abandoned = time.monotonic()
     while not stopping.asked:
         time.sleep(POLL)
+        endpoint.repair()
         now = time.monotonic()
         states = {one.status for one in me.net_connections("tcp") if one.laddr.port == port}
         if psutil.CONN_ESTABLISHED in states:

@@ -22,7 +22,8 @@ import filelock
 import psutil
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.inputs import parse_document, read_text, shown
+from stagedb.store.private_directory import check_private
 
 DATABASE = "stagedb"
 START_TIMEOUT = 120.0
@@ -65,13 +66,28 @@ class Endpoint:
 
 
 def running(home: Path) -> Endpoint | None:
-    """The engine that serves this directory, or None. It starts and changes nothing."""
-    try:
-        row = json.loads((home / "endpoint.json").read_text(encoding="utf-8"))
-        endpoint = Endpoint(**row)
-    except (OSError, ValueError, TypeError):
+    """The engine that serves this directory, or None. It starts and changes nothing.
+
+    Raises UsageError for a directory that others own or can write to: they could name an engine of theirs.
+    """
+    check_private(home)
+    endpoint = _endpoint(home / "endpoint.json")
+    if endpoint is None or _process(endpoint) is None:
         return None
-    return endpoint if _process(endpoint) is not None and _listens(endpoint.port) else None
+    return endpoint if _listens(endpoint.port) else None
+
+
+def _endpoint(file: Path) -> Endpoint | None:
+    """What an endpoint file contains; None if there is none, or if it is damaged."""
+    try:
+        row = parse_document(read_text(file, "endpoint file"), "JSON", str(file))
+        endpoint = Endpoint(**row)
+    except (UsageError, TypeError):
+        return None
+    texts = (endpoint.nonce, endpoint.username, endpoint.reader, endpoint.database, endpoint.password)
+    whole = all(type(text) is str for text in (*texts, endpoint.reader_password))
+    numbers = type(endpoint.port) is type(endpoint.pid) is int and type(endpoint.started) is float
+    return endpoint if whole and numbers and 0 < endpoint.port < 1 << 16 and 0 < endpoint.pid < 1 << 31 else None
 
 
 def ensure(home: Path, environment: Mapping[str, str] | None = None) -> Endpoint:
@@ -85,7 +101,7 @@ def ensure(home: Path, environment: Mapping[str, str] | None = None) -> Endpoint
             return running(home) or _start(home, os.environ if environment is None else environment)
     except OSError as error:
         raise StagedbError(
-            f"cannot use {home} for the embedded store: {error.strerror or error}. "
+            f"cannot use {error.filename or home} for the embedded store: {error.strerror or error}. "
             "Set STAGEDB_HOME to a directory that can be written, or name a server with --store"
         ) from error
 
@@ -94,6 +110,7 @@ def stop(home: Path) -> bool:
     """End the engine gracefully. False if none ran. Raises StagedbError if it has not ended after a minute."""
     if not home.is_dir():
         return False
+    check_private(home)
     with _lock(home):
         endpoint = running(home)
         process = _process(endpoint) if endpoint is not None else None
@@ -136,6 +153,7 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
     endpoint, log = home / "endpoint.json", home / "engine.log"
     endpoint.unlink(missing_ok=True)
     (home / "data").mkdir(mode=0o700, exist_ok=True)
+    check_private(home / "data")
     settings = {
         "root": str(home / "data"),
         "endpoint": str(endpoint),
@@ -149,7 +167,9 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
         "idle": _idle(environment),
         "jvm": _JVM.format(heap=shlex.quote(environment.get("STAGEDB_HEAP", HEAP))),
     }
-    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as output:
+    # A link in the place of the log must not redirect what is written.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    with os.fdopen(os.open(log, flags, 0o600), "wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-P", str(Path(__file__).with_name("_engine.py"))],
             stdin=subprocess.PIPE,
@@ -169,6 +189,11 @@ def _start(home: Path, environment: Mapping[str, str]) -> Endpoint:
         if found is not None and found.nonce == settings["nonce"]:
             # The engine outlives this process. If it ends sooner, this thread collects it, or it stays as a zombie.
             threading.Thread(target=process.wait, name="embedded engine", daemon=True).start()
+            return found
+        if found is not None:
+            # One ran already, and has written its damaged endpoint file again. The new one waits for its files.
+            process.kill()
+            process.wait()
             return found
         time.sleep(0.05)
     why = f"ended with status {process.returncode}" if process.returncode is not None else "did not become ready"

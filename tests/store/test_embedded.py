@@ -89,7 +89,7 @@ def test_only_the_user_can_reach_it(embedded_engine: Store, stagedb_home: Path) 
     assert "wrong-and-secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("what", ["pid of another", "garbage", "old form", "no one listens"])
+@pytest.mark.parametrize("what", ["pid of another", "garbage", "old form", "no one listens", "texts", "deep", "a pipe"])
 def test_a_stale_endpoint_is_not_believed(home: Path, what: str) -> None:
     home.mkdir()
     me = psutil.Process()
@@ -99,11 +99,100 @@ def test_a_stale_endpoint_is_not_believed(home: Path, what: str) -> None:
         "started": me.create_time() - (100 if what == "pid of another" else 0),
         **dict.fromkeys(("nonce", "username", "password", "reader", "reader_password", "database"), "x"),
     }
-    texts = {"garbage": "{", "old form": "{}"}
-    (home / "endpoint.json").write_text(texts.get(what, json.dumps(row)), encoding="utf-8")
+    texts = {"garbage": "{", "old form": "{}", "deep": "[" * 100_000, "texts": json.dumps(dict.fromkeys(row, "1"))}
+    if what == "a pipe":
+        os.mkfifo(home / "endpoint.json")
+    else:
+        (home / "endpoint.json").write_text(texts.get(what, json.dumps(row)), encoding="utf-8")
     assert embedded.running(home) is None
     assert not embedded.stop(home)
     assert me.is_running()
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "a link"])
+def test_a_damaged_endpoint_heals_while_the_engine_runs(home: Path, tmp_path: Path, damage: str) -> None:
+    """The engine writes it again, and whoever asks meanwhile gets the same engine."""
+    file, elsewhere = home / "endpoint.json", tmp_path / "elsewhere"
+    with connect(environment={}, home=home) as store:
+        process, whole = process_of(home), file.read_bytes()
+        if damage == "cut":
+            file.write_bytes(whole[:30])
+        else:
+            file.unlink()
+        if damage == "a link":
+            elsewhere.write_bytes(b"other")
+            file.symlink_to(elsewhere)
+        with connect(environment={}, home=home) as other:
+            assert other.uri == store.uri
+        assert process_of(home) == process
+        assert file.read_bytes() == whole
+        assert stat.S_IMODE(file.lstat().st_mode) == 0o600
+        assert not file.is_symlink()
+    assert damage != "a link" or elsewhere.read_bytes() == b"other"
+
+
+def test_only_bolt_listens_and_only_here(stagedb_home: Path, embedded_engine: Store) -> None:
+    endpoint = embedded.running(stagedb_home)
+    assert endpoint is not None
+    listening = {
+        (each.laddr.ip.removeprefix("::ffff:"), each.laddr.port)
+        for each in psutil.Process(endpoint.pid).net_connections("inet")
+        if each.status == psutil.CONN_LISTEN
+    }
+    assert listening == {("127.0.0.1", endpoint.port)}
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows keeps the data of users apart")
+def test_a_directory_that_others_can_write_to_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import grp
+    import pwd
+
+    home.mkdir()
+    (home / "endpoint.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group(("staff", "x", number, ["ann"])))
+    (home / "data").mkdir()
+    for part, mode, words in (
+        (home, 0o777, "everybody"),
+        (home, 0o1777, "everybody"),
+        (home / "data", 0o775, "a group"),
+    ):
+        part.chmod(mode)
+        with pytest.raises(UsageError, match=rf"{words} can write to {part}, .*chmod go-w.*STAGEDB_HOME"):
+            connect(environment={}, home=home)
+        part.chmod(0o755)
+    home.chmod(0o775)
+    with pytest.raises(UsageError, match=f"a group can write to {home}"):
+        embedded.stop(home)
+    # The group that has the user's name and nobody else is the user.
+    me = pwd.getpwuid(os.geteuid())
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((me.pw_name, "x", me.pw_gid, [])))
+    os.chown(home, -1, me.pw_gid)
+    assert embedded.running(home) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows keeps the data of users apart")
+def test_a_directory_of_somebody_else_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: home.stat().st_uid + 4242)
+    with pytest.raises(UsageError, match=rf"{home} belongs to .*uid {home.stat().st_uid}.*uid \d+.*Set STAGEDB_HOME"):
+        connect(environment={}, home=home)
+    assert [*home.iterdir()] == []
+
+
+def test_a_link_does_not_redirect_what_is_written(home: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"mine")
+    (home / "data" / "config").mkdir(parents=True)
+    for name in ("endpoint.new", "data/config/server-users.jsonl", "data/config/server-users.new"):
+        (home / name).symlink_to(mine)
+    with connect(environment={}, home=home):
+        assert mine.read_bytes() == b"mine"
+    assert embedded.stop(home)
+    (home / "engine.log").unlink()
+    (home / "engine.log").symlink_to(mine)
+    with pytest.raises(StagedbError, match=r"engine\.log"):
+        connect(environment={}, home=home)
+    assert mine.read_bytes() == b"mine"
 
 
 def test_it_ends_when_nobody_is_connected(home: Path) -> None:
