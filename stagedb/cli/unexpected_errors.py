@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import typer
@@ -18,7 +18,7 @@ from stagedb.outputs import printable
 EXIT_UNEXPECTED = 70
 EXIT_FAILED = 1
 
-_ACCOUNT = re.compile(r"(//)[^/@\s]*@")
+_ACCOUNT = re.compile(r"//\S*@")
 
 
 def report(error: Exception, arguments: Sequence[str]) -> int:
@@ -30,9 +30,10 @@ def report(error: Exception, arguments: Sequence[str]) -> int:
         where = f" ({error.filename})" if error.filename else ""
         _print(f"the disk is full{where}: free some space, then run the command again")
         return EXIT_FAILED
-    place = _write(error, arguments)
+    hidden = _hiding(arguments)
+    place = _write(error, arguments, hidden)
     details = "" if place is None else f". Details are in {place}: please attach it to a report (CONTRIBUTING.md)"
-    _print(f"stagedb itself failed: {type(error).__name__}: {shown(str(error))}{details}")
+    _print(f"stagedb itself failed: {type(error).__name__}: {shown(hidden(str(error)))}{details}")
     return EXIT_UNEXPECTED
 
 
@@ -40,15 +41,27 @@ def _print(text: str) -> None:
     typer.echo(f"Error: {printable(text)}", err=True)
 
 
-def _write(error: Exception, arguments: Sequence[str]) -> str | None:
-    """The path of a new file with versions, arguments without accounts, and the traceback; None without a place."""
+def _hiding(arguments: Sequence[str]) -> Callable[[str], str]:
+    """A function that replaces accounts in addresses, and each password that this command has."""
+    try:
+        from stagedb.store.known_secrets import known_secrets, without_secrets
+        from stagedb.store.store_targets import config_file
+
+        secrets = known_secrets(arguments, os.environ, config_file(os.environ))
+    except Exception:  # noqa: BLE001  # what is reported may be the failure of such an import
+        return lambda text: _ACCOUNT.sub("//***@", text)
+    return lambda text: _ACCOUNT.sub("//***@", without_secrets(text, secrets))
+
+
+def _write(error: Exception, arguments: Sequence[str], hidden: Callable[[str], str]) -> str | None:
+    """The path of a new file with versions, arguments and the traceback, all without secrets; None without a place."""
     lines = [
         f"stagedb {_version('stagedb')}, Python {platform.python_version()}, {platform.platform()}",
         *(f"{name} {_version(name)}" for name in ("neo4j", "arcadedb-embedded", "typer", "protobuf")),
-        "arguments: " + " ".join(map(shown, arguments[1:])),
+        "arguments: " + " ".join(shown(hidden(argument)) for argument in arguments[1:]),
         "".join(traceback.format_exception(error)),
     ]
-    text = _ACCOUNT.sub(r"\1***@", "\n".join(lines))
+    text = hidden("\n".join(lines))
     try:
         descriptor, path = tempfile.mkstemp(prefix="stagedb-error-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:

@@ -1,0 +1,38 @@
+"""The passwords that a command has, so that what it prints and writes can leave them out."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from stagedb.errors import UsageError
+from stagedb.store.store_targets import read_config
+
+HIDDEN = "***"
+SHORTEST = 4
+"""Characters of the shortest password that is hidden: a shorter one is a part of too many words."""
+
+
+def known_secrets(words: Iterable[str], environment: Mapping[str, str], config: Path) -> frozenset[str]:
+    """Every password in the words of a command line, in the environment and in the configuration file."""
+    uris, found = [*words, environment.get("NEO4J_URI")], [environment.get("NEO4J_PASSWORD")]
+    with suppress(UsageError):
+        stores = read_config(config).get("stores")
+        for table in stores.values() if isinstance(stores, dict) else ():
+            if isinstance(table, dict):
+                uris.append(table.get("uri"))
+                found += [table.get("password"), environment.get(str(table.get("password_env")))]
+    for uri in uris:
+        if isinstance(uri, str):
+            account = uri.partition("://")[2].rpartition("@")[0]
+            password = account.partition(":")[2]
+            found += [password, unquote(password)]
+    return frozenset(secret for secret in found if isinstance(secret, str) and len(secret) >= SHORTEST)
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """The text with each secret replaced, as it is, as Python shows it, and as an address has it."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        for form in (secret, repr(secret)[1:-1], quote(secret, safe="")):
+            text = text.replace(form, HIDDEN)
+    return text
