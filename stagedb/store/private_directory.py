@@ -15,14 +15,14 @@ def check_private(directory: Path) -> None:
     """Raise UsageError unless a directory is the caller's own and nobody else can write to it.
 
     A group may write if it is the user's private group, as many Linux distributions have it. There is nothing to check
-    for a directory that does not exist, and on Windows, which keeps the data of users apart.
+    where there is no directory, and on Windows, which keeps the data of users apart.
     """
     if not hasattr(os, "geteuid"):
         return
     try:
         found = directory.stat()
-    except FileNotFoundError:
-        return
+    except OSError:
+        return  # its use reports what is wrong
     me = os.geteuid()
     if found.st_uid != me:
         raise UsageError(

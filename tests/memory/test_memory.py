@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stagedb.api import Memory, Stagedb
+from stagedb.errors import StagedbError
+from stagedb.instances.stored_digests import write_digests
 from stagedb.memory import Category, ClassMemory, Point, Usage, analyse, record
 from stagedb.memory.class_program import Item
 from stagedb.models import Card
@@ -223,7 +225,7 @@ def test_numbers_do_not_depend_on_who_computes_them(store: Store, tmp_path: Path
 
 
 def test_memory_is_that_of_the_stored_instance(store: Store) -> None:
-    """It follows what the store holds: a temporary that somebody enlarged there has its new size."""
+    """It follows what the store holds: a temporary that was enlarged there, digests included, has its new size."""
     db = Stagedb(store)
     instance = db.instantiate(tiny(), tp=2, seq_len=8)
     (whole,) = analyse(store, instance.id)
@@ -232,6 +234,9 @@ def test_memory_is_that_of_the_stored_instance(store: Store) -> None:
         session.run(
             "MATCH (o:Op)-[:COPY_OF]->(:SymOp {name: $name}) SET o.temporary = o.temporary + 4096", name=name
         ).consume()
+    with pytest.raises(StagedbError, match="the ops of rank class 0 were changed"):
+        analyse(store, instance.id)
+    write_digests(store, instance.id)
     (changed,) = analyse(store, instance.id)
     before, after = ({item.row: item.temporary for item in _running(each)} for each in (whole, changed))
     assert {after[row] - before[row] for row in before if after[row] != before[row]} == {4096}
