@@ -30,14 +30,16 @@ from stagedb.instances.statement_rows import (
     class_rows,
     coordinate_classes,
     group_axes,
+    group_columns,
     group_rows,
     mesh_axes,
+    rank_columns,
     rank_rows,
     task_feed_rows,
     task_order_rows,
     task_rows,
 )
-from stagedb.instances.stored_digests import write_digests
+from stagedb.instances.stored_digests import groups_digest, ranks_digest, write_class_digests
 from stagedb.plans import AxisGroups, Plan, groups, option
 from stagedb.plans.graph_options import OMITTED_DEFAULTS
 from stagedb.schedules import splits
@@ -255,7 +257,11 @@ class _Copy:
 
     def _make_digests(self) -> None:
         self.lease.renew()
-        write_digests(self.store, self.instance)
+        write_class_digests(self.store, self.instance)
+        # Not read back, as there may be many: both follow from the plan.
+        ranks, groups = rank_columns(self.classes, self.plan), group_columns(self.groups)
+        digests = {"ranks": ranks_digest(ranks), "groups": groups_digest(groups)}
+        self.store.write("instantiate/instance_digests", instance=self.instance, **digests)
 
     def _batches(self, places: list[Row]) -> Iterator[list[Row]]:
         """Places in batches whose ops and edges one transaction can hold."""

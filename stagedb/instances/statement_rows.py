@@ -3,6 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from stagedb.instances.class_digests import Member, RankClass, feeds
 from stagedb.instances.copies import Row, bucket_id, chunks_of, op_prefix
@@ -163,6 +166,21 @@ def group_rows(groups: Sequence[AxisGroups], most: int) -> list[Row]:
 def rank_rows(world: int, most: int) -> list[Row]:
     """Ranges of at most `most` ranks."""
     return [{"first": first, "last": min(first + most, world) - 1} for first in range(0, world, most)]
+
+
+def rank_columns(classes: Sequence[RankClass], plan: Plan) -> Mapping[str, Sequence[int]]:
+    """The ranks as `workload/ranks` returns them, by the arithmetic of `instantiate/ranks`."""
+    ranks, axes = np.arange(plan.world), mesh_axes(plan)
+    at = {axis: ranks // each["stride"] % each["size"] for axis, each in axes.items()}
+    number = np.array(coordinate_classes(classes, plan))[(at["pp"] * plan.cp + at["cp"]) * plan.ep + at["ep"]]
+    columns = {"number": ranks, "class": number, **{axis: at[axis] for axis in ("tp", "cp", "dp", "pp")}}
+    return {name: column.tolist() for name, column in columns.items()}
+
+
+def group_columns(groups: Sequence[AxisGroups]) -> Mapping[str, Sequence[Any]]:
+    """The groups as `workload/groups` returns them."""
+    each = [(made.first + index, made.axis, list(made.ranks(index))) for made in groups for index in range(made.count)]
+    return {name: [row[place] for row in each] for place, name in enumerate(("gid", "axis", "members"))}
 
 
 def _task(instance: str, number: int, index: int) -> str:

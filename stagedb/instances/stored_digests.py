@@ -80,8 +80,8 @@ def check_digests(row: Mapping[str, Any], ops: Columns, edges: Columns | None, t
         )
 
 
-def write_digests(store: Store, instance: str) -> None:
-    """Give an instance and each of its classes the digests of what the store has of them now."""
+def write_class_digests(store: Store, instance: str) -> None:
+    """Give each class of an instance the digests of what the store has of it now."""
 
     def digests(row: Mapping[str, Any]) -> Mapping[str, str]:
         ops, edges, tasks = (store.read(f"workload/{what}", **{"class": row["id"]})[0] for what in _READ)
@@ -94,10 +94,7 @@ def write_digests(store: Store, instance: str) -> None:
 
     with ThreadPoolExecutor(READERS) as pool:
         rows = list(pool.map(digests, store.read("workload/classes", instance=instance)))
-        ranks, groups = (store.read(f"workload/{what}", instance=instance)[0] for what in ("ranks", "groups"))
     store.write_rows("instantiate/digests", rows)
-    found = {"ranks": ranks_digest(ranks), "groups": groups_digest(groups)}
-    store.write("instantiate/instance_digests", instance=instance, **found)
 
 
 _READ = ("ops", "edges", "tasks")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stagedb.api import Memory, Stagedb
 from stagedb.errors import StagedbError
-from stagedb.instances.stored_digests import write_digests
+from stagedb.instances.stored_digests import write_class_digests
 from stagedb.memory import Category, ClassMemory, Point, Usage, analyse, record
 from stagedb.memory.class_program import Item
 from stagedb.models import Card
@@ -236,7 +236,7 @@ def test_memory_is_that_of_the_stored_instance(store: Store) -> None:
         ).consume()
     with pytest.raises(StagedbError, match="the ops of rank class 0 were changed"):
         analyse(store, instance.id)
-    write_digests(store, instance.id)
+    write_class_digests(store, instance.id)
     (changed,) = analyse(store, instance.id)
     before, after = ({item.row: item.temporary for item in _running(each)} for each in (whole, changed))
     assert {after[row] - before[row] for row in before if after[row] != before[row]} == {4096}
