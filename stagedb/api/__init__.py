@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.querying import queries
     from stagedb.api.results import (
+        Chart,
         Difference,
         Exported,
         GraphInfo,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from stagedb.api.trace_sets import unpack, validate
 
 __all__ = [
+    "Chart",
     "Difference",
     "Exported",
     "GraphInfo",
@@ -70,6 +72,7 @@ _MODULES = {
     "model_names": ("describe",),
     "querying": ("queries",),
     "results": (
+        "Chart",
         "Difference",
         "Exported",
         "GraphInfo",

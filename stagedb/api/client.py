@@ -1,6 +1,6 @@
 """The verbs on one store."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -9,6 +9,7 @@ from stagedb.api import catalog, comparing, model_names, querying, trace_sets
 from stagedb.api.plan_keywords import GraphWords, PlanWords
 from stagedb.api.rebuilding import open_rebuilt
 from stagedb.api.results import (
+    Chart,
     Difference,
     Exported,
     GraphInfo,
@@ -21,9 +22,8 @@ from stagedb.api.results import (
     Viewed,
 )
 from stagedb.api.trace_sets import WriteProgress
-from stagedb.api.wanted_instances import StageClock, find_timed, find_wanted, of_model
+from stagedb.api.wanted_instances import StageClock, find_wanted, of_model
 from stagedb.models import Card, card_names
-from stagedb.outputs import file_name
 from stagedb.plans import typed_words
 from stagedb.store import Store, load
 from stagedb.systems.measured_durations import Durations
@@ -31,8 +31,7 @@ from stagedb.systems.system import System
 from stagedb.traces import Request
 
 if TYPE_CHECKING:
-    from stagedb.reports import StepView
-    from stagedb.timing import ProfileInputs, Scaling
+    from stagedb.timing import Scaling
     from stagedb.timing.profile_recording import Progress
 
 
@@ -242,6 +241,7 @@ class Stagedb:
         granularity: str | None = None,
         only: str | None = None,
         force: bool = False,
+        progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
     ) -> Viewed:
         """Write a trace for Perfetto's viewer that shows when everything of a step runs on a system.
@@ -250,13 +250,13 @@ class Stagedb:
         again; or system, durations, scale and blocking, as in `profile`. out: the file (`./NAME-RANKS.pftrace` by
         default). granularity: `op`, or `task` for slices of tasks only; by default `op` if that makes at most half a
         million slices. only: pipeline stages to show, such as `0,4-7`. force: replace a timeline of the same name.
+        progress: as in `profile`. The store keeps the profile of the step.
         """
         from stagedb.api import profiling, views
 
-        stages = views.stages_of(only)
         inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        path, instance, job = self._job(target, model, words, inputs, out, ".pftrace", force)
-        return views.write_timeline(job, instance, path, granularity, stages)
+        asked = views.StepRequest(target, model, typed_words(words), inputs)
+        return views.save_timeline(self.store, asked, out, granularity, only, force, progress)
 
     def chart(
         self,
@@ -272,27 +272,24 @@ class Stagedb:
         width: int = 120,
         only: str | None = None,
         color: bool = False,
-        made: "Callable[[InstanceInfo], None] | None" = None,
+        progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
-    ) -> str:
+    ) -> Chart:
         """The timeline as text: a Gantt chart of the pipeline's stages, `width` columns wide, in colour if asked for.
 
-        made: called with the instance before its chart is drawn. Raises UsageError if the chart would be too narrow.
+        The text has its instance as `instance`, and the profile of the step, which the store keeps, as `profile`.
+        Raises UsageError if the chart would be too narrow.
         """
-        from stagedb.api import profiling
-        from stagedb.api.views import stages_of
-        from stagedb.reports import draw
+        from stagedb.api import profiling, views
 
-        stages = stages_of(only)
         inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        _, instance, job = self._job(target, model, words, inputs)
-        if made is not None:
-            made(instance)
-        return draw(job, width, stages, color)
+        asked = views.StepRequest(target, model, typed_words(words), inputs)
+        return views.draw_chart(self.store, asked, width, only, color, progress)
 
     def report(
         self,
         target: str | None = None,
+        second: str | None = None,
         /,
         *,
         model: str | Card | None = None,
@@ -303,17 +300,23 @@ class Stagedb:
         blocking: str | Sequence[str] = (),
         out: Path | str | None = None,
         force: bool = False,
+        progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
     ) -> Viewed:
         """Write a report of a step on a system as one HTML file that fetches nothing.
 
-        out: the file (`./NAME-RANKS.html` by default). All other parameters are those of `timeline`.
+        out: the file (`./NAME-RANKS.html` by default). All other parameters are those of `timeline`. second: a report
+        that compares two steps (`./NAME-and-NAME.html` by default). `target` and it are profiles or instances, by id
+        or name; instances are timed with system, durations, scale and blocking.
         """
         from stagedb.api import profiling, views
 
         inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        path, instance, job = self._job(target, model, words, inputs, out, ".html", force)
-        return views.write_report(job, instance, path)
+        chosen = bool(system or durations or scale or blocking)
+        asked = views.StepRequest(target, model, typed_words(words), inputs, chosen)
+        if second is None:
+            return views.save_report(self.store, asked, out, force, progress)
+        return views.save_pair(self.store, asked, second, out, force, progress)
 
     def tag(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo:
         """Rename an instance or a profile. Several may have one name, which then means the newest of them."""
@@ -325,34 +328,6 @@ class Stagedb:
         A graph that instances need is refused with UsageError, unless `force` removes these too.
         """
         return catalog.remove(self.store, word, force)
-
-    def _job(
-        self,
-        target: str | None,
-        model: str | Card | None,
-        words: Mapping[str, Any],
-        inputs: "ProfileInputs | str",
-        out: Path | str | None = None,
-        ending: str = "",
-        force: bool = False,
-    ) -> "tuple[Path, InstanceInfo, StepView]":
-        """The path, the instance and the content of a view. The path is checked before anything is made.
-
-        inputs: the system and durations for the step, or a profile of the store that has them.
-        """
-        from stagedb.api.views import check_place, job_of
-        from stagedb.timing import read_profile
-
-        if isinstance(inputs, str):
-            timed, wanted = find_timed(self.store, inputs, target, model, typed_words(words))
-            inputs = read_profile(self.store, timed.id).inputs
-        else:
-            timed, wanted = None, find_wanted(self.store, target, model, typed_words(words))
-        path = Path(f"{file_name(wanted.model)}-{wanted.plan.world}{ending}" if out is None else out)
-        if ending:
-            check_place(path, ending, force)
-        instance = wanted.make(self.store, StageClock())
-        return path, instance, job_of(self.store, instance, inputs, timed)
 
 
 def _rows(store: Store, statement: str, instance: str) -> Rows:

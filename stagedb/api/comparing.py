@@ -1,6 +1,6 @@
 """Two instances, or two profiles, compared: words of their plans, figures, work and time that differ."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,9 @@ from stagedb.api import catalog, querying
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.plans import GROUP_AXES
 from stagedb.plans.aspects import LATER
+from stagedb.reports.step_difference import TERMS, StepSums, names_of, part_name, sums_from, verdict
 from stagedb.store import Store
 
 COLUMNS = ("what", "unit", "first", "second", "ratio")
@@ -40,13 +42,22 @@ def compare(store: Store, first: str, second: str) -> Difference:
     work = () if one.instance.id == other.instance.id else tuple(_work(store, one.instance, other.instance))
     time: tuple[tuple[Any, ...], ...] = ()
     if one.profile is not None and other.profile is not None:
-        time = (*_figures(one.profile, other.profile), *_time(store, one.profile, other.profile))
+        sums = _sums(store, one.profile), _sums(store, other.profile)
+        time = (
+            *_figures(one.profile, other.profile),
+            *_terms(*sums),
+            *_time(store, one.profile, other.profile),
+        )
+        sentence = verdict(*sums)
+    else:
+        sentence = _work_verdict(store, one.instance, other.instance, work)
     return Difference(
         one.profile or one.instance,
         other.profile or other.instance,
         Rows(("word", "first", "second"), plan),
         Rows(COLUMNS, work),
         Rows(COLUMNS, time),
+        sentence,
     )
 
 
@@ -84,13 +95,66 @@ def _figures(one: ProfileInfo, other: ProfileInfo) -> Iterator[tuple[Any, ...]]:
             yield what, unit, ours, theirs, theirs / ours if ours and theirs is not None else None
 
 
+def _sums(store: Store, profile: ProfileInfo) -> StepSums:
+    (row,) = store.read("profile/step_terms", profile=profile.id)
+    parts = store.read("profile/step_parts", profile=profile.id)
+    return sums_from(profile.name or profile.instance_name, row, row, parts)
+
+
+def _terms(one: StepSums, other: StepSums) -> Iterator[tuple[Any, ...]]:
+    for term, what in TERMS.items():
+        ours, theirs = round(one.terms[term]), round(other.terms[term])
+        if ours != theirs:
+            yield what, "ns a rank", ours, theirs, theirs / ours if ours else None
+
+
+def _work_verdict(store: Store, one: InstanceInfo, other: InstanceInfo, rows: tuple[tuple[Any, ...], ...]) -> str:
+    """One sentence: which instance has more work and sends more, and the kind of work that makes most of this."""
+    first, second = names_of(one.name, other.name)
+    ours, theirs = (store.read("catalog/work_totals", instance=each.id)[0] for each in (one, other))
+    parts = [
+        _more(ours[word], theirs[word], does, unit, rows)
+        for word, does, unit in (("flops", "does", "FLOPs"), ("sent", "sends", "bytes"))
+    ]
+    tokens = [_tokens(each.plan) for each in (one, other)]
+    much = "" if tokens[0] == tokens[1] else f", for {tokens[1]:,} tokens a step instead of {tokens[0]:,}"
+    return f"compared with {first}, {second} {' and '.join(parts)}{much}"
+
+
+def _tokens(plan: Mapping[str, Any]) -> int:
+    """Tokens of a step; without a global batch size there is one micro-batch a data-parallel rank."""
+    return int((plan["global_batch_size"] or plan["micro_batch_size"] * plan["dp"]) * plan["seq_len"])
+
+
+def _more(ours: float, theirs: float, does: str, unit: str, rows: tuple[tuple[Any, ...], ...]) -> str:
+    """How a sum differs, such as `does 1.3 times the FLOPs (most of this matmul recompute)`."""
+    if ours == theirs:
+        return f"{does} as many {unit}"
+    if not ours or not theirs:
+        return f"{does} {'no' if ours else f'{theirs:,.3g}'} {unit} instead of {f'{ours:,.3g}' if ours else 'none'}"
+    ratio = theirs / ours
+    text = (
+        f"{does} {ratio:.3g} times the {unit}"
+        if not 0.9 < ratio < 1.1
+        else (f"{does} {abs(ratio - 1):.2%} {'more' if ratio > 1 else 'fewer'} {unit}")
+    )
+    # Bytes of compute are its memory traffic, which nobody sends: only messages have an axis in their name.
+    along = {
+        row[0]: (row[3] - row[2]) * (1 if ratio > 1 else -1)
+        for row in rows
+        if row[1] == unit and (unit == "FLOPs" or row[0].split(" ")[0] in GROUP_AXES)
+    }
+    what = max(along, key=lambda each: along[each], default=None)
+    return text if what is None or along[what] <= 0 else f"{text} (most of this {what})"
+
+
 def _time(store: Store, one: ProfileInfo, other: ProfileInfo) -> Iterator[tuple[Any, ...]]:
     for row in store.read(querying.find("diff_time").name, profile=one.id, other=other.id):
         yield from _rows(row, TIME)
 
 
 def _rows(row: dict[str, Any], compared: tuple[tuple[str, str], ...]) -> Iterator[tuple[Any, ...]]:
-    what = " ".join(part for part in (row["axis"], row["kind"], row["phase"]) if part)
+    what = part_name(row["axis"], row["kind"], row["phase"])
     for name, unit in compared:
         ours, theirs = row[name], row[f"other_{name}"]
         if ours != theirs:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.api import catalog, system_choice
-from stagedb.api.results import InstanceInfo, Profile, Rows
+from stagedb.api.results import InstanceInfo, Profile, ProfileInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.store import Store
 from stagedb.systems import Durations, System
@@ -67,10 +67,15 @@ def run(
     lap("read")
     job = profile_job(workload, wanted.system, wanted.measured, wanted.scalings, wanted.blocking)
     lap("time")
-    made, new = record_profile(store, job, name, progress or (lambda done, of: None))
-    info = dataclasses.replace(next(each for each in catalog.profiles(store) if each.id == made), new=new)
+    info = keep(store, job, name, progress)
     lap("write")
     return Profile(info, instance, _lanes(job), _path(job), job, dict(seconds))
+
+
+def keep(store: Store, job: JobProfile, name: str | None = None, progress: Progress | None = None) -> ProfileInfo:
+    """Write a step that was timed to the store, unless it is there already."""
+    made, new = record_profile(store, job, name, progress or (lambda done, of: None))
+    return dataclasses.replace(next(each for each in catalog.profiles(store) if each.id == made), new=new)
 
 
 def _lanes(job: JobProfile) -> Rows:

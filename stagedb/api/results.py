@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +111,8 @@ class Exported(Unpacked):
 class Viewed:
     """A file that shows a step of `step` ns, and its instance. bytes: its size.
 
-    slices, flows: their numbers in a timeline. left_out: what the file lacks, in words.
+    slices, flows: their numbers in a timeline. left_out: what the file lacks, in words. profiles: the profiles in the
+    store of the steps that it shows. verdict: how two steps differ, in one sentence.
     """
 
     path: Path
@@ -121,6 +122,20 @@ class Viewed:
     slices: int = 0
     flows: int = 0
     left_out: tuple[str, ...] = ()
+    profiles: tuple[ProfileInfo, ...] = ()
+    verdict: str = ""
+
+
+class Chart(str):
+    """The chart of a step of an instance, as text. profile: the profile in the store of the step that it shows."""
+
+    instance: InstanceInfo
+    profile: ProfileInfo
+
+    def __new__(cls, text: str, instance: InstanceInfo, profile: ProfileInfo) -> Self:
+        found = super().__new__(cls, text)
+        found.instance, found.profile = instance, profile
+        return found
 
 
 @dataclass(frozen=True)
@@ -255,7 +270,8 @@ class Difference:
     """The differences of two instances or two profiles. Each row names one, with its value in the first and second.
 
     plan: words of their plans. work: calls, FLOPs and bytes of a step, all ranks together, by kind, axis and phase.
-    time, for profiles: their figures, and the average time of a rank in each kind of work.
+    time, for profiles: their figures, and the average time of a rank in each kind of work. verdict: one sentence; for
+    profiles which one is faster, by how much, and what makes most of the difference; for instances the same of work.
     """
 
     first: InstanceInfo | ProfileInfo
@@ -263,6 +279,7 @@ class Difference:
     plan: Rows
     work: Rows
     time: Rows
+    verdict: str
 
     @property
     def same(self) -> bool:

@@ -1,25 +1,85 @@
-"""Views of a step of an instance on a system."""
+"""Views of a step of an instance on a system: timelines, charts, reports. The store keeps the profile of each step."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from stagedb.api.results import InstanceInfo, ProfileInfo, Viewed
+from stagedb.api import catalog, profiling
+from stagedb.api.results import Chart, InstanceInfo, ProfileInfo, Viewed
+from stagedb.api.wanted_instances import StageClock, Wanted, find_timed, find_wanted
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.memory import analyse
-from stagedb.outputs import write_whole
-from stagedb.reports import StepView, check, render, trace
+from stagedb.models import Card
+from stagedb.outputs import file_name, write_whole
+from stagedb.reports import StepView, check, draw, render, render_pair, sums_of, trace, verdict
 from stagedb.store import Store
-from stagedb.timing import ProfileInputs, profile_job
+from stagedb.timing import JobProfile, ProfileInputs, profile_job, read_profile
+from stagedb.timing.profile_recording import Progress
 from stagedb.workload.store_reading import read_workload
 
 HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
 """The first bytes of files of each kind."""
 
 
-def job_of(store: Store, instance: InstanceInfo, inputs: ProfileInputs, profile: ProfileInfo | None = None) -> StepView:
-    """Run a step of an instance, and compute its memory. Writes nothing.
+@dataclass(frozen=True)
+class StepRequest:
+    """The step that a view shows. target, model, words: an instance, as in `export`. inputs: the system and durations
+    of the step, or the id or name of a profile that has them. chosen: whether the caller named any of the inputs.
+    """
+
+    target: str | None
+    model: str | Card | None
+    words: Mapping[str, Any]
+    inputs: ProfileInputs | str
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class FoundStep:
+    """A step that can be run. Nothing has been made for it. stored: its profile, if the request names one."""
+
+    wanted: Wanted
+    inputs: ProfileInputs
+    stored: ProfileInfo | None
+
+
+@dataclass(frozen=True)
+class TimedStep:
+    """A step that has been run. stored: its profile, if the request names one."""
+
+    instance: InstanceInfo
+    job: JobProfile
+    view: StepView
+    stored: ProfileInfo | None
+
+    def keep(self, store: Store, progress: Progress | None) -> ProfileInfo:
+        """Its profile, which the store has afterwards."""
+        return self.stored or profiling.keep(store, self.job, progress=progress)
+
+
+def find_step(store: Store, asked: StepRequest) -> FoundStep:
+    """The instance and the inputs of a request. Raises UsageError if there are none. Writes nothing."""
+    if isinstance(asked.inputs, str):
+        stored, wanted = find_timed(store, asked.inputs, asked.target, asked.model, asked.words)
+        return FoundStep(wanted, read_profile(store, stored.id).inputs, stored)
+    return FoundStep(find_wanted(store, asked.target, asked.model, asked.words), asked.inputs, None)
+
+
+def run_step(store: Store, found: FoundStep) -> TimedStep:
+    """Make the instance if it is missing, and run its step. The profile is not kept yet."""
+    instance = found.wanted.make(store, StageClock())
+    job = job_of(store, instance, found.inputs, found.stored)
+    view = StepView.of(job, analyse(store, instance.id))
+    return TimedStep(instance, job, view, found.stored)
+
+
+def job_of(
+    store: Store, instance: InstanceInfo, inputs: ProfileInputs, profile: ProfileInfo | None = None
+) -> JobProfile:
+    """Run a step of an instance. Writes nothing.
 
     profile: the profile with the first run; StagedbError if the step takes another time now.
     """
@@ -31,29 +91,107 @@ def job_of(store: Store, instance: InstanceInfo, inputs: ProfileInputs, profile:
             f"profile {profile.id} has a step of {profile.step} ns, and takes {job.step} ns now: another version "
             "of stagedb made it; remove it with `stagedb rm` and profile again"
         )
-    memory = analyse(store, instance.id)
-    return StepView(job.times, job.durations, inputs.system, job.merit, memory, job.scalings, job.blocking)
+    return job
 
 
-def check_place(path: Path, kind: str, force: bool) -> None:
-    """Raise UsageError if a file of a kind of `HEADS` cannot be written. force: replace another one of its kind."""
-    check(path, HEADS[kind], force)
-
-
-def write_timeline(
-    job: StepView, instance: InstanceInfo, path: Path, granularity: str | None, stages: list[int] | None
+def save_timeline(
+    store: Store,
+    asked: StepRequest,
+    out: Path | str | None,
+    granularity: str | None,
+    only: str | None,
+    force: bool,
+    progress: Progress | None,
 ) -> Viewed:
-    """Save a step as a Perfetto trace."""
-    made = trace(job, granularity, stages)
+    """Write a step as a Perfetto trace."""
+    stages = stages_of(only)
+    found = find_step(store, asked)
+    path = _place(_name(found), out, ".pftrace", force)
+    step = run_step(store, found)
+    made = trace(step.view, granularity, stages)
+    kept = step.keep(store, progress)
     write_whole(path, made.content, "--out")
-    return Viewed(path, len(made.content), job.times.step, instance, made.slices, made.flows, made.left_out)
+    return Viewed(
+        path, len(made.content), step.job.step, step.instance, made.slices, made.flows, made.left_out, (kept,)
+    )
 
 
-def write_report(job: StepView, instance: InstanceInfo, path: Path) -> Viewed:
-    """Save a report of a step as a page."""
-    made = render(job).encode()
+def draw_chart(
+    store: Store, asked: StepRequest, width: int, only: str | None, color: bool, progress: Progress | None
+) -> Chart:
+    """The Gantt chart of a step for a terminal."""
+    stages = stages_of(only)
+    step = run_step(store, find_step(store, asked))
+    text = draw(step.view, width, stages, color)
+    return Chart(text, step.instance, step.keep(store, progress))
+
+
+def save_report(
+    store: Store, asked: StepRequest, out: Path | str | None, force: bool, progress: Progress | None
+) -> Viewed:
+    """Write a report of a step as a page."""
+    found = find_step(store, asked)
+    path = _place(_name(found), out, ".html", force)
+    step = run_step(store, found)
+    made = render(step.view).encode()
+    kept = step.keep(store, progress)
     write_whole(path, made, "--out")
-    return Viewed(path, len(made), job.times.step, instance)
+    return Viewed(path, len(made), step.job.step, step.instance, profiles=(kept,))
+
+
+def save_pair(
+    store: Store, asked: StepRequest, second: str, out: Path | str | None, force: bool, progress: Progress | None
+) -> Viewed:
+    """Write a report that compares two steps: of profiles, or of instances on the system of the request."""
+    if asked.model is not None or asked.words or asked.target is None or isinstance(asked.inputs, str):
+        raise UsageError(
+            "a report of two steps takes two profiles or instances of the store, by id or name: leave out --model, "
+            "--profile and the options of a plan (`stagedb profile` takes them and makes a profile)"
+        )
+    found = [find_step(store, _side(store, word, asked.inputs)) for word in (asked.target, second)]
+    if asked.chosen and all(each.stored for each in found):
+        raise UsageError(
+            "profiles are shown as they were made: leave out --system, --durations, --scale and --blocking"
+        )
+    names = [_called(each) for each in found]
+    path = _place("-and-".join(file_name(name) for name in names), out, ".html", force)
+    steps = [run_step(store, each) for each in found]
+    sides = [(step.view, name) for step, name in zip(steps, names, strict=True)]
+    made = render_pair(sides[0], sides[1]).encode()
+    kept = tuple(step.keep(store, progress) for step in steps)
+    write_whole(path, made, "--out")
+    sentence = verdict(*(sums_of(*side) for side in sides))
+    return Viewed(path, len(made), steps[0].job.step, steps[0].instance, profiles=kept, verdict=sentence)
+
+
+def _side(store: Store, word: str, inputs: ProfileInputs) -> StepRequest:
+    """The request for a profile or an instance, which has these inputs. Raises UsageError for anything else."""
+    found = catalog.find(store, word)
+    if isinstance(found, ProfileInfo):
+        return StepRequest(None, None, {}, found.id)
+    if isinstance(found, InstanceInfo):
+        return StepRequest(found.id, None, {}, inputs)
+    raise UsageError(
+        f"{shown(word)} is a graph: a report of two steps takes profiles or instances (`stagedb ls` lists them)"
+    )
+
+
+def _called(found: FoundStep) -> str:
+    """The name of a profile if it has one, or of its instance."""
+    if found.stored is not None:
+        return found.stored.name or found.stored.instance_name
+    return found.wanted.model if found.wanted.there is None else found.wanted.there.name
+
+
+def _name(found: FoundStep) -> str:
+    return f"{file_name(found.wanted.model)}-{found.wanted.plan.world}"
+
+
+def _place(name: str, out: Path | str | None, ending: str, force: bool) -> Path:
+    """Where a view goes. Raises UsageError if it cannot be written there. force: replace another one of its kind."""
+    path = Path(f"{name}{ending}" if out is None else out)
+    check(path, HEADS[ending], force)
+    return path
 
 
 def stages_of(only: str | None) -> list[int] | None:

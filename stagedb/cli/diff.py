@@ -49,7 +49,8 @@ def diff(
 ) -> None:
     """Compare two instances, or two profiles and their instances.
 
-    Only differences are printed.
+    It begins with one sentence: which profile is faster, by how much, and what makes most of the difference. Only
+    differences are printed.
     """
     printed = output.format is RowFormat.TABLE and output.output is None
     if show is DiffRows.ALL and not printed:
@@ -61,6 +62,8 @@ def diff(
     profiles = isinstance(found.first, api.ProfileInfo)
     chosen = show or (DiffRows.ALL if printed else DiffRows.TIME if profiles else DiffRows.WORK)
     write = common.line if printed else common.note
+    if not found.same:
+        write(f"{found.verdict}.")
     write(
         f"first {_description(found.first)}, second {_description(found.second)}"
         + (": nothing differs" if found.same else "")

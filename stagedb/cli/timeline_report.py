@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,11 +12,12 @@ import typer
 from stagedb.cli.build_instantiate import count, note_defaults, note_length
 from stagedb.cli.export import size
 from stagedb.cli.plan_options import PlanFlags
+from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:
-    from stagedb.api import Viewed
+    from stagedb.api import ProfileInfo, Viewed
 
 OfProfile = Annotated[
     str | None,
@@ -82,7 +83,7 @@ def timeline(
         return
     if width is not None:
         raise UsageError("--width needs --format text")
-    with connect(common.store, insecure=common.insecure) as db:
+    with connect(common.store, insecure=common.insecure) as db, progress(common, "writing", "rows") as written:
         done = db.timeline(
             target,
             model=model,
@@ -92,6 +93,7 @@ def timeline(
             granularity=None if granularity is None else granularity.value,
             only=only,
             force=force,
+            progress=written,
             **plan,
         )
     note_defaults(common, done.instance)
@@ -101,6 +103,7 @@ def timeline(
         f"{done.path}: {_description(done)}, {count(done.slices, 'slice')}, {count(done.flows, 'message')}, "
         f"{size(done.bytes)}; open it in https://ui.perfetto.dev"
     )
+    _note_kept(common, done.profiles)
 
 
 def _print_chart(target: str | None, width: int | None, asked: Mapping[str, Any], common: Common) -> None:
@@ -109,14 +112,34 @@ def _print_chart(target: str | None, width: int | None, asked: Mapping[str, Any]
 
     terminal = sys.stdout.isatty()
     columns = width or (shutil.get_terminal_size().columns if terminal else 120)
-    with connect(common.store, insecure=common.insecure) as db:
-        text = db.chart(target, width=columns, color=terminal, made=lambda each: note_length(common, each), **asked)
-    typer.echo(text, nl=False, color=terminal)
+    with connect(common.store, insecure=common.insecure) as db, progress(common, "writing", "rows") as written:
+        chart = db.chart(target, width=columns, color=terminal, progress=written, **asked)
+    note_length(common, chart.instance)
+    typer.echo(str(chart), nl=False, color=terminal)
+    _note_kept(common, (chart.profile,))
+
+
+def _note_kept(common: Common, profiles: "Sequence[ProfileInfo]") -> None:
+    """Name the profiles in the store of what was shown."""
+    for each in profiles:
+        name = "" if each.name is None else f" {each.name}"
+        did = "the store keeps" if each.new else "in the store:"
+        common.note(f"{did} profile {each.id[:12]}{name} of {each.instance_name} on {each.system}")
+
+
+Second = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SECOND",
+        help="A second one to compare with the first: each is a profile or an instance of the store, by id or name.",
+    ),
+]
 
 
 @option_groups
 def report(
     target: Target = None,
+    second: Second = None,
     model: Model = None,
     profile: OfProfile = None,
     out: Annotated[
@@ -132,15 +155,28 @@ def report(
 
     The file needs no network. It has the plan and the system, step time, MFU and tokens a second, the pipeline with its
     critical path, where each stage's time goes, memory at the peak and over the step, the exposed communication, and a
-    roofline.
+    roofline. A report of two profiles or instances has what makes one of them faster, and both pipelines on one scale.
+    The store keeps the profile of each step.
     """
     from stagedb.api import connect
 
     given = words.words()
-    with connect(common.store, insecure=common.insecure) as db:
-        done = db.report(target, model=model, profile=profile, out=out, force=force, **timing.words(), **given)
-    note_defaults(common, done.instance)
-    common.line(f"{done.path}: {_description(done)}, {size(done.bytes)}; open it in a browser")
+    with connect(common.store, insecure=common.insecure) as db, progress(common, "writing", "rows") as written:
+        done = db.report(
+            target,
+            second,
+            model=model,
+            profile=profile,
+            out=out,
+            force=force,
+            progress=written,
+            **timing.words(),
+            **given,
+        )
+    if second is None:
+        note_defaults(common, done.instance)
+    common.line(f"{done.path}: {done.verdict or _description(done)}, {size(done.bytes)}; open it in a browser")
+    _note_kept(common, done.profiles)
 
 
 def _description(done: "Viewed") -> str:

@@ -4,8 +4,10 @@ Each is a pure function of a `StepView`, which has all data of the step. `check`
 """
 
 from stagedb.reports.figures import Hotspot, Shares, hotspots, shares
+from stagedb.reports.pair_page import render_pair
 from stagedb.reports.perfetto_trace import Traced, trace
 from stagedb.reports.report_page import render
+from stagedb.reports.step_difference import StepSums, sums_of, verdict
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import draw
 from stagedb.reports.view_files import check
@@ -13,12 +15,16 @@ from stagedb.reports.view_files import check
 __all__ = [
     "Hotspot",
     "Shares",
+    "StepSums",
     "StepView",
     "Traced",
     "check",
     "draw",
     "hotspots",
     "render",
+    "render_pair",
     "shares",
+    "sums_of",
     "trace",
+    "verdict",
 ]

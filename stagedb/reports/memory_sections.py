@@ -28,8 +28,8 @@ def room_of(job: StepView) -> float:
     return float(job.system.accelerator.capacity) * GB
 
 
-def peaks_section(job: StepView) -> str:
-    """Memory at the peak, by stage; empty if it is not computed."""
+def peaks_section(job: StepView, title: str = "") -> str:
+    """Memory at the peak, by stage; empty if it is not computed. title: what its heading ends in."""
     peaks = held(job)
     if not peaks:
         return ""
@@ -50,8 +50,8 @@ def peaks_section(job: StepView) -> str:
     items += [("dashed", "capacity")] if limit else []
     fullest = max(peaks, key=lambda peak: peak.total)
     return (
-        "<section><h2>Memory at the peak</h2><p>One rank's memory, by category. The fullest is at its peak in "
-        f"{escape(fullest.when)}.</p>{legend(items)}{bars(rows, whole, limit)}</section>"
+        f"<section><h2>Memory at the peak{escape(title)}</h2><p>One rank's memory, by category. The fullest is at its "
+        f"peak in {escape(fullest.when)}.</p>{legend(items)}{bars(rows, whole, limit)}</section>"
     )
 
 

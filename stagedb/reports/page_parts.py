@@ -54,40 +54,54 @@ def legend(items: Iterable[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table. Numbers are aligned right. key: the table is sorted by it first, in falling order."""
+    """A column of a table. Numbers are aligned right. first: the table is sorted by it, in falling order.
+
+    wraps: its texts are long, and break into lines on a phone too.
+    """
 
     name: str
     numeric: bool = False
     first: bool = False
+    wraps: bool = False
 
 
 Cell = str | tuple[str, float]
 """A text, or a text with the number for sorting."""
 
 
-def table(columns: Sequence[TableColumn], rows: Sequence[Sequence[Cell]], shares: Sequence[float] = ()) -> str:
-    """A table that its heads sort. shares: the share of each row, from 0 to 1, drawn after it."""
+def table(
+    columns: Sequence[TableColumn],
+    rows: Sequence[Sequence[Cell]],
+    shares: Sequence[float] = (),
+    style: str = "communication",
+) -> str:
+    """A table that its heads sort. shares: the share of each row, from 0 to 1, drawn after it in a style."""
     meter = '<th class="meter"></th>' if shares else ""
     heads = ""
     for column in columns:
-        style = ' class="n"' if column.numeric else ""
+        kind = ' class="n"' if column.numeric else ""
         order = ' aria-sort="descending"' if column.first else ""
-        heads += f"<th{style}{order}><button>{escape(column.name)}</button></th>"
+        heads += f"<th{kind}{order}><button>{escape(column.name)}</button></th>"
     lines = []
     for at, row in enumerate(rows):
         cells = []
         for column, cell in zip(columns, row, strict=True):
             text, value = cell if isinstance(cell, tuple) else (cell, None)
-            style = ' class="n"' if column.numeric else ""
-            sorted_by = "" if value is None else f' data-value="{value:.12g}"'
-            cells.append(f"<td{style}{sorted_by}>{escape(text)}</td>")
+            kind = ' class="n"' if column.numeric else ' class="w"' if column.wraps else ""
+            sorted_by = "" if value is None else f' data-value="{value:.9g}"'
+            cells.append(f"<td{kind}{sorted_by}>{escape(text)}</td>")
         if shares:
-            cells.append(f'<td class="meter"><i class="communication" style="width:{percent(shares[at], 1)}"></i></td>')
+            cells.append(f'<td class="meter"><i class="{style}" style="width:{percent(shares[at], 1)}"></i></td>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return (
-        f'<div class="wide"><table class="sortable"><thead><tr>{heads}{meter}</tr></thead>'
+        f'{scroll_hint("columns")}<div class="wide"><table class="sortable"><thead><tr>{heads}{meter}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def scroll_hint(what: str) -> str:
+    """A line above a part that scrolls sideways; pages show it only where there is more than fits."""
+    return f'<p class="hint" hidden>Swipe sideways for more {escape(what)} →</p>'
 
 
 def facts(rows: Mapping[str, str]) -> str:
@@ -97,7 +111,7 @@ def facts(rows: Mapping[str, str]) -> str:
 
 
 def time_ticks(step: int, count: int = 9) -> str:
-    """Marks of a time axis, as children of the box under it."""
+    """Marks of a time axis, as children of the box under it. The script of a page makes others at another zoom."""
     every = _nice(step / count) if step else 1
     marks = [at * every for at in range(int(step / every) + 1) if step - at * every > every / 2]
     spans = "".join(f'<span style="left:{percent(mark, step)}">{escape(_mark(mark))}</span>' for mark in marks)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.reports.page_parts import percent, time_ticks
+from stagedb.reports.page_parts import percent, scroll_hint, time_ticks
 from stagedb.reports.spans import Doing, Spans, in_columns, spans
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
@@ -36,9 +36,14 @@ _SEEN = 0.5
 
 @dataclass(frozen=True)
 class Gantt:
-    """`html` is the chart, `data` the content of its tooltips, `left_out` what is not shown, in words."""
+    """`html` is the chart, `data` the content of its tooltips, `left_out` what is not shown, in words.
+
+    step: its length [ns]. whole: the length of its axis [ns], which is longer next to a longer step.
+    """
 
     html: str
+    step: int
+    whole: int
     data: list[dict[str, Any]]
     left_out: tuple[str, ...]
 
@@ -55,9 +60,9 @@ def lanes_shown(job: StepView) -> tuple[Lane, ...]:
     return tuple(lane for lane in lanes if lane.number in kept)
 
 
-def gantt(job: StepView, lanes: Sequence[Lane]) -> Gantt:
-    """The chart of some lanes."""
-    left_out = []
+def gantt(job: StepView, lanes: Sequence[Lane], whole: int = 0, title: str = "") -> Gantt:
+    """The chart of some lanes. whole: the length of its axis [ns], if that is longer than the step."""
+    left_out, whole = [], max(whole, job.times.step, 1)
     if len(lanes) < len(job.lanes):
         left_out.append(f"{len(job.lanes) - len(lanes)} of {len(job.lanes)} lanes of ranks are not shown")
     found = [spans(job, lane) for lane in lanes]
@@ -75,31 +80,33 @@ def gantt(job: StepView, lanes: Sequence[Lane]) -> Gantt:
     height = _ROW * len(lanes)
     chart = (
         f'<svg viewBox="0 0 {_ACROSS} {height}" preserveAspectRatio="none" role="img" '
-        f'aria-label="What every stage does over the step">{_paths(job, lanes, found)}{_critical(job, lanes)}</svg>'
+        f'aria-label="What every stage does over the step">{_paths(job, lanes, found, whole)}'
+        f"{_critical(job, lanes, whole)}</svg>"
     )
-    numbers = _numbers(job, lanes, found) if row >= 20 else ""
+    numbers = _numbers(job, lanes, found, whole) if row >= 20 else ""
+    heading = (f"<h3>{escape(title)}</h3>" if title else "") + scroll_hint("of the step")
     html = (
         f'<div class="gantt" style="--row:{row}px;--rows:{len(lanes)}"><div class="names">{names}</div>'
         f'<div class="scroll"><div class="canvas">{chart}<div class="bars">{numbers}</div>'
-        f"{time_ticks(job.times.step, 12)}</div></div></div>"
+        f"{time_ticks(whole, 12)}</div></div></div>"
     )
     data = [_tooltip(job, lane, each) for lane, each in zip(lanes, found, strict=True)]
-    return Gantt(html, data, tuple(left_out))
+    return Gantt(heading + html, job.times.step, whole, data, tuple(left_out))
 
 
-def _paths(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
+def _paths(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans], whole: int) -> str:
     """All spans of one kind as one path. Every other micro-batch has a lighter colour, so that neighbours differ.
 
     A span is filled up to its share of compute, and pale above.
     """
-    step = job.times.step or 1
+    across = round(job.times.step / whole * _ACROSS)
     drawn: dict[str, list[str]] = {}
     for place, (lane, each) in enumerate(zip(lanes, found, strict=True)):
         top = _ROW * place + _TOP
-        drawn.setdefault("lane", []).append(f"M0 {top}h{_ACROSS}v{_HEIGHT}h-{_ACROSS}z")
+        drawn.setdefault("lane", []).append(f"M0 {top}h{across}v{_HEIGHT}h-{across}z")
         batch = job.times.network.columns[lane.number].tasks.microbatch
-        begin = np.round(each.start / step * _ACROSS).astype(np.int64).tolist()
-        end = np.round(each.finish / step * _ACROSS).astype(np.int64).tolist()
+        begin = np.round(each.start / whole * _ACROSS).astype(np.int64).tolist()
+        end = np.round(each.finish / whole * _ACROSS).astype(np.int64).tolist()
         empty = np.round(_HEIGHT * (1 - each.busy / (each.finish - each.start)), 1).tolist()
         rows = zip(begin, end, each.doing.tolist(), each.task.tolist(), empty, strict=True)
         for left, right, doing, task, pale in rows:
@@ -113,23 +120,22 @@ def _paths(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
     return "".join(f'<path class="{style}" d="{"".join(parts)}"/>' for style, parts in drawn.items())
 
 
-def _critical(job: StepView, lanes: Sequence[Lane]) -> str:
+def _critical(job: StepView, lanes: Sequence[Lane], whole: int) -> str:
     """The critical path as one line from the begin to the end, through the lanes that are shown."""
     place = {lane.number: at for at, lane in enumerate(lanes)}
-    legs, step = job.times.path.legs(), job.times.step or 1
+    legs = job.times.path.legs()
     points: list[str] = []
     # Only visible legs, if there are very many.
-    least = step / 2000 if len(legs.lane) > MOST_LEGS else 0
+    least = whole / 2000 if len(legs.lane) > MOST_LEGS else 0
     for lane, begin, end in zip(legs.lane.tolist(), legs.start.tolist(), legs.finish.tolist(), strict=True):
         if lane in place and end - begin > least:
             y = _ROW * place[lane] + _PATH
-            points += [f"{round(time / step * _ACROSS)},{y}" for time in (begin, end)]
+            points += [f"{round(time / whole * _ACROSS)},{y}" for time in (begin, end)]
     return f'<polyline class="path" points="{" ".join(points)}"/>'
 
 
-def _numbers(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans]) -> str:
+def _numbers(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans], whole: int) -> str:
     """The micro-batches' numbers, in spans that are wide enough; none if few spans are."""
-    step = job.times.step or 1
     texts, narrow = [], 0
     for place, (lane, each) in enumerate(zip(lanes, found, strict=True)):
         tasks = job.times.network.columns[lane.number].tasks
@@ -138,11 +144,11 @@ def _numbers(job: StepView, lanes: Sequence[Lane], found: Sequence[Spans]) -> st
         ):
             if doing not in (Doing.FORWARD, Doing.BACKWARD, Doing.WEIGHT):
                 continue
-            if 100 * (finish - start) < WIDE * step:
+            if 100 * (finish - start) < WIDE * whole:
                 narrow += 1
                 continue
             texts.append(
-                f'<span style="left:{percent(start, step)};width:{percent(finish - start, step)};'
+                f'<span style="left:{percent(start, whole)};width:{percent(finish - start, whole)};'
                 f'top:calc(var(--row)*{place} - 1px)">{int(tasks.microbatch[task])}</span>'
             )
     return "".join(texts) if len(texts) <= MOST_NUMBERS and narrow < len(texts) else ""

@@ -17,15 +17,7 @@ def roofline(job: StepView) -> str:
     """The section of a report."""
     every = works(job)
     points = [row for row in every if row.flops and row.bytes and row.ns]
-    moved = [row for row in every if not row.flops]
-    moves = ""
-    if moved:
-        time = sum(row.time for row in moved)
-        sent = sum(row.bytes / max(row.ns, 1) * row.time for row in moved) / (time or 1)
-        moves = (
-            f'<p class="small">Work without FLOPs (norms, element-wise work, the optimizer) is '
-            f"{sum(row.share for row in moved):.1%} of computing, and moves {sent:,.0f} GB/s.</p>"
-        )
+    moves = _moves(job, [row for row in every if not row.flops])
     if not points:
         return f"<section><h2>Roofline</h2><p>No operator has FLOPs.</p>{moves}</section>"
     accelerator = job.system.accelerator
@@ -42,7 +34,7 @@ def roofline(job: StepView) -> str:
     named = points[:NUMBERED]
     columns = [
         TableColumn("", True),
-        TableColumn("operator"),
+        TableColumn("operator", wraps=True),
         TableColumn("of computing", True, first=True),
         TableColumn("FLOPs/byte", True),
         TableColumn("TFLOP/s", True),
@@ -68,6 +60,39 @@ def roofline(job: StepView) -> str:
         f'<svg viewBox="0 0 100000 1000" preserveAspectRatio="none" role="img" aria-label="Roofline">'
         f"{_roofs(x, y, roofs.values(), band)}</svg>{_notes(x, y, roofs, band)}{_dots(x, y, points)}</div>"
         f'<p class="axis">FLOPs a byte of memory</p>{table(columns, cells)}{moves}</section>'
+    )
+
+
+def _moves(job: StepView, moved: Sequence[AlikeOps]) -> str:
+    """Operators without FLOPs, which have no place in the chart: how fast they move bytes."""
+    if not moved:
+        return ""
+    band = float(job.system.accelerator.bandwidth)
+    sums: dict[tuple[str, str], list[float]] = {}
+    for row in moved:
+        found = sums.setdefault((row.place, row.kind), [0.0, 0.0, 0.0])
+        # GB/s weighted by time.
+        for at, value in enumerate((row.share, row.time, row.bytes / max(row.ns, 1) * row.time)):
+            found[at] += value
+    rows = sorted(sums.items(), key=lambda each: -each[1][0])
+    columns = [
+        TableColumn("operator without FLOPs", wraps=True),
+        TableColumn("of computing", True, first=True),
+        TableColumn("GB/s", True),
+        TableColumn("of the bandwidth", True),
+    ]
+    cells: list[list[Cell]] = []
+    for (place, kind), (share, time, weighted) in rows[:NUMBERED]:
+        rate = weighted / (time or 1)
+        part = ("", 0.0) if math.isinf(band) else (f"{rate / band:.0%}", rate / band)
+        cells.append([f"{place} ({kind})", (f"{share:.1%}", share), (f"{rate:,.0f}", rate), part])
+    whole = sum(row.time for row in moved)
+    sent = sum(row.bytes / max(row.ns, 1) * row.time for row in moved) / (whole or 1)
+    more = f" The {NUMBERED} longest are in the table." if len(rows) > NUMBERED else ""
+    return (
+        f"<h3>Without FLOPs</h3><p>Norms, element-wise work and the optimizer only move bytes, so they are not in the "
+        f"chart: {sum(row.share for row in moved):.1%} of computing, at {sent:,.0f} GB/s.{more}</p>"
+        f"{table(columns, cells)}"
     )
 
 

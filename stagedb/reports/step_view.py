@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from stagedb.errors import UsageError
 from stagedb.memory import ClassMemory
 from stagedb.systems import System
-from stagedb.timing import Lane, Scaling, StepTimes
+from stagedb.timing import JobProfile, Lane, Scaling, StepTimes
 from stagedb.timing.figures_of_merit import Merit
 from stagedb.timing.op_durations import JobDurations
 from stagedb.workload.instance_columns import Workload
@@ -28,6 +29,11 @@ class StepView:
     memory: tuple[ClassMemory, ...] = ()
     scalings: tuple[Scaling, ...] = ()
     blocking: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, job: JobProfile, memory: tuple[ClassMemory, ...] = ()) -> Self:
+        """The view of a step that was timed."""
+        return cls(job.times, job.durations, job.system, job.merit, memory, job.scalings, job.blocking)
 
     @property
     def workload(self) -> Workload:

@@ -101,15 +101,17 @@ def _legend(width: int) -> list[str]:
     return lines
 
 
-def span(ns: float, digits: int = 3) -> str:
-    """A duration in a readable unit, with so many digits."""
+def span(ns: float, digits: int = 3, zeros: bool = False) -> str:
+    """A duration in a readable unit, with so many digits. zeros: keep those at its end."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if ns >= size:
-            return f"{_digits(ns / size, digits)} {unit}"
-    return f"{_digits(ns, digits)} ns"
+            return f"{_digits(ns / size, digits, zeros)} {unit}"
+    return f"{_digits(ns, digits, zeros and ns != round(ns))} ns"
 
 
-def _digits(value: float, digits: int) -> str:
+def _digits(value: float, digits: int, zeros: bool) -> str:
     before = len(f"{value:.0f}") if value >= 1 else 1
     text = f"{value:.{max(digits - before, 0)}f}"
+    if zeros:
+        return text
     return text.rstrip("0").rstrip(".") if "." in text else text

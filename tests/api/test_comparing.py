@@ -1,11 +1,14 @@
 """The rows of `diff`, compared with the instances and the steps in memory, on both engines."""
 
 from collections import defaultdict
+from typing import Any
 
 import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
+from stagedb.reports import StepView, sums_of, verdict
+from stagedb.reports.step_difference import TERMS
 from stagedb.store import Store
 from stagedb.timing import JobProfile, node_graph_of
 from stagedb.workload.instance_columns import RECV, TYPES
@@ -90,6 +93,35 @@ def test_time_that_differs_is_listed(store: Store) -> None:
     assert found.work.rows == ()
     step = found.time.rows[0]
     assert step == ("step", "ns", one.step, other.step, pytest.approx(other.step / one.step))
+    views = [StepView.of(each.job) for each in (one, other)]
+    ours, theirs = (sums_of(view, instance.name) for view in views)
+    assert found.verdict == verdict(ours, theirs)
+    assert "the first is " in found.verdict
+    terms = {row[0]: row[2:4] for row in found.time.rows if row[0] in TERMS.values()}
+    assert terms == {
+        what: (round(ours.terms[term]), round(theirs.terms[term]))
+        for term, what in TERMS.items()
+        if round(ours.terms[term]) != round(theirs.terms[term])
+    }
+
+
+def test_the_verdict_on_two_instances_is_about_their_work(store: Store) -> None:
+    db = Stagedb(store)
+    words: dict[str, Any] = {"tp": 2, "seq_len": 8, "global_batch_size": 4}
+    one = db.instantiate(card("llama"), name="plain", **words)
+    other = db.instantiate(card("llama"), name="again", recompute="full", **words)
+    found = db.diff(one.id, other.id)
+    flops = [sum(each[1] for each in worked(store, side.id).values()) for side in (one, other)]
+    sent = [sum(each[2] for key, each in worked(store, side.id).items() if key[2]) for side in (one, other)]
+    assert (
+        f"compared with plain, again does {flops[1] / flops[0]:.3g} times the FLOPs (most of this matmul "
+        in found.verdict
+    )
+    assert f"sends {sent[1] / sent[0]:.3g} times the bytes (most of this tp all_reduce recompute)" in found.verdict
+    alone = db.instantiate(card("llama"), name="alone", seq_len=8, global_batch_size=8)
+    text = db.diff(one.id, alone.id).verdict
+    assert "sends no bytes instead of" in text
+    assert "for 64 tokens a step instead of 32" in text
 
 
 def test_what_cannot_be_compared_is_refused(embedded_store: Store) -> None:

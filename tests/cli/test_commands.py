@@ -530,6 +530,58 @@ def test_a_step_is_shown_as_trace_chart_and_page(run: Run, tiny: str, tmp_path: 
     assert "<h1>tiny on h100</h1>" in (tmp_path / "tiny-8.html").read_text(encoding="utf-8")
 
 
+def test_views_keep_the_profile_that_they_run(run: Run, tiny: str) -> None:
+    assert run("instantiate", tiny, *PLAN).status == 0
+
+    def kept() -> list[str]:
+        return [row["id"] for row in json.loads(run("ls", "profiles", "-f", "json").out)]
+
+    made = run("timeline", "--system", "a100-80gb")
+    (first,) = kept()
+    assert f"the store keeps profile {first[:12]} of tiny on a100-80gb" in made.err
+    chart = run("timeline", "--format", "text")
+    assert f"the store keeps profile {kept()[0][:12]} of tiny on h100" in chart.err
+    page = run("report")
+    assert len(kept()) == 2
+    assert f"in the store: profile {kept()[0][:12]} of tiny on h100" in page.err
+    assert run("query", "critical-path").status == 0
+    assert "profile" not in run("report", "--force", "--quiet").err
+    # A request that is refused keeps nothing.
+    assert run("timeline", "--only", "7", "--system", "b200", "--out", "x.pftrace").status == 2
+    assert run("timeline", "--format", "text", "--width", "9", "--system", "b200").status == 2
+    assert run("report", "--out", "missing/page.html", "--system", "b200").status == 2
+    assert len(kept()) == 2
+
+
+def test_a_report_compares_two_steps(run: Run, tiny: str, tmp_path: Path) -> None:
+    assert run("profile", "--model", tiny, *PLAN, "--name", "mine").status == 0
+    assert run("profile", "--system", "a100-80gb", "--name", "../other").status == 0
+    made = run("report", "mine", "../other")
+    assert made.status == 0, made.err
+    assert "mine-and-other.html: mine is " in made.out
+    assert " than ../other: " in made.out
+    text = (tmp_path / "mine-and-other.html").read_text(encoding="utf-8")
+    assert "<h1>mine and ../other</h1>" in text
+    printed = run("diff", "mine", "../other")
+    verdict = printed.out.splitlines()[0]
+    assert verdict.startswith("mine is ")
+    assert verdict.removesuffix(".") in made.out
+    # Instances are timed on the system of the options, and these profiles are kept.
+    assert run("report", "tiny", "mine", "--system", "b200", "-o", "two.html").status == 0
+    assert "b200" in {row["system"] for row in json.loads(run("ls", "profiles", "-f", "json").out)}
+    for words, expected in (
+        (("mine", "../other", "--system", "h100"), "leave out --system"),
+        (("mine", "tiny", "--tp", "1"), "leave out --model, --profile and the options of a plan"),
+        (("mine", "tiny", "--profile", "mine"), "leave out --model, --profile"),
+        (("mine", "nothing"), "no graph, instance or profile 'nothing'"),
+        (("mine", json.loads(run("ls", "graphs", "-f", "json").out)[0]["id"]), "is a graph"),
+        (("mine", "../other"), "--force"),
+    ):
+        refused = run("report", *words)
+        assert refused.status == 2, refused.out
+        assert expected in refused.err
+
+
 def test_a_view_replaces_nothing_but_its_like(run: Run, tiny: str, tmp_path: Path) -> None:
     assert run("report", "--model", tiny, *PLAN).status == 0
     first = (tmp_path / "tiny-8.html").read_bytes()

@@ -4,6 +4,7 @@ from typing import Any
 
 from stagedb.api import Stagedb
 from stagedb.api.views import job_of
+from stagedb.memory import analyse
 from stagedb.reports import StepView
 from stagedb.store import Store
 from stagedb.systems import load_system
@@ -22,4 +23,4 @@ PLANS: dict[str, dict[str, Any]] = {
 def job(store: Store, name: str = "pipeline", system: str = "h100", **changes: Any) -> StepView:
     words = {**PLANS[name], **changes}
     made = Stagedb(store).instantiate(card(words.pop("style", "llama"), layers=4), seq_len=8, **words)
-    return job_of(store, made, ProfileInputs(load_system(system)))
+    return StepView.of(job_of(store, made, ProfileInputs(load_system(system))), analyse(store, made.id))

@@ -1,6 +1,7 @@
 """The report: its numbers, that it fetches nothing and that names stay names, and a browser that opens it."""
 
 import dataclasses
+import html
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from stagedb.reports import StepView, hotspots, render, shares
 from stagedb.reports.figures import held, levels, place_of, works
 from stagedb.store import Store
 from stagedb.systems import System
+from stagedb.systems.known_errors import known_errors
+from stagedb.timing import Scaling
 from stagedb.workload.instance_columns import COLLECTIVE, SEND
 from tests.reports.jobs import PLANS, job
 
@@ -46,10 +50,10 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def data_of(text: str) -> dict[str, object]:
+def data_of(text: str) -> dict[str, Any]:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert found is not None
-    data: dict[str, object] = json.loads(found[1])
+    data: dict[str, Any] = json.loads(found[1])
     return data
 
 
@@ -63,8 +67,9 @@ def test_a_report_is_whole_and_fetches_nothing(embedded_store: Store, name: str)
     assert not re.search(r"https?://|url\(|@import", re.sub(r"<td>[^<]*</td>", "", text))
     assert page.tags.count("svg") >= 3
     data = data_of(text)
-    assert data["step"] == made.times.step
-    assert len(data["lanes"]) == len(made.lanes)  # type: ignore[arg-type]
+    (chart,) = data["charts"]
+    assert chart["step"] == chart["whole"] == made.times.step
+    assert len(chart["lanes"]) == len(made.lanes)
     for title in ("The pipeline", "Where the time goes", "Memory at the peak", "Communication", "Roofline", "The plan"):
         assert f"<h2>{title}</h2>" in text
 
@@ -148,12 +153,54 @@ def test_names_are_data(embedded_store: Store) -> None:
     data_of(evil)
 
 
+TEXTS = re.compile(r">([^<]+)<")
+EXACT = re.compile(r"[0-9][0-9,]*\.?[0-9]*")
+
+
+def test_figures_have_few_digits(embedded_store: Store) -> None:
+    text = render(job(embedded_store, "experts", global_batch_size=24)).partition('<div id="tip">')[0]
+    shown = [each for each in TEXTS.findall(text.partition("<h2>The plan</h2>")[0]) if "{" not in each]
+    decimals = [number for each in shown for number in EXACT.findall(each) if "." in number]
+    assert len(decimals) > 50
+    assert [each for each in decimals if len(each.replace(".", "").replace(",", "").lstrip("0")) > 5] == []
+    # Sorting needs no more either.
+    assert max(len(each) for each in re.findall(r'data-value="([^"]*)"', text)) <= 15
+
+
+def test_the_known_error_is_next_to_the_step_time(embedded_store: Store) -> None:
+    made = job(embedded_store, "pipeline")
+    error = known_errors()["h100"]
+    tile = f"tokens; known error {error.mean:.0%} on average, {error.worst:.0%} at most<"
+    page = render(made)
+    assert tile in page
+    assert error.sources[0] in page
+    other = render(job(embedded_store, "pipeline", system="b200"))
+    assert "not compared with published steps of this system" in other
+    assert "unknown: no published step on this system was compared" in other
+    scaled = dataclasses.replace(made, scalings=(Scaling.parse("collective=0.5"),))
+    assert "tokens; a what-if<" in render(scaled)
+
+
+def test_operators_without_flops_are_next_to_the_roofline(embedded_store: Store) -> None:
+    made = job(embedded_store, "pipeline")
+    rows = [row for row in works(made) if not row.flops]
+    section = render(made).partition("<h2>Roofline</h2>")[2].partition("</section>")[0]
+    assert f"{sum(row.share for row in rows):.1%} of computing" in section
+    table = section.partition("<h3>Without FLOPs</h3>")[2]
+    places = {(row.place, row.kind) for row in rows}
+    share = {each: sum(row.share for row in rows if (row.place, row.kind) == each) for each in places}
+    longest = sorted(share, key=lambda each: -share[each])[:3]
+    for place, kind in longest:
+        assert f"{place} ({kind})" in table
+    assert "of the bandwidth" in table
+
+
 def test_many_lanes_are_shown_in_part(embedded_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     made = job(embedded_store, "zb-h1")
     monkeypatch.setattr("stagedb.reports.pipeline_chart.MOST_LANES", 3)
     text = render(made)
     assert "1 of 4 lanes of ranks are not shown" in text
-    assert len(data_of(text)["lanes"]) == 3  # type: ignore[arg-type]
+    assert len(data_of(text)["charts"][0]["lanes"]) == 3
 
 
 def test_a_page_stays_small_however_many_tasks_there_are(
@@ -169,8 +216,7 @@ def test_a_page_stays_small_however_many_tasks_there_are(
     small = render(made)
     assert re.search(r"Every [0-9.]+ us show what takes most of them\.", small)
     assert len(small) < len(large) - 10_000
-    lanes = data_of(small)["lanes"]
-    assert isinstance(lanes, list)
+    lanes = data_of(small)["charts"][0]["lanes"]
     assert sum(len(lane["spans"]) for lane in lanes) <= 200
 
 
@@ -222,9 +268,32 @@ for (const button of all("th button")) button.click();
 const canvas = document.querySelector(".canvas svg").getBoundingClientRect();
 const at = { bubbles: true, clientX: canvas.left + 2, clientY: canvas.top + 5 };
 document.querySelector(".canvas").dispatchEvent(new PointerEvent("pointermove", at));
-document.getElementById("zoom").value = 2;
-document.getElementById("zoom").dispatchEvent(new Event("input"));
+const zoom = document.getElementById("zoom");
+const marks = (value) => {
+  zoom.value = value;
+  zoom.dispatchEvent(new Event("input"));
+  return all(".canvas").map((canvas) => {
+    const spans = [...canvas.querySelectorAll(".x span")];
+    const axis = spans.map((mark) => [mark.textContent, mark.getBoundingClientRect()]);
+    const gaps = axis.slice(1).map(([, at], place) => at.left - axis[place][1].right);
+    return { texts: axis.map(([text]) => text), least: Math.min(...gaps), most: Math.max(...gaps) };
+  });
+};
+document.body.dataset.ticks = JSON.stringify([0, 3, 6, 2].map(marks));
+document.body.dataset.hints = JSON.stringify(all(".hint").filter(box).map((line) => line.textContent));
+document.body.dataset.inner = innerWidth;
+const outside = (node) =>
+  !node.closest(".scroll, .wide, svg") && node.getBoundingClientRect().right > innerWidth + 1;
+const named = all("main *").filter(outside).map((node) => node.outerHTML.slice(0, 80));
+document.body.dataset.outside = JSON.stringify(named);
 </script></body>"""
+
+
+def probed(dom: str, name: str) -> Any:
+    """What the probe found."""
+    found = re.search(rf'data-{name}="([^"]*)"', dom)
+    assert found is not None
+    return json.loads(html.unescape(found[1]))
 
 
 @pytest.mark.parametrize("size", ["1280,900", "500,900"])
@@ -236,9 +305,7 @@ def test_a_browser_draws_the_report(embedded_store: Store, browser: str, tmp_pat
     dom, console = opened(browser, page, tmp_path / "profile", f"--window-size={size}")
     assert console == ""
     assert 'data-ready="yes"' in dom
-    found = re.search(r'data-probe="([^"]*)"', dom)
-    assert found is not None
-    data = json.loads(found[1].replace("&quot;", '"'))
+    data = probed(dom, "probe")
     assert data["paths"] >= 3
     assert data["drawn"], data
     assert data["dots"], data
@@ -247,6 +314,18 @@ def test_a_browser_draws_the_report(embedded_store: Store, browser: str, tmp_pat
     assert data["wide"], data
     assert re.search(r'<div id="tip"[^>]*>stage 0[^<]*forward, micro-batch 0', dom)
     assert "--zoom: 4" in dom
+    check_ticks(probed(dom, "ticks"))
+
+
+def check_ticks(found: list[list[dict[str, Any]]]) -> None:
+    """There are marks at every zoom, close to each other, not over each other, and all different."""
+    for charts in found:
+        for axis in charts:
+            assert axis["least"] > 0, axis
+            assert axis["most"] < 300, axis
+            # The end of the step may be rounded to the mark before it.
+            assert len(set(axis["texts"][:-1])) == len(axis["texts"]) - 1 >= 3
+    assert len(found[2][0]["texts"]) > 20 * len(found[0][0]["texts"])
 
 
 def test_a_browser_reports_what_is_broken(browser: str, tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""The frame of a page: one HTML file that fetches nothing.
+
+All text is escaped, and data are JSON that cannot end a script, because names come from a store that others write to.
+"""
+
+import json
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from stagedb.reports.pipeline_chart import Gantt
+from stagedb.reports.spans import WORDS
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def page(title: str, head: str, sections: str, footer: str, charts: tuple[Gantt, ...]) -> str:
+    """A page. head, sections: HTML. title, footer: plain text. charts: the pipelines, in the order of the page."""
+    data = {"words": WORDS, "charts": [{"step": each.step, "whole": each.whole, "lanes": each.data} for each in charts]}
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="stagedb">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_own('report.css')}</style></head>"
+        f"<body><main>{head}{sections}<footer>{escape(footer)}</footer></main>"
+        f'<div id="tip"></div><script type="application/json" id="data">{as_json(data)}</script>'
+        f"<script>{_own('report.js')}</script></body></html>\n"
+    )
+
+
+def as_json(value: Any) -> str:
+    """JSON for a script of a page. Nothing in it can end the script."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _own(name: str) -> str:
+    return files("stagedb.reports").joinpath(name).read_text(encoding="utf-8")

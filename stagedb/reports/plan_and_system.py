@@ -1,0 +1,80 @@
+"""The sections of a report with the whole plan and the whole system."""
+
+from typing import Any
+
+from stagedb.reports.page_parts import facts
+from stagedb.reports.step_view import StepView
+from stagedb.systems.known_errors import known_error, known_errors
+from stagedb.systems.system import plain
+
+
+def plan_and_system(job: StepView) -> str:
+    """The sections of a report."""
+    workload, system = job.workload, job.system
+    accelerator = system.accelerator
+    rates = ", ".join(f"{dtype} {_plain(rate)}" for dtype, rate in accelerator.peak.items())
+    machine = {
+        "accelerator": accelerator.name,
+        "peak, TFLOP/s": rates,
+        "memory": f"{_plain(accelerator.capacity)} GB at {_plain(accelerator.bandwidth)} GB/s",
+        "a kernel's launch": f"{_plain(accelerator.launch)} ns",
+        "computes": f"{system.overlap.compute}; communication streams: {system.overlap.streams}",
+    }
+    if job.scalings:
+        machine["as if"] = ", ".join(map(str, job.scalings))
+    if job.blocking:
+        machine["waits for communication on"] = ", ".join(job.blocking)
+    for each in system.network(len(workload.ranks)):
+        machine[each.name] = (
+            f"{each.size} places, {each.kind}, {_plain(each.bandwidth)} GB/s, {_plain(each.latency)} ns"
+        )
+    measured = job.durations.coverage
+    machine["measured"] = (
+        f"{measured.share_of_time:.0%} of the time, {measured.share_of_ops:.0%} of the operators"
+        if measured.measured_ops
+        else "nothing: all times are the model's"
+    )
+    machine["error of predicted steps"] = error_text(job)
+    machine["this step"] = f"{job.times.step:,} ns"
+    plan = {"model": workload.model, "ranks": f"{len(workload.ranks):,}"}
+    plan |= shown_plan(job)
+    words, third = list(plan.items()), -(-len(plan) // 3)
+    parts = "".join(facts(dict(words[at : at + third])) for at in range(0, len(words), third))
+    sources = {str(at): source for at, source in enumerate(system.sources, 1)}
+    return (
+        f'<section><h2>The plan</h2><div class="thirds">{parts}</div></section>'
+        f"<section><h2>The system</h2>{facts(machine)}<details><summary>Where its numbers are from</summary>"
+        f"{facts(sources)}</details></section>"
+    )
+
+
+def shown_plan(job: StepView) -> dict[str, str]:
+    """The words of the plan that have a value, as text."""
+    return {name: _word(value) for name, value in sorted(job.workload.plan.items()) if _word(value)}
+
+
+def _word(value: Any) -> str:
+    if value is None or value in ("", [], {}):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _plain(value: Any) -> str:
+    shown = plain(value)
+    return "unlimited" if shown == ".inf" else f"{shown:,g}" if isinstance(shown, float) else f"{shown:,}"
+
+
+def error_text(job: StepView) -> str:
+    """How far predictions on the system of a step are from published steps, with the sources."""
+    found = known_error(job.system)
+    if found is not None:
+        return (
+            f"{found.mean:.1%} on average and {found.worst:.1%} at most, of {found.steps} published steps on it "
+            f"({', '.join(found.sources)}); its curves were fitted to {found.fitted} of them"
+        )
+    others = ", ".join(
+        f"{each.worst:.1%} at most of {each.steps} steps on {each.system}" for each in known_errors().values()
+    )
+    return f"unknown: no published step on this system was compared. On others it is {others}"

@@ -1,0 +1,84 @@
+"""The sentence that compares two steps, and the sums behind it."""
+
+import dataclasses
+
+import pytest
+
+from stagedb.reports import StepSums, sums_of, verdict
+from stagedb.reports.step_difference import TERMS, part_changes, term_changes
+from stagedb.store import Store
+from tests.reports.jobs import PLANS, job
+
+MS = 10**6
+
+
+def step(
+    name: str, *, tokens: int = 1000, world: int = 8, matmul: float = 0, gather: float = 0, **terms: float
+) -> StepSums:
+    """A step with times in ms."""
+    spent = {term: terms.get(term, 0.0) * MS for term in TERMS}
+    parts = {"busy": {"matmul backward": matmul * MS}, "exposed": {"dp all_gather forward": gather * MS}}
+    return StepSums(name, int(sum(spent.values())), tokens, world, spent, parts)
+
+
+SLOW = step("slow", busy=100, exposed=60, bubble=40, matmul=80, gather=60)
+FAST = step("fast", busy=90, exposed=10, bubble=0, matmul=75, gather=5)
+
+
+def test_the_faster_one_is_the_subject_in_either_order() -> None:
+    sentence = (
+        "fast is 2 times as fast as slow: 100.0 ms instead of 200.0 ms a step, because exposed communication "
+        "takes 50 ms less on a rank (above all dp all_gather forward, 55 ms) and the pipeline bubble 40 ms less"
+    )
+    assert verdict(SLOW, FAST) == sentence
+    assert verdict(FAST, SLOW) == sentence
+
+
+def test_what_takes_longer_all_the_same_is_named() -> None:
+    other = step("other", busy=110, exposed=60, bubble=10, matmul=90, gather=60)
+    assert verdict(SLOW, other) == (
+        "other is 1.11 times as fast as slow: 180.0 ms instead of 200.0 ms a step, because the pipeline bubble takes "
+        "30 ms less on a rank, although computing takes 10 ms more"
+    )
+
+
+def test_steps_with_other_tokens_are_compared_by_tokens() -> None:
+    half = step("half", tokens=500, world=4, busy=60, exposed=30, bubble=20, idle=10, matmul=48, gather=30)
+    assert verdict(SLOW, half) == (
+        "slow is 1.2 times as fast as half: 200.0 ms instead of 120.0 ms for 1,000 instead of 500 tokens on 8 instead "
+        "of 4 ranks a step, because for as many tokens computing takes 10 ms less on a rank (above all matmul "
+        "backward, 8 ms) and other waiting 10 ms less"
+    )
+
+
+def test_equal_steps_and_steps_of_no_time_have_no_faster_one() -> None:
+    assert verdict(SLOW, SLOW) == "the first and the second are equally fast: 200.0 ms and 200.0 ms a step"
+    assert verdict(SLOW, dataclasses.replace(SLOW, name="x")).startswith("slow and x are equally fast")
+    none = step("none")
+    assert verdict(SLOW, none) == "a step of slow takes 200 ms, and one of none 0 ns"
+
+
+def test_a_small_difference_keeps_its_sign() -> None:
+    near = step("near", busy=100, exposed=60, bubble=39.8, matmul=80, gather=60)
+    assert verdict(SLOW, near).startswith("near is 0.10% faster than slow: 199.8 ms instead of 200.0 ms a step")
+
+
+def test_a_long_name_is_cut() -> None:
+    assert len(verdict(dataclasses.replace(SLOW, name="n" * 10_000), FAST)) < 400
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_terms_of_a_step_are_the_step(embedded_store: Store, name: str) -> None:
+    made = job(embedded_store, name)
+    sums = sums_of(made, name)
+    assert sum(sums.terms.values()) == pytest.approx(made.times.step)
+    assert sum(sums.parts["busy"].values()) == pytest.approx(sums.terms["busy"])
+    assert sum(sums.parts["exposed"].values()) >= sums.terms["exposed"] - 1
+    slower = sums_of(job(embedded_store, name, system="a100-80gb"), "a100")
+    changes = term_changes(sums, slower)
+    assert sum(each.change for each in changes) == pytest.approx(slower.step - sums.step)
+    assert [abs(each.change) for each in changes] == sorted((abs(each.change) for each in changes), reverse=True)
+    parts = part_changes(sums, slower, "busy")
+    assert sum(theirs - ours for ours, theirs in parts.values()) == pytest.approx(
+        slower.terms["busy"] - sums.terms["busy"]
+    )
