@@ -96,6 +96,11 @@ def timeline(
             progress=written,
             **plan,
         )
+    _print_timeline(done, common)
+
+
+def _print_timeline(done: "Viewed", common: Common) -> None:
+    """What was written, and what it lacks."""
     note_defaults(common, done.instance)
     for part in done.left_out:
         common.note(f"left out: {part}")

@@ -567,8 +567,10 @@ def test_a_report_compares_two_steps(run: Run, tiny: str, tmp_path: Path) -> Non
     assert verdict.startswith("mine is ")
     assert verdict.removesuffix(".") in made.out
     # Instances are timed on the system of the options, and these profiles are kept.
-    assert run("report", "tiny", "mine", "--system", "b200", "-o", "two.html").status == 0
-    assert "b200" in {row["system"] for row in json.loads(run("ls", "profiles", "-f", "json").out)}
+    mixed = run("report", "tiny", "mine", "--system", "b200", "-o", "two.html")
+    assert mixed.status == 0, mixed.err
+    assert re.search(r"the store keeps profile [0-9a-f]{12} of tiny on b200", mixed.err)
+    assert len(json.loads(run("ls", "profiles", "-f", "json").out)) == 3
     for words, expected in (
         (("mine", "../other", "--system", "h100"), "leave out --system"),
         (("mine", "tiny", "--tp", "1"), "leave out --model, --profile and the options of a plan"),
