@@ -87,13 +87,7 @@ def instantiate(
     if the plan does not suit it.
     """
     stored = read_graph(store, graph)
-    _check_options(stored, plan)
-    plan.check(stored.sizes)
-    _check_copies(stored, plan)
-    instance = instance_id(stored, plan)
-    evaluated = evaluate_graph(stored, plan)
-    classes = _classes(stored, plan, evaluated)
-    made = _groups(stored, plan, evaluated)
+    made = prepare(stored, plan)
     full = with_all_words(plan, stored.sizes["L"])
     properties = {
         **plan_properties(full.to_dict()),
@@ -103,12 +97,36 @@ def instantiate(
         "world": plan.world,
         "microbatches": plan.microbatches,
     }
-    with building(store, "Instance", instance, properties) as lease:
+    with building(store, "Instance", made.id, properties) as lease:
         if lease is not None:
-            _Copy(store, lease, stored, plan, instance, evaluated, classes, made, progress).run()
+            _Copy(store, lease, stored, plan, made.id, made.evaluated, made.classes, made.groups, progress).run()
     if lease is None:
-        store.write("instantiate/touch", instance=instance, name=name)
-    return instance
+        store.write("instantiate/touch", instance=made.id, name=name)
+    return made.id
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An instance before its copy: its id, the graph's values under the plan, the rank classes and the groups."""
+
+    id: str
+    evaluated: Evaluated
+    classes: tuple[RankClass, ...]
+    groups: tuple[AxisGroups, ...]
+
+
+def prepare(stored: StoredGraph, plan: Plan) -> Prepared:
+    """Evaluate a graph under a plan. Raises UsageError if the plan does not suit it."""
+    _check_options(stored, plan)
+    plan.check(stored.sizes)
+    _check_copies(stored, plan)
+    evaluated = evaluate_graph(stored, plan)
+    return Prepared(
+        instance_id(stored, plan),
+        evaluated,
+        _classes(stored, plan, evaluated),
+        _groups(stored, plan, evaluated),
+    )
 
 
 def _check_options(stored: StoredGraph, plan: Plan) -> None:

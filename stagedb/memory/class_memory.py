@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from stagedb.inputs import shown
+from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.memory.class_program import Carried, Item, PlacedWeight, Program, programs, tasks_of
 from stagedb.memory.tensor_lifetimes import lives, saved
 from stagedb.memory.usage import Alive, Point, Usage
@@ -103,14 +104,17 @@ def _analyse(store: Store, instance: str, row: Mapping[str, Any]) -> tuple[Class
     with ThreadPoolExecutor(READERS) as pool:
         asked = pool.submit(read_graph, store, row["graph"])
         classes = tuple(pool.map(read, store.read("workload/classes", instance=instance)))
-    graph, found = asked.result(), []
-    for columns, carried in classes:
-        made = programs(graph, plan, columns, carried)
-        lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
-        for kind in plan.workflow.ending:
-            lengths[kind, 0] = sum(len(one.items[kind]) for one in made)
-        found.append(ClassMemory(columns, made, Usage(lives(made, plan), tasks_of(columns), lengths)))
-    return tuple(found)
+    graph = asked.result()
+    return tuple(class_memory(graph, plan, columns, carried) for columns, carried in classes)
+
+
+def class_memory(graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried) -> ClassMemory:
+    """The memory of one rank class of a graph's instance under a plan. carried: the weights of its buckets."""
+    made = programs(graph, plan, columns, carried)
+    lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
+    for kind in plan.workflow.ending:
+        lengths[kind, 0] = sum(len(one.items[kind]) for one in made)
+    return ClassMemory(columns, made, Usage(lives(made, plan), tasks_of(columns), lengths))
 
 
 def record(store: Store, instance: str, found: tuple[ClassMemory, ...]) -> None:

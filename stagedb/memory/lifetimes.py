@@ -35,7 +35,7 @@ class Which(StrEnum):
 
     def fits(self, first: bool, last: bool) -> bool:
         """Whether it happens in a task that is, or is not, the first and the last of its kind."""
-        return {Which.EVERY: True, Which.FIRST: first, Which.LAST: last, Which.LATER: not first}[self]
+        return (self is Which.EVERY) or (first if self is Which.FIRST else last if self is Which.LAST else not first)
 
 
 @dataclass(frozen=True)

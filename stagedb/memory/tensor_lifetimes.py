@@ -46,9 +46,10 @@ def lives(programs: Sequence[Program], plan: Plan) -> Lives:
 
         def on_stage(moment: Moment, number: int = program.chunk, own: int = own, before: int = before) -> Moment:
             if not moment.kind.once:
-                return dataclasses.replace(moment, chunk=number)
+                return Moment(moment.kind, moment.index, moment.which, number)
             # The end of a step is that of all chunks' steps, which follow each other.
-            return dataclasses.replace(moment, index=total if moment.index == own else before + moment.index)
+            index = total if moment.index == own else before + moment.index
+            return Moment(moment.kind, index, moment.which, moment.chunk)
 
         for life in _lives_of(chunk):
             ends = tuple(map(on_stage, life.ends))

@@ -66,12 +66,15 @@ class Usage:
             )
             for task, mark in zip(self.tasks, self.marks, strict=True)
         }
+        alike: dict[tuple[TaskKind, int], list[tuple[bool, bool, Levels]]] = {}
+        for (kind, chunk, first, last), curve in curves.items():
+            alike.setdefault((kind, chunk), []).append((first, last, curve))
         for life in self.held.lives:
             row = CATEGORIES.index(life.category)
             for sign, moments in ((1, (life.begin,)), (-1, life.ends)):
                 for moment in moments:
-                    for (kind, chunk, first, last), curve in curves.items():
-                        if (kind, chunk) == (moment.kind, moment.chunk) and moment.which.fits(first, last):
+                    for first, last, curve in alike.get((moment.kind, moment.chunk), ()):
+                        if moment.which.fits(first, last):
                             curve[row, moment.index] += sign * life.bytes
         return {key: curve.cumsum(axis=1) for key, curve in curves.items()}
 

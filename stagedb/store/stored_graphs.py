@@ -49,7 +49,7 @@ def write_graph(store: Store, graph: SymGraph) -> bool:
     with building(store, "Graph", graph.key, properties) as lease:
         if lease is None:
             return False
-        for name, rows in _rows(graph).items():
+        for name, rows in graph_rows(graph).items():
             store.write_rows(f"build/{name}", rows, **({"graph": graph.key} if name in _OF_GRAPH else {}))
             lease.renew()
             fault_point(f"build.{name}")
@@ -116,7 +116,7 @@ _OF_GRAPH = ("tensors", "ops")
 """Statements that connect the nodes they write to their graph."""
 
 
-def _rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
+def graph_rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
     """Rows of each statement, in the order in which the statements run. `number` keeps the order of a graph."""
     key = graph.key
     return {

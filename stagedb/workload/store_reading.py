@@ -103,22 +103,33 @@ def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> Clas
 
     Raises DamagedError if the class was changed after it was made.
     """
-    number, where = int(row["number"]), {"class": row["id"]}
-    found, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
+    where = {"class": row["id"]}
+    ops, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
     links = store.read("workload/edges", **where)[0] if edges else None
-    index = _ints(found["index"])
+    found = class_of(row, ops, NO_EDGES if links is None else links, tasks)
+    check_digests(row, ops, links, tasks)
+    return found
+
+
+def class_of(
+    row: Mapping[str, Any], ops: Mapping[str, Any], edges: Mapping[str, Any], tasks: Mapping[str, Any]
+) -> ClassColumns:
+    """The columns of one rank class. row: its row of `workload/classes`; the others: the answers for its content.
+
+    Raises DamagedError if ops are missing.
+    """
+    number, index = int(row["number"]), _ints(ops["index"])
     order = np.argsort(index)
     if not np.array_equal(index[order], np.arange(int(row["ops"]))):
         raise DamagedError(f"rank class {number} has {len(index)} of its {row['ops']} ops")
-    check_digests(row, found, links, tasks)
     return ClassColumns(
         number=number,
         digest=row["digest"],
         stages=tuple(row["stages"]),
-        ops=_ops(found, order),
-        edges=_edges(NO_EDGES if links is None else links),
+        ops=_ops(ops, order),
+        edges=_edges(edges),
         tasks=_tasks(tasks),
-        origins=_origins(row, found, order, tasks),
+        origins=_origins(row, ops, order, tasks),
     )
 
 

@@ -1,0 +1,296 @@
+"""An instance copied in memory from a graph that no store needs to have: to compare many plans in seconds.
+
+The rows are those that `stagedb/instances` makes for the statements of `cypher/instantiate`. What the statements do
+with them is done here: the copies of ops and edges, the edges of buckets, the chains of communication, ranks, groups.
+The result is equal to `read_workload` of the stored instance, and `tests/instances` compares them.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from stagedb.instances.copies import Row, bucket_rows, count_ops, place_rows, with_copies
+from stagedb.instances.graph_reading import StoredGraph
+from stagedb.instances.instantiation import Prepared, prepare
+from stagedb.instances.stage_blocks import BUCKET
+from stagedb.instances.statement_rows import bucket_links, class_rows, coordinate_classes, mesh_axes, task_rows
+from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.plans import AxisGroups, Plan
+from stagedb.schedules import splits
+from stagedb.store.statements import load
+from stagedb.store.stored_graphs import graph_rows
+from stagedb.workload.instance_columns import ClassColumns, Groups, RankTable, Workload
+from stagedb.workload.store_reading import class_of, with_calls
+
+Edge = tuple[str, str, str]
+"""Ids of source and target, and the kind."""
+
+BucketWeights = Mapping[int, tuple[tuple[int, str], ...]]
+"""By place of a bucket among the ops of a class: position and name of the weights that it carries."""
+
+
+@dataclass(frozen=True)
+class GraphInMemory:
+    """A graph, and its rows as the store would answer them.
+
+    ops: the properties of each op by name. edges: those that lead to the ops of each block, with both ends.
+    """
+
+    graph: SymGraph
+    stored: StoredGraph
+    ops: Mapping[str, Row]
+    edges: Mapping[str, tuple[Row, ...]]
+
+    @classmethod
+    def of(cls, graph: SymGraph) -> "GraphInMemory":
+        rows = graph_rows(graph)
+        ops = _answers("instantiate/ops", rows["ops"])
+        weights = _answers("instantiate/weights", [row for row in rows["tensors"] if row["role"] == "weight"])
+        stored = StoredGraph(
+            id=graph.key,
+            name=graph.name,
+            options=json.loads(graph.options),
+            sizes=graph.sizes,
+            blocks=graph.blocks,
+            ops=tuple(ops),
+            weights=tuple(weights),
+            edge_conditions=tuple(sorted({edge.present for edge in graph.edges if edge.present is not None})),
+        )
+        by_name = {row["name"]: {**dict.fromkeys(_NULLS), **row} for row in rows["ops"]}
+        found = defaultdict[str, list[Row]](list)
+        for edge in graph.edges:
+            source, target = by_name[edge.source], by_name[edge.target]
+            row = {"x": source, "y": target, "hop": str(edge.hop), "kind": str(edge.kind), "present": edge.present}
+            found[target["block"]].append(row)
+        return cls(graph, stored, by_name, {block: tuple(edges) for block, edges in found.items()})
+
+
+@dataclass(frozen=True)
+class CopiedInstance:
+    """An instance in memory. carried: by class, the weights of its buckets."""
+
+    graph: SymGraph
+    plan: Plan
+    workload: Workload
+    carried: Mapping[int, BucketWeights]
+
+
+def copy_in_memory(graph: GraphInMemory, plan: Plan) -> CopiedInstance:
+    """The instance of a graph under a plan. Raises UsageError if the plan does not suit the graph."""
+    made = prepare(graph.stored, plan)
+    places = place_rows(made.id, made.classes, made.evaluated.width)
+    buckets = bucket_rows(made.id, graph.stored.id, made.classes)
+    places, buckets = with_copies(graph.stored, made.evaluated, made.classes, places, buckets)
+    ops = _ops(graph, plan, made, places, buckets)
+    edges = _edges(graph, plan, made, places, ops)
+    tasks = defaultdict[int, list[Row]](list)
+    for task in task_rows(made.id, made.classes):
+        tasks[task["class"]].append(task)
+    classes = class_rows(made.classes, plan, count_ops(places, buckets))
+    carried = defaultdict[int, dict[int, tuple[tuple[int, str], ...]]](dict)
+    for row in buckets:
+        members = tuple((member["position"], member["weight"].partition("/")[2]) for member in row["members"])
+        carried[row["class"]][row["copy"]["index"]] = members
+    words: dict[str, Any] = json.loads(plan.to_json())
+    workload = Workload(
+        instance=made.id,
+        name=graph.stored.name,
+        graph=graph.stored.id,
+        model=graph.stored.name,
+        plan=words,
+        degrees=tuple(int(words[axis]) for axis in words["rank_order"]),
+        classes=with_calls(
+            [_class(row, ops[row["class"]], edges[row["class"]], tasks[row["class"]]) for row in classes]
+        ),
+        ranks=_ranks(made, plan),
+        groups=_groups(made.groups),
+    )
+    return CopiedInstance(graph.graph, plan, workload, carried)
+
+
+def _answers(statement: str, rows: Sequence[Row]) -> list[Row]:
+    """Rows with the columns of a statement, None where they have no value, in its order."""
+    columns = [column.name for column in load(statement).columns]
+    return sorted(({name: row.get(name) for name in columns} for row in rows), key=lambda row: str(row["name"]))
+
+
+_NULLS = ("axis", "comm_bytes", "comm_out_bytes", "peer", "present", "times", "loop", "dtype")
+"""Properties that some ops do not have."""
+
+
+def _ops(
+    graph: GraphInMemory, plan: Plan, made: Prepared, places: Sequence[Row], buckets: Sequence[Row]
+) -> dict[int, dict[str, Row]]:
+    """The ops of each class by id, as `workload/ops` has them (`copy_ops`, `copy_buckets`)."""
+    pairs = zip(made.evaluated.values, made.evaluated.temporaries, strict=True)
+    values, formats = [{**known, **held} for known, held in pairs], plan.dtypes.names()
+    found = defaultdict[int, dict[str, Row]](dict)
+    for row in places:
+        v, here, mark, layer = values[row["variant"]], row["here"], row["mark"], row["layer"]
+        for name, copy in row["copies"].items():
+            s, id = graph.ops[name], f"{here}{name}{mark}"
+            peer = 0
+            if s["type"] in ("send", "recv"):
+                peer = v[s["peer"]] if row["peer"] is None else row["peer"]
+            found[row["class"]][id] = {
+                **_common(s, row, copy, formats),
+                "id": id,
+                "name": _name(name, row["block"], layer) + mark,
+                "layer": -1 if layer is None else layer,
+                "flops": v[s["flops"]],
+                "bytes": v[s["bytes_read"]] + v[s["bytes_written"]],
+                "temporary": v[s["temporary"]],
+                "size": 0 if s["comm_bytes"] is None else v[s["comm_bytes"]],
+                "result": 0 if s["comm_out_bytes"] is None else v[s["comm_out_bytes"]],
+                "peer": peer,
+            }
+    for row in buckets:
+        found[row["class"]][row["id"]] = {
+            **_common(graph.ops[row["op"]], row, row["copy"], formats),
+            **dict.fromkeys(("flops", "bytes", "temporary", "peer"), 0),
+            "id": row["id"],
+            "name": row["name"],
+            "layer": -1,
+            "size": row["bytes_in"],
+            "result": row["bytes_out"],
+        }
+    return found
+
+
+def _common(s: Row, row: Row, copy: Row, formats: Mapping[str, str]) -> Row:
+    """The properties that a copy of any op has from its symbolic op and its place."""
+    return {
+        "index": copy["index"],
+        "order": copy["order"],
+        "sym": f"/{s['name']}",
+        "chunk": row["chunk"],
+        "position": row["position"],
+        "axis": s["axis"] or "",
+        "dtype": "" if s["dtype"] is None else formats[s["dtype"]],
+        **{name: s[name] for name in ("block", "template", "type", "when", "kind", "phase")},
+    }
+
+
+def _name(name: str, block: str, layer: int | None) -> str:
+    if layer is None:
+        return name
+    return f"{block}.{layer}{name[len(block) :]}" if name.startswith(f"{block}.") else f"{block}.{layer}.{name}"
+
+
+def _edges(
+    graph: GraphInMemory, plan: Plan, made: Prepared, places: Sequence[Row], ops: Mapping[int, Mapping[str, Row]]
+) -> dict[int, dict[Edge, None]]:
+    """The edges of each class, each once."""
+    every = {id: row for of_class in ops.values() for id, row in of_class.items()}
+    number = {id: each for each, of_class in ops.items() for id in of_class}
+    found: dict[int, dict[Edge, None]] = {each: {} for each in ops}
+
+    def add(source: str, target: str, kind: str) -> None:
+        if source in every and target in every:
+            found[number[target]][source, target, kind] = None
+
+    for row in places:
+        for source, target, kind in _copied_edges(graph, made.evaluated.values, row):
+            add(source, target, kind)
+    links, readers = bucket_links(made.id, made.classes)
+    for link in links:
+        add(link["source"], link["target"], link["kind"])
+    reading = defaultdict[str, list[str]](list)
+    kinds = plan.workflow.running(any(splits(each.work.tasks) for each in made.classes))
+    once = {template.name for kind in kinds for template in kind.templates if kind.once}
+    for of_class in found.values():
+        for source, target, _ in of_class:
+            if every[target]["template"] in once and every[target]["block"] != BUCKET:
+                reading[source].append(target)
+    for pair in readers:
+        for reader in reading[pair["gradient"]]:
+            add(pair["bucket"], reader, "data")
+    tasks = {template.name: place for place, kind in enumerate(kinds) for template in kind.templates}
+    for of_class in ops.values():
+        for source, target in _chained(of_class, tasks, once):
+            add(source, target, "program")
+    return found
+
+
+def _copied_edges(graph: GraphInMemory, values: Sequence[Mapping[str, int]], row: Row) -> Iterator[Edge]:
+    """The edges that lead to the ops of a place (`copy_edges`), also those whose ends are not there."""
+    known, step, turns = values[row["variant"]], row["step"], row["turns"]
+
+    def there(op: Row) -> list[int]:
+        """The turns in which an op of a loop is there."""
+        return [turn["step"] for turn in turns if op["present"] is None or values[turn["variant"]][op["present"]] > 0]
+
+    places = {"same": row["here"], "turn": row["here"], "previous": row["before"], "next": row["after"]}
+    for edge in graph.edges.get(row["block"], ()):
+        x, y, hop = edge["x"], edge["y"], edge["hop"]
+        if (y["times"] is None) != (step is None) or (edge["present"] and known[edge["present"]] <= 0):
+            continue
+        together = x["loop"] is not None and x["loop"] == y["loop"] and x["block"] == y["block"]
+        together = together and hop in ("same", "turn")
+        if step is not None and not together and step != next(iter(there(y)), None):
+            continue
+        if x["times"] is None:
+            turn = ""
+        elif hop == "turn":
+            turn = row["before_mark"]
+        elif together:
+            turn = row["mark"]
+        else:
+            last = there(x)
+            turn = f".{last[-1]}" if last else "absent"
+        start = places[hop] if hop in places else row["single"].get(x["block"])
+        if start is not None:
+            yield f"{start}{x['name']}{turn}", f"{row['here']}{y['name']}{row['mark']}", edge["kind"]
+
+
+def _chained(ops: Mapping[str, Row], tasks: Mapping[str, int], once: set[str]) -> Iterator[tuple[str, str]]:
+    """Consecutive collectives and sends of each task in issue order (`chains`)."""
+    chains = defaultdict[tuple[int, int], list[Row]](list)
+    for row in ops.values():
+        if row["type"] in ("collective", "send"):
+            chains[0 if row["template"] in once else row["chunk"], tasks[row["template"]]].append(row)
+    for chain in chains.values():
+        chain.sort(key=lambda row: (row["chunk"], row["order"]))
+        yield from ((first["id"], second["id"]) for first, second in pairwise(chain))
+
+
+def _class(row: Row, ops: Mapping[str, Row], edges: Iterable[Edge], tasks: Sequence[Row]) -> ClassColumns:
+    """The columns of a class, from rows in the form of the statements of `cypher/workload`."""
+    ends = [(ops[source]["index"], ops[target]["index"], kind) for source, target, kind in edges]
+    return class_of(
+        {**row, "number": row["class"]},
+        {name: [op[name] for op in ops.values()] for name in next(iter(ops.values()))},
+        {name: [end[at] for end in ends] for at, name in enumerate(("source", "target", "kind"))},
+        {name: [task[name] for task in tasks] for name in tasks[0]},
+    )
+
+
+def _ranks(made: Prepared, plan: Plan) -> RankTable:
+    axes, ranks = mesh_axes(plan), np.arange(plan.world)
+    at = {axis: ranks // each["stride"] % each["size"] for axis, each in axes.items()}
+    classes = np.array(coordinate_classes(made.classes, plan), np.int64)
+    number = classes[(at["pp"] * axes["cp"]["size"] + at["cp"]) * axes["ep"]["size"] + at["ep"]]
+    return RankTable.of({axis: at[axis] for axis in ("tp", "cp", "dp", "pp")}, number, plan.ulysses)
+
+
+def _groups(made: Sequence[AxisGroups]) -> Groups:
+    ranks = []
+    for each in made:
+        index, member = np.arange(each.count)[:, None], np.arange(each.members)[None, :]
+        starts = index // each.stride * each.stride * each.size + index % each.stride
+        ranks.append((starts + member * each.step).ravel())
+    counts = [each.count for each in made]
+    return Groups(
+        gid=np.concatenate([np.arange(each.first, each.first + each.count) for each in made] or [_NONE]),
+        axis=tuple(each.axis for each in made for _ in range(each.count)),
+        sizes=np.repeat(np.array([each.members for each in made], np.int64), counts),
+        ranks=np.concatenate(ranks or [_NONE]),
+    )
+
+
+_NONE = np.zeros(0, np.int64)
