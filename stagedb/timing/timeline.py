@@ -97,6 +97,7 @@ def decide(network: NodeGraph, length: Ints, compute: str = "out-of-order", bloc
             chain = np.flatnonzero((network.stream == COMPUTE_STREAM) | _waited(network, blocking))
         edges = _with_order(network, edges, chain)
         chosen = chosen[:0]
+        length = np.zeros_like(length)  # no stream has a choice, so that any order after the dependencies will do
     slots = np.full(network.events, -1, np.int64)
     slots[network.event[chosen]] = network.lane[chosen]
     events = _run(network, edges[0], edges[1], length, slots)

@@ -1,0 +1,130 @@
+"""The plans near a plan, tried and ranked."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stagedb.advice.bounds import Bound, bound_of
+from stagedb.advice.neighbours import Words, changed_words, neighbours
+from stagedb.advice.trials import Outcome, Trials, memory_of, peak_of
+from stagedb.advice.what_ifs import WhatIf, what_ifs
+from stagedb.errors import UsageError
+from stagedb.plans import Plan, plan_for
+from stagedb.plans.aspects import PLAN_WORDS
+from stagedb.timing import JobProfile, profile_job
+
+LEAN = 2
+"""Changes that are tried together with others, if no change alone fits."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A plan near the one that was asked about. change: the words that differ. words: all words of the plan.
+
+    fits: whether the system's memory holds it. saving: ns that the step gets shorter.
+    """
+
+    change: Words
+    words: Mapping[str, Any]
+    outcome: Outcome
+    fits: bool
+    saving: int
+
+    @property
+    def name(self) -> str:
+        """The change in words, such as `tp 4, pp 2`."""
+        return _name(self.change)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Advice on a step.
+
+    job: the step as it is. peak: bytes of its fullest rank. room: bytes of an accelerator; None without a limit.
+    bound: what bounds the step. changes: the plans near it, the best first: those that fit, by their step. refused: by
+    the name of a change, why it is no plan. what_ifs: the step without each of its losses.
+    """
+
+    plan: Plan
+    job: JobProfile
+    peak: int
+    room: int | None
+    bound: Bound
+    changes: tuple[Change, ...]
+    refused: Mapping[str, str]
+    what_ifs: tuple[WhatIf, ...]
+
+    @property
+    def fits(self) -> bool:
+        return self.room is None or self.peak <= self.room
+
+    @property
+    def best(self) -> Change | None:
+        """The change to make: the fastest that fits, if it is faster, or if the plan as it is does not fit."""
+        first = next(iter(self.changes), None)
+        return first if first is not None and first.fits and (first.saving > 0 or not self.fits) else None
+
+
+def advise(trials: Trials, plan: Plan) -> Advice:
+    """Time a plan and the plans near it. Raises UsageError if the plan or the system does not suit the model."""
+    copied = trials.copied(plan)
+    job = profile_job(copied.workload, trials.system, blocking=trials.blocking)
+    peak, room = peak_of(memory_of(copied)), trials.room
+    changes: list[Change] = []
+    refused: dict[str, str] = {}
+    for change in neighbours(plan, trials.sizes):
+        words = changed_words(plan, change)
+        try:
+            outcome = trials.outcome(plan_for(words, trials.sizes))
+        except UsageError as error:
+            refused[_name(change)] = str(error)
+            continue
+        changes.append(Change(change, words, outcome, room is None or outcome.peak <= room, job.step - outcome.step))
+    if room is not None and peak > room and not any(each.fits for each in changes):
+        changes += _pairs(trials, plan, job.step, changes)
+    changes.sort(key=_rank)
+    return Advice(
+        plan=plan,
+        job=job,
+        peak=peak,
+        room=room,
+        bound=bound_of(job.times, peak, room),
+        changes=tuple(changes),
+        refused=refused,
+        what_ifs=what_ifs(job.times, job.durations, trials.system, trials.blocking),
+    )
+
+
+def _pairs(trials: Trials, plan: Plan, step: int, changes: Sequence[Change]) -> Iterator[Change]:
+    """Two changes at once that fit, where none does alone: those with the least memory, with each of the others."""
+    leanest = sorted(changes, key=lambda each: each.outcome.peak)
+    tried: list[Words] = []
+    for first in leanest[:LEAN]:
+        for other in leanest:
+            change = {**first.change, **other.change}
+            if first.change.keys() & other.change.keys() or change in tried:
+                continue
+            tried.append(change)
+            words = changed_words(plan, change)
+            try:
+                outcome = trials.outcome_that_fits(plan_for(words, trials.sizes))
+            except UsageError:
+                continue
+            if outcome is not None:
+                yield Change(change, words, outcome, True, step - outcome.step)
+
+
+def _rank(each: Change) -> tuple[bool, int, int]:
+    """Those that fit first, by their step; the others by their memory."""
+    step, peak = each.outcome.step, each.outcome.peak
+    return (not each.fits, step, peak) if each.fits else (True, peak, step)
+
+
+def _name(change: Words) -> str:
+    return ", ".join(_named(word, value) for word, value in change.items() if value is not None)
+
+
+def _named(word: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return PLAN_WORDS[word].flag(value).removeprefix("--")
+    return f"{word.replace('_', '-')} {','.join(map(str, value)) if isinstance(value, tuple) else value}"

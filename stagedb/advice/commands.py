@@ -1,0 +1,38 @@
+"""The command that profiles a plan."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stagedb.plans import Plan
+from stagedb.plans.aspects import PLAN_WORDS
+
+
+def profile_command(subject: Sequence[str], words: Mapping[str, Any], options: Sequence[str] = ()) -> str | None:
+    """`stagedb profile` of a subject (`--model NAME`, or an instance) under these words.
+
+    None if a word has a value that the command line takes only from a file.
+    """
+    parts = ["stagedb", "profile", *subject]
+    for word, value in words.items():
+        about = PLAN_WORDS[word]
+        if not about.about.command_line or word == "strategy":
+            return None
+        if about.kind is bool:
+            parts.append(about.flag(value))
+        else:
+            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else _number(value)
+            parts += [about.flag(value), text]
+    return shlex.join([*parts, *options])
+
+
+def needed_words(words: Mapping[str, Any]) -> dict[str, Any]:
+    """The words of a plan without those that have the defaults of its framework and its format."""
+    common = {word: words[word] for word in ("recipe", "dtype") if word in words}
+    usual = Plan.from_mapping(common).to_dict()
+    always = {"seq_len", "recipe"}
+    return {word: value for word, value in words.items() if word in always or value != usual.get(word)}
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

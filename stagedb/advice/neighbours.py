@@ -1,0 +1,90 @@
+"""The plans near a plan: one choice changed, on the same ranks and with the same global batch."""
+
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+from typing import Any
+
+from stagedb.frameworks import FRAMEWORKS
+from stagedb.plans import Dtypes, Plan
+from stagedb.plans.aspects import FORMAT_WORDS, PLAN_WORDS
+from stagedb.plans.schedule_checks import follows_from_chunks
+from stagedb.schedules import SCHEDULES, bubble
+
+Words = Mapping[str, Any]
+"""Words of a plan that change. None: the word is left out, and has its default."""
+
+
+def neighbours(plan: Plan, sizes: Mapping[str, int]) -> tuple[Words, ...]:
+    """The changes that lead to the plans near a plan. The checks of plans may refuse some of them."""
+    found: list[Words] = []
+    for change in (*_structure(plan), *_batches(plan), *_stages(plan), *_degrees(plan, sizes)):
+        if change not in found:
+            found.append(change)
+    return tuple(found)
+
+
+def changed_words(plan: Plan, change: Words) -> dict[str, Any]:
+    """All words of the plan with a change, with the global batch of the plan.
+
+    Formats that are those of the plan's framework are left out, so that another framework has its own.
+    """
+    words = {**plan.to_dict(), "global_batch_size": plan.batch}
+    if plan.dtypes == Dtypes.of(plan.options.recipe, plan.dtypes.act):
+        words = {word: value for word, value in words.items() if word not in FORMAT_WORDS or word == "dtype"}
+    return {word: value for word, value in {**words, **change}.items() if value is not None}
+
+
+def _structure(plan: Plan) -> Iterator[Words]:
+    """Changes of the graph: sequence parallelism, the framework, what dp shards, what is computed again."""
+    options = plan.options
+    if plan.tp > 1:
+        yield {"sp": not options.sp}
+    for recipe in FRAMEWORKS:
+        if recipe != options.recipe:
+            yield {"recipe": recipe}
+    for stage in PLAN_WORDS["zero"].choices:
+        if stage != options.zero:
+            yield {"zero": stage, **({} if options.reshard is None else {"reshard": None})}
+    for kind in PLAN_WORDS["recompute"].choices:
+        # The operators to compute again are a choice of the user's.
+        if kind not in (options.recompute, "operators"):
+            less = {"recompute_operators": None} if options.recompute_operators else {}
+            every = {"recompute_every": None} if kind == "none" and plan.recompute_every > 1 else {}
+            early = {"early_stop": None} if kind == "none" and options.early_stop is not None else {}
+            yield {"recompute": kind, **less, **every, **early}
+
+
+def _batches(plan: Plan) -> Iterator[Words]:
+    yield {"micro_batch_size": 2 * plan.micro_batch_size}
+    if plan.micro_batch_size % 2 == 0:
+        yield {"micro_batch_size": plan.micro_batch_size // 2}
+
+
+def _stages(plan: Plan) -> Iterator[Words]:
+    """Changes of what the stages run: chunks of layers, and a schedule with less of a bubble."""
+    if plan.pp == 1:
+        return
+    chunks = [2 * plan.virtual_stages]
+    chunks += [plan.virtual_stages // 2] if plan.virtual_stages % 2 == 0 else []
+    for number in chunks:
+        follows = follows_from_chunks(plan.schedule) or (number > 1 and plan.virtual_stages == 1)
+        yield {"virtual_stages": number, **({"schedule": None} if follows else {})}
+    idle = bubble(plan.orders(), plan.placement)
+    for each in SCHEDULES.values():
+        suits = each.several_chunks == (plan.virtual_stages > 1) and not (each.groups and plan.microbatches % plan.pp)
+        if suits and idle > bubble(each.orders(plan.pp, plan.microbatches, plan.virtual_stages), each.placement):
+            yield {"schedule": each.name, **({"task_order": None} if plan.task_order else {})}
+
+
+def _degrees(plan: Plan, sizes: Mapping[str, int]) -> Iterator[Words]:
+    """Two degrees, one doubled and the other halved; and the degree of experts, which share the ranks of others."""
+    for more, less in permutations(("tp", "pp", "dp"), 2):
+        if getattr(plan, less) % 2 == 0:
+            change: dict[str, Any] = {more: 2 * getattr(plan, more), less: getattr(plan, less) // 2}
+            if change.get("tp") == 1 and plan.options.sp:
+                change["sp"] = False
+            yield change
+    if "E" in sizes:
+        yield {"ep": 2 * plan.ep}
+        if plan.ep % 2 == 0:
+            yield {"ep": plan.ep // 2}

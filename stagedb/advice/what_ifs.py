@@ -1,0 +1,94 @@
+"""What a step would gain without each of its losses: the what-ifs that need no choice by a user."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from stagedb.systems import System
+from stagedb.systems.system import FLAT
+from stagedb.timing import Scaling, StepTimes, run_step
+from stagedb.timing.op_durations import JobDurations, time_ops
+from stagedb.timing.timeline import clock
+from stagedb.timing.whatif import scaled
+from stagedb.workload.instance_columns import COLLECTIVE, SEND, Ints
+
+HALF = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A step without a loss. name: in words. step: ns. options: those of `stagedb profile` that run it, if any do."""
+
+    name: str
+    step: int
+    options: tuple[str, ...] = ()
+
+
+def what_ifs(
+    times: StepTimes, durations: JobDurations, system: System, blocking: Sequence[str] = ()
+) -> tuple[WhatIf, ...]:
+    """The what-ifs of a timed step, the shortest step first.
+
+    The communication of each axis takes half as long; matmuls reach the accelerator's peak; no kernel takes time to
+    launch; no rank waits for another stage. Measured durations keep their values where the system changes.
+    """
+    found = [*_halved(times, durations, system, blocking), *_accelerated(times, durations, system, blocking)]
+    lanes = times.lanes
+    if any(lane.bubble for lane in lanes):
+        # What the fullest rank does and waits for in its own stage remains.
+        found.append(WhatIf("no bubble", max(times.step - lane.bubble for lane in lanes)))
+    return tuple(sorted(found, key=lambda each: (each.step, each.name)))
+
+
+def _halved(times: StepTimes, durations: JobDurations, system: System, blocking: Sequence[str]) -> Iterator[WhatIf]:
+    network = times.network
+    there = {
+        (word, axis)
+        for columns in network.columns
+        for type_, axis in zip(columns.ops.type.tolist(), columns.ops.axis, strict=True)
+        for word, code in (("collective", COLLECTIVE), ("send", SEND))
+        if type_ == code
+    }
+    for axis in sorted({axis for _, axis in there}):
+        scalings = [Scaling(word, axis, HALF) for word in ("collective", "send") if (word, axis) in there]
+        step = _step(times, scaled(network, durations.ns, scalings), system, blocking)
+        options = tuple(part for each in scalings for part in ("--scale", str(each)))
+        yield WhatIf(f"communication over {axis} twice as fast", step, options)
+
+
+def _accelerated(
+    times: StepTimes, durations: JobDurations, system: System, blocking: Sequence[str]
+) -> Iterator[WhatIf]:
+    accelerator = system.accelerator
+    faster = {
+        "matmuls at the peak": replace(accelerator, matmul=FLAT),
+        "no launch overhead": replace(accelerator, launch=Fraction(0)),
+    }
+    model = None
+    for name, other in faster.items():
+        if other != accelerator:
+            model = model or time_ops(times.network.workload, times.network.lanes, system)
+            changed = time_ops(times.network.workload, times.network.lanes, replace(system, accelerator=other))
+            lanes = zip(durations.lanes, model.lanes, changed.lanes, strict=True)
+            ns = [
+                _moved(own.ns, before.ns, after.ns, np.array([rule != "measured" for rule in own.rule]))
+                for own, before, after in lanes
+            ]
+            yield WhatIf(name, _step(times, ns, system, blocking))
+
+
+def _moved(own: Ints, before: Ints, after: Ints, modelled: np.ndarray) -> Ints:
+    """Durations that change as those of the model do: a scaling of an op remains."""
+    share = np.where(before > 0, after / np.maximum(before, 1), 1.0)
+    moved: Ints = np.where(modelled & (after != before), np.rint(own * share), own).astype(np.int64)
+    return np.where(own == before, np.where(modelled, after, own), moved)
+
+
+def _step(times: StepTimes, ns: Sequence[Ints], system: System, blocking: Sequence[str]) -> int:
+    """The step with other durations. Streams in issue order keep their order; others decide it anew."""
+    compute = system.overlap.compute
+    if compute == "out-of-order":
+        return run_step(times.network, ns, compute, blocking=blocking).step
+    return clock(times.timeline.order, times.network.lengths(ns)).step
