@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1] / "stagedb"
 
 LAYERS = (
     *("outputs", "inputs", "expressions", "systems", "workflows", "ir", "models", "frameworks", "schedules", "plans"),
-    *("build", "store", "instances", "workload", "memory", "timing", "traces", "reports", "api", "validation", "cli"),
+    *("build", "store", "instances", "workload", "memory", "timing", "advice", "traces", "reports", "api"),
+    *("validation", "cli"),
 )
 """Each package may import those before it."""
 

@@ -9,7 +9,7 @@ from stagedb.advice.neighbours import Words, changed_words, neighbours
 from stagedb.advice.trials import Outcome, Trials, memory_of, peak_of
 from stagedb.advice.what_ifs import WhatIf, what_ifs
 from stagedb.errors import UsageError
-from stagedb.plans import Plan, plan_for
+from stagedb.plans import Plan
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.timing import JobProfile, profile_job
 
@@ -69,13 +69,13 @@ def advise(trials: Trials, plan: Plan) -> Advice:
     """Time a plan and the plans near it. Raises UsageError if the plan or the system does not suit the model."""
     copied = trials.copied(plan)
     job = profile_job(copied.workload, trials.system, blocking=trials.blocking)
-    peak, room = peak_of(memory_of(copied)), trials.room
+    peak, room = peak_of(memory_of(copied)), trials.system.accelerator.room
     changes: list[Change] = []
     refused: dict[str, str] = {}
     for change in neighbours(plan, trials.sizes):
         words = changed_words(plan, change)
         try:
-            outcome = trials.outcome(plan_for(words, trials.sizes))
+            outcome = trials.outcome(Plan.from_mapping(words))
         except UsageError as error:
             refused[_name(change)] = str(error)
             continue
@@ -107,7 +107,7 @@ def _pairs(trials: Trials, plan: Plan, step: int, changes: Sequence[Change]) -> 
             tried.append(change)
             words = changed_words(plan, change)
             try:
-                outcome = trials.outcome_that_fits(plan_for(words, trials.sizes))
+                outcome = trials.outcome_that_fits(Plan.from_mapping(words))
             except UsageError:
                 continue
             if outcome is not None:

@@ -1,6 +1,5 @@
 """Plans tried out: the step and the peak memory of each, by the code that instances, profiles and memory have."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,8 +14,6 @@ from stagedb.workload.copied_instances import CopiedInstance, GraphInMemory, cop
 
 GraphOf = Callable[[GraphOptions], SymGraph]
 """The graph of the model with these options. UsageError where it cannot be built."""
-
-GB = 10**9
 
 
 @dataclass(frozen=True)
@@ -40,11 +37,6 @@ class Trials:
     blocking: tuple[str, ...] = ()
     _graphs: dict[str, GraphInMemory] = field(default_factory=dict)
 
-    @property
-    def room(self) -> int | None:
-        """Bytes of an accelerator; None where the system has no limit."""
-        return room_of(self.system)
-
     def copied(self, plan: Plan) -> CopiedInstance:
         """The instance of a plan. UsageError for a plan that does not suit the model."""
         key = repr(sorted(plan.options.to_dict().items()))
@@ -67,14 +59,8 @@ class Trials:
     def outcome_that_fits(self, plan: Plan) -> Outcome | None:
         """The same for a plan that fits into an accelerator's memory; None for others, whose step is not run."""
         copied = self.copied(plan)
-        peak = peak_of(memory_of(copied))
-        return None if self.room is not None and peak > self.room else Outcome(self.step(copied), peak)
-
-
-def room_of(system: System) -> int | None:
-    """Bytes of a system's accelerator; None where it has no limit."""
-    capacity = system.accelerator.capacity
-    return None if capacity == math.inf else int(capacity * GB)
+        peak, room = peak_of(memory_of(copied)), self.system.accelerator.room
+        return None if room is not None and peak > room else Outcome(self.step(copied), peak)
 
 
 def memory_of(copied: CopiedInstance) -> tuple[ClassMemory, ...]:

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.querying import queries
     from stagedb.api.results import (
+        Advised,
         Chart,
         Difference,
         Exported,
         GraphInfo,
         InstanceInfo,
         Memory,
+        PeakMemory,
         Profile,
         ProfileInfo,
         QueryInfo,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from stagedb.api.trace_sets import unpack, validate
 
 __all__ = [
+    "Advised",
     "Chart",
     "Difference",
     "Exported",
@@ -45,6 +48,7 @@ __all__ = [
     "GraphWords",
     "InstanceInfo",
     "Memory",
+    "PeakMemory",
     "PlanWords",
     "Profile",
     "ProfileInfo",
@@ -72,12 +76,14 @@ _MODULES = {
     "model_names": ("describe",),
     "querying": ("queries",),
     "results": (
+        "Advised",
         "Chart",
         "Difference",
         "Exported",
         "GraphInfo",
         "InstanceInfo",
         "Memory",
+        "PeakMemory",
         "Profile",
         "ProfileInfo",
         "QueryInfo",

@@ -5,10 +5,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, comparing, model_names, querying, trace_sets
+from stagedb.api import catalog, comparing, model_names, querying, system_choice, trace_sets
 from stagedb.api.plan_keywords import GraphWords, PlanWords
 from stagedb.api.rebuilding import open_rebuilt
 from stagedb.api.results import (
+    Advised,
     Chart,
     Difference,
     Exported,
@@ -166,13 +167,23 @@ class Stagedb:
         return self.query("classes", instance=instance)
 
     def memory(
-        self, target: str | None = None, /, *, model: str | Card | None = None, **words: Unpack[PlanWords]
+        self,
+        target: str | None = None,
+        /,
+        *,
+        model: str | Card | None = None,
+        system: str | Path | System | None = None,
+        **words: Unpack[PlanWords],
     ) -> Memory:
         """The memory of one rank of each class over a step: peaks, phases, tensors.
 
-        target, model and words: as in `export`, by default the newest instance. The result is computed once and kept in
-        the store, where queries read it from `Memory`, `MemoryLevel` and `MemoryTensor` nodes.
+        target, model and words: as in `export`, by default the newest instance. system: the one whose accelerator is to
+        hold it; by default that of the newest profile. The result is computed once and kept in the store, where
+        queries read it from `Memory`, `MemoryLevel` and `MemoryTensor` nodes.
         """
+        from stagedb.api import advice
+
+        named = None if system is None else system_choice.resolve_system(system)
         found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, StageClock())
         # Each class is written as a whole, and an interrupted run may have left some classes out.
         if len(self.store.read("memory/all_peaks", instance=found.id)) < found.classes:
@@ -180,7 +191,7 @@ class Stagedb:
 
             record(self.store, found.id, analyse(self.store, found.id))
         tables = (_rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors"))
-        return Memory(found, *tables)
+        return Memory(found, *tables, room=advice.room_of(self.store, found, named))
 
     def profile(
         self,
@@ -218,6 +229,29 @@ class Stagedb:
         instance = wanted.make(self.store, clock)
         clock.lap("instance")
         return profiling.run(self.store, instance, inputs, name, clock.lap, clock.seconds, progress)
+
+    def advise(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        model: str | Card | None = None,
+        system: str | Path | System | None = None,
+        blocking: str | Sequence[str] = (),
+        **words: Unpack[PlanWords],
+    ) -> Advised:
+        """What bounds a step, and which plans near it are faster, or fit into the accelerator's memory.
+
+        target, model and words: as in `export`, by default the newest instance. system, blocking: as in `profile`.
+        Each plan near it has one choice changed, on the same ranks and with the same global batch, and is timed on the
+        system as a profile would be. Nothing is written to the store. The graph of another framework, sharding or
+        recomputation is built from the model's card; without a card these plans are in `refused`.
+        """
+        from stagedb.api import advice, profiling
+
+        inputs = profiling.inputs(system, None, (), blocking)
+        wanted = find_wanted(self.store, target, model, typed_words(words))
+        return advice.advise_on(self.store, wanted, model, inputs)
 
     def diff(self, first: str, second: str, /) -> Difference:
         """The differences between two instances, or two profiles and their instances; by id or name.

@@ -1,13 +1,14 @@
 """Profiles: an instance's step, timed on a system and kept in the store."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stagedb.api import catalog, system_choice
-from stagedb.api.results import InstanceInfo, Profile, ProfileInfo, Rows
+from stagedb.api.results import InstanceInfo, PeakMemory, Profile, ProfileInfo, Rows
 from stagedb.errors import UsageError
+from stagedb.memory import analyse
 from stagedb.store import Store
 from stagedb.systems import Durations, System
 from stagedb.timing import JobProfile, ProfileInputs, Scaling, blocking_axes, profile_job, record_profile
@@ -69,7 +70,17 @@ def run(
     lap("time")
     info = keep(store, job, name, progress)
     lap("write")
-    return Profile(info, instance, _lanes(job), _path(job), job, dict(seconds))
+    memory = tuple(sorted(_peaks(store, instance), key=lambda each: (-each.bytes, each.rank_class)))
+    lap("memory")
+    room = wanted.system.accelerator.room
+    return Profile(info, instance, _lanes(job), _path(job), job, dict(seconds), memory, room)
+
+
+def _peaks(store: Store, instance: InstanceInfo) -> Iterator[PeakMemory]:
+    """The memory of each rank class at its peak."""
+    for each in analyse(store, instance.id):
+        sizes = {str(category): size for category, size in each.usage.at(each.peak).items()}
+        yield PeakMemory(each.rank_class.number, each.rank_class.stages, sum(sizes.values()), sizes)
 
 
 def keep(store: Store, job: JobProfile, name: str | None = None, progress: Progress | None = None) -> ProfileInfo:

@@ -150,6 +150,8 @@ class Memory:
     peaks: Rows
     levels: Rows
     tensors: Rows
+    room: int | None = None
+    """Bytes of an accelerator of the system that was named, or of the instance's newest profile; None without one."""
 
 
 @dataclass(frozen=True)
@@ -180,13 +182,24 @@ class ProfileInfo:
 
 
 @dataclass(frozen=True)
+class PeakMemory:
+    """Bytes that a rank of a class holds at the peak of a step, in all and by category."""
+
+    rank_class: int
+    stages: tuple[int, ...]
+    bytes: int
+    categories: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Profile:
     """A step of an instance on a system, and where its time goes; times in ns.
 
     info: the profile in the store. merit: step, tokens and FLOPs a second, MFU and HFU. lanes: a row for each lane
     (ranks of a class and stage with the same times): `busy + exposed + bubble + idle` are the step. path: the critical
     path by kind, axis, phase and stage. coverage: how much was measured. job: the step in memory, node by node.
-    seconds: the time of each stage of the work.
+    seconds: the time of each stage of the work. memory: the peak of each rank class, the fullest first.
+    room: bytes of an accelerator; None without a limit.
     """
 
     info: ProfileInfo
@@ -195,6 +208,8 @@ class Profile:
     path: Rows
     job: JobProfile
     seconds: Mapping[str, float]
+    memory: tuple[PeakMemory, ...]
+    room: int | None
 
     @property
     def merit(self) -> Merit:
@@ -215,6 +230,41 @@ class Profile:
     def gain(self) -> int:
         """The ns by which the scalings shorten the step; negative if they lengthen it."""
         return self.job.gain
+
+
+@dataclass(frozen=True)
+class Advised:
+    """Advice on a step of a plan: what bounds it, and which changes make it shorter or make it fit.
+
+    instance: the instance, if the store has it. step: ns. peak: bytes of the fullest rank. room: bytes of an
+    accelerator; None without a limit. bound: `memory`, `compute`, `bubble`, `idle`, or the axis whose communication
+    costs the most; bound_share: its share of the step (of the room, for memory). verdict: both in a sentence, with the
+    best change.
+
+    changes: a row for each plan near this one, the best first: those that fit, by their step. what_ifs: the step with
+    less of each loss. `command` runs it. refused: by change, why it is no plan. seconds: the time of the work.
+    """
+
+    instance: InstanceInfo | None
+    model: str
+    system: str
+    plan: Mapping[str, Any]
+    ranks: int
+    step: int
+    peak: int
+    room: int | None
+    bound: str
+    bound_share: float
+    verdict: str
+    changes: Rows
+    what_ifs: Rows
+    refused: Mapping[str, str]
+    seconds: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the accelerator's memory holds the plan as it is."""
+        return self.room is None or self.peak <= self.room
 
 
 @dataclass(frozen=True)

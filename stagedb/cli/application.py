@@ -7,6 +7,7 @@ import warnings
 import typer
 
 from stagedb.cli import (
+    advise,
     build_instantiate,
     diff,
     export,
@@ -57,6 +58,7 @@ validate.register(app)
 query.register(app)
 memory.register(app)
 profile.register(app)
+advise.register(app)
 timeline_report.register(app)
 diff.register(app)
 ls_show_rm.register(app)

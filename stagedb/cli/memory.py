@@ -52,7 +52,18 @@ def memory(
     target: Target = None,
     model: Model = None,
     capacity: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Check whether each rank fits into this size, as 80GiB or 80GB.")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Check whether each rank fits into this size, as 80GiB or 80GB.  [the system's]",
+        ),
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Check whether each rank fits into this system's accelerator.  [that of the newest profile, if any]",
+        ),
     ] = None,
     show: Annotated[
         MemoryRows | None,
@@ -74,9 +85,9 @@ def memory(
     Parameters, gradients, optimizer state, saved and recomputed activations, gathered parameters, communication
     buffers and temporaries are held from the operator that makes them to the last one that reads them, over the
     schedule's order. Sizes are exact, without an allocator's rounding and fragmentation. The store keeps the numbers
-    (`stagedb query memory_at_peak`). With --capacity, exits with status 1 if a class does not fit.
+    (`stagedb query memory_at_peak`). With --capacity or --system, exits with status 1 if a class does not fit.
     """
-    room = None if capacity is None else _size(capacity)
+    size = None if capacity is None else _size(capacity)
     chosen = show or (
         MemoryRows.ALL if output.format is RowFormat.TABLE and output.output is None else MemoryRows.PEAKS
     )
@@ -87,8 +98,9 @@ def memory(
     from stagedb.api import connect
 
     with connect(common.store, insecure=common.insecure) as db:
-        found = db.memory(target, model=model, **words.words())
+        found = db.memory(target, model=model, system=system, **words.words())
     note_length(common, found.instance)
+    room = found.room if size is None else size
     peaks = list(found.peaks)
     fullest = max(peaks, key=lambda row: int(row["peak"]))["class"] if rank_class is None else rank_class
     if fullest not in [row["class"] for row in peaks]:
@@ -106,7 +118,9 @@ def memory(
         _title(chosen, f"class {fullest}: tensors at the peak, the largest first")
         output.write(*_biggest(living))
     if room is not None:
-        _report_fit(common, peaks, room)
+        fits = _report_fit(common, peaks, room)
+        if not fits and (capacity, system) != (None, None):
+            raise typer.Exit(1)
 
 
 def _title(chosen: MemoryRows, text: str) -> None:
@@ -175,19 +189,19 @@ def _categories(found: "Memory") -> list[str]:
     return sorted(totals, key=lambda category: -totals[category])
 
 
-def _report_fit(common: Common, peaks: Sequence[Mapping[str, Any]], room: int) -> None:
-    """Print whether all classes fit. Exits with status 1 if one does not."""
+def _report_fit(common: Common, peaks: Sequence[Mapping[str, Any]], room: int) -> bool:
+    """Print whether all classes fit, and return it."""
     over = [row for row in peaks if row["peak"] > room]
     most = max(row["peak"] for row in peaks)
     if not over:
         common.line(f"fits: the fullest rank leaves {(room - most) / GIB:,.2f} GiB of {room / GIB:,.2f} GiB free")
-        return
+        return True
     ranks = sum(row["ranks"] for row in over)
     common.line(
         f"does not fit: {count(ranks, 'rank')} of {len(over)} of {count(len(peaks), 'class', 'classes')} hold more "
         f"than {room / GIB:,.2f} GiB, the fullest by {(most - room) / GIB:,.2f} GiB"
     )
-    raise typer.Exit(1)
+    return False
 
 
 def _size(text: str) -> int:

@@ -16,10 +16,11 @@ from stagedb.errors import UsageError
 from stagedb.outputs import printable
 
 if TYPE_CHECKING:
-    from stagedb.api import Profile
+    from stagedb.api import PeakMemory, Profile
 
 MS = 1e6
 """Nanoseconds."""
+GIB = 1 << 30
 
 SHARES = ("busy", "exposed", "bubble", "idle")
 LANES = 32
@@ -141,7 +142,27 @@ def _lines(found: "Profile") -> list[str]:
         if unmatched := found.job.durations.unmatched:
             rows = ", ".join(row.where for row in unmatched[:4]) + (", …" if len(unmatched) > 4 else "")
             lines.append(f"{count(len(unmatched), 'measured row')} without an operator here: {rows}")
+    lines.append(memory_line(found.memory, found.room))
     return lines
+
+
+def memory_line(memory: "Sequence[PeakMemory]", room: int | None) -> str:
+    """The peak memory of the fullest rank, and what does not fit. memory: the fullest class first."""
+    fullest = memory[0]
+    if room is None:
+        return f"peak memory {fullest.bytes / GIB:,.1f} GiB"
+    text = f"peak memory {fullest.bytes / GIB:,.1f} GiB of {room / GIB:,.1f} GiB: "
+    over = [each for each in memory if each.bytes > room]
+    if not over:
+        return f"{text}fits"
+    stages = sorted({stage for each in over for stage in each.stages})
+    where = f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"
+    largest = sorted(fullest.categories.items(), key=lambda each: -each[1])[:3]
+    held = ", ".join(f"{category.replace('_', ' ')} {size / GIB:,.1f} GiB" for category, size in largest)
+    return (
+        f"{text}{where} {'does' if len(stages) == 1 else 'do'} not fit, by {(fullest.bytes - room) / GIB:,.1f} GiB; "
+        f"most are {held} (`stagedb advise` names what fits)"
+    )
 
 
 def _gain(found: "Profile") -> str:

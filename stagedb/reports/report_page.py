@@ -1,5 +1,6 @@
 """A report: one HTML file that shows what a step on a system does."""
 
+from stagedb.reports.advice_section import advice_section
 from stagedb.reports.memory_sections import curve_section, peaks_section
 from stagedb.reports.page_frame import page
 from stagedb.reports.path_section import path_section
@@ -22,6 +23,7 @@ def render(job: StepView) -> str:
         f'<div class="columns">{stages(job, lanes)}{peaks_section(job)}</div>',
         curve_section(job),
         communication(job),
+        advice_section(job),
         roofline(job),
         plan_and_system(job),
     ]

@@ -102,6 +102,11 @@ class Accelerator:
     attention: Curve = FLAT
     memory: Curve = FLAT
 
+    @property
+    def room(self) -> int | None:
+        """Bytes of its memory; None without a limit."""
+        return None if self.capacity == math.inf else int(self.capacity * 10**9)
+
     def __hash__(self) -> int:
         return hash((self.name, tuple(self.peak.items()), self.bandwidth, self.capacity, self.launch))
 

@@ -1,12 +1,14 @@
 """`profile`, and what the other commands know of profiles."""
 
 import json
+import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import stagedb.systems
 from stagedb import connect
 from stagedb.errors import UsageError
 from stagedb.store import Store
@@ -277,3 +279,48 @@ def test_a_profile_is_shown_as_it_was_made(run: Run, tiny: str, tmp_path: Path) 
     assert other.status == 2
     assert "profile" in other.err
     assert "no profile 'none'" in run("timeline", "--profile", "none").err
+
+
+def test_a_profile_names_what_the_memory_does_not_hold(run: Run, tiny: str, tmp_path: Path) -> None:
+    assert "GiB of 74.5 GiB: fits" in run("profile", "--model", tiny, *PLAN).out
+    small = tmp_path / "small.yaml"
+    text = (Path(stagedb.systems.__file__).parent / "presets" / "h100.yaml").read_text(encoding="utf-8")
+    small.write_text(text.replace("capacity: 80", "capacity: 0.0001").replace("name: h100", "name: small"))
+    line = next(line for line in run("profile", "--system", str(small)).out.splitlines() if line.startswith("peak"))
+    assert "stages 0, 1 do not fit, by " in line and "most are " in line
+    # The newest profile's system is the one that memory compares with; only a named one makes it fail.
+    known, named = run("memory"), run("memory", "--system", str(small))
+    assert "does not fit" in known.out and known.status == 0
+    assert "does not fit" in named.out and named.status == 1
+    assert "fits" in run("memory", "--system", "h100").out
+
+
+def test_advice_names_the_bound_and_the_best_change_first(run: Run, tiny: str) -> None:
+    plan = ("--model", tiny, "--pp", "4", "--dp", "2", "--global-batch-size", "16", "--seq-len", "32")
+    printed = run("advise", *plan)
+    assert printed.status == 0, printed.err
+    verdict, figures, *_ = printed.out.splitlines()
+    assert verdict.startswith("tiny on 8 ranks is bound by ") and "; the best change is " in verdict
+    assert figures.startswith("step ") and " changes tried" in figures
+    changes = rows(run, "advise", *plan)
+    assert changes[0]["change"] in verdict
+    assert f"\n{changes[0]['change']}:\n  {changes[0]['command']}\n" in printed.out
+    assert {row["what_if"] for row in rows(run, "advise", *plan, "--show", "what-ifs")} >= {"no bubble"}
+    assert rows(run, "ls", "instances") == []
+    assert run("advise", *plan, "--show", "all", "-f", "csv").status == 2
+
+
+def test_the_commands_of_advice_make_the_steps_that_it_names(run: Run, tiny: str) -> None:
+    plan = ("--model", tiny, "--tp", "2", "--pp", "2", "--dp", "2", "--global-batch-size", "16", "--seq-len", "32")
+    assert run("instantiate", *plan[1:]).status == 0
+    for of in (plan, ("tiny",)):
+        found = rows(run, "advise", *of)
+        chosen = {row["change"].partition(" ")[0]: row for row in found}
+        for row in (found[0], chosen["recipe"] if of is plan else chosen["virtual-stages"]):
+            command = shlex.split(row["command"])
+            assert command[:2] == ["stagedb", "profile"]
+            assert rows(run, *command[1:], "--show", "merit")[0]["step"] == row["step"]
+        for row in rows(run, "advise", *of, "--show", "what-ifs"):
+            if row["command"] and "tp" in row["what_if"]:
+                merit = rows(run, *shlex.split(row["command"])[1:], "--show", "merit")
+                assert merit[0]["step"] == row["step"]

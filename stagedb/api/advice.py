@@ -1,0 +1,148 @@
+"""Advice on a plan: the model's graphs for the plans near it, and the answer as rows."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from stagedb.advice import Advice, Change, Trials, advise, profile_command
+from stagedb.advice.commands import needed_words
+from stagedb.advice.trials import GraphOf
+from stagedb.api import catalog, model_names
+from stagedb.api.results import Advised, InstanceInfo, Rows
+from stagedb.api.wanted_instances import Wanted
+from stagedb.build.graph_identity import graph_key
+from stagedb.errors import UsageError
+from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.models import Card, card_names, load_card
+from stagedb.plans import GraphOptions
+from stagedb.plans.written_words import OPTION_WORDS
+from stagedb.store import Store
+from stagedb.store.stored_graphs import read_graph
+from stagedb.systems.system import System
+from stagedb.systems.system_files import DEFAULT
+from stagedb.timing import ProfileInputs, read_profile
+
+GIB = 1 << 30
+CHANGES = ("change", "step", "saving", "share", "peak", "fits", "command")
+WHAT_IFS = ("what_if", "step", "saving", "share", "command")
+
+
+def advise_on(store: Store, wanted: Wanted, model: str | Card | None, inputs: ProfileInputs) -> Advised:
+    """Advice on an instance, which need not be in the store. Writes nothing."""
+    began = time.perf_counter()
+    trials = Trials(_graph_of(store, wanted, model), wanted.source.sizes, inputs.system, inputs.blocking)
+    found = advise(trials, wanted.plan)
+    commands = _Commands(wanted, model, inputs)
+    step = found.job.step
+    changes = tuple(
+        (
+            each.name,
+            each.outcome.step,
+            each.saving,
+            each.saving / step if step else 0.0,
+            each.outcome.peak,
+            each.fits,
+            commands.of_change(each),
+        )
+        for each in found.changes
+    )
+    what_ifs = tuple(
+        (each.name, each.step, step - each.step, (step - each.step) / step if step else 0.0, commands.of(each.options))
+        for each in found.what_ifs
+    )
+    return Advised(
+        instance=wanted.there,
+        model=wanted.model,
+        system=inputs.system.name,
+        plan=wanted.plan.to_dict(),
+        ranks=wanted.plan.world,
+        step=step,
+        peak=found.peak,
+        room=found.room,
+        bound=found.bound.kind,
+        bound_share=found.bound.share,
+        verdict=_verdict(wanted, found),
+        changes=Rows(CHANGES, changes),
+        what_ifs=Rows(WHAT_IFS, what_ifs),
+        refused=found.refused,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _verdict(wanted: Wanted, found: Advice) -> str:
+    """What bounds the step, and the best change, in a sentence."""
+    bound, best = found.bound, found.best
+    share = f"{bound.share:.0%} of the step"
+    if bound.kind == "memory" and found.room is not None:
+        share = f"the fullest rank holds {found.peak / GIB:,.1f} GiB of {found.room / GIB:,.1f} GiB"
+    text = f"{wanted.model} on {wanted.plan.world:,} ranks is bound by {bound.words} ({share})"
+    if best is None:
+        return f"{text}; no change near it {'is faster' if found.fits else 'fits'}"
+    share_saved = abs(best.saving) / max(found.job.step, 1)
+    longer = "shorter" if best.saving > 0 else "longer"
+    return f"{text}; the best change is {best.name}: {share_saved:.1%} {longer}, and it fits"
+
+
+def _graph_of(store: Store, wanted: Wanted, model: str | Card | None) -> GraphOf:
+    """The graphs of the model: built from its card; without a card only the one that the store has."""
+    card = _card(wanted, model)
+    if card is not None:
+        from stagedb.build.model_graph import build_graph
+
+        return lambda options: build_graph(card, options)
+
+    def stored(options: GraphOptions) -> SymGraph:
+        if options.to_dict() != wanted.source.options.to_dict():
+            raise UsageError(f"the card of {wanted.model} is not here: name its file with --model to try other graphs")
+        return read_graph(store, wanted.source.in_store(store).id)
+
+    return stored
+
+
+def _card(wanted: Wanted, model: str | Card | None) -> Card | None:
+    """The card of a model: its own, or the one of the library that makes the same graph."""
+    origin = wanted.source.origin
+    if isinstance(origin, Card):
+        return origin
+    named = model if isinstance(model, Card) else model_names.find_card(model) if model is not None else None
+    if named is None and origin.name in card_names():
+        named = load_card(origin.name)
+    return named if named is not None and graph_key(named, wanted.source.options) == origin.id else None
+
+
+def room_of(store: Store, instance: InstanceInfo, system: System | None) -> int | None:
+    """Bytes of an accelerator of the system, or else of the instance's newest profile; None without either."""
+    if system is None:
+        made = next((each for each in catalog.profiles(store) if each.instance == instance.id), None)
+        system = None if made is None else read_profile(store, made.id).inputs.system
+    return None if system is None else system.accelerator.room
+
+
+class _Commands:
+    """The commands that profile what was tried."""
+
+    def __init__(self, wanted: Wanted, model: str | Card | None, inputs: ProfileInputs) -> None:
+        self.wanted = wanted
+        system = inputs.system.name
+        self.options = [*(() if system == DEFAULT else ("--system", system))]
+        self.options += ["--blocking", ",".join(inputs.blocking)] if inputs.blocking else []
+        self.model = model if isinstance(model, str) else wanted.model
+
+    def of_change(self, each: Change) -> str | None:
+        """The command of a change: of the instance, if its graph remains, else of the model under all words."""
+        there, plan = self.wanted.there, self.wanted.plan
+        if there is not None and not each.change.keys() & OPTION_WORDS.keys():
+            batch: Mapping[str, Any] = {} if plan.global_batch_size else {"global_batch_size": plan.batch}
+            changed = {word: value for word, value in each.change.items() if value is not None}
+            return profile_command([there.id[: catalog.SHORT_ID]], {**batch, **changed}, self.options)
+        return profile_command(["--model", self.model], needed_words(each.words), self.options)
+
+    def of(self, options: tuple[str, ...]) -> str | None:
+        """The command of a what-if; None for one that takes another system's file."""
+        if not options:
+            return None
+        there = self.wanted.there
+        if there is not None:
+            return profile_command([there.id[: catalog.SHORT_ID]], {}, [*self.options, *options])
+        words = {word: value for word, value in self.wanted.plan.to_dict().items() if value is not None}
+        return profile_command(["--model", self.model], needed_words(words), [*self.options, *options])

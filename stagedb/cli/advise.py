@@ -1,0 +1,141 @@
+"""`advise`: what bounds a step, and which changes of its plan are worth a try."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stagedb.cli.build_instantiate import count
+from stagedb.cli.plan_options import PlanFlags
+from stagedb.cli.printed_rows import Output, RowFormat
+from stagedb.cli.shared_options import Common, Model, Target, option_groups
+from stagedb.errors import UsageError
+from stagedb.outputs import printable
+
+if TYPE_CHECKING:
+    from stagedb.api import Advised
+
+MS = 1e6
+"""Nanoseconds."""
+GIB = 1 << 30
+COMMANDS = 3
+"""Changes whose commands are printed."""
+
+
+class AdviceRows(StrEnum):
+    """The rows that are printed."""
+
+    CHANGES = "changes"
+    WHAT_IFS = "what-ifs"
+    ALL = "all"
+
+
+@option_groups
+def advise(
+    target: Target = None,
+    model: Model = None,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="The system: a preset (`stagedb systems` lists them) or a system's file.  [h100]",
+        ),
+    ] = None,
+    blocking: Annotated[
+        str,
+        typer.Option(
+            metavar="AXIS,…",
+            help="Mesh axes whose communication a rank waits for before it computes on, such as tp,pp.  [none]",
+            show_default=False,
+        ),
+    ] = "",
+    show: Annotated[
+        AdviceRows | None,
+        typer.Option(
+            help="changes: a row for each plan near this one; what-ifs: the step without each of its losses.  "
+            "[all in a table, else changes]"
+        ),
+    ] = None,
+    *,
+    words: PlanFlags,
+    output: Output,
+    common: Common,
+) -> None:
+    """Name what bounds a step, and the change that helps most.
+
+    Each plan near this one has one choice changed, on the same ranks and with the same global batch: sequence
+    parallelism, framework, ZeRO stage, recomputation, micro-batch size, virtual stages, schedule, degrees. All are
+    timed on the system, with their memory. Those that fit come first, by their step. Nothing is written to the store.
+    """
+    printed = output.format is RowFormat.TABLE and output.output is None
+    chosen = show or (AdviceRows.ALL if printed else AdviceRows.CHANGES)
+    if chosen is AdviceRows.ALL and not printed:
+        raise UsageError("tables with different columns do not fit into one file: --show changes or what-ifs")
+    from stagedb.api import connect
+
+    given = words.words()
+    with connect(common.store) as db:
+        found = db.advise(target, model=model, system=system, blocking=blocking, **given)
+    common.profile({"advice": found.seconds})
+    if target is None and model is None and not given and found.instance is not None:
+        common.note(f"of the newest instance, {found.instance.id[:12]} {found.instance.name}")
+    if printed:
+        typer.echo(printable(found.verdict))  # a result, which --quiet keeps
+        typer.echo(printable(_figures(found)))
+    else:
+        common.note(found.verdict)
+    if chosen in (AdviceRows.CHANGES, AdviceRows.ALL):
+        _title(chosen, "plans near it, those that fit first")
+        output.write(*(_shown_changes(found) if printed else (found.changes.columns, found.changes.rows)))
+    if chosen in (AdviceRows.WHAT_IFS, AdviceRows.ALL):
+        _title(chosen, "the step, if one loss were less")
+        output.write(*(_shown_what_ifs(found) if printed else (found.what_ifs.columns, found.what_ifs.rows)))
+    if printed:
+        for row in _worth(found):
+            typer.echo(printable(f"\n{row['change']}:\n  {row['command']}"))
+
+
+def _figures(found: "Advised") -> str:
+    """The step as it is, and how much was tried."""
+    room = "" if found.room is None else f" of {found.room / GIB:,.1f}"
+    refused = f", {len(found.refused)} refused by the checks of plans" if found.refused else ""
+    return (
+        f"step {found.step / MS:,.3f} ms, peak {found.peak / GIB:,.1f}{room} GiB, on {found.system}, sequences of "
+        f"{found.plan['seq_len']:,}; {count(len(found.changes), 'change')} tried{refused}, in {found.seconds:.1f} s"
+    )
+
+
+def _worth(found: "Advised") -> list[dict[str, Any]]:
+    """The best changes that shorten the step, or make it fit."""
+    rows = [row for row in found.changes if row["fits"] and row["command"] and (row["saving"] > 0 or not found.fits)]
+    return rows[:COMMANDS]
+
+
+def _shown_changes(found: "Advised") -> tuple[list[str], Sequence[Sequence[Any]]]:
+    rows = [
+        [
+            row["change"],
+            round(row["step"] / MS, 3),
+            round(100 * row["share"], 1),
+            round(row["peak"] / GIB, 1),
+            "yes" if row["fits"] else "no",
+        ]
+        for row in found.changes
+    ]
+    return ["change", "step ms", "saves %", "peak GiB", "fits"], rows
+
+
+def _shown_what_ifs(found: "Advised") -> tuple[list[str], Sequence[Sequence[Any]]]:
+    rows = [[row["what_if"], round(row["step"] / MS, 3), round(100 * row["share"], 1)] for row in found.what_ifs]
+    return ["what if", "step ms", "saves %"], rows
+
+
+def _title(chosen: AdviceRows, text: str) -> None:
+    if chosen is AdviceRows.ALL:
+        typer.echo(f"\n{printable(text)}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(advise)

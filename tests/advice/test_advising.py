@@ -1,0 +1,143 @@
+"""Advice names the change that a search over all plans near a plan finds best, on plans with different bounds."""
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+
+from stagedb.advice import Trials, advise, what_ifs
+from stagedb.api import Stagedb
+from stagedb.build.model_graph import build_graph
+from stagedb.errors import UsageError
+from stagedb.memory import analyse
+from stagedb.models import Card, load_card
+from stagedb.plans import Plan
+from stagedb.store import Store
+from stagedb.systems import load_system
+from stagedb.timing import Scaling, profile_job
+from stagedb.workload.store_reading import read_workload
+
+H100 = load_system("h100")
+
+PLANS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "memory": ("llama3-8b", 2, {"dp": 2, "micro_batch_size": 8, "global_batch_size": 16, "seq_len": 8192}),
+    "bubble": ("llama3-8b", 8, {"pp": 4, "dp": 2, "global_batch_size": 8, "seq_len": 4096}),
+    "dp": ("llama3-8b", 2, {"dp": 64, "global_batch_size": 64, "seq_len": 1024, "recipe": "megatron", "zero": 1}),
+    "tp": ("llama3-70b", 2, {"tp": 16, "sp": True, "global_batch_size": 2, "seq_len": 4096}),
+    "ep": ("mixtral-8x7b", 2, {"tp": 4, "dp": 8, "ep": 8, "sp": True, "global_batch_size": 16, "seq_len": 4096}),
+}
+"""By what bounds it: a model, its number of layers, and a plan."""
+
+
+def small(name: str) -> tuple[Card, dict[str, Any]]:
+    model, layers, words = PLANS[name]
+    return dataclasses.replace(load_card(model), layers=layers, name=f"{model}-{layers}"), words
+
+
+def near(words: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every plan with one choice changed, from lists of all values: most are refused, or are the plan itself."""
+    own = {"tp": 1, "pp": 1, "dp": 1, "ep": 1, "micro_batch_size": 1, "virtual_stages": 1, "zero": 0, **words}
+    own |= {"sp": words.get("sp", False), "recompute": "none", "recipe": words.get("recipe", "torch")}
+    for word, values in {
+        "sp": (False, True),
+        "recipe": ("torch", "megatron"),
+        "zero": range(4),
+        "recompute": ("none", "full", "core", "pointwise"),
+    }.items():
+        yield from ({**words, word: value} for value in values if value != own[word])
+    for word, value in product(("micro_batch_size", "virtual_stages", "ep"), (2**power for power in range(7))):
+        if value in (2 * own[word], own[word] / 2):
+            yield {**words, word: value}
+    if own["pp"] > 1:
+        yield {**words, "schedule": "zb-h1"}
+    ranks = own["tp"] * own["pp"] * own["dp"]
+    for tp, pp in product((2**power for power in range(7)), repeat=2):
+        degrees = {"tp": tp, "pp": pp, "dp": ranks // (tp * pp)}
+        factors = sorted(degree / own[axis] for axis, degree in degrees.items())
+        if ranks % (tp * pp) == 0 and factors == [0.5, 1, 2]:
+            yield {**words, **degrees, "sp": own["sp"] and tp > 1}
+
+
+def searched(store: Store, card: Card, words: dict[str, Any]) -> tuple[int, int]:
+    """The step and the peak of a plan, from its instance in the store."""
+    instance = Stagedb(store).instantiate(card, **words)
+    peak = max(sum(each.usage.at(each.peak).values()) for each in analyse(store, instance.id))
+    return profile_job(read_workload(store, instance.id), H100).step, peak
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_best_change_is_that_of_a_search(store: Store, name: str) -> None:
+    card, words = small(name)
+    found = Stagedb(store).advise(model=card, **words)
+    assert found.bound == name
+    step, peak = searched(store, card, words)
+    assert (found.step, found.peak) == (step, peak)
+    outcomes = set()
+    for each in near(words):
+        try:
+            outcomes.add(searched(store, card, each))
+        except UsageError:
+            continue
+    rows = list(found.changes)
+    best = min((ns, held) for ns, held in outcomes if held <= 80e9)
+    assert (rows[0]["step"], rows[0]["peak"], rows[0]["fits"]) == (*best, True)
+    assert {(row["step"], row["peak"]) for row in rows} == outcomes
+    if best[0] < step or peak > 80e9:
+        assert f"the best change is {rows[0]['change']}: " in found.verdict
+    assert [row["saving"] for row in rows] == [step - row["step"] for row in rows]
+
+
+def trials(name: str) -> tuple[Trials, Plan]:
+    card, words = small(name)
+    plan = Plan.from_mapping(words)
+    graph = build_graph(card, plan.options)
+    return Trials(lambda options: build_graph(card, options), graph.sizes, H100), plan
+
+
+@pytest.mark.parametrize("compute", ["in-order", "out-of-order"])
+def test_a_what_if_is_the_step_that_runs_with_it(compute: str) -> None:
+    made, plan = trials("ep")
+    system = dataclasses.replace(H100, overlap=dataclasses.replace(H100.overlap, compute=compute))
+    workload = made.copied(plan).workload
+    job = profile_job(workload, system)
+    found = {each.name: each for each in what_ifs(job.times, job.durations, system)}
+    for each in found.values():
+        if each.options:
+            scalings = [Scaling.parse(text) for text in each.options[1::2]]
+            assert profile_job(workload, system, scalings=scalings).step == each.step
+            assert each.step <= job.step
+    fast = dataclasses.replace(system.accelerator, launch=0)
+    assert found["no launch overhead"].step == profile_job(workload, dataclasses.replace(system, accelerator=fast)).step
+    assert found["matmuls at the peak"].step < job.step
+    assert {"communication over ep twice as fast", "communication over tp twice as fast"} <= found.keys()
+
+
+def test_a_step_without_a_bubble_has_only_the_work_of_its_fullest_rank() -> None:
+    made, plan = trials("bubble")
+    job = profile_job(made.copied(plan).workload, H100)
+    (found,) = [each for each in what_ifs(job.times, job.durations, H100) if each.name == "no bubble"]
+    assert found.step == max(lane.busy + lane.exposed + lane.idle for lane in job.times.lanes) < job.step
+
+
+def test_two_changes_are_tried_where_none_alone_fits() -> None:
+    card, words = small("memory")
+    card = dataclasses.replace(card, layers=4)
+    plan = Plan.from_mapping({**words, "micro_batch_size": 16, "global_batch_size": 32})
+    graph = build_graph(card, plan.options)
+    found = advise(Trials(lambda options: build_graph(card, options), graph.sizes, H100), plan)
+    best = found.best
+    assert not found.fits
+    assert best is not None and best.fits and len(best.change) > 1
+    alone = [each for each in found.changes if not each.fits]
+    assert all(set(best.change.items()) != set(each.change.items()) for each in alone)
+
+
+def test_without_a_card_the_graph_remains(store: Store) -> None:
+    card, words = small("bubble")
+    made = Stagedb(store).instantiate(card, **words)
+    found = Stagedb(store).advise(made.id)
+    assert "schedule zb-h1" in [row["change"] for row in found.changes]
+    assert "--model" in found.refused["recipe megatron"]
+    assert len(Stagedb(store).instances()) == 1
