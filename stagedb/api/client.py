@@ -1,4 +1,7 @@
-"""The verbs on one store."""
+"""The verbs on one store.
+
+Long because every verb has its parameters as keywords, with their explanation.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -190,8 +193,10 @@ class Stagedb:
             from stagedb.memory import analyse, record
 
             record(self.store, found.id, analyse(self.store, found.id))
-        tables = (_rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors"))
-        return Memory(found, *tables, room=advice.room_of(self.store, found, named))
+        peaks, levels, tensors = (
+            _rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors")
+        )
+        return Memory(found, peaks, levels, tensors, room=advice.room_of(self.store, found, named))
 
     def profile(
         self,

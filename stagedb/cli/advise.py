@@ -80,6 +80,11 @@ def advise(
     common.profile({"advice": found.seconds})
     if target is None and model is None and not given and found.instance is not None:
         common.note(f"of the newest instance, {found.instance.id[:12]} {found.instance.name}")
+    _write(found, chosen, printed, output, common)
+
+
+def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, common: Common) -> None:
+    """The verdict, the chosen tables, and the commands of the best changes."""
     if printed:
         typer.echo(printable(found.verdict))  # a result, which --quiet keeps
         typer.echo(printable(_figures(found)))
@@ -91,9 +96,8 @@ def advise(
     if chosen in (AdviceRows.WHAT_IFS, AdviceRows.ALL):
         _title(chosen, "the step, if one loss were less")
         output.write(*(_shown_what_ifs(found) if printed else (found.what_ifs.columns, found.what_ifs.rows)))
-    if printed:
-        for row in _worth(found):
-            typer.echo(printable(f"\n{row['change']}:\n  {row['command']}"))
+    for row in _worth(found) if printed else ():
+        typer.echo(printable(f"\n{row['change']}:\n  {row['command']}"))
 
 
 def _figures(found: "Advised") -> str:

@@ -105,6 +105,13 @@ def memory(
     fullest = max(peaks, key=lambda row: int(row["peak"]))["class"] if rank_class is None else rank_class
     if fullest not in [row["class"] for row in peaks]:
         raise UsageError(f"no rank class {fullest}: --class is one of {', '.join(str(row['class']) for row in peaks)}")
+    _write(found, chosen, fullest, room, output)
+    if room is not None and not _report_fit(common, peaks, room) and (capacity, system) != (None, None):
+        raise typer.Exit(1)
+
+
+def _write(found: "Memory", chosen: MemoryRows, fullest: int, room: int | None, output: Output) -> None:
+    """The chosen tables; phases and tensors of the class `fullest`."""
     table = output.format is RowFormat.TABLE
     if chosen in (MemoryRows.PEAKS, MemoryRows.ALL):
         output.write(*_peaks(found, room, table))
@@ -117,10 +124,6 @@ def memory(
     elif chosen is MemoryRows.ALL:
         _title(chosen, f"class {fullest}: tensors at the peak, the largest first")
         output.write(*_biggest(living))
-    if room is not None:
-        fits = _report_fit(common, peaks, room)
-        if not fits and (capacity, system) != (None, None):
-            raise typer.Exit(1)
 
 
 def _title(chosen: MemoryRows, text: str) -> None:

@@ -211,8 +211,8 @@ def _edges(
         for reader in reading[pair["gradient"]]:
             add(pair["bucket"], reader, "data")
     tasks = {template.name: place for place, kind in enumerate(kinds) for template in kind.templates}
-    for of_class in ops.values():
-        for source, target in _chained(of_class, tasks, once):
+    for rows in ops.values():
+        for source, target in _chained(rows, tasks, once):
             add(source, target, "program")
     return found
 

@@ -47,9 +47,10 @@ def unequal(ours: Any, theirs: Any, where: str = "") -> list[str]:
     if isinstance(ours, np.ndarray):
         return [] if np.array_equal(ours, theirs) else [where]
     if isinstance(ours, tuple) and any(map(dataclasses.is_dataclass, ours)):
-        same = len(ours) == len(theirs)
-        pairs = enumerate(zip(ours, theirs, strict=True)) if same else ()
-        return [each for at, pair in pairs for each in unequal(*pair, f"{where}[{at}]")] + [where] * (not same)
+        if len(ours) != len(theirs):
+            return [where]
+        parts = enumerate(zip(ours, theirs, strict=True))
+        return [each for at, (one, other) in parts for each in unequal(one, other, f"{where}[{at}]")]
     return [] if ours == theirs else [where]
 
 

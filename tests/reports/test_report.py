@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from fractions import Fraction
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stagedb.advice import what_ifs
 from stagedb.reports import StepView, hotspots, render, shares
 from stagedb.reports.figures import held, levels, place_of, works
 from stagedb.store import Store
@@ -332,3 +334,15 @@ def test_a_browser_reports_what_is_broken(browser: str, tmp_path: Path) -> None:
     page = tmp_path / "broken.html"
     page.write_text("<!doctype html><script>missing()</script>", encoding="utf-8")
     assert "missing is not defined" in opened(browser, page, tmp_path / "profile")[1]
+
+
+def test_what_would_help_is_what_advice_names(embedded_store: Store) -> None:
+    made = job(embedded_store)
+    found, page = what_ifs(made.times, made.durations, made.system), render(made)
+    assert {"no bubble", "no launch overhead", "communication over tp twice as fast"} <= {each.name for each in found}
+    section = page[page.index("<h2>What would help</h2>") : page.index("<h2>Roofline")]
+    shown = re.findall(r"<tr><td>([^<]+)</td>.*?data-value=\"(\d+)\"", section)
+    assert [(name, int(step)) for name, step in shown] == [(each.name, each.step) for each in found]
+    small = dataclasses.replace(made.system.accelerator, capacity=Fraction(1, 10**6))
+    held_by_none = dataclasses.replace(made, system=dataclasses.replace(made.system, accelerator=small))
+    assert "The step is bound by memory (" in render(held_by_none)
