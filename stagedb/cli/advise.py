@@ -75,7 +75,7 @@ def advise(
     from stagedb.api import connect
 
     given = words.words()
-    with connect(common.store) as db:
+    with connect(common.store, insecure=common.insecure) as db:
         found = db.advise(target, model=model, system=system, blocking=blocking, **given)
     common.profile({"advice": found.seconds})
     if target is None and model is None and not given and found.instance is not None:
