@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.inputs import is_directory
+from stagedb.outputs import path_text
 from stagedb.systems.measured_durations import Durations, read_durations
 from stagedb.systems.system import Dimension, System, plain
 from stagedb.systems.system_files import DEFAULT, load_system, system_names
@@ -28,12 +30,14 @@ def durations(path: Path | str) -> Durations:
     UsageError, with file, row and column, for an invalid table; StagedbError for a damaged trace.
     """
     path = Path(path)
-    if path.suffix == ".et" or path.is_dir():
+    if path.suffix == ".et" or is_directory(path):
         from stagedb.traces.durations_from_traces import trace_durations
 
         return trace_durations(path)
     if path.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"{path}: measured durations are read from .csv or .parquet files, or Chakra traces (.et)")
+        raise UsageError(
+            f"{path_text(path)}: measured durations are read from .csv or .parquet files, or Chakra traces (.et)"
+        )
     return read_durations(path)
 
 

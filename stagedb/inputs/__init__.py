@@ -7,7 +7,13 @@ over 64 bits, infinite numbers. `shown` (`short_values`) cuts a value short for 
 
 from typing import TYPE_CHECKING
 
-from stagedb.inputs.bounded_files import is_there, read_bytes, read_text
+from stagedb.inputs.bounded_files import (
+    is_directory,
+    is_there,
+    open_regular,
+    read_bytes,
+    read_text,
+)
 from stagedb.inputs.short_values import shown
 from stagedb.lazy_names import lazily
 
@@ -16,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "compose",
+    "is_directory",
     "is_there",
+    "open_regular",
     "parse_document",
     "parse_json",
     "read_bytes",

@@ -19,6 +19,7 @@ import yaml
 from stagedb.errors import UsageError
 from stagedb.inputs.bounded_files import LARGEST, read_text
 from stagedb.inputs.short_values import shown
+from stagedb.outputs import path_text
 
 DEEPEST = 32
 """Levels of lists and mappings in one document."""
@@ -41,8 +42,9 @@ def read_document(
     ending, known = path.suffix.lower(), tuple(endings)
     if ending and ending not in known:
         hint = f" ({option})" if option else ""
-        raise UsageError(f"cannot read the {what} {path}: its name must end in {_either(known)}{hint}")
-    return parse_document(read_text(path, what, most, option), _FORMS.get(ending, "YAML"), f"the {what} {path}")
+        raise UsageError(f"cannot read the {what} {path_text(path)}: its name must end in {_either(known)}{hint}")
+    text = read_text(path, what, most, option)
+    return parse_document(text, _FORMS.get(ending, "YAML"), f"the {what} {path_text(path)}")
 
 
 def parse_json(text: str, where: str) -> Any:

@@ -9,9 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.inputs import is_there, read_document, shown
+from stagedb.inputs import is_directory, is_there, read_document, shown
 from stagedb.models.card import Card
 from stagedb.models.hugging_face import from_hugging_face
+from stagedb.outputs import path_text
 
 _KEYS = tuple(field.name for field in fields(Card))
 _REQUIRED = tuple(field.name for field in fields(Card) if field.default is MISSING)
@@ -38,7 +39,7 @@ def load_card(model: str | Path) -> Card:
     if isinstance(model, str) and model in card_names():
         return _library_card(model)
     path = Path(model)
-    if is_there(path) and path.is_dir():
+    if is_directory(path):
         path = path / "config.json"
     if is_there(path):
         return _card_of(read_document(path, "model card", (".yaml", ".yml", ".json", ".toml")), path)
@@ -49,7 +50,7 @@ def load_card(model: str | Path) -> Card:
             f"unknown model {shown(model)}{hint}: `stagedb models` lists the library, "
             "and the path of a card or of a Hugging Face config.json will do too"
         )
-    raise UsageError(f"no model card at {path}: there is no such file")
+    raise UsageError(f"no model card at {path_text(path)}: there is no such file")
 
 
 @lru_cache(maxsize=128)
@@ -64,7 +65,7 @@ def _card_of(content: object, path: Path) -> Card:
             return from_hugging_face(content, name=_name_of(path))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
-    return _from_keys(content, str(path))
+    return _from_keys(content, path_text(path))
 
 
 def _name_of(path: Path) -> str:

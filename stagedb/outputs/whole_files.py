@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.outputs.path_texts import check_path
 
 
 def write_whole(path: Path, content: bytes, option: str) -> None:
@@ -14,6 +15,7 @@ def write_whole(path: Path, content: bytes, option: str) -> None:
     or a pipe is written to, and never replaced. option: the option of the command line that names the file. Raises
     UsageError for a directory or a socket, StagedbError if the file cannot be written.
     """
+    check_path(path, option)
     try:
         mode = _mode(path)
         if mode is not None and stat.S_ISLNK(mode):

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from stagedb.errors import UsageError
+from stagedb.outputs import check_path
 from stagedb.traces.output_places import TakenError
 
 SIGN = "stagedb"
@@ -17,6 +18,7 @@ def check(path: Path, head: bytes, force: bool) -> None:
 
     head: the first bytes of a file of the same kind.
     """
+    check_path(path, "--out")
     if not os.path.lexists(path):
         if not path.parent.is_dir():
             raise UsageError(f"{path.parent} is no directory: make it, or name another file with --out")

@@ -16,6 +16,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import read_bytes, read_text, shown
+from stagedb.outputs import path_text
 from stagedb.systems.cost_model import Timed
 from stagedb.systems.strict_yaml import exact
 
@@ -168,7 +169,7 @@ class Coverage:
 def read_durations(path: Path) -> Durations:
     """The table of a CSV or Parquet file. UsageError, with file, row and column, for other content."""
     if path.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"{path}: measured durations are read from .csv or .parquet files")
+        raise UsageError(f"{path_text(path)}: measured durations are read from .csv or .parquet files")
     reader = _csv(path) if path.suffix == ".csv" else _parquet(path)
     columns = next(reader).cells
     _check_columns(path, columns)

@@ -9,7 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.inputs import read_text, shown
+from stagedb.inputs import is_there, read_text, shown
+from stagedb.outputs import path_text
 from stagedb.systems.algorithms import HARDWARE
 from stagedb.systems.strict_yaml import Value, read_value
 from stagedb.systems.system import (
@@ -50,7 +51,7 @@ def load_system(word: str | Path) -> System:
     if isinstance(word, str) and word in system_names():
         return _preset(word)
     path = Path(word)
-    if isinstance(word, str) and path.name == word and path.suffix not in _ENDINGS and not path.is_file():
+    if isinstance(word, str) and path.name == word and path.suffix not in _ENDINGS and not is_there(path):
         near = get_close_matches(word.lower(), system_names(), n=3, cutoff=0.4)
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise UsageError(
@@ -58,7 +59,7 @@ def load_system(word: str | Path) -> System:
             "path of a "
             "system's file"
         )
-    return parse_system(read_text(path, "system", option="--system"), str(path))
+    return parse_system(read_text(path, "system", option="--system"), path_text(path))
 
 
 def parse_system(text: str, where: str = "the system") -> System:

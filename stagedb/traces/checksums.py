@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import UsageError
-from stagedb.inputs import read_text
+from stagedb.inputs import open_regular, read_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
 from stagedb.traces.formats import RankFiles
 from stagedb.traces.trace_set import TraceSet
@@ -61,9 +61,9 @@ def set_crcs(traces: TraceSet, files: RankFiles) -> dict[str, int] | None:
 
 
 def file_crc(path: Path) -> int:
-    """The CRC-32 of a file. Raises OSError as the system does."""
+    """The CRC-32 of a regular file. Raises OSError as `open_regular` does."""
     found = 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(_BLOCK):
             found = zlib.crc32(block, found)
     return found

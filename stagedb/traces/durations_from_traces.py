@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from stagedb.errors import UsageError
+from stagedb.inputs import is_directory
 from stagedb.systems.measured_durations import Durations, Measured
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.encoding import op_name
@@ -53,7 +54,7 @@ def trace_durations(path: Path) -> Durations:
     differ. Nodes without a duration are left out. UsageError if no node has one, or if nodes represent several
     operators; TraceError for a file that is no trace.
     """
-    files = sorted(path.glob("*.et")) if path.is_dir() else [path]
+    files = sorted(path.glob("*.et")) if is_directory(path) else [path]
     if not files:
         raise UsageError(f"{path} has no traces (*.et)")
     spent: dict[str, dict[_Which, _Spent]] = defaultdict(lambda: defaultdict(_Spent))

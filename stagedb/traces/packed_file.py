@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import open_regular
+from stagedb.outputs import path_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.packed_class import wrong_class, wrong_facts
 from stagedb.traces.packed_index import groups_of, is_int, job_of, parse_index, with_system, wrong_files, wrong_index
@@ -133,17 +135,20 @@ class Packed:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._archive = zipfile.ZipFile(path)
+            self._file = open_regular(path)
         except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error):
+            raise UsageError(f"cannot read {path_text(path)}: {error.strerror or error}") from error
+        try:
+            self._archive = zipfile.ZipFile(self._file)
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error, OSError):
+            self._file.close()
             raise UsageError(
                 f"{path} is not a packed trace set, or its end is missing: `stagedb export --packed` writes one"
             ) from None
         try:
             self.index = self._index()
         except BaseException:
-            self._archive.close()
+            self._close()
             raise
 
     def __enter__(self) -> Self:
@@ -152,7 +157,11 @@ class Packed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         self._archive.close()
+        self._file.close()
 
     @property
     def world(self) -> int:

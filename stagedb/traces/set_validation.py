@@ -7,7 +7,8 @@ from itertools import islice
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import read_document, shown
+from stagedb.inputs import is_directory, read_document, shown
+from stagedb.outputs import path_text
 from stagedb.traces.checksums import CHECKSUMS, file_crc, read_checksums
 from stagedb.traces.formats import FORMATS, FoundTraces, TraceFormat
 from stagedb.traces.rank_sets import parse_ranks
@@ -155,8 +156,8 @@ def _static_faults(traces: Mapping[int, TraceColumns], groups: Groups, world: in
 
 def _found(directory: Path) -> tuple[TraceFormat, FoundTraces]:
     """The traces of a directory, and their format. UsageError if there are none in a readable format."""
-    if not directory.is_dir():
-        raise UsageError(f"{directory} is not a directory: `validate` takes one that `export` wrote")
+    if not is_directory(directory):
+        raise UsageError(f"{path_text(directory)} is not a directory: `validate` takes one that `export` wrote")
     readable = [(each, each.find) for each in FORMATS.values() if each.find is not None]
     for format, find in readable:
         found = find(directory)
