@@ -15,7 +15,20 @@ from stagedb.traces.packed_file import packed_size
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_files import explain
 from stagedb.traces.rank_sets import parse_ranks
-from stagedb.traces.set_output import Counter, Progress, Request, Summary, WriteClock, write_set, writers_for
+from stagedb.traces.set_output import (
+    BLOCK,
+    MOST_NODE,
+    SHARED_FILES,
+    Counter,
+    Progress,
+    Request,
+    Summary,
+    WriteClock,
+    check_counts,
+    free_space,
+    write_set,
+    writers_for,
+)
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
 from stagedb.traces.staging import staged_file
@@ -23,7 +36,7 @@ from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
 from stagedb.traces.workload_checks import check_workload
 from stagedb.workload.instance_columns import Workload
 from stagedb.workload.issue_order import sequence
-from stagedb.workload.store_reading import find, read_workload
+from stagedb.workload.store_reading import find, read_class, read_workload
 
 
 def export(
@@ -47,6 +60,8 @@ def export(
     world = int(row["world"])
     request.check(world, only)
     files = world if only is None else len(parse_ranks(only, world))
+    if only is None and world >= SHARED_FILES and not request.resume and request.rank_files is not None:
+        _check_counts(store, instance, request, world)
     with writers_for(0 if request.rank_files is None else files, 0, request.processes, counter) as pool:
         with clock.stage("read"):
             workload = read_workload(store, instance, row)
@@ -63,6 +78,19 @@ def export(
             clock=clock,
             smaller=lambda free: smaller(workload, traces, free, timing),
         )
+
+
+def _check_counts(store: Store, instance: str, request: Request, world: int) -> None:
+    """Refuse a set that cannot fit on the disk. Its classes are read only if there is a doubt."""
+    rows = store.read("workload/classes", instance=instance)
+    tasks = {row["class"]: int(row["tasks"]) for row in store.read("analyze/model/classes", instance=instance)}
+    most = sum(int(row["ranks"]) * int(row["ops"]) * tasks.get(row["number"], 1) for row in rows) * MOST_NODE
+    if max(most, world * BLOCK) <= free_space(request.out)[1]:
+        return
+    nodes = 0
+    for row in rows:
+        nodes += int(row["ranks"]) * int(sequence(read_class(store, row), request.granularity).nodes)
+    check_counts(request, world, nodes)
 
 
 def _pack(traces: TraceSet, request: Request, file: OneFile, clock: WriteClock) -> Summary:

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.inputs import read_document
-from stagedb.traces.checksums import CHECKSUMS, read_checksums
+from stagedb.outputs import check_path, path_text
+from stagedb.traces.own_files import others, own_files
 from stagedb.traces.packed_file import is_packed
 from stagedb.traces.trace_set import MANIFEST
 
 SEPARATOR = "~"
 """Separates the parts of an unfinished set's name: neither hosts' names nor numbers contain it."""
 
-_LARGEST = 64 << 20
-_WHAT = "Chakra execution traces"
+_SHOWN = 4
+"""Names of files that an error has."""
+
 _UNFINISHED = re.compile(
     rf"\.(?P<name>.+){SEPARATOR}[^{SEPARATOR}]+(?:{SEPARATOR}[0-9]+){{2}}{SEPARATOR}[0-9a-f]+\.partial"
 )
@@ -29,8 +30,8 @@ class TakenError(UsageError):
 def check_directory(out: Path, force: bool) -> None:
     """Raise TakenError if the name of a set is taken by something that must not be replaced.
 
-    With `force` a trace set or an empty directory is replaced, and nothing else. The option means the traces of an
-    earlier export, never a directory of other files.
+    With `force` a trace set or an empty directory is replaced, and nothing else. The option means the files of an
+    earlier export: a directory that has other files too is kept as it is.
     """
     _check(out, force, "directory", _kept_directory)
 
@@ -53,36 +54,30 @@ def finished(path: Path) -> Path:
 
 
 def is_trace_set(directory: Path) -> bool:
-    """Whether a directory holds a set that stagedb completed: the manifest and the checksums are written last.
-
-    One of both may be damaged.
-    """
-    try:
-        manifest = read_document(directory / MANIFEST, "manifest", most=_LARGEST)
-        if str(manifest["what"]).startswith(_WHAT) and "stagedb" in manifest["versions"]:
-            return True
-    except (LookupError, TypeError, UsageError):
-        pass
-    try:
-        return MANIFEST in read_checksums(directory / CHECKSUMS)
-    except UsageError:
-        return False
+    """Whether a directory holds a set that stagedb completed. Its manifest or its checksums may be damaged."""
+    return own_files(directory) is not None
 
 
-def _check(out: Path, force: bool, noun: str, kept: Callable[[Path], str | None]) -> None:
+def _check(out: Path, force: bool, noun: str, kept: Callable[[Path, bool], str | None]) -> None:
+    check_path(out, "--out")
     if os.path.lexists(out):
-        reason = kept(out)
+        # A name that cannot be given is refused below.
+        reason = kept(out, force and not _is_nameless(out))
         if reason is not None:
             even = ", which --force does not replace" if force else ""
-            raise TakenError(f"{out} {reason}{even}: name another {noun} with --out")
+            raise TakenError(f"{path_text(out)} {reason}{even}: name another {noun} with --out")
         if not force:
             raise TakenError(f"{out} exists: name another {noun} with --out, or replace it with --force")
-    # For `new/..` there is no name to rename to, and no name for an unfinished set.
-    if out.name in ("", ".."):
+    if _is_nameless(out):
         raise UsageError(f"{out} is no name that can be given: name another one with --out")
 
 
-def _kept_directory(out: Path) -> str | None:
+def _is_nameless(out: Path) -> bool:
+    """For `new/..` there is no name to rename to, and no name for an unfinished set."""
+    return out.name in ("", "..")
+
+
+def _kept_directory(out: Path, force: bool) -> str | None:
     """Why the existing path is never replaced by a directory of traces, or None."""
     if out.is_symlink():
         return "is a symbolic link"
@@ -102,13 +97,26 @@ def _kept_directory(out: Path) -> str | None:
         empty = next(place.iterdir(), None) is None
     except OSError as error:
         return f"exists and cannot be read ({error.strerror})"
-    if not empty and not is_trace_set(place):
+    if empty:
+        return None
+    own = own_files(place)
+    if own is None:
         return f"exists and is not a trace set of stagedb (it has no {MANIFEST} of one)"
+    found = others(place, own) if force else []
+    if found:
+        more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+        names = ", ".join(map(_shown_name, found[:_SHOWN]))
+        return f"is a trace set with other files in it ({names}{more}; move them first)"
     return None
 
 
-def _kept_file(out: Path) -> str | None:
+def _shown_name(name: str) -> str:
+    return path_text(Path(name))
+
+
+def _kept_file(out: Path, force: bool) -> str | None:
     """Why the existing path is never replaced by a packed set, or None."""
+    del force
     mode = os.lstat(out).st_mode
     if stat.S_ISLNK(mode):
         return "is a symbolic link"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
-from stagedb.inputs import shown
+from stagedb.inputs import read_text, shown
 from stagedb.traces.bundle import manifest, write_texts
 from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, read_checksums, set_crcs
 from stagedb.traces.encoded_class import rank_files
@@ -41,7 +41,11 @@ SHARED_FILES, SHARED_BYTES = 1000, 100_000_000
 BLOCK = 4096
 """A file's size on disk is a multiple of this."""
 
+LEAST_NODE, MOST_NODE = 64, 1024
+"""Bytes of a node in a plain trace: fewer than any has, and more than most have."""
+
 _CLASSES = ".classes"
+_LARGEST_TEXT = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -314,8 +318,8 @@ class _Work:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return read_text(path, "file", _LARGEST_TEXT)
+    except UsageError:
         return None
 
 
@@ -342,11 +346,33 @@ def _write(traces: TraceSet, target: TraceTarget, pool: Writers | None, counter:
     packed.unlink()
 
 
+def check_counts(request: Request, ranks: int, nodes: int) -> None:
+    """Raise UsageError if the traces of all ranks have no room on the disk, from their number alone.
+
+    ranks, nodes: of the whole set. It is for large sets: encoding one that cannot be written takes long.
+    """
+    existing, free = free_space(request.out)
+    files = request.rank_files
+    each = 0 if files is None or files.compress else LEAST_NODE
+    need = max(ranks * BLOCK, nodes * each)
+    if need > free:
+        raise UsageError(
+            f"the traces of {ranks:,} ranks take at least {need:,} bytes and {existing} has {free:,} free: name "
+            "another directory with --out, free some, or write less: --packed makes one small file, --only takes some "
+            "ranks"
+        )
+
+
+def free_space(out: Path) -> tuple[Path, int]:
+    """The directory above a new one that exists, and the free bytes of its disk."""
+    out = out.absolute()
+    existing = next(place for place in (*out.parents, out) if place.exists())
+    return existing, shutil.disk_usage(existing).free
+
+
 def _check_space(request: Request, traces: TraceSet, extra: int, smaller: Callable[[int], list[str]]) -> None:
     """Compare the size of the files with the free space, before the first of them is written."""
-    out = request.out.absolute()
-    existing = next(place for place in (*out.parents, out) if place.exists())
-    free = shutil.disk_usage(existing).free
+    existing, free = free_space(request.out)
     if request.resume:
         free += sum(file.stat().st_size for left in abandoned(request.out)[-1:] for file in left.iterdir())
     need = extra

@@ -1,6 +1,8 @@
 """Complete or absent: what is left of an export that was killed, starved or refused."""
 
+import dataclasses
 import errno
+import json
 import os
 import re
 import shutil
@@ -8,16 +10,21 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
+from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
-from stagedb.traces import validate_traces
+from stagedb.store import Store
+from stagedb.traces import Request, validate_traces
 from stagedb.traces.exporting import smaller, trace_set
 from stagedb.traces.output_places import unfinished
 from stagedb.traces.packed_file import write_packed
 from stagedb.traces.rank_files import explain
+from stagedb.traces.set_output import LEAST_NODE, check_counts
+from tests.ir.tiny import card
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, files_of
 
@@ -289,10 +296,78 @@ def test_a_set_that_exists_is_kept_without_force(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--force"):
         export_workload(workload(), out)
     assert (out / "mine").exists()
+    (out / "mine").unlink()
     export_workload(workload(), out, force=True)
-    assert not (out / "mine").exists()
     assert validate_traces(out).faults == ()
     assert left(out) == []
+
+
+def set_with(out: Path, **added: object) -> Path:
+    export_workload(workload(), out)
+    for name, content in added.items():
+        (out / f"{name}.txt").write_text(str(content))
+    return out
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_force_removes_only_the_files_of_the_set(tmp_path: Path, processes: int) -> None:
+    out = set_with(tmp_path / "traces", notes="precious")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(UsageError, match=r"other files in it \(notes.txt; move them first\).*--out"):
+        export_workload(workload(), out, force=True, processes=processes)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert left(out) == []
+
+
+def test_the_refusal_names_the_first_files_and_counts_the_rest(tmp_path: Path) -> None:
+    out = set_with(tmp_path / "traces", **{f"notes{at}": at for at in range(9)})
+    (out / "folder").mkdir()
+    (out / "tiny.9999.et").mkdir()
+    with pytest.raises(UsageError, match=r"\(folder, notes0.txt, notes1.txt, notes2.txt and 7 more; move them first\)"):
+        export_workload(workload(), out, force=True)
+
+
+def test_a_file_that_comes_while_it_is_written_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = set_with(tmp_path / "traces")
+    monkeypatch.setattr(
+        "stagedb.traces.set_output._validate", lambda *_: (out / "notes.txt").write_text("precious") and None
+    )
+    with pytest.raises(UsageError, match=r"notes\.txt"):
+        export_workload(workload(), out, force=True, replay=True)
+    assert (out / "notes.txt").read_text() == "precious"
+    assert left(out) == []
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "checksums.sfv"])
+def test_a_set_with_one_damaged_description_is_replaced(tmp_path: Path, file: str) -> None:
+    out = set_with(tmp_path / "traces")
+    (out / file).write_bytes(b"damaged")
+    export_workload(workload(), out, force=True)
+    assert validate_traces(out).faults == ()
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"what": "Chakra execution traces", "versions": {"stagedb": "1"}},
+        {"what": "Chakra execution traces", "versions": {"stagedb": "1"}, "name": "a", "world": 1, "files": {}},
+        {
+            "what": "Chakra execution traces",
+            "versions": ["stagedb"],
+            "name": "a",
+            "world": 1,
+            "classes": [],
+            "files": {"../up": ""},
+        },
+    ],
+)
+def test_a_manifest_that_only_looks_like_one_makes_no_set(tmp_path: Path, manifest: dict[str, object]) -> None:
+    out = tmp_path / "traces"
+    out.mkdir()
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UsageError, match="is not a trace set of stagedb"):
+        export_workload(workload(), out, force=True)
+    assert [path.name for path in out.iterdir()] == ["manifest.json"]
 
 
 def test_an_empty_directory_is_replaced_with_force(tmp_path: Path) -> None:
@@ -316,3 +391,50 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StagedbError, match="--out"):
         export_workload(workload(), tmp_path / "file" / "traces")
+
+
+def test_a_pipe_in_a_set_is_a_fault_and_never_waited_for(tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    export_workload(workload(), out)
+    trace = next(out.glob("*.et"))
+    trace.unlink()
+    os.mkfifo(trace)
+    report = validate_traces(out)
+    assert [each.message for each in report.faults] == [
+        f"{trace.name} cannot be read: it is a pipe, and only a file is read"
+    ]
+    (out / "manifest.json").unlink()
+    os.mkfifo(out / "manifest.json")
+    assert len(validate_traces(out).faults) == 2
+    export_workload(workload(), out, resume=True)
+    assert validate_traces(out).faults == ()
+
+
+def test_a_large_set_without_room_is_refused_by_its_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Request(tmp_path / "traces")
+    check_counts(request, 1000, 100_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=5_000_000))
+    check_counts(request, 1000, 10_000)
+    with pytest.raises(UsageError, match=r"1,000 ranks take at least 6,400,000 bytes and .* 5,000,000 free.*--packed"):
+        check_counts(request, 1000, 100_000)
+    with pytest.raises(UsageError, match="take at least 8,192,000 bytes"):
+        check_counts(dataclasses.replace(request, compress=True), 2000, 100_000)
+
+
+def test_no_node_is_smaller_than_the_count_assumes(tmp_path: Path) -> None:
+    export_workload(workload(), tmp_path / "traces")
+    for granularity in ("op", "block"):
+        traces = trace_set(workload(), granularity=granularity)
+        assert all(each.encoded.size >= LEAST_NODE * each.nodes for each in traces.classes)
+
+
+def test_an_export_without_room_encodes_nothing(
+    tmp_path: Path, embedded_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = Stagedb(embedded_store)
+    made = db.instantiate(card("llama", layers=1), dp=1024)
+    monkeypatch.setattr("stagedb.traces.exporting.read_workload", lambda *given: pytest.fail("the ranks were read"))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=5_000_000))
+    with pytest.raises(UsageError, match=r"the traces of 1,024 ranks take at least .* 5,000,000 free"):
+        db.export(made.id, out=tmp_path / "traces")
+    assert list(tmp_path.iterdir()) == []
