@@ -54,9 +54,26 @@ def the_instance(store: Store, word: str | None) -> InstanceInfo:
         return known[0]
     found = find_instance(store, word)
     if found is None:
+        _check_kind(store, word)
         names = [name for instance in known for name in (instance.name, instance.id[:SHORT_ID])]
         raise UsageError(f"no instance {shown(word)} in the store{near(word, names)}; `stagedb ls` lists them")
     return found
+
+
+def _check_kind(store: Store, word: str) -> None:
+    """Raise UsageError if a word that should name an instance names a profile or a graph."""
+    profile = find_profile(store, word)
+    if profile is not None:
+        raise UsageError(
+            f"{shown(word)} is a profile, of instance {profile.instance[:SHORT_ID]} ({profile.instance_name}): give "
+            "that id where an instance is wanted"
+        )
+    graph = find_graph(store, word)
+    if graph is not None:
+        raise UsageError(
+            f"{shown(word)} is a graph, of the model {graph.name}: make an instance of it with `stagedb instantiate "
+            f"{graph.id[:SHORT_ID]}`, or name one that `stagedb ls` lists"
+        )
 
 
 def find_profile(store: Store, word: str, known: list[ProfileInfo] | None = None) -> ProfileInfo | None:

@@ -21,6 +21,7 @@ from stagedb.cli import (
     timeline_report,
     validate,
 )
+from stagedb.cli.refused_arguments import USAGE_ERROR, refusal
 from stagedb.errors import StagedbError
 from stagedb.outputs import printable
 
@@ -39,6 +40,7 @@ Model, plan and traces are one chain: `build` writes a model's symbolic graph in
 out under a plan, `export` writes one trace a rank. Each makes what is missing before it. `query` asks in Cypher.
 """
 
+EXIT_REFUSED = 2
 EXIT_BROKEN_PIPE = 141
 
 app = typer.Typer(
@@ -89,7 +91,14 @@ def run() -> None:
     """Run the command line and exit. Errors that stagedb expects become one line on standard error."""
     warnings.showwarning = _show
     try:
-        app(prog_name="stagedb")
+        status = app(prog_name="stagedb", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()  # type: ignore[attr-defined]
+        else:
+            typer.echo(f"Error: {printable(refusal(error))}", err=True)
+        sys.exit(EXIT_REFUSED)
     except StagedbError as error:
         typer.echo(f"Error: {printable(str(error))}", err=True)
         sys.exit(error.exit_status)

@@ -20,6 +20,20 @@ def with_default_kind(options: GraphOptions, cp: int, ulysses: int) -> GraphOpti
     return dataclasses.replace(options, cp_kind="ulysses-ring" if ulysses > 1 else usual)
 
 
+def check_kind_given(words: Mapping[str, object], options: GraphOptions) -> None:
+    """Raise UsageError for ranks that share a sequence with `none` as the way in which they compute attention.
+
+    A plan that leaves the kind out gets the framework's. words: the typed words of the plan.
+    """
+    cp = words.get("cp", 1)
+    if words.get("cp_kind") == "none" and isinstance(cp, int) and cp > 1:
+        usual = with_default_kind(options, cp, cast(int, words.get("ulysses", 1))).cp_kind
+        raise Misfit(
+            f"cp {cp} has ranks that share a sequence, and --cp-kind none gives them no way to compute its attention",
+            ways=[Way({"cp_kind": usual}), Way({"cp": 1}, "leave --cp out")],
+        )
+
+
 def check_context(plan: PlanFields) -> None:
     """Raise UsageError if cp, or a word that belongs to it, suits no model."""
     kind = plan.options.cp_kind

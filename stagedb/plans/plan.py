@@ -12,7 +12,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
-from stagedb.plans.context_checks import check_context, check_heads, check_sequence, with_default_kind
+from stagedb.plans.context_checks import check_context, check_heads, check_kind_given, check_sequence, with_default_kind
 from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.expert_checks import (
     capacity,
@@ -110,6 +110,7 @@ class Plan(PlanFields):
         formats = {word.removesuffix("_dtype"): typed.pop(word) for word in FORMAT_WORDS if word in typed}
         dtypes = Dtypes.of(options.recipe, **formats)
         with tried_by(lambda change: cls.from_mapping({**every, **change})):
+            check_kind_given(every, options)
             if ranks is not None:
                 typed["dp"] = _dp_of(ranks, typed)
             return cls(options=options, dtypes=dtypes, **typed)

@@ -15,7 +15,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.store import embedded
 from stagedb.store import free_queries as queries
 from stagedb.store import store_targets as targets
-from stagedb.store.failures import ConnectionLost, OutOfMemory, is_out_of_memory, translated, unreachable
+from stagedb.store.failures import ConnectionLost, OutOfMemory, check_disk, is_out_of_memory, translated, unreachable
 from stagedb.store.migrations import NEWEST, Migration, described, pending
 from stagedb.store.plain_values import Table
 from stagedb.store.row_checks import check_rows, json_mapping, sound
@@ -235,8 +235,11 @@ def connect(
             )
         if todo:
             store.migrate()
-    except BaseException:
+    except BaseException as error:
         store.close()
+        if isinstance(error, StagedbError) and store.engine == "embedded":
+            env = os.environ if environment is None else environment
+            check_disk(home or targets.home(env), error)
         raise
     return store
 

@@ -1,11 +1,16 @@
 """Errors of the driver and the servers, translated to advice. No message has a password or a query's values."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import neo4j.exceptions as driver
 
 from stagedb.errors import StagedbError, UsageError
+
+LEAST_FREE = 16 << 20
+"""Free bytes that the embedded engine needs to make an empty store."""
 
 _FULL = ("no space left", "file size limit", "file too large", "disk full", "disk quota")
 _READ_ONLY = ("WriteOnReadOnlyAccess", "ReadOnly", "NotALeader", "AccessMode")
@@ -70,6 +75,22 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
     if any(word in code for word in _READ_ONLY):
         return UsageError(f"the store at {uri} is read-only, and {doing} writes: name one that allows writing")
     return StagedbError(f"{doing} failed on the store at {uri}: {text} ({code or type(error).__name__})")
+
+
+def check_disk(home: Path, error: StagedbError) -> None:
+    """Raise UsageError if the disk of the embedded store is full. The engine's own error does not name that.
+
+    error: what the engine reported.
+    """
+    try:
+        free = shutil.disk_usage(home).free
+    except OSError:
+        return
+    if free < LEAST_FREE:
+        raise UsageError(
+            f"the disk of the embedded store is full: {home} has {free:,} bytes free, and the store needs "
+            f"{LEAST_FREE:,}. Make room there, or set STAGEDB_HOME to a directory on another disk"
+        ) from error
 
 
 def unreachable(error: Exception, uri: str, source: str) -> UsageError:

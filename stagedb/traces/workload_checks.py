@@ -40,9 +40,16 @@ def _sizes(workload: Workload) -> Iterator[str]:
                 yield f"{_op(columns, row)} is a {ops.kind[row]}: simulators run {', '.join(SIMULATED)} only"
             elif ops.kind[row] == "all_gather" and 1 <= ops.size[row] < SMALLEST_ALL_GATHER:
                 yield (
-                    f"{_op(columns, row)} gathers {ops.size[row]} bytes a rank, which below {SMALLEST_ALL_GATHER} "
-                    "never ends in a simulator: take longer sequences or a lower tp"
+                    f"{_op(columns, row)} gathers {ops.size[row]} bytes a rank over {ops.axis[row]}, which below "
+                    f"{SMALLEST_ALL_GATHER} never ends in a simulator: {_larger(ops.name[row], ops.axis[row])}"
                 )
+
+
+def _larger(name: str, axis: str) -> str:
+    """What makes a gathered part larger: parameters follow from the degree alone, activations from the sequence too."""
+    if name.startswith("bucket.") or "dp" in axis:
+        return "take a lower --dp, --zero 0, or a larger model"
+    return f"take longer sequences or a lower {axis}"
 
 
 def _groups(workload: Workload) -> Iterator[str]:

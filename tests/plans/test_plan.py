@@ -406,3 +406,23 @@ def test_ranks_of_cp_share_a_copy(recipe: str) -> None:
     plan = Plan.from_mapping({"dp": 4, "cp": 2, "zero": 3, "hsdp": 4, "recipe": recipe})
     plan.check(LLAMA3_8B)
     assert plan.shards == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        ({"cp": 2, "cp_kind": "none"}, "take --cp-kind ring-allgather, or leave --cp out"),
+        ({"cp": 2, "cp_kind": "none", "recipe": "megatron"}, "take --cp-kind ring-p2p, or leave --cp out"),
+        ({"cp": 4, "cp_kind": "none", "ulysses": 2}, "take --cp-kind ulysses-ring"),
+    ],
+)
+def test_ranks_that_share_a_sequence_need_a_way_to_do_so(words: dict[str, object], way: str) -> None:
+    with pytest.raises(UsageError, match="--cp-kind none gives them no way to compute its attention") as refused:
+        Plan.from_mapping({"seq_len": 64, **words})
+    assert str(refused.value).endswith(way)
+
+
+def test_a_plan_that_leaves_the_kind_of_context_out_gets_the_usual_one() -> None:
+    plan = Plan.from_mapping({"seq_len": 64, "cp": 2})
+    assert plan.options.cp_kind == "ring-allgather"
+    assert Plan.from_mapping(plan.to_dict()) == plan

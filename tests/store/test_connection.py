@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import neo4j.exceptions
@@ -15,7 +16,7 @@ import pytest
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store, building, connect, connection, embedded, failures, migrations, open_store
-from stagedb.store.failures import OutOfMemory
+from stagedb.store.failures import OutOfMemory, check_disk
 from tests.store.bare import bare_graph
 
 
@@ -234,3 +235,27 @@ def test_a_server_of_the_script_has_an_account_and_reads_no_files(
     for account in ("", "neo4j:neo4j@", "neo4j:wrong@"):
         with pytest.raises(StagedbError):
             connect(environment={"NEO4J_URI": f"bolt://{account}{address}", "STAGEDB_CONFIG": os.devnull})
+
+
+def test_a_full_disk_under_the_embedded_engine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = StagedbError("migration 4 failed on the store at bolt://127.0.0.1:1: Error executing Cypher command")
+    check_disk(tmp_path, failed)
+    check_disk(tmp_path / "none", failed)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1234))
+    with pytest.raises(UsageError, match=rf"the disk .* is full: {tmp_path} has 1,234 bytes free.*STAGEDB_HOME"):
+        check_disk(tmp_path, failed)
+
+
+def test_a_store_that_cannot_be_made_on_a_full_disk_names_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(store: Store) -> None:
+        raise StagedbError("migration 4 failed")
+
+    monkeypatch.setattr(Store, "migrate", fail)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    try:
+        with pytest.raises(UsageError, match="the disk of the embedded store is full"):
+            connect(environment={}, home=tmp_path)
+    finally:
+        embedded.stop(tmp_path)
