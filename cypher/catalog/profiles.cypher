@@ -16,9 +16,12 @@
 // column hfu: float? [ratio] — hardware FLOPs over the same, with recomputing
 // column measured_time: float [ratio] — share of the modelled time that was measured
 // column created: integer [ms] — when it was made, since 1970 (UTC)
+// column builder: string? — the process that made it
+// column claim: string? — the process that last asked for it
 MATCH (p:Profile {state: 'ready'})-[:OF]->(i:Instance {state: 'ready'})
 RETURN p.id AS id, p.name AS name, p.instance AS instance, i.name AS instance_name, p.system AS system,
   p.scalings AS scalings, coalesce(p.blocking, []) AS blocking, p.world AS ranks,
   p.step AS step, p.unscaled AS unscaled, p.tokens_per_second AS tokens_per_second, p.mfu AS mfu, p.hfu AS hfu,
-  p.measured_time AS measured_time, p.created AS created
+  p.measured_time AS measured_time, p.created AS created,
+  p.builder AS builder, p.claim AS claim
 ORDER BY created DESC, id

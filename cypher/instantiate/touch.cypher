@@ -3,5 +3,6 @@
 // mode: writes
 // param instance: string — the instance's id
 // param name: string? — its new name; null keeps the one that it has
+// param claim: string — the process that asks for it, with its user
 MATCH (i:Instance {id: $instance, state: 'ready'})
-SET i.created = timestamp(), i.name = coalesce($name, i.name)
+SET i.created = timestamp(), i.claim = $claim, i.name = coalesce($name, i.name)

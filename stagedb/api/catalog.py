@@ -2,17 +2,19 @@
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.store import DamagedError, Store, delete, json_mapping, reading, warn_of
+from stagedb.store import DamagedError, Store, current_user, delete, json_mapping, reading, user_of, warn_of
 
 Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo)
 Removed = GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo
+
+Made = TypeVar("Made", InstanceInfo, ProfileInfo)
 
 SHORT_ID = 12
 """Characters of an id that people see. The start of an id is enough everywhere."""
@@ -33,25 +35,42 @@ def profiles(store: Store) -> list[ProfileInfo]:
     return [*_infos("profile", _profile, store.read_sound("catalog/profiles"))]
 
 
+def newest(known: Sequence[Made]) -> Made:
+    """The newest that the caller made or asked for, else the newest of all. known: at least one, the newest first."""
+    user = current_user()
+    return next((each for each in known if user in (each.made_by, each.asked_by)), known[0])
+
+
+def described(info: InstanceInfo | ProfileInfo) -> str:
+    """The short id of an instance or a profile, its name or what it is of, and who else made it."""
+    if isinstance(info, ProfileInfo):
+        scaled = f", scaled: {', '.join(info.scalings)}" if info.scalings else ""
+        text = f"{info.id[:SHORT_ID]} of {info.instance_name} on {info.system}{scaled}"
+    else:
+        text = f"{info.id[:SHORT_ID]} {info.name}"
+    foreign = info.made_by is not None and current_user() not in (info.made_by, info.asked_by)
+    return f"{text}, made by {info.made_by}" if foreign else text
+
+
 def find_graph(store: Store, word: str) -> GraphInfo | None:
     """The graph with this id or start of an id."""
     return _by_id(graphs(store), word, "graph")
 
 
 def find_instance(store: Store, word: str) -> InstanceInfo | None:
-    """The instance with this id, start of an id, or name. The newest of several with the same name."""
+    """The instance with this id, start of an id, or name. `newest` of several with the same name."""
     known = instances(store)
-    named = next((instance for instance in known if instance.name == word), None)
-    return named or _by_id(known, word, "instance")
+    named = [instance for instance in known if instance.name == word]
+    return newest(named) if named else _by_id(known, word, "instance")
 
 
 def the_instance(store: Store, word: str | None) -> InstanceInfo:
-    """The instance with an id or name, or the newest. Raises UsageError if there is none."""
+    """The instance with an id or name, or `newest`. Raises UsageError if there is none."""
     known = instances(store)
     if word is None:
         if not known:
             raise UsageError("the store has no instance yet: make one with `stagedb instantiate MODEL`")
-        return known[0]
+        return newest(known)
     found = find_instance(store, word)
     if found is None:
         _check_kind(store, word)
@@ -77,14 +96,14 @@ def _check_kind(store: Store, word: str) -> None:
 
 
 def find_profile(store: Store, word: str, known: list[ProfileInfo] | None = None) -> ProfileInfo | None:
-    """The profile with this id, start of an id, or name. The newest of several with the same name."""
+    """The profile with this id, start of an id, or name. `newest` of several with the same name."""
     known = profiles(store) if known is None else known
-    named = next((profile for profile in known if profile.name == word), None)
-    return named or _by_id(known, word, "profile")
+    named = [profile for profile in known if profile.name == word]
+    return newest(named) if named else _by_id(known, word, "profile")
 
 
 def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = None) -> ProfileInfo:
-    """The profile with an id or name, or the newest; only profiles of `instance`, if it is given.
+    """The profile with an id or name, or `newest`; only profiles of `instance`, if it is given.
 
     Raises UsageError if there is none.
     """
@@ -95,7 +114,7 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
         if not known:
             named = "" if instance is None else f" {instance.id[:SHORT_ID]}"
             raise UsageError(f"the store has no profile{whose} yet: make one with `stagedb profile{named}`")
-        return known[0]
+        return newest(known)
     found = find_profile(store, word, known)
     if found is None:
         names = [name for each in known for name in (each.name, each.id[:SHORT_ID]) if name is not None]
@@ -224,12 +243,16 @@ def _instance(row: Mapping[str, Any]) -> InstanceInfo:
         ranks=row["ranks"],
         classes=row["classes"],
         created=_time(row["created"]),
+        made_by=user_of(row["builder"]),
+        asked_by=user_of(row["claim"]),
     )
 
 
 def _profile(row: Mapping[str, Any]) -> ProfileInfo:
+    plain = {name: value for name, value in row.items() if name not in ("builder", "claim")}
     lists = {name: tuple(row[name]) for name in ("scalings", "blocking")}
-    return ProfileInfo(**{**row, **lists, "created": _time(row["created"])})
+    users = {"made_by": user_of(row["builder"]), "asked_by": user_of(row["claim"])}
+    return ProfileInfo(**{**plain, **lists, **users, "created": _time(row["created"])})
 
 
 def _time(milliseconds: int) -> str:

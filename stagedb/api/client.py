@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, comparing, model_names, querying, system_choice, trace_sets
+from stagedb.api import catalog, comparing, listing, model_names, querying, system_choice, trace_sets
 from stagedb.api.plan_keywords import GraphWords, PlanWords
 from stagedb.api.rebuilding import open_rebuilt
 from stagedb.api.results import (
@@ -160,6 +160,23 @@ class Stagedb:
     def profiles(self) -> list[ProfileInfo]:
         """The profiles of the store, the newest first."""
         return catalog.profiles(self.store)
+
+    def ls(
+        self,
+        kind: str | None = None,
+        /,
+        *,
+        model: str | None = None,
+        system: str | None = None,
+        sort: str = "created",
+        limit: int | None = None,
+    ) -> Rows:
+        """The content of the store: plan, step (ns), MFU and memory peak (bytes) of graphs, instances and profiles.
+
+        kind: graph, instance or profile. model: only of this model. system: only profiles on it. sort: created, name,
+        ranks, step, mfu or memory. limit: the first so many of each kind.
+        """
+        return listing.listing(self.store, kind, model, system, sort, limit)
 
     def show(self, word: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
         """One graph, instance or profile, by id, start of an id, or the name of an instance or a profile."""

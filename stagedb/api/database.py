@@ -1,12 +1,15 @@
 """The database itself: its state and version, how to start and end it, and how to migrate it."""
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.api import catalog
 from stagedb.api.rebuilding import Notice, open_rebuilt, outdated, rebuild
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
-from stagedb.store import embedded, migrations, open_store, store_targets
+from stagedb.store import Store, embedded, migrations, open_store, store_targets
+from stagedb.store.connection import open_running
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,29 @@ def status(store: str | None = None, *, insecure: bool = False) -> StoreStatus:
         return StoreStatus(
             opened.engine, state, opened.uri, files, version, migrations.NEWEST, graphs, instances, waiting
         )
+
+
+_READERS: Mapping[str, Callable[[Store], Sequence[GraphInfo | InstanceInfo | ProfileInfo]]] = {
+    "graph": catalog.graphs,
+    "instance": catalog.instances,
+    "profile": catalog.profiles,
+}
+
+
+def names_at_hand(kinds: Sequence[str]) -> list[str]:
+    """Names, then short ids, of the graphs, instances and profiles in the embedded store, the newest first.
+
+    kinds: graph, instance, profile. Empty if the store is a server, or no engine runs; it starts nothing.
+    """
+    opened = open_running(store_targets.home(os.environ)) if _is_embedded(None) else None
+    if opened is None:
+        return []
+    with opened:
+        if opened.version() != migrations.NEWEST:
+            return []
+        found = [each for kind in kinds for each in _READERS[kind](opened)]
+    names = [each.name for each in found if each.name is not None and not isinstance(each, GraphInfo)]
+    return [*dict.fromkeys([*names, *(each.id[: catalog.SHORT_ID] for each in found)])]
 
 
 def up(store: str | None = None, *, insecure: bool = False) -> str:

@@ -98,14 +98,11 @@ def _chosen(
     of = catalog.the_instance(store, instance) if instance is not None else None
     if "profile" in asked:
         found = catalog.the_profile(store, profile, of)
-        scaled = f", scaled: {', '.join(found.scalings)}" if found.scalings else ""
-        description = f"{found.id[: catalog.SHORT_ID]} of {found.instance_name} on {found.system}{scaled}"
         given = {"profile": found.id, **({"instance": found.instance} if "instance" in asked else {})}
-        return given, {} if profile is not None else {"profile": description}
+        return given, {} if profile is not None else {"profile": catalog.described(found)}
     if "instance" in asked:
         newest = of or catalog.the_instance(store, None)
-        description = f"{newest.id[: catalog.SHORT_ID]} {newest.name}"
-        return {"instance": newest.id}, {} if of is not None else {"instance": description}
+        return {"instance": newest.id}, {} if of is not None else {"instance": catalog.described(newest)}
     return {} if of is None else {"instance": of.id}, {}
 
 

@@ -58,6 +58,7 @@ class InstanceInfo:
     """A graph under one plan. `graph` is its id, `model` the model's name, `ranks` the size of its world.
 
     `plan` has the plan's words (`stagedb.plans.Plan.to_dict`), `classes` is the number of rank classes.
+    `made_by`, `asked_by`: the users who made it, and who last asked for it; None if an older stagedb wrote it.
     `new`: this call wrote it. `usual_length`: the sequence length and its reason, if this call named none.
     """
 
@@ -70,6 +71,8 @@ class InstanceInfo:
     ranks: int
     classes: int
     created: str
+    made_by: str | None = None
+    asked_by: str | None = None
     new: bool = False
     usual_length: SequenceLength | None = dataclasses.field(default=None, compare=False)
 
@@ -160,7 +163,8 @@ class ProfileInfo:
 
     name: given by the user, if at all. instance, instance_name: the id and the name of its instance.
     blocking: mesh axes whose communication a rank waits for. step, unscaled: ns of the step, and without the scalings.
-    measured_time: share of the modelled time that was measured. `new`: this call wrote it.
+    measured_time: share of the modelled time that was measured. made_by, asked_by: as of an instance. `new`: this
+    call wrote it.
     """
 
     id: str
@@ -178,6 +182,8 @@ class ProfileInfo:
     hfu: float | None
     measured_time: float
     created: str
+    made_by: str | None = None
+    asked_by: str | None = None
     new: bool = False
 
 

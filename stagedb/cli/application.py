@@ -21,6 +21,7 @@ from stagedb.cli import (
     timeline_report,
     validate,
 )
+from stagedb.cli.help_groups import group_options
 from stagedb.cli.refused_arguments import USAGE_ERROR, refusal
 from stagedb.errors import StagedbError
 from stagedb.outputs import printable
@@ -33,7 +34,7 @@ stagedb export --model llama3-8b --tp 2 --pp 2 --ranks 8 --out traces
 stagedb models               the models of the library
 stagedb systems              the systems of the library
 stagedb report               a step of it on a system, as a page
-stagedb query bytes_by_axis  the bytes that the newest instance sends, by axis
+stagedb query bytes_by_axis  the bytes that your newest instance sends, by axis
 stagedb profile              the time of its step, and where it goes
 
 Model, plan and traces are one chain: `build` writes a model's symbolic graph into the store, `instantiate` copies it
@@ -65,6 +66,7 @@ timeline_report.register(app)
 diff.register(app)
 ls_show_rm.register(app)
 store_command.register(app)
+group_options(app)
 
 
 def _version(wanted: bool) -> None:
@@ -78,8 +80,11 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Print only results and errors."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show where the time of the command goes."),
 ) -> None:
-    del version  # its callback has printed it
+    # The callback of the version has printed it; `option_groups` reads the two others.
+    del version, quiet, verbose
 
 
 def _show(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stagedb.cli import completion
 from stagedb.cli.plan_options import GraphFlags, PlanFlags
 from stagedb.cli.shared_options import Common, option_groups
 
@@ -12,7 +13,12 @@ if TYPE_CHECKING:
     from stagedb.api import InstanceInfo
 
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A model's name, a card's path, or a Hugging Face config.json.")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model's name, a card's path, or a Hugging Face config.json.",
+        autocompletion=completion.models,
+    ),
 ]
 
 
@@ -35,7 +41,12 @@ def build(model: ModelArgument, *, words: GraphFlags, common: Common) -> None:
 @option_groups
 def instantiate(
     target: Annotated[
-        str, typer.Argument(metavar="MODEL|GRAPH", help="A model as in `build`, or the id of a graph in the store.")
+        str,
+        typer.Argument(
+            metavar="MODEL|GRAPH",
+            help="A model as in `build`, or the id of a graph in the store.",
+            autocompletion=completion.models,
+        ),
     ],
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the instance.  [the model's name]")] = None,
     *,

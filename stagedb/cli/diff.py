@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
@@ -34,8 +35,15 @@ class DiffRows(StrEnum):
 
 @option_groups
 def diff(
-    first: Annotated[str, typer.Argument(metavar="FIRST", help="Id or name of an instance or a profile.")],
-    second: Annotated[str, typer.Argument(metavar="SECOND", help="Another one of the same kind.")],
+    first: Annotated[
+        str,
+        typer.Argument(
+            metavar="FIRST", help="Id or name of an instance or a profile.", autocompletion=completion.compared
+        ),
+    ],
+    second: Annotated[
+        str, typer.Argument(metavar="SECOND", help="Another one of the same kind.", autocompletion=completion.compared)
+    ],
     show: Annotated[
         DiffRows | None,
         typer.Option(

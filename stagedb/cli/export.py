@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stagedb.cli import completion
 from stagedb.cli.build_instantiate import count, note_defaults
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
@@ -48,6 +49,7 @@ class WrittenSet:
         str,
         typer.Option(
             metavar=f"<{'|'.join(FORMATS)}>",
+            autocompletion=completion.one_of(lambda: FORMATS),
             help=f"{'; '.join(f'{each.name}: {each.help}' for each in FORMATS.values())}.",
         ),
     ] = DEFAULT.name
@@ -66,6 +68,7 @@ class WrittenSet:
         str | None,
         typer.Option(
             metavar=f"<{'|'.join(SIMULATORS)}>",
+            autocompletion=completion.one_of(lambda: SIMULATORS),
             help=f"The simulator that the inputs are for.  [{DEFAULT_SIMULATOR.name}]",
         ),
     ] = None
@@ -79,11 +82,19 @@ class WrittenSet:
 
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="INSTANCE", help="Id or name of an instance. Plan options change its plan."),
+    typer.Argument(
+        metavar="INSTANCE",
+        help="Id or name of an instance. Plan options change its plan.",
+        autocompletion=completion.instances,
+    ),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(metavar="MODEL", help="Export this model under the plan of the options; makes what is missing."),
+    typer.Option(
+        metavar="MODEL",
+        help="Export this model under the plan of the options; makes what is missing.",
+        autocompletion=completion.models,
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -109,6 +120,7 @@ DescribedSystem = Annotated[
         metavar="NAME|FILE",
         help="The system that the simulator's inputs describe: a preset (`stagedb systems` lists them) or a "
         "system's file.  [h100, or the profile's]",
+        autocompletion=completion.systems,
     ),
 ]
 OfProfile = Annotated[
@@ -116,6 +128,7 @@ OfProfile = Annotated[
     typer.Option(
         metavar="PROFILE",
         help="Id or name of a profile: the traces are of its instance, and each node has its duration.",
+        autocompletion=completion.profiles,
     ),
 ]
 AsOneFile = Annotated[
@@ -141,7 +154,7 @@ def export(
     """Write Chakra execution traces, one a rank.
 
     The directory also has communicator groups, inputs for a simulator, a script that runs it, and a manifest. Without
-    INSTANCE and --model it takes the newest instance, re-planned to --ranks; from an empty store it writes llama3-70b
+    INSTANCE and --model it takes your newest instance, re-planned to --ranks; from an empty store it writes llama3-70b
     with tp 8 and pp 16.
     """
     from stagedb.api import connect

@@ -1,15 +1,15 @@
 """`ls`, `show`, `tag` and `rm`: the content of the store."""
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from stagedb.cli.printed_rows import Output
+from stagedb.cli import completion
+from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
-
-if TYPE_CHECKING:
-    from stagedb.api import ProfileInfo
 
 
 class Kind(StrEnum):
@@ -25,38 +25,99 @@ WordArgument = Annotated[
     typer.Argument(
         metavar="ID|NAME",
         help="Id of a graph, an instance or a profile (its start is enough), or the name of one of the last two.",
+        autocompletion=completion.anything,
     ),
 ]
+
+
+class Sort(StrEnum):
+    """What listed rows can be sorted by."""
+
+    CREATED = "created"
+    NAME = "name"
+    RANKS = "ranks"
+    STEP = "step"
+    MFU = "mfu"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of a listing on a terminal: its header, and how a value is shown."""
+
+    head: str
+    shown: Callable[[Any], Any] = str
+
+
+_SHOWN: Mapping[str, _Column] = {
+    "id": _Column("id", lambda value: value[:12]),
+    "name": _Column("name"),
+    "model": _Column("model"),
+    "ranks": _Column("ranks", int),
+    "step": _Column("step ms", lambda value: round(value / 1e6, 1)),
+    "mfu": _Column("MFU %", lambda value: round(100 * value, 1)),
+    "peak": _Column("GiB", lambda value: round(value / (1 << 30), 2)),
+    "plan": _Column("plan"),
+    "system": _Column("system"),
+    "created": _Column("created"),
+    "made_by": _Column("by"),
+}
 
 
 @option_groups
 def ls(
     kind: Annotated[Kind | None, typer.Argument(metavar="graphs|instances|profiles", help="List only these.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Only what is of this model.", autocompletion=completion.models)
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only profiles on this system.", autocompletion=completion.systems),
+    ] = None,
+    sort: Annotated[
+        Sort,
+        typer.Option(
+            help="created: the newest first; step: the shortest; mfu: the highest; memory: the smallest peak; ranks: "
+            "the fewest."
+        ),
+    ] = Sort.CREATED,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="The first N of each kind.")] = None,
     *,
     output: Output,
     common: Common,
 ) -> None:
-    """List graphs, instances and profiles, the newest first."""
+    """List graphs, instances and profiles, the newest first.
+
+    Step time and MFU are those of profiles. An instance has its peak memory (GiB of the fullest rank) once `stagedb
+    memory` has computed it. Formats other than the table have one list with all columns, in ns and bytes.
+    """
     from stagedb import api
 
+    one = None if kind is None else kind.value.removesuffix("s")
     with api.connect(common.store, insecure=common.insecure) as db:
-        graphs = db.graphs() if kind in (None, Kind.GRAPHS) else []
-        instances = db.instances() if kind in (None, Kind.INSTANCES) else []
-        profiles = db.profiles() if kind in (None, Kind.PROFILES) else []
-    columns = ("kind", "id", "name", "ranks", "options", "created")
-    rows = [
-        *(("graph", g.id[:12], g.name, None, api.describe(g.options), g.created) for g in graphs),
-        *(("instance", i.id[:12], i.name, i.ranks, api.describe(i.plan), i.created) for i in instances),
-        *(("profile", p.id[:12], p.name, p.ranks, _profiled(p), p.created) for p in profiles),
-    ]
-    output.write(columns, rows)
+        found = db.ls(one, model=model, system=system, sort=sort.value, limit=limit)
+    if output.format is not RowFormat.TABLE or output.output is not None or not found.rows:
+        short = {"id", "instance"}
+        rows = [[value[:12] if name in short and value else value for name, value in row.items()] for row in found]
+        output.write(found.columns, rows)
+        return
+    kinds = [*dict.fromkeys(row["kind"] for row in found)]
+    for each in kinds:
+        if len(kinds) > 1:
+            typer.echo(f"{'' if each == kinds[0] else chr(10)}{each}s")
+        output.write(*_table([row for row in found if row["kind"] == each]))
 
 
-def _profiled(info: "ProfileInfo") -> str:
-    """The instance, the system and the step of a profile, in words."""
-    words = [f"{info.instance_name} {info.instance[:12]} on {info.system}:", f"{info.step / 1e6:,.1f} ms"]
-    waits = [f"blocking {','.join(info.blocking)}"] if info.blocking else []
-    return " ".join([*words, *info.scalings, *waits])
+def _table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """The columns that have a value in some row, as people read them."""
+    used = [name for name in _SHOWN if any(row[name] is not None for row in rows)]
+    if all(row["model"] == row["name"] for row in rows):
+        used.remove("model")
+    if len({row["made_by"] for row in rows}) == 1 and "made_by" in used:
+        used.remove("made_by")
+    whole = [{**row, "plan": " ".join(filter(None, (row["plan"], row["timing"])))} for row in rows]
+    cells = [[None if row[name] is None else _SHOWN[name].shown(row[name]) for name in used] for row in whole]
+    return [_SHOWN[name].head for name in used], cells
 
 
 @option_groups

@@ -4,13 +4,17 @@ from typing import Annotated
 
 import typer
 
+from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.shared_options import Common, option_groups
 
 
 @option_groups
 def models(
-    name: Annotated[str | None, typer.Argument(metavar="MODEL", help="A model's name, or a card's path.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A model's name, or a card's path.", autocompletion=completion.models),
+    ] = None,
     *,
     output: Output,
     common: Common,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stagedb.cli import completion
+from stagedb.cli.help_groups import WORDS
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, Word
 
 if TYPE_CHECKING:
@@ -49,7 +51,15 @@ def _options(name: str, words: Mapping[str, Word]) -> type[_Given]:
 def _field(word: Word) -> tuple[str, Any, None]:
     # Lists, and words that may name a file, are text here. `typed_words` reads them.
     type_: Any = word.kind if word.kind in (int, float, bool) else str
-    option = typer.Option(*word.flags, metavar=word.metavar, help=word.help)
+    # A placeholder such as `torch|megatron|FILE` has the values in lower case.
+    choices = [each for each in (word.metavar or "").split("|") if each == each.lower()]
+    option = typer.Option(
+        *word.flags,
+        metavar=word.metavar,
+        help=word.help,
+        rich_help_panel=WORDS[word.aspect],
+        autocompletion=completion.one_of(lambda: choices) if choices else None,
+    )
     return word.name, Annotated[type_ | None, option], None
 
 

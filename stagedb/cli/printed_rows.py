@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
+from stagedb.cli.help_groups import ROWS
 from stagedb.cli.table_layout import GAP, fit
 from stagedb.errors import UsageError
 from stagedb.outputs import printable, write_whole
@@ -35,6 +36,8 @@ class RowFormat(StrEnum):
 @dataclass(frozen=True)
 class Output:
     """The format and the file of printed rows."""
+
+    PANEL: ClassVar[str] = ROWS
 
     format: Annotated[RowFormat, typer.Option("--format", "-f", help="Format of the rows.")] = RowFormat.TABLE
     output: Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
@@ -15,7 +16,11 @@ from stagedb.inputs import parse_json, shown
 def query(
     query: Annotated[
         str,
-        typer.Argument(metavar="CYPHER|NAME", help="A Cypher text that only reads, or a name that `queries` lists."),
+        typer.Argument(
+            metavar="CYPHER|NAME",
+            help="A Cypher text that only reads, or a name that `queries` lists.",
+            autocompletion=completion.queries,
+        ),
     ],
     param: Annotated[
         list[str] | None,
@@ -23,13 +28,18 @@ def query(
     ] = None,
     instance: Annotated[
         str | None,
-        typer.Option(metavar="INSTANCE", help="Id or name of the instance for $instance.  [the newest]"),
+        typer.Option(
+            metavar="INSTANCE",
+            help="Id or name of the instance for $instance.  [your newest]",
+            autocompletion=completion.instances,
+        ),
     ] = None,
     profile: Annotated[
         str | None,
         typer.Option(
             metavar="PROFILE",
-            help="Id or name of the profile for $profile.  [the newest, of INSTANCE if that is given]",
+            help="Id or name of the profile for $profile.  [your newest, of INSTANCE if that is given]",
+            autocompletion=completion.profiles,
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="End the query after this time.")] = 60.0,

@@ -10,21 +10,31 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 import psutil
 import typer
+from typer.models import OptionInfo
 
-from stagedb.cli import EXIT_INTERRUPTED
+from stagedb.cli import EXIT_INTERRUPTED, completion
+from stagedb.cli.help_groups import EVERY, TIMING
 from stagedb.outputs import printable
 
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="INSTANCE", help="Id or name of an instance; plan options change its plan.  [the newest]"),
+    typer.Argument(
+        metavar="INSTANCE",
+        help="Id or name of an instance; plan options change its plan.  [your newest]",
+        autocompletion=completion.instances,
+    ),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(metavar="MODEL", help="This model under the plan of the options; makes what is missing."),
+    typer.Option(
+        metavar="MODEL",
+        help="This model under the plan of the options; makes what is missing.",
+        autocompletion=completion.models,
+    ),
 ]
 """A model, instead of an instance."""
 
@@ -33,11 +43,14 @@ Model = Annotated[
 class TimingOptions:
     """The system and durations for timing a step. The fields are the words of `Stagedb.profile`."""
 
+    PANEL: ClassVar[str] = TIMING
+
     system: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|FILE",
             help="The system: a preset (`stagedb systems` lists them) or a system's file.  [h100]",
+            autocompletion=completion.systems,
         ),
     ] = None
     durations: Annotated[
@@ -70,6 +83,8 @@ class TimingOptions:
 @dataclass(frozen=True)
 class Common:
     """The options of every command."""
+
+    PANEL: ClassVar[str] = EVERY
 
     store: Annotated[
         str | None,
@@ -120,7 +135,11 @@ def _age() -> float:
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter that is a dataclass by its fields, as options of the command line."""
+    """Replace each parameter that is a dataclass by its fields, as options of the command line.
+
+    A class may have a group of the help, `PANEL`. Switches that the application has too count on either side of the
+    command's name: `stagedb -q export`.
+    """
     hints = get_type_hints(command, include_extras=True)
     plain: list[inspect.Parameter] = []
     shared: list[inspect.Parameter] = []
@@ -134,7 +153,9 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
             plain.append(parameter.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY))
 
     @functools.wraps(command)
-    def run(**values: Any) -> None:
+    def run(context: typer.Context, **values: Any) -> None:
+        before = context.find_root().params
+        values |= {name: True for name in ("quiet", "verbose") if name in values and before.get(name)}
         collected = {
             name: group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
             for name, group in groups.items()
@@ -146,7 +167,8 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
             typer.echo(f"Interrupted: {interrupt}" if str(interrupt) else "Interrupted.", err=True)
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
-    parameters = [*plain, *shared]
+    first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [first, *plain, *shared]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -158,9 +180,17 @@ def _options(group: type[Any]) -> Iterator[inspect.Parameter]:
     inherited = [field.name for base in group.__mro__[1:] for field in _fields(base)]
     fields = sorted(_fields(group), key=lambda field: field.name in inherited)
     for field in fields:
+        _put_into_panel(hints[field.name], getattr(group, "PANEL", None))
         yield inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
         )
+
+
+def _put_into_panel(annotation: Any, panel: str | None) -> None:
+    """Name the group of the help for an option that has none."""
+    for each in get_args(annotation)[1:]:
+        if isinstance(each, OptionInfo) and each.rich_help_panel is None:
+            each.rich_help_panel = panel
 
 
 def _fields(group: type[Any]) -> tuple[dataclasses.Field[Any], ...]:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.shared_options import Common, option_groups
 
@@ -11,7 +12,10 @@ from stagedb.cli.shared_options import Common, option_groups
 @option_groups
 def systems(
     name: Annotated[
-        str | None, typer.Argument(metavar="SYSTEM", help="A preset's name, or the path of a system's file.")
+        str | None,
+        typer.Argument(
+            metavar="SYSTEM", help="A preset's name, or the path of a system's file.", autocompletion=completion.systems
+        ),
     ] = None,
     *,
     output: Output,

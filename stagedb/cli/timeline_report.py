@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stagedb.cli import completion
 from stagedb.cli.build_instantiate import count, note_defaults, note_length
 from stagedb.cli.export import size
 from stagedb.cli.plan_options import PlanFlags
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 
 OfProfile = Annotated[
     str | None,
-    typer.Option("--profile", metavar="PROFILE", help="Show this profile, by id or name, with its system."),
+    typer.Option(
+        "--profile",
+        metavar="PROFILE",
+        help="Show this profile, by id or name, with its system.",
+        autocompletion=completion.profiles,
+    ),
 ]
 Only = Annotated[str | None, typer.Option(metavar="STAGES", help="Show only these pipeline stages, such as 0,4-7.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file of the same kind and name.")]

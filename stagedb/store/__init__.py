@@ -9,7 +9,8 @@ driver.
 
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports
 from stagedb.store.connection import Store, connect, open_store
-from stagedb.store.leases import Lease, building, delete, sweep
+from stagedb.store.leases import Lease, building, delete, new_claim, sweep
+from stagedb.store.makers import current_user, user_of
 from stagedb.store.plain_values import Table
 from stagedb.store.row_checks import DamagedError, DamageWarning, json_list, json_mapping, reading, warn_of
 from stagedb.store.schema import LABELS, RELATIONSHIPS
@@ -33,16 +34,19 @@ __all__ = [
     "Table",
     "building",
     "connect",
+    "current_user",
     "delete",
     "json_list",
     "json_mapping",
     "load",
     "names",
+    "new_claim",
     "open_store",
     "read_graph",
     "reading",
     "sweep",
     "unknown_names",
+    "user_of",
     "warn_of",
     "write_graph",
 ]

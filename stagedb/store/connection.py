@@ -260,6 +260,12 @@ def open_store(
     return Store(_driver(target.uri, account, target.source, RETRY_TIME), target.database, "neo4j", target.uri)
 
 
+def open_running(home: Path) -> Store | None:
+    """The embedded store of a directory if its engine runs. It starts nothing."""
+    endpoint = embedded.running(home)
+    return None if endpoint is None else _on_endpoint(endpoint, f"the embedded engine of {home}")
+
+
 def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
     source = f"the embedded engine of {home}"
     for attempt in range(EMBEDDED_ATTEMPTS):

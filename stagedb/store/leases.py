@@ -20,6 +20,7 @@ import psutil
 from stagedb.errors import StagedbError
 from stagedb.store.connection import Store
 from stagedb.store.failures import ConnectionLost
+from stagedb.store.makers import current_user
 from stagedb.store.schema import VERSION, members
 
 Kind = Literal["Graph", "Instance", "Profile"]
@@ -117,7 +118,7 @@ def delete(store: Store, kind: Kind, id: str) -> bool:
 
     It becomes invisible first. Raises StagedbError while another process builds it.
     """
-    owner = _me()
+    owner = new_claim()
     state = _state(store, kind, id)
     if state is None:
         return False
@@ -164,7 +165,7 @@ def sweep(store: Store) -> list[tuple[Kind, str]]:
 
 
 def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> Lease | None:
-    owner = _me()
+    owner = new_claim()
     while True:
         state = _state(store, kind, id)
         if state is not None and state["state"] == "ready":
@@ -212,10 +213,10 @@ def _milliseconds() -> int:
     return round(LEASE * 1000)
 
 
-def _me() -> str:
-    """This process, and a word that is unique to this claim: `machine pid started word`."""
+def new_claim() -> str:
+    """This process, a word that is unique to this claim, and the user: `machine pid started word user`."""
     started = psutil.Process().create_time()
-    return f"{_machine()} {os.getpid()} {started:.2f} {secrets.token_hex(8)}"
+    return f"{_machine()} {os.getpid()} {started:.2f} {secrets.token_hex(8)} {current_user()}"
 
 
 def _machine() -> str:
@@ -231,7 +232,7 @@ def _dead_owner(state: Mapping[str, Any]) -> str | None:
     """The owner, if it is a process of this machine that has ended."""
     owner = state["owner"]
     parts = owner.split() if isinstance(owner, str) else []
-    if len(parts) != 4 or parts[0] != _machine():
+    if len(parts) not in (4, 5) or parts[0] != _machine():  # an older version writes no user
         return None
     try:
         alive = abs(psutil.Process(int(parts[1])).create_time() - float(parts[2])) < 1.0

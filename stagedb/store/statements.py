@@ -19,6 +19,7 @@ from typing import Literal
 
 from stagedb.errors import StagedbError
 from stagedb.inputs import shown
+from stagedb.places import statements_directory
 
 Mode = Literal["reads", "writes"]
 
@@ -67,9 +68,8 @@ class HeaderError(StagedbError):
 
 
 def directory() -> Path:
-    """The directory of the statements: inside the installed package, or next to it in a checkout."""
-    package = Path(__file__).parents[1]
-    return next((path for path in (package / "cypher", package.parent / "cypher") if path.is_dir()), package / "cypher")
+    """The directory of the statements."""
+    return statements_directory()
 
 
 def names() -> tuple[str, ...]:

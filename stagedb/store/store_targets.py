@@ -12,6 +12,7 @@ import platformdirs
 
 from stagedb.errors import UsageError
 from stagedb.inputs import is_there, parse_document, read_text, shown
+from stagedb.places import embedded_home
 
 EMBEDDED = "embedded"
 """The name of the store on this machine that needs no server; it is the default."""
@@ -112,8 +113,7 @@ def config_file(environment: Mapping[str, str]) -> Path:
 
 def home(environment: Mapping[str, str] | None = None) -> Path:
     """The directory of the embedded store: STAGEDB_HOME, or the user's data directory."""
-    directory = (os.environ if environment is None else environment).get("STAGEDB_HOME")
-    return Path(directory).absolute() if directory else platformdirs.user_data_path("stagedb")
+    return embedded_home(environment)
 
 
 def _from_uri(uri: str, environment: Mapping[str, str], source: str) -> StoreTarget:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from stagedb.fault_injection import fault_point
-from stagedb.store import Lease, Store, building, delete
+from stagedb.store import Lease, Store, building, delete, new_claim
 from stagedb.systems import Durations
 from stagedb.timing.critical_path_rows import Row, path_rows
 from stagedb.timing.step_profile import JobProfile
@@ -63,7 +63,7 @@ def record_profile(
         if lease is not None:
             _Writing(store, lease, found, job, progress).run()
     if lease is None:
-        store.write("profile/touch", profile=found, name=name)
+        store.write("profile/touch", profile=found, name=name, claim=new_claim())
     return found, lease is not None
 
 

@@ -70,7 +70,7 @@ def test_what_if_prints_what_the_step_gains(run: Run, tiny: str) -> None:
     assert line.endswith(f"shorter; it was {before / 1e6:,.3f} ms")
     longer = run("profile", "--scale", "stage:1=2")
     assert " longer; it was " in longer.out
-    assert rows(run, "ls", "profiles")[0]["options"].endswith("stage:1=2")
+    assert rows(run, "ls", "profiles")[0]["timing"] == "scale stage:1=2"
 
 
 def test_all_views_of_a_step_name_what_blocks(run: Run, tiny: str, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_all_views_of_a_step_name_what_blocks(run: Run, tiny: str, tmp_path: Pat
     assert "a rank waits for its communication on tp, pp" in waiting.out.splitlines()
     step = rows(run, "profile", "--blocking", "tp,pp", "--show", "merit")[0]["step"]
     assert step > free
-    assert [row["options"].endswith(" ms blocking tp,pp") for row in rows(run, "ls", "profiles")] == [True, False]
+    assert [row["timing"] for row in rows(run, "ls", "profiles")] == ["blocking tp,pp", None]
     shown = {row["property"]: row["value"] for row in rows(run, "show", "waiting")}
     assert shown["blocking"] in (["tp", "pp"], "tp,pp", "['tp', 'pp']")
     page, trace = tmp_path / "page.html", tmp_path / "trace.pftrace"

@@ -1,0 +1,150 @@
+"""The content of a store as rows: graphs, instances and profiles, filtered and sorted."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from stagedb.api import catalog, model_names
+from stagedb.api.results import InstanceInfo, ProfileInfo, Rows
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.store import Store
+
+KINDS = ("graph", "instance", "profile")
+COLUMNS = (
+    *("kind", "id", "name", "ranks", "step", "mfu", "peak", "plan", "system", "timing", "created", "model"),
+    *("instance", "made_by"),
+)
+SORTS: Mapping[str, tuple[str, bool]] = {
+    "created": ("created", True),
+    "name": ("name", False),
+    "ranks": ("ranks", False),
+    "step": ("step", False),
+    "mfu": ("mfu", True),
+    "memory": ("peak", False),
+}
+"""What rows can be sorted by: the column, and whether the largest comes first."""
+
+_Row = dict[str, Any]
+
+
+def listing(
+    store: Store, kind: str | None, model: str | None, system: str | None, sort: str, limit: int | None
+) -> Rows:
+    """A row for each graph, instance and profile; with the columns of `COLUMNS`, absent values None.
+
+    The arguments are those of `Stagedb.ls`. Raises UsageError for values that are not possible.
+    """
+    if kind is not None and kind not in KINDS:
+        raise UsageError(f"{shown(kind)} is not a kind of thing to list: it is one of {', '.join(KINDS)}")
+    if sort not in SORTS:
+        raise UsageError(f"--sort {shown(sort)} is not possible: it is one of {', '.join(SORTS)}")
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit {limit} is not possible: it is at least 1")
+    if system is not None and kind not in (None, "profile"):
+        raise UsageError("only profiles have a system: list profiles, or leave --system out")
+    found: list[_Row] = []
+    for each, read in _READERS.items():
+        if kind in (None, each) and (system is None or each == "profile"):
+            rows = [{"kind": each, **row} for row in read(store)]
+            rows = [row for row in rows if model in (None, row["model"]) and system in (None, row.get("system"))]
+            found += _sorted(rows, sort)[:limit]
+    if not found:
+        _check_names(store, model, system)
+    return Rows(COLUMNS, tuple(tuple(row.get(column) for column in COLUMNS) for row in found))
+
+
+def _check_names(store: Store, model: str | None, system: str | None) -> None:
+    """Raise UsageError if the store has nothing of a model or on a system, and similar names are known."""
+    for option, word, known in (
+        ("--model", model, [graph.name for graph in catalog.graphs(store)]),
+        ("--system", system, [profile.system for profile in catalog.profiles(store)]),
+    ):
+        if word is not None and word not in known:
+            names = ", ".join(sorted(set(known))) or "nothing"
+            raise UsageError(
+                f"{option} {shown(word)}: the store has nothing of it{catalog.near(word, known)}; it has {names}"
+            )
+
+
+def _sorted(rows: Sequence[_Row], sort: str) -> list[_Row]:
+    """The rows in order, those without the figure last. Equal ones stay in their order, the newest first."""
+    column, largest_first = SORTS[sort]
+    there = [row for row in rows if row.get(column) is not None]
+    return [
+        *sorted(there, key=lambda row: row[column], reverse=largest_first),
+        *(row for row in rows if row.get(column) is None),
+    ]
+
+
+def _graphs(store: Store) -> list[_Row]:
+    return [
+        {
+            "id": each.id,
+            "name": each.name,
+            "model": each.name,
+            "plan": model_names.describe(each.options),
+            "created": each.created,
+        }
+        for each in catalog.graphs(store)
+    ]
+
+
+def _instances(store: Store) -> list[_Row]:
+    peaks = _peaks(store)
+    return [{**_of_instance(each, peaks), "id": each.id, **_made(each)} for each in catalog.instances(store)]
+
+
+def _profiles(store: Store) -> list[_Row]:
+    peaks = _peaks(store)
+    known = {each.id: _of_instance(each, peaks) for each in catalog.instances(store)}
+    return [
+        {
+            # A damaged instance is left out of the catalog, and its profiles have no plan here.
+            **known.get(each.instance, {"model": None}),
+            "id": each.id,
+            "name": each.name,
+            "ranks": each.ranks,
+            "step": each.step,
+            "mfu": each.mfu,
+            "system": each.system,
+            "timing": _timing(each),
+            "instance": each.instance,
+            **_made(each),
+        }
+        for each in catalog.profiles(store)
+    ]
+
+
+_READERS: Mapping[str, Callable[[Store], list[_Row]]] = {
+    "graph": _graphs,
+    "instance": _instances,
+    "profile": _profiles,
+}
+
+
+def _of_instance(each: InstanceInfo, peaks: Mapping[str, tuple[int, int]]) -> _Row:
+    classes, peak = peaks.get(each.id, (0, 0))
+    return {
+        "name": each.name,
+        "ranks": each.ranks,
+        "model": each.model,
+        "plan": model_names.describe(each.plan),
+        "peak": peak if classes == each.classes else None,
+    }
+
+
+def _made(each: InstanceInfo | ProfileInfo) -> _Row:
+    return {"created": each.created, "made_by": each.made_by}
+
+
+def _peaks(store: Store) -> dict[str, tuple[int, int]]:
+    """Classes with a peak, and the largest of these peaks in bytes, by instance."""
+    return {row["instance"]: (row["classes"], row["peak"]) for row in store.read_sound("catalog/peaks")}
+
+
+def _timing(info: ProfileInfo) -> str | None:
+    """What makes a profile differ from a plain one: scalings, blocking axes, measured durations."""
+    words = [f"scale {each}" for each in info.scalings]
+    words += [f"blocking {','.join(info.blocking)}"] if info.blocking else []
+    words += [f"measured {info.measured_time:.0%}"] if info.measured_time else []
+    return " ".join(words) or None
