@@ -40,7 +40,7 @@ def _callable(name: str, function: Any) -> str:
 
 def _signature(name: str, function: Any) -> str:
     """The parameters as they are called: one line, or one a line."""
-    signature = inspect.signature(function)
+    signature = inspect.signature(inspect.unwrap(function))  # with `**words`, which the page explains once
     parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
     texts = [_parameter(parameter) for parameter in parameters]
     positional = [at for at, each in enumerate(parameters) if each.kind is inspect.Parameter.POSITIONAL_ONLY]

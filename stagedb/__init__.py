@@ -7,18 +7,28 @@ See `stagedb.api`.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stagedb import api
     from stagedb.api import Stagedb, unpack, validate
 
-__all__ = ["connect", "unpack", "validate"]
+__all__ = ["api", "connect", "unpack", "validate"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load these names from `stagedb.api` on first use."""
+    """Load these names from `stagedb.api` on first use, and `stagedb.api` itself."""
+    if name == "api":
+        import importlib
+
+        return importlib.import_module("stagedb.api")
     if name in __all__:
         import stagedb.api
 
         return getattr(stagedb.api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The names of the package, those among them that are not loaded yet."""
+    return sorted({*globals(), *__all__})
 
 
 def connect(store: str | None = None, *, insecure: bool = False) -> "Stagedb":

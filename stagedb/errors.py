@@ -2,9 +2,13 @@
 
 
 class StagedbError(Exception):
-    """Something failed during work: the command line exits with status 1."""
+    """Something failed during work: the command line exits with status 1.
+
+    on_command_line: the message with options of the command line, if its text has keywords of Python instead.
+    """
 
     exit_status = 1
+    on_command_line: str | None = None
 
 
 class UnfinishedError(StagedbError):

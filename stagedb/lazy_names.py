@@ -18,3 +18,8 @@ def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str]
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get
+
+
+def listed(module: Mapping[str, Any]) -> Callable[[], list[str]]:
+    """The `__dir__` of a package with such names: what it has now, and its public names. module: its globals."""
+    return lambda: sorted({*module, *module["__all__"]})

@@ -11,7 +11,7 @@ The command line is a thin layer over this package, and the only package above i
 
 from typing import TYPE_CHECKING
 
-from stagedb.lazy_names import lazily
+from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
     from stagedb.api.client import Stagedb, connect, model, models
@@ -100,3 +100,4 @@ _MODULES = {
 
 # What works on files needs neither models nor the database's driver, which take most time.
 __getattr__ = lazily(__name__, _MODULES)
+__dir__ = listed(globals())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stagedb.api import catalog, comparing, listing, model_names, querying, system_choice, trace_sets
 from stagedb.api.plan_keywords import GraphWords, PlanWords
+from stagedb.api.python_words import all_for_python, for_python
 from stagedb.api.rebuilding import open_rebuilt
 from stagedb.api.results import (
     Advised,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from stagedb.timing.profile_recording import Progress
 
 
+@all_for_python
 class Stagedb:
     """A connection to one store, made by `stagedb.connect()`. It is a context manager, because it keeps connections
     open.
@@ -393,6 +395,7 @@ def _rows(store: Store, statement: str, instance: str) -> Rows:
     )
 
 
+@for_python
 def connect(store: str | None = None, *, insecure: bool = False) -> Stagedb:
     """Open a store: see `stagedb.connect`. Content of an older version in the embedded one is made again."""
     return Stagedb(open_rebuilt(store, insecure=insecure))
@@ -410,6 +413,7 @@ def models() -> list[dict[str, Any]]:
     ]
 
 
+@for_python
 def model(name: str) -> dict[str, Any]:
     """One card, by a name of the library or a path, with its number of parameters. UsageError for unknown names."""
     card = model_names.card(name)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from stagedb.api import html_tables
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -39,6 +41,9 @@ class Rows:
 
         return pd.DataFrame(list(self.rows), columns=list(self.columns))
 
+    def _repr_html_(self) -> str:
+        return html_tables.table(self.columns, self.rows)
+
 
 @dataclass(frozen=True)
 class GraphInfo:
@@ -51,6 +56,9 @@ class GraphInfo:
     sizes: Mapping[str, int]
     created: str
     new: bool = False
+
+    def _repr_html_(self) -> str:
+        return html_tables.properties(properties(self), kind_of(self))
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,9 @@ class InstanceInfo:
     asked_by: str | None = None
     new: bool = False
     usual_length: SequenceLength | None = dataclasses.field(default=None, compare=False)
+
+    def _repr_html_(self) -> str:
+        return html_tables.properties(properties(self), kind_of(self))
 
 
 @dataclass(frozen=True)
@@ -156,6 +167,10 @@ class Memory:
     room: int | None = None
     """Bytes of an accelerator of the system that was named, or of the instance's newest profile; None without one."""
 
+    def _repr_html_(self) -> str:
+        title = f"bytes of a rank of {self.instance.name}, by class"
+        return html_tables.table(self.peaks.columns, self.peaks.rows, title)
+
 
 @dataclass(frozen=True)
 class ProfileInfo:
@@ -185,6 +200,9 @@ class ProfileInfo:
     made_by: str | None = None
     asked_by: str | None = None
     new: bool = False
+
+    def _repr_html_(self) -> str:
+        return html_tables.properties(properties(self), kind_of(self))
 
 
 @dataclass(frozen=True)
@@ -236,6 +254,10 @@ class Profile:
     def gain(self) -> int:
         """The ns by which the scalings shorten the step; negative if they lengthen it."""
         return self.job.gain
+
+    def _repr_html_(self) -> str:
+        figures = html_tables.properties(dataclasses.asdict(self.merit), f"{self.instance.name} on {self.info.system}")
+        return figures + html_tables.table(self.lanes.columns, self.lanes.rows, "a step of each lane, ns")
 
 
 @dataclass(frozen=True)
@@ -341,3 +363,8 @@ class Difference:
     def same(self) -> bool:
         """Whether nothing differs."""
         return not (self.plan.rows or self.work.rows or self.time.rows)
+
+    def _repr_html_(self) -> str:
+        tables = (("plan", self.plan), ("work", self.work), ("time", self.time))
+        shown = [html_tables.table(rows.columns, rows.rows, title) for title, rows in tables if rows.rows]
+        return "".join(shown) or "<p>nothing differs</p>"

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from stagedb.api.python_words import for_python
 from stagedb.errors import UsageError
 from stagedb.inputs import is_directory
 from stagedb.outputs import path_text
@@ -16,6 +17,7 @@ def systems() -> list[dict[str, Any]]:
     return [_row(name) for name in system_names()]
 
 
+@for_python
 def system(name: str | Path) -> dict[str, Any]:
     """One system, by a preset's name or a file's path, with the keys of its file: `network[0].bandwidth`.
 
@@ -24,6 +26,7 @@ def system(name: str | Path) -> dict[str, Any]:
     return dict(_flat("", load_system(name).to_dict()))
 
 
+@for_python
 def durations(path: Path | str) -> Durations:
     """Measured durations: a table (.csv, .parquet), or a Chakra trace of a run (.et, or a directory of them).
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.api import catalog
+from stagedb.api.python_words import for_python
 from stagedb.api.results import Exported, Unpacked
 from stagedb.api.system_choice import resolve_system
 from stagedb.api.wanted_instances import StageClock, find_timed, find_wanted
@@ -27,6 +28,7 @@ WriteProgress = Callable[[int, int, int], None]
 """Called with how many ranks are written, of how many, and how many bytes that is."""
 
 
+@for_python
 def validate(directory: Path | str, *, replay: bool = True, progress: Progress | None = None) -> Report:
     """Check a trace set, of stagedb or another tool, against every rule that simulators rely on. Needs no store.
 
@@ -39,6 +41,7 @@ def _ignore(done: int, of: int) -> None:
     """Progress that nobody watches."""
 
 
+@for_python
 def unpack(
     file: Path | str,
     *,

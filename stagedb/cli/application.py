@@ -105,7 +105,7 @@ def run() -> None:
             typer.echo(f"Error: {printable(refusal(error))}", err=True)
         sys.exit(EXIT_REFUSED)
     except StagedbError as error:
-        typer.echo(f"Error: {printable(str(error))}", err=True)
+        typer.echo(f"Error: {printable(error.on_command_line or str(error))}", err=True)
         sys.exit(error.exit_status)
     except BrokenPipeError:
         # The reader of the output has closed it. Python would complain again when it flushes at exit.

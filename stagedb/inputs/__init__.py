@@ -15,7 +15,7 @@ from stagedb.inputs.bounded_files import (
     read_text,
 )
 from stagedb.inputs.short_values import shown
-from stagedb.lazy_names import lazily
+from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
     from stagedb.inputs.documents import compose, parse_document, parse_json, read_document
@@ -35,3 +35,4 @@ __all__ = [
 
 # Most commands print errors, and few read documents.
 __getattr__ = lazily(__name__, {"documents": ("compose", "parse_document", "parse_json", "read_document")})
+__dir__ = listed(globals())

@@ -3,7 +3,7 @@ its communicator groups."""
 
 from typing import TYPE_CHECKING
 
-from stagedb.lazy_names import lazily
+from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
     from stagedb.plans.dtypes import FORMAT_BYTES, Dtypes
@@ -41,3 +41,4 @@ _MODULES = {
 
 # The command line reads the words of a plan and needs nothing else of this package.
 __getattr__ = lazily(__name__, _MODULES)
+__dir__ = listed(globals())

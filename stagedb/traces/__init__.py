@@ -8,7 +8,7 @@ traces. `validate_traces` checks any trace set, of stagedb or another tool, agai
 
 from typing import TYPE_CHECKING
 
-from stagedb.lazy_names import lazily
+from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
     from stagedb.traces.exporting import export
@@ -39,3 +39,4 @@ _MODULES = {
 
 # The processes that write traces need little of this, and start six times as fast without it.
 __getattr__ = lazily(__name__, _MODULES)
+__dir__ = listed(globals())
