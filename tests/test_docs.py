@@ -56,7 +56,8 @@ def test_every_command_is_documented(name: str) -> None:
 def test_every_command_and_option_has_help(name: str) -> None:
     lines = generate.help_of(name).splitlines()
     assert lines[0].startswith("Usage:")
-    options = lines[lines.index("Options:") + 1 :]
+    groups = [at for at, line in enumerate(lines) if re.fullmatch(r"[A-Z].*:", line) and line != "Arguments:"]
+    options = lines[groups[0] + 1 :]
     starts = [at for at, line in enumerate(options) if line.startswith("  -")]
     assert starts
     for at, end in zip(starts, [*starts[1:], len(options)], strict=True):
