@@ -175,8 +175,8 @@ class Stagedb:
     ) -> Rows:
         """The content of the store: plan, step (ns), MFU and memory peak (bytes) of graphs, instances and profiles.
 
-        kind: graph, instance or profile. model: only of this model. system: only profiles on it. sort: created, name,
-        ranks, step, mfu or memory. limit: the first so many of each kind.
+        kind: graphs, instances or profiles. model: only of this model. system: only profiles on it. sort: created,
+        name, ranks, step, mfu or memory. limit: the first so many of each kind.
         """
         return listing.listing(self.store, kind, model, system, sort, limit)
 

@@ -9,7 +9,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.store import Store
 
-KINDS = ("graph", "instance", "profile")
+KINDS = ("graphs", "instances", "profiles")
 COLUMNS = (
     *("kind", "id", "name", "ranks", "step", "mfu", "peak", "plan", "system", "timing", "created", "model"),
     *("instance", "made_by"),
@@ -40,11 +40,11 @@ def listing(
         raise UsageError(f"--sort {shown(sort)} is not possible: it is one of {', '.join(SORTS)}")
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit} is not possible: it is at least 1")
-    if system is not None and kind not in (None, "profile"):
+    if system is not None and kind not in (None, "profiles"):
         raise UsageError("only profiles have a system: list profiles, or leave --system out")
     found: list[_Row] = []
     for each, read in _READERS.items():
-        if kind in (None, each) and (system is None or each == "profile"):
+        if kind in (None, f"{each}s") and (system is None or each == "profile"):
             rows = [{"kind": each, **row} for row in read(store)]
             rows = [row for row in rows if model in (None, row["model"]) and system in (None, row.get("system"))]
             found += _sorted(rows, sort)[:limit]

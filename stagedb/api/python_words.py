@@ -13,6 +13,8 @@ from typing import Any, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 from stagedb.errors import StagedbError
 from stagedb.plans.aspects import PLAN_WORDS
+from stagedb.traces.formats import FORMATS
+from stagedb.traces.simulators import SIMULATORS
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,11 +34,12 @@ _CHOICES = {
 }
 _CHOICES["--store"] = frozenset({"embedded"})
 _CHOICES["--granularity"] = frozenset({"op", "block"})
+_CHOICES["--format"] = frozenset(FORMATS)
+_CHOICES["--simulator"] = frozenset(SIMULATORS)
 
-_VERBS = {
-    "build": "build", "instantiate": "instantiate", "export": "export", "query": "query", "memory": "memory",
-    "profile": "profile", "timeline": "timeline", "report": "report", "ls": "ls", "rm": "rm", "diff": "diff",
-}  # fmt: skip
+_VERBS = frozenset(
+    ("build", "instantiate", "export", "query", "memory", "profile", "timeline", "report", "ls", "rm", "diff")
+)
 _FUNCTIONS = {"models": "stagedb.api.models()", "systems": "stagedb.api.systems()", "queries": "db.queries()"}
 
 _COMMAND = re.compile(r"`stagedb ([a-z]+)( [^`]*)?`")
@@ -51,12 +54,14 @@ def python_text(text: str) -> str:
 
 
 def _call(found: re.Match[str]) -> str:
-    verb, rest = found[1], (found[2] or "").split()
+    verb, rest = found[1], (found[2] or "").strip()
     if verb in _FUNCTIONS and not rest:
         return f"`{_FUNCTIONS[verb]}`"
-    if verb not in _VERBS or any(each.startswith("-") for each in rest):
+    if verb not in _VERBS:
         return found[0]
-    return f"`db.{_VERBS[verb]}({', '.join(_literal(each) for each in rest)})`"
+    # The options of a call become keywords after this.
+    called = rest if rest.startswith("--") else ", ".join(map(_literal, rest.split()))
+    return f"`db.{verb}({called})`"
 
 
 def _switch(found: re.Match[str]) -> str:

@@ -93,9 +93,8 @@ def ls(
     """
     from stagedb import api
 
-    one = None if kind is None else kind.value.removesuffix("s")
     with api.connect(common.store, insecure=common.insecure) as db:
-        found = db.ls(one, model=model, system=system, sort=sort.value, limit=limit)
+        found = db.ls(None if kind is None else kind.value, model=model, system=system, sort=sort.value, limit=limit)
     if output.format is not RowFormat.TABLE or output.output is not None or not found.rows:
         short = {"id", "instance"}
         rows = [[value[:12] if name in short and value else value for name, value in row.items()] for row in found]

@@ -83,6 +83,8 @@ class Misfit(UsageError):
         return Misfit(self.reason, self.near, self.ways, self.lead, self.last, trial)
 
     def __str__(self) -> str:
+        if self.on_command_line is not None:
+            return str(self.args[0])  # the text is in words of Python now
         near, ways = self._accepted(self.near), self._accepted(self.ways)
         if near or ways:
             first = [f"{self.lead} {' or '.join(near)}"] if near else []

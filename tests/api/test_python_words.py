@@ -35,6 +35,11 @@ from stagedb.store import Store
         ("`stagedb memory 0123abcd` does that", "`db.memory('0123abcd')` does that"),
         ("with `stagedb instantiate MODEL`", "with `db.instantiate(MODEL)`"),
         ("`stagedb models` lists them", "`stagedb.api.models()` lists them"),
+        ("`stagedb export --packed` writes one", "`db.export(packed=True)` writes one"),
+        (
+            "use --format et, or --simulator astra-sim-analytical",
+            "use format='et', or simulator='astra-sim-analytical'",
+        ),
         ("run `stagedb store migrate`", "run `stagedb store migrate`"),
         ("a -- b, a--b and x-1", "a -- b, a--b and x-1"),
     ],
@@ -49,6 +54,9 @@ def test_an_error_has_both_texts(embedded_store: Store) -> None:
         db.instantiate("llama3-8b", tp=0)
     assert failed.value.on_command_line == "tp is 0: --tp takes 1 or more"
     assert "--" not in str(failed.value)
+    with pytest.raises(UsageError, match=r"the nearest for this model is tp=1 or tp=2") as failed:
+        db.instantiate("gpt2", tp=5, pp=12, ranks=60)
+    assert "--tp" in str(failed.value.on_command_line)
     with pytest.raises(UsageError, match=r"`db\.instantiate\(MODEL\)`"):
         db.query("classes")
     with pytest.raises(StagedbError, match=r"`stagedb.api.systems\(\)`"):
