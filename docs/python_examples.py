@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import generate
+from docs import generate
 
 _SECONDS = re.compile(r", in [0-9.]+ s")
 

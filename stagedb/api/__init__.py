@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
-    from stagedb.api.client import Stagedb, connect, model, models
+    from stagedb.api.client import Stagedb, connect
+    from stagedb.api.model_library import model, models
     from stagedb.api.model_names import describe
     from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.querying import queries
@@ -72,7 +73,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "client": ("Stagedb", "connect", "model", "models"),
+    "client": ("Stagedb", "connect"),
+    "model_library": ("model", "models"),
     "model_names": ("describe",),
     "querying": ("queries",),
     "results": (

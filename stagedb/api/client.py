@@ -28,7 +28,7 @@ from stagedb.api.results import (
 )
 from stagedb.api.trace_sets import WriteProgress
 from stagedb.api.wanted_instances import StageClock, find_wanted, of_model
-from stagedb.models import Card, card_names
+from stagedb.models import Card
 from stagedb.plans import typed_words
 from stagedb.store import Store, load
 from stagedb.systems.measured_durations import Durations
@@ -399,22 +399,3 @@ def _rows(store: Store, statement: str, instance: str) -> Rows:
 def connect(store: str | None = None, *, insecure: bool = False) -> Stagedb:
     """Open a store: see `stagedb.connect`. Content of an older version in the embedded one is made again."""
     return Stagedb(open_rebuilt(store, insecure=insecure))
-
-
-def models() -> list[dict[str, Any]]:
-    """The library of model cards: one row a model, with its sizes and its number of parameters."""
-    shown = ("family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "max_positions", "train_seq_len")
-    cards = [model_names.card(name) for name in card_names()]
-    return [
-        {"name": card.name}
-        | {name: value for name, value in card.to_dict().items() if name in shown}
-        | {"parameters": card.count_parameters()}
-        for card in cards
-    ]
-
-
-@for_python
-def model(name: str) -> dict[str, Any]:
-    """One card, by a name of the library or a path, with its number of parameters. UsageError for unknown names."""
-    card = model_names.card(name)
-    return card.to_dict() | {"parameters": card.count_parameters()}

@@ -101,8 +101,9 @@ def for_python(function: F) -> F:
             return function(*arguments, **words)
         except StagedbError as error:
             if error.on_command_line is None and error.args:
-                error.on_command_line = str(error)
-                error.args = (python_text(str(error)), *error.args[1:])
+                text = str(error)
+                error.on_command_line = text
+                error.args = (python_text(text), *error.args[1:])
             raise
 
     call.__signature__ = _whole(inspect.signature(function))  # type: ignore[attr-defined]

@@ -54,8 +54,8 @@ def test_an_error_has_both_texts(embedded_store: Store) -> None:
         db.instantiate("llama3-8b", tp=0)
     assert failed.value.on_command_line == "tp is 0: --tp takes 1 or more"
     assert "--" not in str(failed.value)
-    with pytest.raises(UsageError, match=r"the nearest for this model is tp=1 or tp=2") as failed:
-        db.instantiate("gpt2", tp=5, pp=12, ranks=60)
+    with pytest.raises(UsageError, match=r"the nearest for this model is tp=4 or tp=6") as failed:
+        db.instantiate("gpt2", tp=5)
     assert "--tp" in str(failed.value.on_command_line)
     with pytest.raises(UsageError, match=r"`db\.instantiate\(MODEL\)`"):
         db.query("classes")
