@@ -42,7 +42,7 @@ def newest(known: Sequence[Made]) -> Made:
 
 
 def described(info: InstanceInfo | ProfileInfo) -> str:
-    """The short id of an instance or a profile, its name or what it is of, and who else made it."""
+    """The short id of an instance or a profile, its name or its instance and system, and who else made it."""
     if isinstance(info, ProfileInfo):
         scaled = f", scaled: {', '.join(info.scalings)}" if info.scalings else ""
         text = f"{info.id[:SHORT_ID]} of {info.instance_name} on {info.system}{scaled}"

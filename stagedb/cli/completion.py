@@ -57,7 +57,7 @@ def _profiles() -> list[str]:
 
 
 def _stored(*kinds: str) -> list[str]:
-    """Names, then short ids, of what the embedded store holds while its engine runs."""
+    """Names and short ids in the embedded store, while its engine runs."""
     # The imports of a store take most of the time, and need an engine to be of use.
     if os.environ.get("NEO4J_URI") or not (embedded_home() / "endpoint.json").exists():
         return []
