@@ -42,25 +42,25 @@ class Sort(StrEnum):
 
 
 @dataclass(frozen=True)
-class _Column:
+class _ListedColumn:
     """A column of a listing on a terminal: its header, and how a value is shown."""
 
     head: str
     shown: Callable[[Any], Any] = str
 
 
-_SHOWN: Mapping[str, _Column] = {
-    "id": _Column("id", lambda value: value[:12]),
-    "name": _Column("name"),
-    "model": _Column("model"),
-    "ranks": _Column("ranks", int),
-    "step": _Column("step ms", lambda value: round(value / 1e6, 1)),
-    "mfu": _Column("MFU %", lambda value: round(100 * value, 1)),
-    "peak": _Column("GiB", lambda value: round(value / (1 << 30), 2)),
-    "plan": _Column("plan"),
-    "system": _Column("system"),
-    "created": _Column("created"),
-    "made_by": _Column("by"),
+_SHOWN: Mapping[str, _ListedColumn] = {
+    "id": _ListedColumn("id", lambda value: value[:12]),
+    "name": _ListedColumn("name"),
+    "model": _ListedColumn("model"),
+    "ranks": _ListedColumn("ranks", int),
+    "step": _ListedColumn("step ms", lambda value: round(value / 1e6, 1)),
+    "mfu": _ListedColumn("MFU %", lambda value: round(100 * value, 1)),
+    "peak": _ListedColumn("GiB", lambda value: round(value / (1 << 30), 2)),
+    "plan": _ListedColumn("plan"),
+    "system": _ListedColumn("system"),
+    "created": _ListedColumn("created"),
+    "made_by": _ListedColumn("by"),
 }
 
 
