@@ -113,7 +113,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=3000, help="inputs  [3000]")
     parser.add_argument("--seed", type=int, default=1, help="another seed gives other inputs  [1]")
     parser.add_argument("--door", action="append", choices=list(DOORS), help="only this door; may be repeated")
-    parser.add_argument("--only", type=int, metavar="N", help="with one --door: run the single input that has this number")
+    parser.add_argument(
+        "--only", type=int, metavar="N", help="with one --door: run the single input that has this number"
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="how long one input may take  [10]")
     parser.add_argument("--budget", type=float, default=0.0, help="begin no more inputs after these seconds")
     parser.add_argument("--home", type=Path, help="directory of a running embedded store  [one of its own]")

@@ -8,6 +8,7 @@ from stagedb.store import Store
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
 from stagedb.traces.bundle import class_facts, groups_of, set_facts
+from stagedb.traces.disk_room import BLOCK, MOST_NODE, check_counts, free_space
 from stagedb.traces.encoding import RankFields, encode, rank_bytes
 from stagedb.traces.formats import OneFile
 from stagedb.traces.node_durations import NodeTiming, RankPart, read_timing
@@ -16,16 +17,12 @@ from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_files import explain
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.set_output import (
-    BLOCK,
-    MOST_NODE,
     SHARED_FILES,
     Counter,
     Progress,
     Request,
     Summary,
     WriteClock,
-    check_counts,
-    free_space,
     write_set,
     writers_for,
 )

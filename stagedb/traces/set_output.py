@@ -1,7 +1,6 @@
 """Write a trace set to a directory on disk, complete or absent: the common part of `export` and `unpack`."""
 
 import os
-import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from stagedb.fault_injection import fault_point
 from stagedb.inputs import read_text, shown
 from stagedb.traces.bundle import manifest, write_texts
 from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, read_checksums, set_crcs
+from stagedb.traces.disk_room import BLOCK, free_space
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.formats import DEFAULT as DEFAULT_FORMAT
 from stagedb.traces.formats import PACKED, ClassFiles, OneFile, Option, RankFiles, TraceFormat, format_named
@@ -37,12 +37,6 @@ REPLAYED_NODES = 100_000
 
 SHARED_FILES, SHARED_BYTES = 1000, 100_000_000
 """From this many files or bytes on, processes share the writing: starting one takes as long as some hundred files."""
-
-BLOCK = 4096
-"""A file's size on disk is a multiple of this."""
-
-LEAST_NODE, MOST_NODE = 64, 1024
-"""Bytes of a node in a plain trace: fewer than any has, and more than most have."""
 
 _CLASSES = ".classes"
 _LARGEST_TEXT = 64 << 20
@@ -344,30 +338,6 @@ def _write(traces: TraceSet, target: TraceTarget, pool: Writers | None, counter:
         pool.give(WriteJob(str(packed), each.key, 0, len(each.ranks.ranks)))
     pool.finish()
     packed.unlink()
-
-
-def check_counts(request: Request, ranks: int, nodes: int) -> None:
-    """Raise UsageError if the traces of all ranks have no room on the disk, from their number alone.
-
-    ranks, nodes: of the whole set. It is for large sets: encoding one that cannot be written takes long.
-    """
-    existing, free = free_space(request.out)
-    files = request.rank_files
-    each = 0 if files is None or files.compress else LEAST_NODE
-    need = max(ranks * BLOCK, nodes * each)
-    if need > free:
-        raise UsageError(
-            f"the traces of {ranks:,} ranks take at least {need:,} bytes and {existing} has {free:,} free: name "
-            "another directory with --out, free some, or write less: --packed makes one small file, --only takes some "
-            "ranks"
-        )
-
-
-def free_space(out: Path) -> tuple[Path, int]:
-    """The directory above a new one that exists, and the free bytes of its disk."""
-    out = out.absolute()
-    existing = next(place for place in (*out.parents, out) if place.exists())
-    return existing, shutil.disk_usage(existing).free
 
 
 def _check_space(request: Request, traces: TraceSet, extra: int, smaller: Callable[[int], list[str]]) -> None:

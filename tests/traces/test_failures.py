@@ -19,11 +19,11 @@ from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store
 from stagedb.traces import Request, validate_traces
+from stagedb.traces.disk_room import LEAST_NODE, check_counts
 from stagedb.traces.exporting import smaller, trace_set
 from stagedb.traces.output_places import unfinished
 from stagedb.traces.packed_file import write_packed
 from stagedb.traces.rank_files import explain
-from stagedb.traces.set_output import LEAST_NODE, check_counts
 from tests.ir.tiny import card
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, files_of
