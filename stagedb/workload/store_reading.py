@@ -106,24 +106,18 @@ def read_class(store: Store, row: Mapping[str, Any], edges: bool = True) -> Clas
     where = {"class": row["id"]}
     ops, tasks = store.read("workload/ops", **where)[0], store.read("workload/tasks", **where)[0]
     links = store.read("workload/edges", **where)[0] if edges else None
-    found = class_of(row, ops, NO_EDGES if links is None else links, tasks)
+    _order(row, ops)
     check_digests(row, ops, links, tasks)
-    return found
+    return class_of(row, ops, NO_EDGES if links is None else links, tasks)
 
 
 def class_of(
     row: Mapping[str, Any], ops: Mapping[str, Any], edges: Mapping[str, Any], tasks: Mapping[str, Any]
 ) -> ClassColumns:
-    """The columns of one rank class. row: its row of `workload/classes`; the others: the answers for its content.
-
-    Raises DamagedError if ops are missing.
-    """
-    number, index = int(row["number"]), _ints(ops["index"])
-    order = np.argsort(index)
-    if not np.array_equal(index[order], np.arange(int(row["ops"]))):
-        raise DamagedError(f"rank class {number} has {len(index)} of its {row['ops']} ops")
+    """The columns of one rank class. row: its row of `workload/classes`; the others: the answers for its content."""
+    order = _order(row, ops)
     return ClassColumns(
-        number=number,
+        number=int(row["number"]),
         digest=row["digest"],
         stages=tuple(row["stages"]),
         ops=_ops(ops, order),
@@ -131,6 +125,15 @@ def class_of(
         tasks=_tasks(tasks),
         origins=_origins(row, ops, order, tasks),
     )
+
+
+def _order(row: Mapping[str, Any], ops: Mapping[str, Any]) -> Ints:
+    """The order of the ops by their places in the class. Raises DamagedError if some are missing."""
+    index = _ints(ops["index"])
+    order = np.argsort(index)
+    if not np.array_equal(index[order], np.arange(int(row["ops"]))):
+        raise DamagedError(f"rank class {row['number']} has {len(index)} of its {row['ops']} ops")
+    return order
 
 
 def _ops(row: Mapping[str, Any], order: Ints) -> Ops:

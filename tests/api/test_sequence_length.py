@@ -72,9 +72,9 @@ def test_sequences_above_a_window_that_the_card_leaves_out_are_refused(db: Stage
     narrow = tiny(left_out_window=4)
     assert db.instantiate(narrow, tp=2).plan["seq_len"] == 4
     for tokens in (5, 8):
-        with pytest.raises(UsageError, match=r"attends to 4 tokens at most.*--seq-len takes at most 4"):
+        with pytest.raises(UsageError, match=r"attends to 4 tokens at most.*seq_len takes at most 4"):
             db.instantiate(narrow, tp=2, seq_len=tokens)
-    with pytest.raises(UsageError, match="--seq-len takes at most 4"):
+    with pytest.raises(UsageError, match="seq_len takes at most 4"):
         db.profile(model=narrow, tp=2, seq_len=8)
     # An instance that the store has is read as before.
     assert db.memory(whole.id).instance.id == whole.id

@@ -61,7 +61,7 @@ def test_what_was_changed_is_named(store: Store, tmp_path: Path, what: str) -> N
     (instance,) = db.instances()
     assert f"instance {instance.id[:12]} ('changed') is damaged in the store" in message
     assert f"the {parts} of rank class 1 were changed after the instance was made" in message
-    assert "remove it with `stagedb rm`, and make it again" in message
+    assert "remove it with `db.rm()`, and make it again" in message
     assert not (tmp_path / "after").exists()
     # The way out works, and gives what there was.
     db.rm("changed")
