@@ -26,7 +26,8 @@ settings.load_profile("stagedb")
 ENGINES = ("embedded", "neo4j")
 
 SLOWEST = (
-    *("faults/test_killed.py", "plans/test_plans.py", "semantics/test_pipelined.py", "validation/test_published.py"),
+    *("test_wheel.py", "faults/test_killed.py", "advice/test_advising.py", "test_notebook.py", "test_fuzz.py"),
+    *("plans/test_plans.py", "semantics/test_pipelined.py", "validation/test_published.py"),
     *("semantics/test_expert_products.py", "test_docs.py", "cli/test_commands.py", "traces/test_durations.py"),
     *("store/test_embedded.py", "validation/test_records.py", "memory/test_memory.py", "timing/test_timeline.py"),
     *("cli/test_profile.py", "store/test_leases.py", "traces/test_scale.py", "timing/test_recording.py"),
@@ -36,7 +37,12 @@ SLOWEST = (
 ONE_ENGINE = frozenset(
     {
         *("cli/test_commands.py", "cli/test_profile.py", "traces/test_durations.py", "timing/test_recording.py"),
-        *("instances/test_pattern.py", "instances/test_experts.py", "instances/test_recompute.py"),
+        *(
+            "instances/test_pattern.py",
+            "instances/test_experts.py",
+            "instances/test_recompute.py",
+            "advice/test_advising.py",
+        ),
     }
 )
 """Slow files whose statements other tests run on both engines: a share of the tests runs each test here on one."""
