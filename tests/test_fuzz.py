@@ -40,7 +40,7 @@ PROGRAMS = {
     "a strange status": ("sys.exit(70)", "ended with status 70"),
     "a wait": ("time.sleep(60)", "did not end in time"),
     "growth": ("kept = bytearray(600 << 20); kept[::4096] = b'x' * len(kept[::4096])", "grew by"),
-    "a signal": ("os.kill(os.getpid(), 11)", "was killed by SIGSEGV"),
+    "a signal": ("os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
     "a file outside": ("open('../../sentinel/notes.txt', 'a').close()", "wrote outside"),
     "a file outside that is new": ("open('../new', 'w').close()", "wrote outside"),
     "a file that is removed": ("os.remove('../../sentinel/notes.txt')", "wrote outside"),

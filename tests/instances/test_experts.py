@@ -142,7 +142,7 @@ def test_a_graph_without_reductions_of_copies_is_refused(embedded_store: Store) 
     with embedded_store._session("WRITE") as session:
         text = "MATCH (o:SymOp {graph: $graph, axis: 'dp_replicate'}) WHERE o.name ENDS WITH '.experts' DETACH DELETE o"
         session.run(text, graph=graph).consume()
-    with pytest.raises(UsageError, match="build it again, or leave --hsdp out"):
+    with pytest.raises(UsageError, match="build it again, or leave hsdp out"):
         db.instantiate(card("moe"), **words, hsdp=2)  # type: ignore[arg-type]
 
 

@@ -56,7 +56,7 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
         write_whole(tmp_path, b"", "--output")
     with pytest.raises(StagedbError, match="No such file"):
         write_whole(tmp_path / "none" / "rows", b"", "--output")
-    with pytest.raises(StagedbError, match="null byte"):
+    with pytest.raises(UsageError, match="the character NUL"):
         write_whole(tmp_path / "a\0b", b"", "--output")
 
 

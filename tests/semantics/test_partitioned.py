@@ -228,8 +228,8 @@ def test_what_a_ring_of_sends_puts_on_the_wire(kind: CpKind, chunks: CpChunks, r
     env = {**environment(graph, 1, tp, cp=cp, cpa=cpa), "S": 64}
     places = cp // cpa
     one = 2 * env["B"] * (64 // places) * 4 // (tp * cpa) * env["D"] * 2
-    sends = [op for op in graph.ops if op.kind == "send" and op.axis == "cp"]
-    receives = [op for op in graph.ops if op.kind == "recv" and op.axis == "cp"]
+    sends = [op for op in graph.ops if op.kind == "send" and op.axis in ("cp", "cpr")]
+    receives = [op for op in graph.ops if op.kind == "recv" and op.axis in ("cp", "cpr")]
     assert [op.phase for op in sends] == [op.phase for op in receives] == ["forward", "backward"]
     for end, sign in ((sends, 1), (receives, -1)):
         assert [evaluate(peer(op), env) for op in end] == [sign * cpa, -sign * cpa]

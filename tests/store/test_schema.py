@@ -154,6 +154,7 @@ SCANS = {
     "catalog/graphs": "all graphs",
     "catalog/instances": "all instances",
     "catalog/profiles": "all profiles",
+    "catalog/peaks": "all instances that have a memory",
     "catalog/outdated": "all instances and profiles that an older version wrote",
     "catalog/outdated_instances": "all instances that an older version wrote",
     "catalog/outdated_profiles": "all profiles that an older version wrote",

@@ -126,7 +126,7 @@ def test_blocks_take_as_long_as_their_operators(db: Stagedb, tmp_path: Path) -> 
         for node in coarse:
             sums = [*sums, 0] if node.type != pb.COMP_NODE else [*sums[:-1], sums[-1] + ns_of(node)]
         assert spans == sums
-    with pytest.raises(UsageError, match=r"holds several operators.*--granularity op"):
+    with pytest.raises(UsageError, match=r"holds several operators.*granularity='op'"):
         db.profile(profile.instance.id, system=SLOW, durations=tmp_path / "block")
 
 
@@ -171,7 +171,7 @@ def test_what_contradicts_a_profile_is_refused(db: Stagedb, tmp_path: Path) -> N
     profile = db.profile(model=CARD, system=SLOW, name="mine", pp=2)
     other = db.instantiate(CARD, tp=2)
     out = tmp_path / "traces"
-    with pytest.raises(UsageError, match=r"on the system slow.*leave out --system"):
+    with pytest.raises(UsageError, match=r"on the system slow.*leave out system"):
         db.export(profile="mine", system="h100", out=out)
     for target, more in (
         (other.id, {}),
