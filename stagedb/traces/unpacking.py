@@ -21,8 +21,6 @@ def unpack_traces(
     clock = WriteClock()
     with Packed(path) as packed, clock.stage("read"):
         request.check(packed.world, only)
-        if request.force and path.resolve().is_relative_to(request.out.resolve()):
-            raise UsageError(f"{path} is in {request.out}, which --force would remove with it: name another with --out")
         traces = _wanted(packed, only)
     return write_set(traces, request, counter=Counter(progress), clock=clock)
 

@@ -193,6 +193,6 @@ def test_a_packed_file_is_not_removed_with_the_set_around_it(inside: Path) -> No
     export_workload(workload(), inside / "set")
     write_packed(inside / "set" / "set.packed", trace_set(workload()))
     before = files_of(inside / "set")
-    with pytest.raises(UsageError, match="would remove with it"):
+    with pytest.raises(UsageError, match=r"other files in it \(set.packed; move them first\)"):
         unpack_traces(inside / "set" / "set.packed", Request(inside / "set", force=True))
     assert files_of(inside / "set") == before
