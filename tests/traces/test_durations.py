@@ -179,7 +179,7 @@ def test_what_contradicts_a_profile_is_refused(db: Stagedb, tmp_path: Path) -> N
         (None, {"tp": 4}),
         (profile.instance.id, {"global_batch_size": 8}),
     ):
-        with pytest.raises(UsageError, match=r"is of instance .* \(tiny\).*leave out INSTANCE.*`stagedb profile`"):
+        with pytest.raises(UsageError, match=r"is of instance .* \(tiny\).*leave out INSTANCE.*`db.profile\(\)`"):
             db.export(target, profile="mine", out=out, **more)
     with pytest.raises(UsageError, match="no profile 'min'"):
         db.export(profile="min", out=out)
