@@ -8,21 +8,20 @@ from stagedb.advice import Advice, Change, Trials, advise, profile_command
 from stagedb.advice.commands import needed_words
 from stagedb.advice.trials import GraphOf
 from stagedb.api import catalog, model_names
-from stagedb.api.results import Advised, InstanceInfo, Rows
+from stagedb.api.results import Advised, Rows
 from stagedb.api.wanted_instances import Wanted
 from stagedb.build.graph_identity import graph_key
 from stagedb.errors import UsageError
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.models import Card, card_names, load_card
+from stagedb.outputs import GIB
 from stagedb.plans import GraphOptions
 from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.store import Store
 from stagedb.store.stored_graphs import read_graph
-from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT
-from stagedb.timing import ProfileInputs, read_profile
+from stagedb.timing import ProfileInputs
 
-GIB = 1 << 30
 CHANGES = ("change", "step", "saving", "share", "peak", "fits", "command")
 WHAT_IFS = ("what_if", "step", "saving", "share", "command")
 
@@ -108,14 +107,6 @@ def _card(wanted: Wanted, model: str | Card | None) -> Card | None:
     if named is None and origin.name in card_names():
         named = load_card(origin.name)
     return named if named is not None and graph_key(named, wanted.source.options) == origin.id else None
-
-
-def room_of(store: Store, instance: InstanceInfo, system: System | None) -> int | None:
-    """Bytes of an accelerator of the system, or else of the instance's newest profile; None without either."""
-    if system is None:
-        made = next((each for each in catalog.profiles(store) if each.instance == instance.id), None)
-        system = None if made is None else read_profile(store, made.id).inputs.system
-    return None if system is None else system.accelerator.room
 
 
 class _Commands:

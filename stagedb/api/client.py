@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, comparing, listing, model_names, querying, system_choice, trace_sets
+from stagedb.api import catalog, listing, model_names, querying, system_choice, trace_sets
 from stagedb.api.plan_keywords import GraphWords, PlanWords
 from stagedb.api.python_words import all_for_python, for_python
 from stagedb.api.rebuilding import open_rebuilt
@@ -203,8 +203,6 @@ class Stagedb:
         hold it; by default that of the newest profile. The result is computed once and kept in the store, where
         queries read it from `Memory`, `MemoryLevel` and `MemoryTensor` nodes.
         """
-        from stagedb.api import advice
-
         named = None if system is None else system_choice.resolve_system(system)
         found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, StageClock())
         # Each class is written as a whole, and an interrupted run may have left some classes out.
@@ -215,7 +213,7 @@ class Stagedb:
         peaks, levels, tensors = (
             _rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors")
         )
-        return Memory(found, peaks, levels, tensors, room=advice.room_of(self.store, found, named))
+        return Memory(found, peaks, levels, tensors, room=system_choice.room_of(self.store, found, named))
 
     def profile(
         self,
@@ -282,6 +280,8 @@ class Stagedb:
 
         Raises UsageError for an unknown word, and for an instance compared with a profile.
         """
+        from stagedb.api import comparing
+
         return comparing.compare(self.store, first, second)
 
     def timeline(

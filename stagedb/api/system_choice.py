@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from stagedb.api import catalog
 from stagedb.api.python_words import for_python
+from stagedb.api.results import InstanceInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import is_directory
 from stagedb.outputs import path_text
+from stagedb.store import Store
 from stagedb.systems.measured_durations import Durations, read_durations
 from stagedb.systems.system import Dimension, System, plain
 from stagedb.systems.system_files import DEFAULT, load_system, system_names
@@ -75,3 +78,15 @@ def _flat(key: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, list) and value and isinstance(value[0], dict | str):
         return [row for at, each in enumerate(value) for row in _flat(f"{key}[{at}]", each)]
     return [(key, value)]
+
+
+def room_of(store: Store, instance: InstanceInfo, system: System | None) -> int | None:
+    """Bytes of an accelerator of the system, or else of the instance's newest profile; None without either."""
+    if system is None:
+        made = next((each for each in catalog.profiles(store) if each.instance == instance.id), None)
+        if made is None:
+            return None
+        from stagedb.timing import read_profile
+
+        system = read_profile(store, made.id).inputs.system
+    return system.accelerator.room

@@ -11,14 +11,13 @@ from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, Model, Target, option_groups
 from stagedb.errors import UsageError
-from stagedb.outputs import printable
+from stagedb.outputs import GIB, printable
 
 if TYPE_CHECKING:
     from stagedb.api import Advised
 
 MS = 1e6
 """Nanoseconds."""
-GIB = 1 << 30
 COMMANDS = 3
 """Changes whose commands are printed."""
 
@@ -72,10 +71,8 @@ def advise(
     chosen = show or (AdviceRows.ALL if printed else AdviceRows.CHANGES)
     if chosen is AdviceRows.ALL and not printed:
         raise UsageError("tables with different columns do not fit into one file: --show changes or what-ifs")
-    from stagedb.api import connect
-
     given = words.words()
-    with connect(common.store, insecure=common.insecure) as db:
+    with common.connect() as db:
         found = db.advise(target, model=model, system=system, blocking=blocking, **given)
     common.profile({"advice": found.seconds})
     if target is None and model is None and not given and found.instance is not None:

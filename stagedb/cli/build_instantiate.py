@@ -28,11 +28,9 @@ def build(model: ModelArgument, *, words: GraphFlags, common: Common) -> None:
 
     The graph has a symbol for every degree and size, so one graph serves all plans with the same options here.
     """
-    from stagedb.api import connect
-
     given = words.words()
     began = time.perf_counter()
-    with connect(common.store, insecure=common.insecure) as db:
+    with common.connect() as db:
         graph = db.build(model, **given)
     what = "built" if graph.new else "already in the store:"
     common.line(f"{what} graph {graph.id[:12]} of {graph.name} ({graph.recipe}) in {time.perf_counter() - began:.1f} s")
@@ -58,11 +56,9 @@ def instantiate(
     An instance has rank classes with their operators and tasks, ranks and communicator groups. If the store lacks the
     model's graph, it is built first.
     """
-    from stagedb.api import connect
-
     given = words.words()
     began = time.perf_counter()
-    with connect(common.store, insecure=common.insecure) as db:
+    with common.connect() as db:
         instance = db.instantiate(target, name=name, **given)
     seconds = time.perf_counter() - began
     note_defaults(common, instance)

@@ -65,7 +65,7 @@ def diff(
         raise UsageError("tables with different columns do not fit into one file: --show plan, work or time")
     from stagedb import api
 
-    with api.connect(common.store, insecure=common.insecure) as db:
+    with common.connect() as db:
         found = db.diff(first, second)
     profiles = isinstance(found.first, api.ProfileInfo)
     chosen = show or (DiffRows.ALL if printed else DiffRows.TIME if profiles else DiffRows.WORK)

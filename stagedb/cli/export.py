@@ -157,11 +157,9 @@ def export(
     INSTANCE and --model it takes your newest instance, re-planned to --ranks; from an empty store it writes llama3-70b
     with tp 8 and pp 16.
     """
-    from stagedb.api import connect
-
     options = {**written.words(), **words.words()}
     with (
-        connect(common.store, insecure=common.insecure) as db,
+        common.connect() as db,
         progress(common, "writing", "ranks", speed=True) as report,
     ):
         done = db.export(

@@ -10,6 +10,7 @@ import typer
 from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
+from stagedb.outputs import GIB
 
 
 class Kind(StrEnum):
@@ -56,7 +57,7 @@ _SHOWN: Mapping[str, _ListedColumn] = {
     "ranks": _ListedColumn("ranks", int),
     "step": _ListedColumn("step ms", lambda value: round(value / 1e6, 1)),
     "mfu": _ListedColumn("MFU %", lambda value: round(100 * value, 1)),
-    "peak": _ListedColumn("GiB", lambda value: round(value / (1 << 30), 2)),
+    "peak": _ListedColumn("GiB", lambda value: round(value / GIB, 2)),
     "plan": _ListedColumn("plan"),
     "system": _ListedColumn("system"),
     "created": _ListedColumn("created"),
@@ -91,9 +92,8 @@ def ls(
     Step time and MFU are those of profiles. An instance has its peak memory (GiB of the fullest rank) once `stagedb
     memory` has computed it. Formats other than the table have one list with all columns, in ns and bytes.
     """
-    from stagedb import api
 
-    with api.connect(common.store, insecure=common.insecure) as db:
+    with common.connect() as db:
         found = db.ls(None if kind is None else kind.value, model=model, system=system, sort=sort.value, limit=limit)
     if output.format is not RowFormat.TABLE or output.output is not None or not found.rows:
         short = {"id", "instance"}
@@ -133,7 +133,7 @@ def show(
     """
     from stagedb import api
 
-    with api.connect(common.store, insecure=common.insecure) as db:
+    with common.connect() as db:
         if classes:
             answer = db.classes(word)
             output.write(answer.columns, answer.rows)
@@ -155,7 +155,7 @@ def tag(
     """
     from stagedb import api
 
-    with api.connect(common.store, insecure=common.insecure) as db:
+    with common.connect() as db:
         found = db.tag(word, name)
     common.line(f"{api.kind_of(found)} {found.id[:12]} now has the name {found.name}")
 
@@ -173,7 +173,7 @@ def rm(
     """
     from stagedb import api
 
-    with api.connect(common.store, insecure=common.insecure) as db:
+    with common.connect() as db:
         removed = db.rm(word, force=force)
     for info in removed:
         name = "" if info.name is None else f" {info.name}"

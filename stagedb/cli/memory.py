@@ -13,12 +13,11 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, Model, Target, option_groups
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.outputs import printable
+from stagedb.outputs import GIB, printable
 
 if TYPE_CHECKING:
     from stagedb.api import Memory
 
-GIB = 1 << 30
 UNITS: Mapping[str, int] = {
     **{f"{letter}iB": 1 << power for letter, power in zip("KMGT", (10, 20, 30, 40), strict=True)},
     **{f"{letter}B": 10**power for letter, power in zip("KMGT", (3, 6, 9, 12), strict=True)},
@@ -95,9 +94,7 @@ def memory(
         raise UsageError(
             "three tables with different columns do not fit into one file: --show peaks, phases or tensors"
         )
-    from stagedb.api import connect
-
-    with connect(common.store, insecure=common.insecure) as db:
+    with common.connect() as db:
         found = db.memory(target, model=model, system=system, **words.words())
     note_length(common, found.instance)
     room = found.room if size is None else size

@@ -13,14 +13,13 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
 from stagedb.errors import UsageError
-from stagedb.outputs import printable
+from stagedb.outputs import GIB, printable
 
 if TYPE_CHECKING:
     from stagedb.api import PeakMemory, Profile
 
 MS = 1e6
 """Nanoseconds."""
-GIB = 1 << 30
 
 SHARES = ("busy", "exposed", "bubble", "idle")
 LANES = 32
@@ -67,10 +66,8 @@ def profile(
     chosen = show or (ProfileRows.ALL if printed else ProfileRows.LANES)
     if chosen is ProfileRows.ALL and not printed:
         raise UsageError("tables with different columns do not fit into one file: --show lanes, merit or path")
-    from stagedb.api import connect
-
     given = words.words()
-    with connect(common.store, insecure=common.insecure) as db, progress(common, "writing", "rows") as report:
+    with common.connect() as db, progress(common, "writing", "rows") as report:
         found = db.profile(
             target,
             model=model,

@@ -55,7 +55,7 @@ def query(
     from stagedb import api
 
     params = dict(_pair(text) for text in param or [])
-    with api.connect(common.store, insecure=common.insecure) as db:
+    with common.connect() as db:
         answer = db.query(query, params, instance=instance, profile=profile, timeout=timeout)
     for what, which in answer.newest.items():
         common.note(f"of the newest {what}, {which}")

@@ -10,7 +10,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
 import psutil
 import typer
@@ -19,6 +19,9 @@ from typer.models import OptionInfo
 from stagedb.cli import EXIT_INTERRUPTED, completion
 from stagedb.cli.help_groups import EVERY, TIMING
 from stagedb.outputs import printable
+
+if TYPE_CHECKING:
+    from stagedb.api import Stagedb
 
 Target = Annotated[
     str | None,
@@ -99,6 +102,12 @@ class Common:
     ] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show where the time of the command goes.")] = False
+
+    def connect(self) -> "Stagedb":
+        """Open the store."""
+        from stagedb.api import connect
+
+        return connect(self.store, insecure=self.insecure)
 
     def line(self, line: str) -> None:
         """Print what a command did, in one line on standard output."""

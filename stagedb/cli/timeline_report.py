@@ -77,8 +77,6 @@ def timeline(
     The trace opens in https://ui.perfetto.dev. It has a group of tracks for each pipeline stage, a track for each
     stream, operators inside their tasks, an arrow for each message between stages, and the critical path on top.
     """
-    from stagedb.api import connect
-
     plan = words.words()
     if format is TimelineFormat.TEXT:
         for option, given in (("--out", out is not None), ("--granularity", granularity is not None)):
@@ -89,7 +87,7 @@ def timeline(
         return
     if width is not None:
         raise UsageError("--width needs --format text")
-    with connect(common.store, insecure=common.insecure) as db, progress(common, "writing", "rows") as written:
+    with common.connect() as db, progress(common, "writing", "rows") as written:
         done = db.timeline(
             target,
             model=model,
@@ -119,11 +117,9 @@ def _print_timeline(done: "Viewed", common: Common) -> None:
 
 def _print_chart(target: str | None, width: int | None, asked: Mapping[str, Any], common: Common) -> None:
     """The Gantt chart, as wide as the terminal where no width is given."""
-    from stagedb.api import connect
-
     terminal = sys.stdout.isatty()
     columns = width or (shutil.get_terminal_size().columns if terminal else 120)
-    with connect(common.store, insecure=common.insecure) as db, progress(common, "writing", "rows") as written:
+    with common.connect() as db, progress(common, "writing", "rows") as written:
         chart = db.chart(target, width=columns, color=terminal, progress=written, **asked)
     note_length(common, chart.instance)
     typer.echo(str(chart), nl=False, color=terminal)
@@ -169,10 +165,8 @@ def report(
     roofline. A report of two profiles or instances has what makes one of them faster, and both pipelines on one scale.
     The store keeps the profile of each step.
     """
-    from stagedb.api import connect
-
     given = words.words()
-    with connect(common.store, insecure=common.insecure) as db, progress(common, "writing", "rows") as written:
+    with common.connect() as db, progress(common, "writing", "rows") as written:
         done = db.report(
             target,
             second,

@@ -82,14 +82,14 @@ def _check_traces(directory: Path, replay: bool, output: Output, common: Common)
 
 
 def _check_records(records: Path, only: str | None, output: Output, common: Common) -> None:
-    from stagedb import api, validation
+    from stagedb import validation
 
     chosen = validation.select(validation.read_records(records), only)
     if not chosen:
         raise UsageError(
             f"no record of {records} has a name like {shown(only)}: --only takes a pattern such as 'llama3-8b*'"
         )
-    with api.connect(common.store, insecure=common.insecure) as db, progress(common, "checking", "records") as report:
+    with common.connect() as db, progress(common, "checking", "records") as report:
         checked = list(validation.check_records(db, chosen, report or _ignore))
     output.write(("record", "quantity", "theirs", "ours", "ratio"), _rows(checked))
     differ = [each.record for each in checked if each.unsupported is None and not each.agrees]
@@ -118,7 +118,7 @@ def _note_peaks(checked: "Sequence[Checked]", common: Common) -> None:
 
 
 def _check_published(only: str | None, output: Output, common: Common) -> None:
-    from stagedb import api, validation
+    from stagedb import validation
 
     steps = [row for row in validation.published_steps() if only is None or fnmatch.fnmatchcase(row.title, only)]
     if not steps:
@@ -126,7 +126,7 @@ def _check_published(only: str | None, output: Output, common: Common) -> None:
             f"no published step has a title like {shown(only)}: --only takes a pattern such as 'megatron-22b*'"
         )
     found: list[validation.Published] = []
-    with api.connect(common.store, insecure=common.insecure) as db:
+    with common.connect() as db:
         if only is None:
             with progress(common, "computing", "plans") as report:
                 found = list(validation.check_published(db, report or _ignore))
