@@ -8,6 +8,7 @@ STAGEDB_REQUIRE_NEO4J=1 makes its absence a failure.
 
 import contextlib
 import os
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 from stagedb.store import LABELS, Store, connect, embedded, open_store
-from tests.sampling import is_tried
+from tests.sampling import is_tried, slow_tests
 
 # A machine that is busy with something else is no failure.
 settings.register_profile("stagedb", deadline=None)
@@ -25,53 +26,33 @@ settings.load_profile("stagedb")
 
 ENGINES = ("embedded", "neo4j")
 
-SLOWEST = (
-    *("test_wheel.py", "faults/test_killed.py", "advice/test_advising.py", "test_notebook.py", "test_fuzz.py"),
-    *("plans/test_plans.py", "semantics/test_pipelined.py", "validation/test_published.py"),
-    *("semantics/test_expert_products.py", "test_docs.py", "cli/test_commands.py", "traces/test_durations.py"),
-    *("store/test_embedded.py", "validation/test_records.py", "memory/test_memory.py", "timing/test_timeline.py"),
-    *("cli/test_profile.py", "store/test_leases.py", "traces/test_scale.py", "timing/test_recording.py"),
-)
-"""Files that run longest. They run first, so that no process has a long one left while the others are done."""
-
-ONE_ENGINE = frozenset(
-    {
-        *("cli/test_commands.py", "cli/test_profile.py", "traces/test_durations.py", "timing/test_recording.py"),
-        *(
-            "instances/test_pattern.py",
-            "instances/test_experts.py",
-            "instances/test_recompute.py",
-            "advice/test_advising.py",
-        ),
-    }
-)
-"""Slow files whose statements other tests run on both engines: a share of the tests runs each test here on one."""
-
 HOW = "no Neo4j server to test on: `scripts/neo4j start` starts one and prints the setting that points the tests at it"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the tests of the slowest files first, and leave out what this run's share does not try."""
-    items.sort(key=lambda item: _place(_file(item)))
-    left = [item for item in items if not _is_tried(item)]
+    """Put the files with the slowest tests first, and leave out the slow cases that this run's share does not try.
+
+    So no process has a long file left while the others are done.
+    """
+    slow = slow_tests()
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for test, taken in slow.items():
+        seconds[test.partition("::")[0]] += taken
+    items.sort(key=lambda item: -seconds[_file(item)])
+    cases: Counter[str] = Counter()
+    left = []
+    for item in items:
+        test = f"{_file(item)}::{item.name.partition('[')[0]}"
+        if test in slow and not is_tried(test, cases[test]):
+            left.append(item)
+        cases[test] += 1
     if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if _is_tried(item)]
-
-
-def _is_tried(item: pytest.Item) -> bool:
-    engine = getattr(item, "callspec", None) and item.callspec.params.get("store")  # type: ignore[attr-defined]
-    if engine not in ENGINES or _file(item) not in ONE_ENGINE:
-        return True
-    return is_tried(item.nodeid.replace(engine, ""), ENGINES.index(engine), len(ENGINES))
+        items[:] = [item for item in items if item not in set(left)]
 
 
 def _file(item: pytest.Item) -> str:
     return item.path.relative_to(Path(__file__).parent).as_posix()
-
-
-def _place(file: str) -> int:
-    return SLOWEST.index(file) if file in SLOWEST else len(SLOWEST)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ from stagedb.store import Store
 from stagedb.systems import load_system
 from stagedb.timing import Scaling, profile_job
 from stagedb.workload.store_reading import read_workload
-from tests.sampling import rows
 
 H100 = load_system("h100")
 
@@ -69,7 +68,7 @@ def searched(store: Store, card: Card, words: dict[str, Any]) -> tuple[int, int]
     return profile_job(read_workload(store, instance.id), H100).step, peak
 
 
-@pytest.mark.parametrize("name", rows(list(PLANS)))
+@pytest.mark.parametrize("name", list(PLANS))
 def test_the_best_change_is_that_of_a_search(store: Store, name: str) -> None:
     card, words = small(name)
     found = Stagedb(store).advise(model=card, **words)

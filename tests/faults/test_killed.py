@@ -18,7 +18,6 @@ import yaml
 from stagedb.store import Store, embedded
 from stagedb.traces.set_validation import validate_traces
 from tests.ir.tiny import card
-from tests.sampling import rows
 from tests.traces.written import files_of
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +79,7 @@ def assert_completes(model: Path, out: Path, environment: dict[str, str]) -> Non
     assert files_of(out) == IN_ONE_GO
 
 
-@pytest.mark.parametrize("point", rows(POINTS))
+@pytest.mark.parametrize("point", POINTS)
 def test_a_killed_command_leaves_nothing_half_made(
     store: Store, store_environment: dict[str, str], model: Path, tmp_path: Path, point: str
 ) -> None:
@@ -154,7 +153,7 @@ OF_ITS_OWN = [
 ]
 
 
-@pytest.mark.parametrize(("engine", "point"), rows(OF_ITS_OWN))
+@pytest.mark.parametrize(("engine", "point"), OF_ITS_OWN)
 def test_a_killed_engine_leaves_nothing_half_made(
     request: pytest.FixtureRequest, engine: str, model: Path, tmp_path: Path, point: str
 ) -> None:

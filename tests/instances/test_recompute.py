@@ -10,7 +10,6 @@ from stagedb.errors import UsageError
 from stagedb.instances import instantiate
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, write_graph
-from tests import sampling
 from tests.instances.test_instantiate import ask
 from tests.ir.tiny import card
 
@@ -44,7 +43,7 @@ def made(store: Store, options: GraphOptions, every: int, degrees: dict[str, Any
     return instantiate(store, graph.key, Plan(options=options, seq_len=8, recompute_every=every, **degrees))
 
 
-@pytest.mark.parametrize("case", sampling.rows(list(CASES)))
+@pytest.mark.parametrize("case", list(CASES))
 def test_layers_are_those_of_all_or_of_none(store: Store, case: str) -> None:
     options, degrees = CASES[case]
     plain = dataclasses.replace(options, recompute="none", recompute_operators=())

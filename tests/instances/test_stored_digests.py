@@ -10,7 +10,6 @@ from stagedb.errors import StagedbError
 from stagedb.instances.stored_digests import edges_digest, ops_digest, tasks_digest
 from stagedb.store import Store
 from tests.ir.tiny import card
-from tests.sampling import rows
 
 PLAN = {"tp": 2, "pp": 2, "dp": 2, "zero": 1}
 OF_CLASS = "MATCH (:Instance {name: 'changed'})-[:HAS_CLASS]->(:RankClass {class: 1})"
@@ -49,7 +48,7 @@ def make(store: Store) -> Stagedb:
     return db
 
 
-@pytest.mark.parametrize("what", rows(list(CHANGES)))
+@pytest.mark.parametrize("what", list(CHANGES))
 def test_what_was_changed_is_named(store: Store, tmp_path: Path, what: str) -> None:
     db = make(store)
     db.export("changed", out=tmp_path / "before")

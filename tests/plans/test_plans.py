@@ -7,7 +7,6 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.store import Store
 from tests.plans.checking import check, plans, title
-from tests.sampling import rows
 
 EVERY = 7
 """One row in so many is run here."""
@@ -26,7 +25,7 @@ def test_the_table_is_broad() -> None:
     assert len({row["model"] for row in further}) >= 8
 
 
-@pytest.mark.parametrize("plan", rows(plans()[4::EVERY]), ids=title)
+@pytest.mark.parametrize("plan", plans()[4::EVERY], ids=title)
 def test_a_plan_runs(embedded_store: Store, plan: dict[str, object]) -> None:
     report = check(Stagedb(embedded_store), plan)
     assert report.faults == ()

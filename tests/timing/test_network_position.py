@@ -10,7 +10,6 @@ from stagedb.store import Store
 from stagedb.systems import CollectiveWork, Costs, Dimension, Overlap, System, Transfer, Work
 from stagedb.timing import profile_job
 from stagedb.traces import chakra_pb2 as pb
-from tests.sampling import rows
 from tests.timing.plain import PLAIN
 from tests.timing.replayed import Run
 from tests.timing.test_timeline import PLANS, instance
@@ -49,7 +48,7 @@ def system(inner: int, kind: str, compute: str) -> System:
 
 
 @pytest.mark.parametrize("inner", [2, 3, 5])
-@pytest.mark.parametrize("plan", rows(sorted(PLANS)))
+@pytest.mark.parametrize("plan", sorted(PLANS))
 def test_ranks_take_as_long_as_their_places_make_it(
     embedded_store: Store, tmp_path: Path, plan: str, inner: int
 ) -> None:

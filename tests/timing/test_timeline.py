@@ -23,7 +23,6 @@ from stagedb.timing.time_spent import Cover, step_times
 from stagedb.timing.timeline import Timeline, run_step
 from stagedb.workload.instance_columns import COMPUTE, Ints, Tasks, Workload
 from stagedb.workload.store_reading import read_workload
-from tests import sampling
 from tests.ir.tiny import card
 from tests.sampling import examples
 from tests.timing.replayed import Run
@@ -143,7 +142,7 @@ def instance(store: Store, **words: Any) -> tuple[Stagedb, str, Workload]:
     return db, made.id, read_workload(store, made.id)
 
 
-@pytest.mark.parametrize("plan", sampling.rows(list(PLANS)))
+@pytest.mark.parametrize("plan", list(PLANS))
 def test_an_instances_step_is_a_replay_of_its_traces(embedded_store: Store, tmp_path: Path, plan: str) -> None:
     db, made, rows = instance(embedded_store, **PLANS[plan])
     db.export(made, out=tmp_path / "out")
@@ -184,7 +183,7 @@ def test_what_blocks_has_its_place_among_what_computes(embedded_store: Store) ->
 DELAYED = ["interleaved", "tied", "experts", "zb-h1", "fsdp", "ring", "sends", "parts"]
 
 
-@pytest.mark.parametrize("plan", sampling.rows(DELAYED))
+@pytest.mark.parametrize("plan", DELAYED)
 @pytest.mark.parametrize("streams", STREAMS)
 def test_the_cost_of_a_delay_follows_from_path_and_slack(embedded_store: Store, plan: str, streams: str) -> None:
     _, _, rows = instance(embedded_store, **PLANS[plan])

@@ -12,7 +12,6 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store
 from stagedb.systems import System, parse_system
 from stagedb.traces import chakra_pb2 as pb
-from tests import sampling
 from tests.api.test_client import CARD
 from tests.traces.plain import parse
 from tests.traces.written import files_of
@@ -212,15 +211,13 @@ def test_a_profile_that_does_not_fit_its_instance_is_refused(db: Stagedb, tmp_pa
 
 @pytest.mark.parametrize(
     ("card", "system", "plan", "scale"),
-    sampling.rows(
-        [
-            ({"layers": 8}, SLOW, PLAN, []),
-            ({"layers": 8}, SLOW, PLAN, ["stage:3=1.7", "send=0"]),
-            ({"layers": 8}, SLOW, {"pp": 4, "dp": 2, "virtual_stages": 2, "global_batch_size": 8}, ["class:1=0.3"]),
-            ({"layers": 4}, SLOW, {"pp": 2, "tp": 2, "cp": 2, "dp": 2, "zero": 3, "global_batch_size": 4}, []),
-            ({"layers": 4}, "h100", {"pp": 2, "tp": 2, "dp": 2, "recompute": "full", "sp": True}, []),
-        ]
-    ),
+    [
+        ({"layers": 8}, SLOW, PLAN, []),
+        ({"layers": 8}, SLOW, PLAN, ["stage:3=1.7", "send=0"]),
+        ({"layers": 8}, SLOW, {"pp": 4, "dp": 2, "virtual_stages": 2, "global_batch_size": 8}, ["class:1=0.3"]),
+        ({"layers": 4}, SLOW, {"pp": 2, "tp": 2, "cp": 2, "dp": 2, "zero": 3, "global_batch_size": 4}, []),
+        ({"layers": 4}, "h100", {"pp": 2, "tp": 2, "dp": 2, "recompute": "full", "sp": True}, []),
+    ],
 )
 def test_a_step_is_read_back_to_the_nanosecond(
     db: Stagedb, tmp_path: Path, card: dict[str, Any], system: str | System, plan: dict[str, Any], scale: list[str]

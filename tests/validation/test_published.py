@@ -10,7 +10,6 @@ from stagedb.models import card_names
 from stagedb.store import Store
 from stagedb.validation import Published
 from stagedb.validation.published_counts import check_cards, check_rows, published_rows
-from tests.sampling import rows
 
 
 def test_every_model_has_its_published_parameters() -> None:
@@ -23,7 +22,7 @@ def title(row: Mapping[str, Any]) -> str:
     return " ".join([row["model"], *(f"{word} {value}" for word, value in row["plan"].items())])
 
 
-@pytest.mark.parametrize("row", rows(published_rows()), ids=title)
+@pytest.mark.parametrize("row", published_rows(), ids=title)
 def test_every_published_number_comes_out(embedded_store: Store, row: Mapping[str, Any]) -> None:
     db = Stagedb(embedded_store)
     found = list(check_rows(db, [row]))

@@ -21,7 +21,6 @@ from stagedb.validation import (
     read_records,
     select,
 )
-from tests.sampling import rows
 
 FILE = Path(__file__).with_name("records.json")
 RECORDS = {record.name: record for record in read_records(FILE)}
@@ -40,12 +39,12 @@ def assert_agrees(store: Store, record: Record) -> None:
     assert checked.exact
 
 
-@pytest.mark.parametrize("name", rows(TINY))
+@pytest.mark.parametrize("name", TINY)
 def test_a_tiny_step_is_counted_alike(store: Store, name: str) -> None:
     assert_agrees(store, RECORDS[name])
 
 
-@pytest.mark.parametrize("name", rows(LARGE))
+@pytest.mark.parametrize("name", LARGE)
 def test_a_large_step_is_counted_alike(embedded_store: Store, name: str) -> None:
     assert_agrees(embedded_store, RECORDS[name])
 
