@@ -8,8 +8,7 @@ from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight
 from stagedb.plans import GraphOptions, Plan
 from stagedb.systems import System
-from stagedb.timing import node_graph_of, run_step
-from stagedb.timing.op_durations import time_ops
+from stagedb.timing import timed_step
 from stagedb.workload.copied_instances import CopiedInstance, GraphInMemory, copy_in_memory
 
 GraphOf = Callable[[GraphOptions], SymGraph]
@@ -46,10 +45,8 @@ class Trials:
 
     def step(self, copied: CopiedInstance) -> int:
         """Nanoseconds of an instance's step. UsageError if the system has no room or no rate for it."""
-        workload, overlap = copied.workload, self.system.overlap
-        network = node_graph_of(workload, overlap.streams, self.system.network(len(workload.ranks)))
-        durations = time_ops(workload, network.lanes, self.system)
-        return run_step(network, durations.ns, overlap.compute, blocking=self.blocking).step
+        _, found = timed_step(copied.workload, self.system, None, self.blocking)
+        return found.step
 
     def outcome(self, plan: Plan) -> Outcome:
         """The step and the peak of a plan."""

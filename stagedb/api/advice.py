@@ -14,7 +14,7 @@ from stagedb.build.graph_identity import graph_key
 from stagedb.errors import UsageError
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.models import Card, card_names, load_card
-from stagedb.outputs import GIB
+from stagedb.outputs import GB
 from stagedb.plans import GraphOptions
 from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.store import Store
@@ -73,7 +73,7 @@ def _verdict(wanted: Wanted, found: Advice) -> str:
     bound, best = found.bound, found.best
     share = f"{bound.share:.0%} of the step"
     if bound.kind == "memory" and found.room is not None:
-        share = f"the fullest rank holds {found.peak / GIB:,.1f} GiB of {found.room / GIB:,.1f} GiB"
+        share = f"the fullest rank holds {found.peak / GB:,.1f} GB of {found.room / GB:,.1f} GB"
     text = f"{wanted.model} on {wanted.plan.world:,} ranks is bound by {bound.words} ({share})"
     if best is None:
         return f"{text}; no change near it {'is faster' if found.fits else 'fits'}"

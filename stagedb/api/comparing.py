@@ -1,5 +1,6 @@
 """Two instances, or two profiles, compared: words of their plans, figures, work and time that differ."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ COLUMNS = ("what", "unit", "first", "second", "ratio")
 WORK = (("calls", "calls"), ("flops", "FLOPs"), ("bytes", "bytes"))
 TIME = (("time", "ns a rank"), ("exposed", "ns exposed a rank"), ("critical", "ns on the critical path"))
 """Columns of the named queries that are compared, with their units."""
+SUMS = 1e-12
+"""Sums of a large step, beyond 64-bit integers, are floats: equal work may differ by less than this share."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,6 @@ def _time(store: Store, one: ProfileInfo, other: ProfileInfo) -> Iterator[tuple[
 def _rows(row: dict[str, Any], compared: tuple[tuple[str, str], ...]) -> Iterator[tuple[Any, ...]]:
     what = part_name(row["axis"], row["kind"], row["phase"])
     for name, unit in compared:
-        ours, theirs = row[name], row[f"other_{name}"]
-        if ours != theirs:
+        ours, theirs = int(row[name]), int(row[f"other_{name}"])
+        if not math.isclose(ours, theirs, rel_tol=SUMS):
             yield what, unit, ours, theirs, theirs / ours if ours else None

@@ -9,9 +9,9 @@ import typer
 from stagedb.cli.build_instantiate import count
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
-from stagedb.cli.shared_options import Common, Model, Target, option_groups
+from stagedb.cli.shared_options import Common, Model, SystemOptions, Target, option_groups, print_line
 from stagedb.errors import UsageError
-from stagedb.outputs import GIB, printable
+from stagedb.outputs import GB, printable
 
 if TYPE_CHECKING:
     from stagedb.api import Advised
@@ -34,21 +34,6 @@ class AdviceRows(StrEnum):
 def advise(
     target: Target = None,
     model: Model = None,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="The system: a preset (`stagedb systems` lists them) or a system's file.  [h100]",
-        ),
-    ] = None,
-    blocking: Annotated[
-        str,
-        typer.Option(
-            metavar="AXIS,…",
-            help="Mesh axes whose communication a rank waits for before it computes on, such as tp,pp.  [none]",
-            show_default=False,
-        ),
-    ] = "",
     show: Annotated[
         AdviceRows | None,
         typer.Option(
@@ -58,6 +43,7 @@ def advise(
     ] = None,
     *,
     words: PlanFlags,
+    on: SystemOptions,
     output: Output,
     common: Common,
 ) -> None:
@@ -73,7 +59,7 @@ def advise(
         raise UsageError("tables with different columns do not fit into one file: --show changes or what-ifs")
     given = words.words()
     with common.connect() as db:
-        found = db.advise(target, model=model, system=system, blocking=blocking, **given)
+        found = db.advise(target, model=model, system=on.system, blocking=on.blocking, **given)
     common.profile({"advice": found.seconds})
     if target is None and model is None and not given and found.instance is not None:
         common.note(f"of the newest instance, {found.instance.id[:12]} {found.instance.name}")
@@ -83,8 +69,8 @@ def advise(
 def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, common: Common) -> None:
     """The verdict, the chosen tables, and the commands of the best changes."""
     if printed:
-        typer.echo(printable(found.verdict))  # a result, which --quiet keeps
-        typer.echo(printable(_figures(found)))
+        print_line(found.verdict)  # a result, which --quiet keeps
+        print_line(_figures(found))
     else:
         common.note(found.verdict)
     if chosen in (AdviceRows.CHANGES, AdviceRows.ALL):
@@ -99,10 +85,10 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
 
 def _figures(found: "Advised") -> str:
     """The step as it is, and how much was tried."""
-    room = "" if found.room is None else f" of {found.room / GIB:,.1f}"
+    room = "" if found.room is None else f" of {found.room / GB:,.1f}"
     refused = f", {len(found.refused)} refused by the checks of plans" if found.refused else ""
     return (
-        f"step {found.step / MS:,.3f} ms, peak {found.peak / GIB:,.1f}{room} GiB, on {found.system}, sequences of "
+        f"step {found.step / MS:,.3f} ms, peak {found.peak / GB:,.1f}{room} GB, on {found.system}, sequences of "
         f"{found.plan['seq_len']:,}; {count(len(found.changes), 'change')} tried{refused}, in {found.seconds:.1f} s"
     )
 
@@ -119,12 +105,12 @@ def _shown_changes(found: "Advised") -> tuple[list[str], Sequence[Sequence[Any]]
             row["change"],
             round(row["step"] / MS, 3),
             round(100 * row["share"], 1),
-            round(row["peak"] / GIB, 1),
+            round(row["peak"] / GB, 1),
             "yes" if row["fits"] else "no",
         ]
         for row in found.changes
     ]
-    return ["change", "step ms", "saves %", "peak GiB", "fits"], rows
+    return ["change", "step ms", "saves %", "peak GB", "fits"], rows
 
 
 def _shown_what_ifs(found: "Advised") -> tuple[list[str], Sequence[Sequence[Any]]]:

@@ -10,7 +10,7 @@ import typer
 from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
-from stagedb.outputs import GIB
+from stagedb.outputs import GB
 
 
 class Kind(StrEnum):
@@ -57,7 +57,7 @@ _SHOWN: Mapping[str, _ListedColumn] = {
     "ranks": _ListedColumn("ranks", int),
     "step": _ListedColumn("step ms", lambda value: round(value / 1e6, 1)),
     "mfu": _ListedColumn("MFU %", lambda value: round(100 * value, 1)),
-    "peak": _ListedColumn("GiB", lambda value: round(value / GIB, 2)),
+    "peak": _ListedColumn("GB", lambda value: round(value / GB, 2)),
     "plan": _ListedColumn("plan"),
     "system": _ListedColumn("system"),
     "created": _ListedColumn("created"),
@@ -89,7 +89,7 @@ def ls(
 ) -> None:
     """List graphs, instances and profiles, the newest first.
 
-    Step time and MFU are those of profiles. An instance has its peak memory (GiB of the fullest rank) once `stagedb
+    Step time and MFU are those of profiles. An instance has its peak memory (GB of the fullest rank) once `stagedb
     memory` has computed it. Formats other than the table have one list with all columns, in ns and bytes.
     """
 

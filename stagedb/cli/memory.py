@@ -13,7 +13,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, Model, Target, option_groups
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.outputs import GIB, printable
+from stagedb.outputs import GB, printable
 
 if TYPE_CHECKING:
     from stagedb.api import Memory
@@ -129,11 +129,11 @@ def _title(chosen: MemoryRows, text: str) -> None:
 
 
 def _unit(column: str, table: bool) -> str:
-    return f"{column} GiB" if table else column
+    return f"{column} GB" if table else column
 
 
 def _shown(size: int, table: bool) -> float | int:
-    return round(size / GIB, 3) if table else size
+    return round(size / GB, 3) if table else size
 
 
 def _peaks(found: "Memory", room: int | None, table: bool) -> tuple[list[str], list[list[Any]]]:
@@ -176,7 +176,7 @@ def _biggest(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[An
         sums = taken.setdefault((row["name"], row["category"]), [0, 0, 0])
         sums[0], sums[1], sums[2] = sums[0] + 1, sums[1] + row["count"], sums[2] + row["bytes"]
     biggest = sorted(taken.items(), key=lambda item: (-item[1][2], item[0]))[:BIGGEST]
-    return ["tensor", "category", "layers", "count", "GiB"], [
+    return ["tensor", "category", "layers", "count", "GB"], [
         [name, category, layers, count, _shown(size, True)] for (name, category), (layers, count, size) in biggest
     ]
 
@@ -194,12 +194,12 @@ def _report_fit(common: Common, peaks: Sequence[Mapping[str, Any]], room: int) -
     over = [row for row in peaks if row["peak"] > room]
     most = max(row["peak"] for row in peaks)
     if not over:
-        common.line(f"fits: the fullest rank leaves {(room - most) / GIB:,.2f} GiB of {room / GIB:,.2f} GiB free")
+        common.line(f"fits: the fullest rank leaves {(room - most) / GB:,.2f} GB of {room / GB:,.2f} GB free")
         return True
     ranks = sum(row["ranks"] for row in over)
     common.line(
         f"does not fit: {count(ranks, 'rank')} of {len(over)} of {count(len(peaks), 'class', 'classes')} hold more "
-        f"than {room / GIB:,.2f} GiB, the fullest by {(most - room) / GIB:,.2f} GiB"
+        f"than {room / GB:,.2f} GB, the fullest by {(most - room) / GB:,.2f} GB"
     )
     return False
 

@@ -13,7 +13,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
 from stagedb.errors import UsageError
-from stagedb.outputs import GIB, printable
+from stagedb.outputs import GB, printable
 
 if TYPE_CHECKING:
     from stagedb.api import PeakMemory, Profile
@@ -147,17 +147,17 @@ def memory_line(memory: "Sequence[PeakMemory]", room: int | None) -> str:
     """The peak memory of the fullest rank, and what does not fit. memory: the fullest class first."""
     fullest = memory[0]
     if room is None:
-        return f"peak memory {fullest.bytes / GIB:,.1f} GiB"
-    text = f"peak memory {fullest.bytes / GIB:,.1f} GiB of {room / GIB:,.1f} GiB: "
+        return f"peak memory {fullest.bytes / GB:,.1f} GB"
+    text = f"peak memory {fullest.bytes / GB:,.1f} GB of {room / GB:,.1f} GB: "
     over = [each for each in memory if each.bytes > room]
     if not over:
         return f"{text}fits"
     stages = sorted({stage for each in over for stage in each.stages})
     where = f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"
     largest = sorted(fullest.categories.items(), key=lambda each: -each[1])[:3]
-    held = ", ".join(f"{category.replace('_', ' ')} {size / GIB:,.1f} GiB" for category, size in largest)
+    held = ", ".join(f"{category.replace('_', ' ')} {size / GB:,.1f} GB" for category, size in largest)
     return (
-        f"{text}{where} {'does' if len(stages) == 1 else 'do'} not fit, by {(fullest.bytes - room) / GIB:,.1f} GiB; "
+        f"{text}{where} {'does' if len(stages) == 1 else 'do'} not fit, by {(fullest.bytes - room) / GB:,.1f} GB; "
         f"most are {held} (`stagedb advise` names what fits)"
     )
 

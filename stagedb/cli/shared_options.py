@@ -7,6 +7,9 @@ field replaces the parameter, and collects the values of the options into the da
 import dataclasses
 import functools
 import inspect
+import shutil
+import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,6 +43,32 @@ Model = Annotated[
     ),
 ]
 """A model, instead of an instance."""
+System = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="The system: a preset (`stagedb systems` lists them) or a system's file.  [h100]",
+        autocompletion=completion.systems,
+    ),
+]
+Blocking = Annotated[
+    str,
+    typer.Option(
+        metavar="AXIS,…",
+        help="Mesh axes whose communication a rank waits for before it computes on, such as tp,pp.  [none]",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class SystemOptions:
+    """The system for timing a step, and what its ranks wait for."""
+
+    PANEL: ClassVar[str] = TIMING
+
+    system: System = None
+    blocking: Blocking = ""
 
 
 @dataclass(frozen=True)
@@ -48,14 +77,7 @@ class TimingOptions:
 
     PANEL: ClassVar[str] = TIMING
 
-    system: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="The system: a preset (`stagedb systems` lists them) or a system's file.  [h100]",
-            autocompletion=completion.systems,
-        ),
-    ] = None
+    system: System = None
     durations: Annotated[
         str | None,
         typer.Option(
@@ -69,14 +91,7 @@ class TimingOptions:
             help="Multiply durations by FACTOR, such as collective:tp=0.5, and show how much shorter the step gets.",
         ),
     ] = None
-    blocking: Annotated[
-        str,
-        typer.Option(
-            metavar="AXIS,…",
-            help="Mesh axes whose communication a rank waits for before it computes on, such as tp,pp.  [none]",
-            show_default=False,
-        ),
-    ] = ""
+    blocking: Blocking = ""
 
     def words(self) -> dict[str, Any]:
         """The fields as keyword arguments."""
@@ -112,17 +127,17 @@ class Common:
     def line(self, line: str) -> None:
         """Print what a command did, in one line on standard output."""
         if not self.quiet:
-            typer.echo(printable(line))
+            print_line(line)
 
     def note(self, line: str) -> None:
         """Print a useful remark that is not a result, on standard error."""
         if not self.quiet:
-            typer.echo(printable(line), err=True)
+            print_line(line, err=True)
 
     def detail(self, line: str) -> None:
         """Print a line only with `--verbose`."""
         if self.verbose:
-            typer.echo(printable(line), err=True)
+            print_line(line, err=True)
 
     def profile(self, stages: Mapping[str, float]) -> None:
         """Print where the time of the command went: its start (the interpreter and its imports), then each stage."""
@@ -132,6 +147,16 @@ class Common:
         rows = {"start": whole - sum(stages.values()), **stages, "in all": whole}
         for stage, seconds in rows.items():
             self.detail(f"{seconds:8.2f} s {seconds / whole:4.0%}  {stage}")
+
+
+def print_line(line: str, err: bool = False) -> None:
+    """Print a line of prose. A terminal gets it as lines of whole words; another program gets one line."""
+    text = printable(line)
+    if (sys.stderr if err else sys.stdout).isatty():
+        width = shutil.get_terminal_size().columns
+        wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(wrap.fill(each) for each in text.split("\n"))
+    typer.echo(text, err=err)
 
 
 def _age() -> float:

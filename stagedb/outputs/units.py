@@ -1,4 +1,4 @@
 """Units of what is printed."""
 
-GIB = 1 << 30
-"""Bytes of a GiB, in which memory is printed."""
+GB = 10**9
+"""Bytes of a GB. Memory is printed in GB, as makers give it. Sizes that users write may have another unit."""

@@ -12,8 +12,6 @@ from stagedb.systems import Accelerator
 from stagedb.timing import Lane, LaneTimes
 from stagedb.workload.instance_columns import COMPUTE, RECV, ClassColumns
 
-GB = 10**9
-
 
 @dataclass(frozen=True)
 class Shares:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from stagedb.reports.figures import GB, Held, Levels, held, levels
+from stagedb.outputs import GB
+from stagedb.reports.figures import Held, Levels, held, levels
 from stagedb.reports.page_parts import Bar, BarPart, bars, legend, level_ticks, time_ticks
 from stagedb.reports.step_view import StepView
 

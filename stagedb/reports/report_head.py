@@ -3,7 +3,8 @@
 import math
 from html import escape
 
-from stagedb.reports.figures import GB, held, shares
+from stagedb.outputs import GB
+from stagedb.reports.figures import held, shares
 from stagedb.reports.memory_sections import room_of
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span

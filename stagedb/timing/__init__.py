@@ -11,7 +11,7 @@ from stagedb.timing.lanes import Lane
 from stagedb.timing.node_graph import NodeGraph, Reason, node_graph_of
 from stagedb.timing.profile_inputs import ProfileInputs, StoredProfile, read_profile
 from stagedb.timing.profile_recording import profile_id, record_profile
-from stagedb.timing.step_profile import JobProfile, blocking_axes, profile_job
+from stagedb.timing.step_profile import JobProfile, blocking_axes, profile_job, timed_step
 from stagedb.timing.time_spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times
 from stagedb.timing.timeline import Timeline, run_step
 from stagedb.timing.whatif import Scaling
@@ -42,4 +42,5 @@ __all__ = [
     "record_profile",
     "run_step",
     "step_times",
+    "timed_step",
 ]

@@ -11,7 +11,7 @@ from stagedb.timing.figures_of_merit import Merit, merit_of
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.time_spent import StepTimes, step_times
-from stagedb.timing.timeline import check_blocking, run_step
+from stagedb.timing.timeline import Timeline, check_blocking, run_step
 from stagedb.timing.whatif import Scaling, scaled
 from stagedb.workload.instance_columns import Workload
 
@@ -62,6 +62,15 @@ def blocking_axes(given: str | Sequence[str], system: System) -> tuple[str, ...]
     return tuple(axis for axis in GROUP_AXES if axis in names)
 
 
+def timed_step(
+    workload: Workload, system: System, measured: Durations | None, blocking: tuple[str, ...]
+) -> tuple[JobDurations, Timeline]:
+    """Durations of a workload's ops, and its step with them. The errors are those of `profile_job`."""
+    network = node_graph_of(workload, system.overlap.streams, system.network(len(workload.ranks)))
+    durations = time_ops(workload, network.lanes, system, measured)
+    return durations, run_step(network, durations.ns, system.overlap.compute, blocking=blocking)
+
+
 def profile_job(
     workload: Workload,
     system: System,
@@ -77,16 +86,13 @@ def profile_job(
     for a scaling that matches nothing, and for an unknown axis. Raises StagedbError for a step that never ends.
     """
     axes = blocking_axes(blocking, system)
-    network = node_graph_of(workload, system.overlap.streams, system.network(len(workload.ranks)))
-    durations = time_ops(workload, network.lanes, system, measured)
-    compute = system.overlap.compute
-    found = run_step(network, durations.ns, compute, blocking=axes)
+    durations, found = timed_step(workload, system, measured, axes)
     unscaled = found.step
     if scalings:
-        ns = scaled(network, durations.ns, scalings)
+        ns = scaled(found.network, durations.ns, scalings)
         lanes = tuple(replace(lane, ns=each) for lane, each in zip(durations.lanes, ns, strict=True))
         durations = replace(durations, lanes=lanes)
-        found = run_step(network, durations.ns, compute, blocking=axes)
+        found = run_step(found.network, durations.ns, system.overlap.compute, blocking=axes)
     times = step_times(found)
     merit = merit_of(times, system)
     return JobProfile(workload, system, measured, tuple(scalings), axes, durations, times, merit, unscaled)

@@ -1,5 +1,6 @@
 """The rows of `diff`, compared with the instances and the steps in memory, on both engines."""
 
+import dataclasses
 from collections import defaultdict
 from typing import Any
 
@@ -55,6 +56,22 @@ def test_only_work_that_differs_is_listed(store: Store) -> None:
     assert found == expected
     assert {key[2] for key in expected} == {None, "pp", "dp"}
     assert db.diff(one.id, one.id).same
+
+
+def test_steps_of_more_flops_than_64_bits_hold_are_compared(store: Store) -> None:
+    db = Stagedb(store)
+    huge = dataclasses.replace(card("llama"), hidden=1 << 16, ffn=1 << 18, max_positions=1 << 20)
+    one, other = (
+        db.instantiate(huge, dp=dp, micro_batch_size=64, seq_len=1 << 17, global_batch_size=64 * dp) for dp in (64, 128)
+    )
+    sides = [worked(store, each.id) for each in (one, other)]
+    rows = db.query("diff_work", {"other": other.id}, instance=one.id)
+    assert max(row["other_flops"] for row in rows) > 1 << 63
+    for row in rows:
+        key = (row["type"], row["kind"], row["axis"], row["phase"])
+        expected = [side.get(key, [0, 0, 0])[1] for side in sides]
+        assert [row["flops"], row["other_flops"]] == pytest.approx(expected, rel=1e-12)
+    assert "2 times the FLOPs" in db.diff(one.id, other.id).verdict
 
 
 def spent(job: JobProfile) -> dict[Key, list[int]]:

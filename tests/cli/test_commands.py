@@ -459,7 +459,7 @@ def test_memory_is_printed_by_class_phase_and_tensor(run: Run, tiny: str) -> Non
     assert run("instantiate", tiny, *PLAN).status == 0
     printed = run("memory")
     assert printed.status == 0, printed.err
-    assert "peak GiB" in printed.out
+    assert "peak GB" in printed.out
     assert "forward_end" in printed.out
     assert "tensors at the peak, the largest first" in printed.out
     peaks = rows(run, "memory")
@@ -491,7 +491,7 @@ def test_a_capacity_is_checked(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     peak = max(row["peak"] for row in rows(run, "memory"))
     fits = run("memory", "--capacity", f"{peak} B")
-    assert (fits.status, "fits: the fullest rank leaves 0.00 GiB" in fits.out) == (0, True)
+    assert (fits.status, "fits: the fullest rank leaves 0.00 GB" in fits.out) == (0, True)
     over = run("memory", "--capacity", f"{peak - 1}B")
     assert over.status == 1
     assert "does not fit" in over.out

@@ -282,7 +282,7 @@ def test_a_profile_is_shown_as_it_was_made(run: Run, tiny: str, tmp_path: Path) 
 
 
 def test_a_profile_names_what_the_memory_does_not_hold(run: Run, tiny: str, tmp_path: Path) -> None:
-    assert "GiB of 74.5 GiB: fits" in run("profile", "--model", tiny, *PLAN).out
+    assert "GB of 80.0 GB: fits" in run("profile", "--model", tiny, *PLAN).out
     small = tmp_path / "small.yaml"
     text = (Path(stagedb.systems.__file__).parent / "presets" / "h100.yaml").read_text(encoding="utf-8")
     small.write_text(text.replace("capacity: 80", "capacity: 0.0001").replace("name: h100", "name: small"))
