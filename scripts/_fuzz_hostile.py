@@ -8,7 +8,8 @@ from typing import Any
 
 TEXTS = (
     *("", " ", "-", "--", "~", ".", "..", "/", "//", "*", "?", "%s", "{0}", "$(x)", "`x`", "'", '"', ";", "null"),
-    *("../../up", "/tmp/x", "/etc/passwd", "/dev/zero", "/dev/stdin", "/proc/self/mem", "a/../../b", "C:\\x"),  # noqa: S108
+    # No name of a file that exists, or could be made: a command may be asked to write to it.
+    *("../../up", "/nonexistent/x", "/dev/zero", "/dev/stdin", "/proc/self/mem", "a/../../b", "C:\\x"),
     *("a\nb", "a\rb", "a\tb", "a\0b", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\x7fb", "\u202etxt", "\u200b"),
     *("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "&lt;", "a' OR 1=1 //", "}) DETACH DELETE n //"),
     *("\udc80", "\ud800", "\ufeffa", "名前", "🙂", "e\u0301" * 20, "İ", "ß", "٣", "²", "/" + "d/" * 2500),

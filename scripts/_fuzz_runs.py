@@ -1,6 +1,7 @@
 """One run of the command line on hostile inputs, in a process with limits, watched for what it may not do."""
 
 import contextlib
+import errno
 import os
 import resource
 import select
@@ -241,24 +242,29 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
+_DEVICES = frozenset({os.devnull, "/dev/zero", "/dev/stdin", "/proc/self/mem"})
+"""What keeps nothing of what is written to it. A command may be asked to open it, never to replace it."""
+
+
 def _watch(place: Place, watched: Path) -> None:
-    """Record each path outside the run's directory that Python opens to write, or changes."""
+    """Record and refuse each path outside the run's directory that Python opens to write, or changes."""
     allowed = [os.path.realpath(each) for each in (place.own, place.home, place.scratch / "tmp")]
     log = os.open(watched, os.O_WRONLY | os.O_APPEND)
 
     def inside(path: str) -> bool:
         parent, name = os.path.split(os.path.abspath(path))  # noqa: PTH100  # the last part stays a link
         real = f"{os.path.realpath(parent)}/{name}"
-        return real == os.devnull or any(real == each or real.startswith(f"{each}/") for each in allowed)
+        return any(real == each or real.startswith(f"{each}/") for each in allowed)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         places = _CHANGING.get(event, ())
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & _OPENING:
-            places = (0,)
+            places = () if arguments[0] in _DEVICES else (0,)
         for at in places:
             path = arguments[at]
             if isinstance(path, str | bytes | os.PathLike) and not inside(os.fsdecode(path)):
                 os.write(log, f"{event} {os.fsdecode(path)[:200]!r}\n".encode("utf-8", "backslashreplace"))
+                raise PermissionError(errno.EPERM, "outside the directory of the run", os.fsdecode(path))
 
     sys.addaudithook(hook)
 
