@@ -254,7 +254,7 @@ def _watch(place: Place, watched: Path) -> None:
     def inside(path: str) -> bool:
         parent, name = os.path.split(os.path.abspath(path))  # noqa: PTH100  # the last part stays a link
         real = f"{os.path.realpath(parent)}/{name}"
-        return any(real == each or real.startswith(f"{each}/") for each in allowed)
+        return real == os.devnull or any(real == each or real.startswith(f"{each}/") for each in allowed)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         places = _CHANGING.get(event, ())
