@@ -223,10 +223,15 @@ def _spawn(attempt: Attempt, place: Place, output: Path, errors: Path, watched: 
     return process.pid
 
 
+_ARGUMENT = 128 << 10
+"""Bytes of an argument that Linux does not pass on."""
+
+
 def spawnable(attempt: Attempt) -> bool:
     """Whether the system can pass the arguments to another process."""
     try:
-        return all(b"\0" not in os.fsencode(each) for each in attempt.arguments)
+        raw = [os.fsencode(each) for each in attempt.arguments]
+        return all(b"\0" not in each and len(each) < _ARGUMENT for each in raw)
     except UnicodeEncodeError:
         return False
 

@@ -27,14 +27,17 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     card cannot express.
     """
     named = config.get("architectures") or []
-    found = [word for word in named if word in ARCHITECTURES] if isinstance(named, list) else []
+    words = [word for word in named if isinstance(word, str)] if isinstance(named, list) else []
+    found = [word for word in words if word in ARCHITECTURES]
     if not found:
-        given = ", ".join(map(str, named)) if isinstance(named, list) and named else "none named in `architectures`"
+        given = shown(", ".join(words)) if words else "none named in `architectures`"
         raise UsageError(f"architecture not supported: {given}; supported are {', '.join(ARCHITECTURES)}")
     card = ARCHITECTURES[found[0]](config, name)
     experts = [key for key in _EXPERTS if config.get(key)]
     if experts and not card.experts:
-        raise UsageError(f"a mixture of experts ({experts[0]}={config[experts[0]]}) is not supported in {found[0]}")
+        raise UsageError(
+            f"a mixture of experts ({experts[0]}={shown(config[experts[0]])}) is not supported in {found[0]}"
+        )
     named = [key for key in _POSITIONS if config.get(key) is not None]
     length = read_length(config, card.max_positions, f"{named[0]} of config.json" if named else "the usual positions")
     return replace(
@@ -218,7 +221,7 @@ def _falcon(config: Mapping[str, Any], name: str) -> Card:
 def _in_parallel(card: Card, norms: int) -> Card:
     """The card with parallel layers that have this many norms."""
     if norms not in (1, 2):
-        raise UsageError(f"num_ln_in_parallel_attn {norms} is not supported: 1 or 2")
+        raise UsageError(f"num_ln_in_parallel_attn {shown(norms)} is not supported: 1 or 2")
     return replace(card, layer_kinds=(replace(card.kinds[USUAL], residual=parallel_of(norms).name),))
 
 

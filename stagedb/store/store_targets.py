@@ -65,7 +65,7 @@ def choose(
         known = ", ".join(sorted(stores)) if isinstance(stores, dict) and stores else "none"
         raise UsageError(
             f"no store named {shown(name)} in {config} (it has {known}): give --store a URI such as "
-            f"bolt://host:7687, {shown(EMBEDDED)}, or add [stores.{name}] to that file"
+            f"bolt://host:7687, {shown(EMBEDDED)}, or add [stores.NAME] to that file"
         )
     table = dict(stores[name])
     insecure = table.pop("insecure", False)

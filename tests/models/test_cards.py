@@ -495,9 +495,10 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**QWEN_MOE, "decoder_sparse_step": 49}, "leaves no layer with experts"),
         (
             {**DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"]},
-            "not supported: DeepseekV2ForCausalLM; supported are Llama",
+            "not supported: 'DeepseekV2ForCausalLM'; supported are Llama",
         ),
-        ({**LLAMA, "architectures": ["T5ForConditionalGeneration"]}, "not supported: T5ForConditionalGeneration"),
+        ({**LLAMA, "architectures": ["T5ForConditionalGeneration"]}, "not supported: 'T5ForConditionalGeneration'"),
+        ({**LLAMA, "architectures": [["LlamaForCausalLM"]]}, "not supported: none named"),
         ({**LLAMA, "architectures": None}, "none named in `architectures`"),
         ({**LLAMA, "hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({**LLAMA, "attention_bias": True}, "attention_bias and mlp_bias that differ"),

@@ -137,6 +137,7 @@ def test_the_switch_of_the_environment_is_1_or_0(config: Path) -> None:
         ("bolt://me:hunter2@", "bolt://host:7687"),
         ("bolt://me:hunter2@host/db", "bolt://host:7687"),
         ("nowhere", r"no store named 'nowhere' .* maybe, other, plain, private, team, wrong"),
+        ("n" * 10_000, r"^.{,500}$"),
         ("team", "TEAM_PASSWORD, which is not set"),
         ("wrong", r"\[stores.wrong\]"),
     ],
