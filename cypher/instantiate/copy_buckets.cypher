@@ -16,5 +16,7 @@ CREATE (c)-[:RUNS]->(o:Op:Collective {
 })-[:COPY_OF]->(s)
 WITH o, row
 UNWIND row.members AS member
+// Without `row`: an engine that holds all lines at once would hold its list once for each line.
+WITH o, member
 MATCH (t:SymTensor {id: member.weight})
 CREATE (o)-[:CARRIES {number: member.number, position: member.position, layer: member.layer}]->(t)

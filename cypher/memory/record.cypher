@@ -28,8 +28,10 @@ OPTIONAL MATCH (o:Op {id: row.op})
 FOREACH (x IN CASE WHEN o IS NULL THEN [] ELSE [1] END | CREATE (m)-[:PEAKS_AT]->(o))
 WITH row, m
 UNWIND row.tensors AS tensor
+// Without `row`: an engine that holds all lines at once would hold its lists once for each line.
+WITH m, tensor, row.class AS class
 CREATE (m)-[:HOLDS]->(t:MemoryTensor {
-  id: m.id + '/' + toString(tensor.place), instance: $instance, class: row.class, name: tensor.name,
+  id: m.id + '/' + toString(tensor.place), instance: $instance, class: class, name: tensor.name,
   layer: tensor.layer, category: tensor.category, count: tensor.count, bytes: tensor.bytes
 })
 WITH t, tensor

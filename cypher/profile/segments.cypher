@@ -9,5 +9,7 @@ CREATE (p)-[:HAS_SEGMENT]->(s:Segment {id: row.id})
 SET s += row.values
 WITH s, row
 UNWIND range(0, size(row.ops) - 1) AS at
-MATCH (t:OpTime {id: row.lane + '/' + toString(row.ops[at])})
-CREATE (s)-[:CONTAINS {number: at, ns: row.ns[at]}]->(t)
+// Without `row`: an engine that holds all lines at once would hold its lists once for each line.
+WITH s, at, row.ns[at] AS ns, row.lane + '/' + toString(row.ops[at]) AS op
+MATCH (t:OpTime {id: op})
+CREATE (s)-[:CONTAINS {number: at, ns: ns}]->(t)

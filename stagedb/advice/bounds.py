@@ -42,7 +42,7 @@ class Bound:
         if self.kind == "memory":
             return "memory"
         named = {"compute": "computing", "bubble": "the bubble", "idle": "waiting for ranks of the same stage"}
-        return named.get(self.kind) or WORDS.get(self.kind, f"communication over {self.kind}")
+        return named.get(self.kind) or f"communication of {WORDS.get(self.kind, self.kind)}"
 
 
 def bound_of(times: StepTimes, peak: int | None = None, room: int | None = None) -> Bound:

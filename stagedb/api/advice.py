@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stagedb.advice import Advice, Change, Trials, advise, profile_command
+from stagedb.advice.advising import LEAN
 from stagedb.advice.commands import needed_words
 from stagedb.advice.trials import GraphOf
 from stagedb.api import catalog, model_names
@@ -76,10 +77,19 @@ def _verdict(wanted: Wanted, found: Advice) -> str:
         share = f"the fullest rank holds {found.peak / GB:,.1f} GB of {found.room / GB:,.1f} GB"
     text = f"{wanted.model} on {wanted.plan.world:,} ranks is bound by {bound.words} ({share})"
     if best is None:
-        return f"{text}; no change near it {'is faster' if found.fits else 'fits'}"
+        return f"{text}; no change near it {'is faster' if found.fits else f'fits{_leanest(found)}'}"
     share_saved = abs(best.saving) / max(found.job.step, 1)
     longer = "shorter" if best.saving > 0 else "longer"
     return f"{text}; the best change is {best.name}: {share_saved:.1%} {longer}, and it fits"
+
+
+def _leanest(found: Advice) -> str:
+    """The change that needs the least memory, where none fits."""
+    least = min(found.changes, key=lambda each: each.outcome.peak, default=None)
+    text = f", alone or with one of the {LEAN} that hold least"
+    if least is None or least.outcome.peak >= found.peak:
+        return text
+    return f"{text}; {least.name} holds least, {least.outcome.peak / GB:,.1f} GB"
 
 
 def _graph_of(store: Store, wanted: Wanted, model: str | Card | None) -> GraphOf:

@@ -33,7 +33,7 @@ def find_card(word: str) -> Card | None:
 
 
 def card(word: str) -> Card:
-    """The card of a model that needs no store. Raises UsageError, with similar names, if there is none."""
+    """The card that a word names, in the library or as a path. UsageError, with similar names, if there is none."""
     found = find_card(word)
     if found is None:
         raise unknown_model(word)

@@ -29,6 +29,9 @@ class Rows:
     hints: tuple[str, ...] = dataclasses.field(default=(), kw_only=True, compare=False)
     """Why an answer may be unexpected: words that no store has, or numbers that are not computed yet."""
 
+    def __repr__(self) -> str:
+        return f"Rows({len(self.rows):,} of {', '.join(self.columns)})"
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -167,6 +170,11 @@ class Memory:
     room: int | None = None
     """Bytes of an accelerator of the system that was named, or of the instance's newest profile; None without one."""
 
+    @property
+    def fits(self) -> bool:
+        """Whether the accelerator's memory holds every rank; True without a limit."""
+        return self.room is None or all(row["peak"] <= self.room for row in self.peaks)
+
     def _repr_html_(self) -> str:
         title = f"bytes of a rank of {self.instance.name}, by class"
         return html_tables.table(self.peaks.columns, self.peaks.rows, title)
@@ -230,10 +238,15 @@ class Profile:
     instance: InstanceInfo
     lanes: Rows
     path: Rows
-    job: JobProfile
+    job: JobProfile = dataclasses.field(repr=False)
     seconds: Mapping[str, float]
     memory: tuple[PeakMemory, ...]
     room: int | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the accelerator's memory holds every rank; True without a limit."""
+        return self.room is None or self.memory[0].bytes <= self.room
 
     @property
     def merit(self) -> Merit:

@@ -81,7 +81,10 @@ def _flat(key: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def room_of(store: Store, instance: InstanceInfo, system: System | None) -> int | None:
-    """Bytes of an accelerator of the system, or else of the instance's newest profile; None without either."""
+    """The memory of the system's accelerator in bytes; without a system, of the one in the instance's newest profile.
+
+    None for an instance without a profile, and for an accelerator without a limit.
+    """
     if system is None:
         made = next((each for each in catalog.profiles(store) if each.instance == instance.id), None)
         if made is None:

@@ -74,7 +74,8 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
     else:
         common.note(found.verdict)
     if chosen in (AdviceRows.CHANGES, AdviceRows.ALL):
-        _title(chosen, "plans near it, those that fit first")
+        some = any(row["fits"] for row in found.changes)
+        _title(chosen, f"plans near it, {'those that fit first' if some else 'of which none fits'}")
         output.write(*(_shown_changes(found) if printed else (found.changes.columns, found.changes.rows)))
     if chosen in (AdviceRows.WHAT_IFS, AdviceRows.ALL):
         _title(chosen, "the step, if one loss were less")
@@ -94,7 +95,9 @@ def _figures(found: "Advised") -> str:
 
 
 def _worth(found: "Advised") -> list[dict[str, Any]]:
-    """The best changes that shorten the step, or make it fit."""
+    """The best changes that shorten the step, or make it fit; where none fits, the one that holds least."""
+    if not found.fits and not any(row["fits"] for row in found.changes):
+        return [row for row in found.changes if row["command"]][:1]
     rows = [row for row in found.changes if row["fits"] and row["command"] and (row["saving"] > 0 or not found.fits)]
     return rows[:COMMANDS]
 

@@ -54,7 +54,7 @@ def memory(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Check whether each rank fits into this size, as 80GiB or 80GB.  [the system's]",
+            help="Check whether each rank fits into this size, as 80GB or 80GiB.  [the system's]",
         ),
     ] = None,
     system: Annotated[

@@ -40,7 +40,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class BucketOp:
-    """The symbolic op that is multiplied to one collective a bucket.
+    """A symbolic collective of which an instance has one copy for each bucket.
 
     `bytes` gives the bytes of operand and result for (elements, elements of a part). `parts`: the number of ranks over
     which it shards.

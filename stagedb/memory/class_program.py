@@ -34,7 +34,7 @@ class BlockPlace:
 
 @dataclass(frozen=True)
 class PlacedWeight:
-    """A weight at a position of the stage."""
+    """A weight of a block that is at this position of the stage."""
 
     position: int
     weight: str

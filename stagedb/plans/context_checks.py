@@ -35,7 +35,7 @@ def check_kind_given(words: Mapping[str, object], options: GraphOptions) -> None
 
 
 def check_context(plan: PlanFields) -> None:
-    """Raise UsageError if cp, or a word that belongs to it, suits no model."""
+    """Raise UsageError for a cp, or a word about cp, that would be wrong for every model."""
     kind = plan.options.cp_kind
     if plan.cp == 1:
         if kind != "none":

@@ -40,7 +40,7 @@ def follows_from_chunks(schedule: object) -> bool:
 
 
 def check_messages(plan: PlanFields) -> None:
-    """Raise UsageError if messages between stages are scattered, and there are no such messages or no parts."""
+    """Raise UsageError if scatter_gather has nothing to do: with pp 1 no stage sends, with tp 1 one rank sends all."""
     if not plan.options.scatter_gather:
         return
     reasons = {"pp": "no message goes between stages", "tp": "one rank sends the whole message"}

@@ -191,7 +191,7 @@ def levels(job: StepView) -> Levels | None:
     times = [int(starts[task]) for task in order]
     size = -(-len(order) // MOMENTS)
     picks = [
-        (times[at], max(columns[at : at + size], key=sum))  # the fullest of several, from the begin of the first
+        (times[at], max(columns[at : at + size], key=sum))  # the fullest of several, from the beginning of the first
         for at in range(0, len(order), size)
     ]
     after = fullest.usage.after(len(order) - 1)

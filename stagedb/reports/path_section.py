@@ -20,7 +20,7 @@ ROWS = 16
 _KINDS = tuple(TASK_KINDS.values())
 
 WAITED = {
-    Reason.START: "the begin of the step",
+    Reason.START: "the beginning of the step",
     Reason.DEPENDENCY: "the work before it",
     Reason.STREAM: "its stream",
     Reason.MEMBER: "a rank of its group",
@@ -49,7 +49,7 @@ class PathRow:
 
 
 def path_rows_of(job: StepView, most: int = ROWS) -> list[PathRow]:
-    """The critical path in rows from the begin of the step to its end; together they are as long as the step."""
+    """The critical path in rows from the beginning of the step to its end; together they are as long as the step."""
     legs = job.times.path.legs()
     count = len(legs.lane)
     if not count:

@@ -137,7 +137,11 @@ def shares(found: Spans, step: int, columns: int) -> "np.ndarray[tuple[int, int]
 
 
 def in_columns(found: Spans, step: int, columns: int) -> Spans:
-    """Spans without tasks, one for each of so many columns of time: its longest kind of work. All count as busy."""
+    """The step in `columns` equal columns of time, each with its longest kind of work.
+
+    Equal neighbours are one span; columns in which the rank waits have none. Spans name no task, and count
+    as wholly busy.
+    """
     most = shares(found, step, columns).argmax(axis=1)
     edges = np.round(np.linspace(0, step, columns + 1)).astype(np.int64)
     fresh = np.ones(columns, bool)

@@ -53,7 +53,7 @@ OWNED = (
     Property("state", "string", "`ready` once complete; readers do not see `building`, `deleting` or `outdated` ones"),
     Property("owner", "string?", "the process that builds it; absent when ready"),
     Property("lease", "integer?", "until when its builder counts as alive; absent when ready", "ms since 1970"),
-    Property("created", "integer", "when its building began", "ms since 1970"),
+    Property("created", "integer", "when its building began, or when it was last asked for", "ms since 1970"),
     Property("claim", "string?", "the process that last asked to build or delete it; it is written to take the lock"),
     Property("builder", "string?", "the process that made it"),
     Property("schema", "integer", "version of the schema that it was written with"),

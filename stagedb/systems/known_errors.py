@@ -35,7 +35,10 @@ def known_errors() -> Mapping[str, KnownError]:
 
 
 def known_error(system: System) -> KnownError | None:
-    """The known error on a system. None if no published step is known for it, or if it differs from its preset."""
+    """The known error of predictions on a system.
+
+    None if no published step is known for the system, or if it differs from the preset of its name.
+    """
     found = known_errors().get(system.name)
     if found is None or found.system not in system_names():
         return None

@@ -174,7 +174,7 @@ class Packed:
         return [key_of(row) for row in rows if np.isin(ranks, parse_ranks(row["ranks"], self.world)).any()]
 
     def traces(self, keys: list[str] | None = None) -> TraceSet:
-        """The whole set, or some classes, with the facts of the index checked against their contents."""
+        """All classes, or those of `keys`. StagedbError if a class differs from what the index states about it."""
         if keys is None:
             keys = [key_of(row) for row in self.index["classes"]]
         reason = wrong_files(self.index)

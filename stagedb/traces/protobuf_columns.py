@@ -110,7 +110,7 @@ def tag(field: int, wire_type: int) -> bytes:
 
 
 def number_fields(field: int, values: Ints) -> ByteRows:
-    """A varint field with a value a row."""
+    """For each value, one varint field with this number."""
     return join(constant(tag(field, VARINT), len(values)), varints(values))[0]
 
 

@@ -59,7 +59,7 @@ def find_workflow(name: str) -> Workflow:
 
 
 def template_named(name: str) -> Template:
-    """The template of a name in the store. Raises StagedbError for one of a newer version."""
+    """The template that a stored name means. Raises StagedbError for a name that this version does not know."""
     if name not in TEMPLATES:
         raise StagedbError(
             f"the store has operators of template {shown(name)}, where this version knows {', '.join(TEMPLATES)}: "

@@ -48,7 +48,7 @@ def test_each_row_names_its_longest_operator_and_its_task(embedded_store: Store)
         assert (row.operator, row.operator_ns) == longest(made, row.first, row.last)
     assert rows[0].tasks == "forward of micro-batch 0"
     assert rows[-1].tasks == "step"
-    assert rows[0].waited_for == "the begin of the step"
+    assert rows[0].waited_for == "the beginning of the step"
     assert "a message" in {row.waited_for for row in rows}
     joined = path_rows_of(made, 6)
     assert any(re.fullmatch(r"\d forward, \d backward of micro-batches 0–\d", row.tasks) for row in joined)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
 from stagedb.instances import instantiate
 from stagedb.plans import Plan
@@ -20,6 +21,7 @@ from stagedb.timing import JobProfile, Scaling, profile_id, profile_job, record_
 from stagedb.timing.critical_path_rows import path_rows
 from stagedb.workload.store_reading import read_workload
 from tests.instances.small_graph import small_graph
+from tests.ir.tiny import card
 from tests.timing.plain import PLAIN
 
 ROOT = Path(__file__).parents[2]
@@ -253,3 +255,13 @@ def test_layers_are_numbers_of_the_model(embedded_store: Store) -> None:
     ).rows
     stages = np.array_split(np.arange(small_graph().sizes["L"]), PLAN.pp)
     assert rows == tuple((stage, layer) for stage, layers in enumerate(stages) for layer in layers.tolist())
+
+
+def test_a_path_through_thousands_of_ops_of_one_task_is_written(store: Store) -> None:
+    deep = dataclasses.replace(card("llama"), layers=170)
+    Stagedb(store).profile(model=deep, system=PLAIN, recompute="full", seq_len=8, global_batch_size=2)
+    rows = store.query(
+        "MATCH (s:Segment)-[c:CONTAINS]->() RETURN s.ops AS ops, s.ns AS ns, count(c) AS n, sum(c.ns) AS sum"
+    )
+    assert max(row[2] for row in rows.rows) > 3500
+    assert all(row[:2] == row[2:] for row in rows.rows)

@@ -166,7 +166,11 @@ class RingStep(Operator):
         return (slice(None), slice(half)) if earlier else (slice(half, None), slice(None))
 
     def keys(self, place: RankPlace, first: Array, came: Array | None, length: int) -> tuple[Array, Array]:
-        """k and v of this turn."""
+        """Keys and values that this turn reads.
+
+        first: this rank's own ones, or those of all ranks if they are gathered. came: those received in this turn.
+        length: positions of one rank.
+        """
         held = first if came is None else came
         if self.gathered:
             ranks = first.shape[1] // length

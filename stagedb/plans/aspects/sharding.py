@@ -67,7 +67,8 @@ class ShardingOptions:
         int,
         About(
             "Sharded over dp: nothing, the optimizer's state, gradients too, parameters too.",
-            property="what dp shards: nothing (0), optimizer state (1), gradients too (2), parameters too (3)",
+            property="what dp shards: nothing (0), optimizer state (1), gradients and stored parameters too (2), "
+            "parameters in use too (3)",
             noun="ZeRO stage",
             choices=(0, 1, 2, 3),
         ),
