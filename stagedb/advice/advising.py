@@ -60,7 +60,7 @@ class Advice:
 
     @property
     def best(self) -> Change | None:
-        """The change to make: the fastest that fits, if it is faster, or if the plan as it is does not fit."""
+        """The fastest change that fits. None if there is none, or if the plan itself fits and no change is faster."""
         first = next(iter(self.changes), None)
         return first if first is not None and first.fits and (first.saving > 0 or not self.fits) else None
 

@@ -333,9 +333,11 @@ class Stagedb:
         progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
     ) -> Chart:
-        """The timeline as text: a Gantt chart of the pipeline's stages, `width` columns wide, in colour if asked for.
+        """The timeline as text: a Gantt chart of the pipeline's stages.
 
-        The text has its instance as `instance`, and the profile of the step, which the store keeps, as `profile`.
+        target, model, words: as in `export`; profile, system, durations, scale, blocking: as in `timeline`. width: of
+        the chart, in columns. only: stages to show. color: with the colours of a terminal. The result is a text with
+        two attributes: its `instance`, and the `profile` of the step, which the store keeps.
         Raises UsageError if the chart would be too narrow.
         """
         from stagedb.api import profiling, views

@@ -157,6 +157,9 @@ def _where(edge: SymEdge, condition: Expression) -> SymEdge:
 
 
 def without_repeats(ops: list[SymOp], repeats: Mapping[str, str]) -> list[SymOp]:
-    """The operators of a graph that recomputes nothing: its backward reads the results of the forward."""
+    """The operators as they are without recomputation. Readers of a recomputed tensor read the forward's.
+
+    repeats: the forward's tensor of each recomputed one.
+    """
     kept = [op for op in ops if not any(name in repeats for name in op.writes)]
     return [dataclasses.replace(op, reads=tuple(repeats.get(name, name) for name in op.reads)) for op in kept]

@@ -75,7 +75,7 @@ def _write(found: "Advised", chosen: AdviceRows, printed: bool, output: Output, 
         common.note(found.verdict)
     if chosen in (AdviceRows.CHANGES, AdviceRows.ALL):
         some = any(row["fits"] for row in found.changes)
-        _title(chosen, f"plans near it, {'those that fit first' if some else 'of which none fits'}")
+        _title(chosen, f"plans near it, {'those that fit first' if some else 'none fits'}")
         output.write(*(_shown_changes(found) if printed else (found.changes.columns, found.changes.rows)))
     if chosen in (AdviceRows.WHAT_IFS, AdviceRows.ALL):
         _title(chosen, "the step, if one loss were less")

@@ -27,7 +27,10 @@ class ChunkWork:
 
     @property
     def wraps(self) -> tuple[bool, bool]:
-        """Whether the chunk number before it and the one after it are on stages that are not its neighbours."""
+        """Whether messages with the chunk before, and with the one after, go around the ends of a loop of stages.
+
+        Then they go elsewhere than to the stages before and after. False where there is no such chunk.
+        """
         return self.stage.has_previous and self.hops[0] != -1, self.stage.has_next and self.hops[1] != 1
 
 

@@ -66,7 +66,7 @@ class Evaluated:
 
 
 def read_graph(store: Store, graph: str) -> StoredGraph:
-    """Raises UsageError when the store has no whole graph of this id."""
+    """Read the rows of a graph that instantiation needs. UsageError if the store has no complete graph with this id."""
     rows = store.read("instantiate/graph", graph=graph)
     if not rows:
         raise UsageError(f"the store has no graph {shown(graph)}: `stagedb ls` lists them, `stagedb build` makes one")

@@ -65,7 +65,7 @@ class Stage:
         return (*before, *self.places, *after)
 
     def single_blocks(self) -> Mapping[str, int]:
-        """Positions of the blocks that this stage has once."""
+        """By name, the position of each block outside layers, such as the embedding."""
         return {place.block: place.position for place in self.places if place.layer is None}
 
 

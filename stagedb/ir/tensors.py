@@ -114,7 +114,7 @@ class Tracer:
         )
 
     def activation(self, name: str, axes: tuple[str, ...], dtype: str = "act") -> Tensor:
-        """A value made by the forward."""
+        """Declare a tensor of this block that the forward makes; `emit` adds the operator that writes it."""
         return self.tensor(name, axes, dtype, "activation")
 
     def gradient(self, of: Tensor, name: str) -> Tensor:

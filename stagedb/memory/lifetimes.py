@@ -40,9 +40,9 @@ class Which(StrEnum):
 
 @dataclass(frozen=True)
 class Moment:
-    """Before the item of this index in a task of this kind and chunk; the number of items means the task's end.
+    """A point in tasks: before the item with this index runs, or the end, if the index is the number of items.
 
-    A step is that of all chunks, and has chunk 0.
+    kind, which, chunk: of the tasks. The task of a kind that serves all chunks, such as the step, has chunk 0.
     """
 
     kind: TaskKind

@@ -38,7 +38,11 @@ class Alive:
 
 @dataclass(frozen=True)
 class Usage:
-    """The memory of a rank class. `lengths`: the number of items of each kind of task and chunk."""
+    """The memory of one rank of a class over a step.
+
+    held: what it holds before and over the step. tasks: in the order in which it runs them. lengths: by (kind of task,
+    chunk), the number of operators and buckets that one such task runs.
+    """
 
     held: Lives
     tasks: Sequence[Task]

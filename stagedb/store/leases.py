@@ -214,7 +214,10 @@ def _milliseconds() -> int:
 
 
 def new_claim() -> str:
-    """This process, a word that is unique to this claim, and the user: `machine pid started word user`."""
+    """The text that identifies one builder: `machine pid started word user`.
+
+    started: when its process began. word: random, so that each claim of a process has its own text.
+    """
     started = psutil.Process().create_time()
     return f"{_machine()} {os.getpid()} {started:.2f} {secrets.token_hex(8)} {current_user()}"
 

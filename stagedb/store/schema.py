@@ -72,7 +72,7 @@ def _definitions(label: Label) -> tuple[str, ...]:
 
 
 def page() -> str:
-    """The data model as Markdown: a table a label, a table of relationships."""
+    """The data model as Markdown: a table for each label, a section for each relationship."""
     lines: list[str] = []
     for label in LABELS:
         keys = [] if label.unique is None else [f"`{label.unique}` (unique)"]

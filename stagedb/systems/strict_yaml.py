@@ -56,7 +56,10 @@ class Value:
         return found
 
     def free_mapping(self, takes: str) -> "dict[str, Value]":
-        """The values by key. Any key is allowed."""
+        """The values of a mapping by key. The keys are free: short printable texts, each once.
+
+        takes: what the error names as allowed.
+        """
         if not isinstance(self.node, yaml.MappingNode):
             raise self.wrong(takes)
         found: dict[str, Value] = {}

@@ -36,7 +36,7 @@ COLLECTIVES: Mapping[str, int] = {
 """`comm_type` of each kind of collective."""
 
 NODE_TYPES = (pb.COMP_NODE, pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)
-"""Node types by the type of the op (an index of `columns.TYPES`)."""
+"""Node types by the type of the op (an index of `instance_columns.TYPES`)."""
 
 _ATTR = pb.Node.DESCRIPTOR.fields_by_name["attr"].number
 _DURATION = pb.Node.DESCRIPTOR.fields_by_name["duration_micros"].number
@@ -242,7 +242,10 @@ def node_name(name: str, type_: int) -> str:
 
 
 def op_name(name: str, type_: int) -> str:
-    """The name of the op of a node that `node_name` named; any other name unchanged."""
+    """A node's name without the type that `node_name` added; any other name unchanged.
+
+    type_: the node's type in Chakra's schema. Separators that `node_name` replaced remain replaced.
+    """
     return name.removesuffix(f" {pb.NodeType.Name(type_)}") if type_ in NODE_TYPES else name
 
 

@@ -193,7 +193,10 @@ class PartAttention(Attention):
         return slice(place.step * half, (place.step + 1) * half)
 
     def keys(self, place: RankPlace, length: int) -> Array:
-        """The places of the keys that it reads among the gathered ones, in the order of the sequence."""
+        """Indices of the keys that this call reads, among the gathered ones, in the order of the sequence.
+
+        length: the number of gathered keys.
+        """
         ranks, rank = place.degrees["cp"], place.member["cp"]
         chunk = rank if place.step == 0 else 2 * ranks - 1 - rank
         order = np.arange(length) if place.order is None else np.argsort(place.order)

@@ -54,7 +54,7 @@ class EmbeddingGradient(Operator):
 
 @dataclass(frozen=True)
 class PositionEmbedding(Operator):
-    """The rows of the learned positions of this rank's part of the sequence: axes (seq, hidden)."""
+    """Looks up learned positions for this rank's part of the sequence. The result has axes (seq, hidden)."""
 
     kind: ClassVar[str] = "embedding"
 

@@ -1,6 +1,7 @@
 """Sliding-window attention (Beltagy et al. 2020; Mistral 7B): a query sees the last `window` keys, its own included.
 
-Weights, keys and values in memory, and sharding are those of attention over the whole sequence.
+Weights, keys and values in memory, and sharding are those of attention over the whole sequence. `attend` writes the
+operators.
 """
 
 import dataclasses
