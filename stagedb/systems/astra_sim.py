@@ -16,7 +16,8 @@ from itertools import pairwise
 
 from stagedb.systems.group_placement import Along, Placement, differences
 from stagedb.systems.ring_order import ring_order
-from stagedb.systems.system import Dimension, Network
+from stagedb.systems.spread import Spread
+from stagedb.systems.system import Network
 
 ENDPOINT_OF_ALL, ENDPOINT_OF_SOME = 1, 10
 """ns between the arrival of a message and the next send: the `endpoint-delay` that `export` writes for groups of all
@@ -152,7 +153,7 @@ class SimulatedCollective:
         apart = [each * along.spacing for each in range(1, n)]
         hops = sum(max(dimension.hops(one), dimension.hops(n * along.spacing - one)) for one in apart)
         # A link carries what the ranks on one side send to the other: `export` gives the ring its bandwidth for that.
-        return hops * dimension.latency + (n * n // 4) * message * self._pace(dimension)
+        return hops * dimension.latency + (n * n // 4) * message * self._paces[along.dimension]
 
     @cached_property
     def _links(self) -> tuple[Link, ...]:
@@ -163,11 +164,17 @@ class SimulatedCollective:
 
     def _link(self, link: Link, message: Fraction) -> Fraction:
         index, hops = link
-        return hops * self.network[index].latency + message * self._pace(self.network[index])
+        return hops * self.network[index].latency + message * self._paces[index]
 
-    def _pace(self, dimension: Dimension) -> Fraction:
-        """ns a byte of one message at a time."""
-        return dimension.pace(self.whole) * (dimension.places - 1 if at_once(self.network) else 1)
+    @cached_property
+    def _paces(self) -> Mapping[int, Fraction]:
+        """By dimension, ns a byte of a message: over one of several links at once, or over all links to members."""
+        if at_once(self.network):
+            (span,) = self.placement.spans
+            dimension = self.network[span.dimension]
+            return {span.dimension: dimension.pace(self.whole) * (dimension.places - 1)}
+        spread = Spread(self.network, self.placement)
+        return {each.dimension: spread.pace(each, self.whole) for each in self.placement.spans}
 
     @property
     def _endpoint(self) -> int:
@@ -178,7 +185,7 @@ def at_once(network: Network) -> bool:
     """Whether members send to all others at once, each over a link of its own.
 
     That is on a network of one dimension, a fully connected one. With several dimensions the simulator runs groups of
-    some ranks as rings, and `export` gives one link of such a dimension the bandwidth of all.
+    some ranks as rings, which use one link at a time: `export` gives that one the bandwidth of all links to members.
     """
     used = [each for each in network if each.places > 1]
     return len(used) == 1 and used[0].kind == "fully-connected"

@@ -12,7 +12,7 @@ from fractions import Fraction
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.systems.algorithms import ALGORITHMS, COLLECTIVES
-from stagedb.systems.astra_sim import SimulatedCollective, at_once
+from stagedb.systems.astra_sim import SimulatedCollective
 from stagedb.systems.group_placement import Placement, crossed, place
 from stagedb.systems.spread import Spread
 from stagedb.systems.system import ASTRA_SIM, Accelerator, Dimension, Network, System, inverse
@@ -180,7 +180,7 @@ def _check_collective(kind: str, size: int) -> None:
 def time_transfer(network: Network, transfer: Transfer) -> Timed:
     """Latency and bytes over the link of the outermost dimension that the two ranks cross.
 
-    In the network of a simulator it is the innermost one, and one link has the bandwidth of all: see `at_once`.
+    In the network of a simulator it is the innermost one.
     """
     if transfer.bytes < 0:
         raise UsageError(f"a message with {transfer.bytes} bytes has no duration")
@@ -189,8 +189,6 @@ def time_transfer(network: Network, transfer: Transfer) -> Timed:
     size = dimension.places
     # A message uses one link of a fully connected dimension, and one of the two links of a ring.
     slower = {"switch": 1, "fully-connected": size - 1, "ring": 2 if size > 2 else 1}[dimension.kind]
-    if dimension.simulated and not at_once(network):
-        slower = 1
     taken = transfer.bytes * slower * dimension.pace(transfer.bytes)
     wires = ((dimension.name, transfer.bytes),)
     return Timed(_whole(dimension.hops(apart) * dimension.latency + taken), "p2p", dimension.name, wires)

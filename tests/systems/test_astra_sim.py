@@ -154,7 +154,7 @@ def test_a_message_takes_the_innermost_dimension_that_differs() -> None:
     assert costs.transfer(Transfer(10**6, 3, 4)).ns == 300 + 5_000
     own = Costs(replace(simulated(TWO), collectives=Collectives()), 16)
     assert own.transfer(Transfer(10**6, 3, 4)).ns == 1000 + 40_000
-    assert Costs(simulated(RING), 8).transfer(Transfer(10**6, 0, 7)).ns == 500 + 20_000
+    assert Costs(simulated(RING), 8).transfer(Transfer(10**6, 0, 7)).ns == 500 + 40_000
     assert Costs(simulated(MESH), 8).transfer(Transfer(10**6, 0, 7)).ns == 500 + 100_000
 
 
