@@ -43,8 +43,8 @@ class Phase:
 class SimulatedCollective:
     """A collective on a simulated network. memory: ns a byte of the accelerator's memory. Times are in ns.
 
-    size: bytes that a rank passes in. placement: of a group that spans a dimension. parts: as many as the simulator is
-    told to cut it into; it makes one more of what division leaves.
+    size: bytes that a rank passes in. placement: of a group that spans a dimension. parts: the number in the
+    simulator's settings; it makes one more part of what division leaves.
     """
 
     network: Network
@@ -104,7 +104,7 @@ class SimulatedCollective:
         return self.placement.members == math.prod(each.places for each in self.network)
 
     def _phases(self, data: Fraction) -> list[Phase]:
-        """The phases of a part in order: an all-reduce scatters inwards out, and gathers on the way back."""
+        """The phases of a part in order: an all-reduce scatters from the inside out, and gathers on the way back."""
         spans, found = list(self.placement.spans), []
         if self.kind == "all_to_all":
             return [Phase(each, self.kind, data) for each in spans]
