@@ -82,7 +82,7 @@ def test_a_group_of_some_ranks_is_one_ring_over_its_list(kind: str, ranks: Seque
 
 def test_in_an_exchange_a_member_waits_for_the_message_before() -> None:
     inner, outer = Fraction(1), Fraction(10)
-    # Of two rows of two, the next one is outside for two members, all at distance 2 are inside, the last are outside.
+    # Two rows of two: distance 1 leads outside for two members, distance 2 for none, distance 3 for the two others.
     assert one_by_one((2, 2), [inner, outer]) == 21
     assert one_by_one((4,), [Fraction(5, 3)]) == 5
 
@@ -90,9 +90,8 @@ def test_in_an_exchange_a_member_waits_for_the_message_before() -> None:
 @given(st.lists(st.integers(1, 9).map(Fraction), min_size=2, max_size=7), st.integers(1, 30))
 def test_the_slowest_way_around_a_ring_is_the_longest_row_of_links(links: list[Fraction], steps: int) -> None:
     n = len(links)
-    assert longest(links, steps) == max(
-        sum((links[(at + step) % n] for step in range(steps)), Fraction(0)) for at in range(n)
-    )
+    rows: list[Fraction] = [sum((links[(at + step) % n] for step in range(steps)), Fraction(0)) for at in range(n)]
+    assert longest(links, steps) == max(rows)
 
 
 def test_all_ranks_run_an_algorithm_along_each_dimension() -> None:
@@ -106,7 +105,7 @@ def test_all_ranks_run_an_algorithm_along_each_dimension() -> None:
     assert abs(took(TWO, 16, "all_gather", size // 16, range(16)) - (outside + gather)) <= 1
     assert abs(took(TWO, 16, "reduce_scatter", size, range(16)) - (scatter + outside + 9 * outer / MEMORY)) <= 1
     each = [4 * ENDPOINT_OF_ALL + 3 * (latency + inner / rate) for latency, rate in ((300, 200), (1000, 25))]
-    assert abs(took(TWO, 16, "all_to_all", size, range(16)) - sum(each)) <= 1
+    assert abs(took(TWO, 16, "all_to_all", size, range(16)) - sum(each, Fraction(0))) <= 1
 
 
 def test_parts_of_all_ranks_queue_at_each_dimension() -> None:
