@@ -99,7 +99,7 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
     slotted = next((layouts[t.name] for t in (*op.inputs, *op.outputs) if "slots" in t.axes), None)
     return Cost(
         op.operator.flops(size) * (1 if slotted is None else _filled(slotted)),
-        total(sizes.bytes(t, layouts[t.name]) for t in op.inputs),
+        total(sizes.bytes(t, layouts[t.name]) for t in op.operator.reads(op.inputs, op.outputs)),
         total(sizes.bytes(t, layouts[t.name]) for t in op.outputs),
         op.operator.dims(size),
     )

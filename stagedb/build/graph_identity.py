@@ -17,10 +17,14 @@ STRATEGIES, CROSSED = 2, 3
 """Count changes in the meaning of users' strategies: graphs that older rules gave are different graphs. The second is
 for those whose weights take another way to their operators."""
 
+LOOK_UPS = 2
+"""Counts changes in the bytes of look-ups. Graphs in which one read its whole table are different graphs."""
+
 
 def graph_key(card: Card, options: GraphOptions) -> str:
     """The graph's identity, known without building it: a digest of the card, the options, the recipe, the format."""
     content: dict[str, object] = {"card": card.digest, "options": options.to_dict(), "format": FORMAT}
+    content["look_ups"] = LOOK_UPS
     # Graphs of these that were stored before share and reduce experts among other ranks: they are different graphs.
     if card.routes and (options.experts_over_tp or not options.cp_grad_sync):
         content["experts"] = 2

@@ -19,6 +19,7 @@ def plan_and_system(job: StepView) -> str:
         "memory": f"{_plain(accelerator.capacity)} GB at {_plain(accelerator.bandwidth)} GB/s",
         "a kernel's launch": f"{_plain(accelerator.launch)} ns",
         "computes": f"{system.overlap.compute}; communication streams: {system.overlap.streams}",
+        "collectives": f"{system.collectives.model}; parts: {system.collectives.parts}",
     }
     if job.scalings:
         machine["as if"] = ", ".join(map(str, job.scalings))

@@ -7,13 +7,14 @@ replace modelled times where there are any.
 from stagedb.systems.cost_model import CollectiveWork, Costs, Timed, Transfer, Wires, Work
 from stagedb.systems.group_placement import Placement, crossed, place
 from stagedb.systems.measured_durations import Coverage, Durations, Measured, Subject, read_durations
-from stagedb.systems.system import Accelerator, Curve, Dimension, Overlap, System
+from stagedb.systems.system import Accelerator, Collectives, Curve, Dimension, Overlap, System
 from stagedb.systems.system_files import DEFAULT, load_system, parse_system, system_names
 
 __all__ = [
     "DEFAULT",
     "Accelerator",
     "CollectiveWork",
+    "Collectives",
     "Costs",
     "Coverage",
     "Curve",

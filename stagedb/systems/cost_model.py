@@ -12,9 +12,10 @@ from fractions import Fraction
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.systems.algorithms import ALGORITHMS, COLLECTIVES
+from stagedb.systems.astra_sim import SimulatedCollective
 from stagedb.systems.group_placement import Placement, crossed, place
 from stagedb.systems.spread import Spread
-from stagedb.systems.system import Accelerator, Dimension, Network, System, inverse
+from stagedb.systems.system import ASTRA_SIM, Accelerator, Dimension, Network, System, inverse
 
 Wires = tuple[tuple[str, int], ...]
 """Network dimensions, innermost first, and the bytes that are sent into each."""
@@ -102,8 +103,21 @@ class Costs:
         """How long a collective takes in a group with a known placement, for code that often asks for it."""
         asked = (kind, size, placement)
         if asked not in self._known:
-            self._known[asked] = time_placed(self.network, kind, size, placement)
+            self._known[asked] = self._time_placed(kind, size, placement)
         return self._known[asked]
+
+    def _time_placed(self, kind: str, size: int, placement: Placement) -> Timed:
+        collectives = self.system.collectives
+        if collectives.model != ASTRA_SIM or not placement.spans:
+            return time_placed(self.network, kind, size, placement, collectives.parts)
+        _check_collective(kind, size)
+        memory = inverse(self.system.accelerator.bandwidth)
+        simulated = SimulatedCollective(self.network, memory, kind, size, placement, collectives.parts)
+        names = [self.network[each.dimension].name for each in placement.spans]
+        slowest = Spread(self.network, placement).slowest(simulated.whole)
+        sent = simulated.sent()
+        wires = tuple((name, _whole(sent[each.dimension])) for name, each in zip(names, placement.spans, strict=True))
+        return Timed(_whole(simulated.time()), simulated.rule, slowest, wires)
 
     def transfer(self, transfer: Transfer) -> Timed:
         """How long a send takes."""
@@ -136,15 +150,15 @@ def time_collective(network: Network, collective: CollectiveWork) -> Timed:
     return time_placed(network, collective.kind, collective.bytes, place(collective.ranks, _sizes(network)))
 
 
-def time_placed(network: Network, kind: str, size: int, placement: Placement) -> Timed:
-    """The time of the fastest algorithm in a group with a known placement."""
-    if kind not in COLLECTIVES:
-        raise UsageError(f"a collective {shown(kind)} has no cost; the cost model has {', '.join(COLLECTIVES)}")
-    if size < 0:
-        raise UsageError(f"a collective with {size} bytes has no duration")
+def time_placed(network: Network, kind: str, size: int, placement: Placement, parts: int = 1) -> Timed:
+    """The time of the fastest algorithm in a group with a known placement.
+
+    parts: the most parts that a collective over several dimensions is cut into.
+    """
+    _check_collective(kind, size)
     if not placement.spans:
         return Timed(0, next(each.name for each in ALGORITHMS if kind in each.kinds))
-    spread = Spread(network, placement)
+    spread = Spread(network, placement, parts)
     whole = Fraction(size * placement.members if kind == "all_gather" else size)
     passes = 2 if kind == "all_reduce" else 1
     times = [(each.time(spread, whole, passes), each) for each in ALGORITHMS if each.runs(kind, spread)]
@@ -156,11 +170,21 @@ def time_placed(network: Network, kind: str, size: int, placement: Placement) ->
     return Timed(_whole(taken), fastest.name, spread.slowest(whole), wires)
 
 
+def _check_collective(kind: str, size: int) -> None:
+    if kind not in COLLECTIVES:
+        raise UsageError(f"a collective {shown(kind)} has no cost; the cost model has {', '.join(COLLECTIVES)}")
+    if size < 0:
+        raise UsageError(f"a collective with {size} bytes has no duration")
+
+
 def time_transfer(network: Network, transfer: Transfer) -> Timed:
-    """Latency and bytes over the link of the outermost dimension that the two ranks cross."""
+    """Latency and bytes over the link of the outermost dimension that the two ranks cross.
+
+    In the network of a simulator it is the innermost one.
+    """
     if transfer.bytes < 0:
         raise UsageError(f"a message with {transfer.bytes} bytes has no duration")
-    index, apart = crossed(transfer.source, transfer.target, _sizes(network))
+    index, apart = crossed(transfer.source, transfer.target, _sizes(network), innermost=network[0].simulated)
     dimension = network[index]
     size = dimension.places
     # A message uses one link of a fully connected dimension, and one of the two links of a ring.

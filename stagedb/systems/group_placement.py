@@ -83,8 +83,10 @@ def _spacing(rows: Sequence[Sequence[int]], size: int) -> tuple[int, bool]:
     return max(gaps), len({*gaps, *around}) == 1
 
 
-def crossed(source: int, target: int, sizes: Sequence[int]) -> tuple[int, int]:
+def crossed(source: int, target: int, sizes: Sequence[int], *, innermost: bool = False) -> tuple[int, int]:
     """The outermost dimension in which two ranks have different places, and their distance along it (1: neighbours).
+
+    innermost: the innermost one instead, as messages of a simulator go.
 
     UsageError for a message of a rank to itself, and for ranks that have no place in the network.
     """
@@ -94,9 +96,14 @@ def crossed(source: int, target: int, sizes: Sequence[int]) -> tuple[int, int]:
         raise UsageError(
             f"a network with {' x '.join(map(str, sizes))} accelerators has no place for rank {max(source, target)}"
         )
-    found = (0, 0)
+    return differences(source, target, sizes)[0 if innermost else -1]
+
+
+def differences(source: int, target: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Dimensions in which two ranks have different places, innermost first, each with their distance along it."""
+    found = []
     for dimension, size in enumerate(sizes):
         if source % size != target % size:
-            found = (dimension, abs(source % size - target % size))
+            found.append((dimension, abs(source % size - target % size)))
         source, target = source // size, target // size
     return found

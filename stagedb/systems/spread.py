@@ -9,10 +9,14 @@ from stagedb.systems.system import Dimension, Network
 
 @dataclass(frozen=True)
 class Spread:
-    """A group on a network. Times are in ns. `whole` is the largest buffer of a collective, in bytes."""
+    """A group on a network. Times are in ns. `whole` is the largest buffer of a collective, in bytes.
+
+    parts: the most parts that an algorithm may cut the buffer into, so that several dimensions work at a time.
+    """
 
     network: Network
     placement: Placement
+    parts: int = 1
 
     @property
     def members(self) -> int:

@@ -6,8 +6,8 @@ fractions of the numbers in a file; a rate may be infinite. `stagedb.systems.sys
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -29,6 +29,12 @@ COMPUTE_MODES = ("in-order", "out-of-order", "exclusive")
 """How a rank computes. In order: kernels run in issue order, in parallel with communication, as in a GPU stream.
 Out of order: any kernel that is ready, the earliest issued first, as simulators do. Exclusive: in issue order, and
 never while the rank communicates."""
+
+ASTRA_SIM = "astra-sim"
+
+COLLECTIVE_MODELS = ("fastest", ASTRA_SIM)
+"""How collectives are timed. Fastest: each takes the fastest algorithm of `stagedb.systems.algorithms`. astra-sim: by
+the rules of ASTRA-sim's analytical network (`stagedb.systems.astra_sim`)."""
 
 _DIGITS = 12
 """Decimals of an interpolated efficiency. Logarithms on two machines agree on so many."""
@@ -117,7 +123,9 @@ class Dimension:
 
     size: places; None: as many as the job needs (the outermost only). bandwidth: GB/s of an accelerator in one
     direction, all its links of this dimension together. latency: ns from one accelerator to the next. efficiency: by
-    the bytes of a message. algorithms: names of the collective algorithms that it has hardware for.
+    the bytes of a message. algorithms: names of the collective algorithms that it has hardware for. simulated: it is
+    one of ASTRA-sim's network, as `System.network` makes it: a message between two ranks takes the innermost dimension
+    in which they differ.
     """
 
     name: str
@@ -127,6 +135,7 @@ class Dimension:
     latency: Fraction
     efficiency: Curve = FLAT
     algorithms: tuple[str, ...] = ()
+    simulated: bool = False
 
     @property
     def places(self) -> int:
@@ -157,6 +166,19 @@ class Overlap:
 
 
 @dataclass(frozen=True)
+class Collectives:
+    """How collectives are timed. model: one of `COLLECTIVE_MODELS`.
+
+    parts: the most parts that a collective over several dimensions is cut into. While one part is in an outer
+    dimension, the next is in the inner one. With 1 the dimensions take strict turns. The model `astra-sim` cuts every
+    collective into so many parts, as the simulator does (`preferred-dataset-splits`).
+    """
+
+    model: str = COLLECTIVE_MODELS[0]
+    parts: int = 1
+
+
+@dataclass(frozen=True)
 class System:
     """A system. sources: where its numbers come from. The size of the outermost of its `dimensions` may be open."""
 
@@ -165,9 +187,13 @@ class System:
     accelerator: Accelerator
     dimensions: tuple[Dimension, ...]
     overlap: Overlap = Overlap()
+    collectives: Collectives = Collectives()
 
     def network(self, world: int) -> Network:
-        """The dimensions with a size for a job of so many ranks. UsageError if they have too few places."""
+        """The dimensions with a size for a job of so many ranks. UsageError if they have too few places.
+
+        With the collective model `astra-sim` they have exactly as many places as the job has ranks: see `filled`.
+        """
         places = 1
         sized = []
         for each in self.dimensions:
@@ -180,7 +206,7 @@ class System:
                 f"the network of {self.name} has {spelled} = {places} places, and the job has {world} ranks: take "
                 "fewer ranks, or leave out the size of the outermost dimension in the system's file (--system)"
             )
-        return tuple(sized)
+        return filled(sized, world) if self.collectives.model == ASTRA_SIM else tuple(sized)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of its file, ready for JSON. `parse_system(json.dumps(...))` returns the same system."""
@@ -215,7 +241,24 @@ class System:
                 "compute": self.overlap.compute,
                 "streams": self.overlap.streams,
             },
+            **({} if self.collectives == Collectives() else {"collectives": asdict(self.collectives)}),
         }
+
+
+def filled(network: Sequence[Dimension], world: int) -> Network:
+    """The network of a simulator that needs a rank at every place: the product of the sizes is the world.
+
+    A dimension that has more places than ranks are left is cut to these. One that the ranks do not fill evenly is cut
+    to the largest size that divides them. The links between the remaining places keep their bandwidth.
+    """
+    found, left = [], world
+    for each in network:
+        size = left if left <= each.places or each is network[-1] else math.gcd(left, each.places)
+        left //= size
+        links = Fraction(max(size - 1, 1), max(each.places - 1, 1)) if each.kind == "fully-connected" else 1
+        bandwidth = each.bandwidth if each.bandwidth == math.inf else each.bandwidth * links
+        found.append(replace(each, size=size, bandwidth=bandwidth, simulated=True))
+    return tuple(found)
 
 
 def plain(value: Number) -> int | float | str:

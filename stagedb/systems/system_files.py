@@ -14,12 +14,14 @@ from stagedb.outputs import path_text
 from stagedb.systems.algorithms import HARDWARE
 from stagedb.systems.strict_yaml import Value, read_value
 from stagedb.systems.system import (
+    COLLECTIVE_MODELS,
     COMPUTE_MODES,
     DTYPES,
     FLAT,
     KINDS,
     STREAMS,
     Accelerator,
+    Collectives,
     Curve,
     Dimension,
     Number,
@@ -33,6 +35,7 @@ DEFAULT = "h100"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENDINGS = (".yaml", ".yml", ".json")
 _MOST_DIMENSIONS = 8
+_MOST_PARTS = 64
 
 
 @lru_cache(maxsize=1)
@@ -64,7 +67,7 @@ def load_system(word: str | Path) -> System:
 
 def parse_system(text: str, where: str = "the system") -> System:
     """The system that a text describes. UsageError, which names `where`, line and key, if it describes none."""
-    fields = read_value(text, where).mapping(("name", "sources", "accelerator", "network"), ("overlap",))
+    fields = read_value(text, where).mapping(("name", "sources", "accelerator", "network"), ("overlap", "collectives"))
     return System(
         name=_name(fields["name"]),
         sources=tuple(
@@ -74,6 +77,7 @@ def parse_system(text: str, where: str = "the system") -> System:
         accelerator=_accelerator(fields["accelerator"]),
         dimensions=_dimensions(fields["network"]),
         overlap=_overlap(fields["overlap"]) if "overlap" in fields else Overlap(),
+        collectives=_collectives(fields["collectives"]) if "collectives" in fields else Collectives(),
     )
 
 
@@ -185,4 +189,14 @@ def _overlap(value: Value) -> Overlap:
     return Overlap(
         compute.choice(COMPUTE_MODES) if compute is not None else Overlap().compute,
         streams.choice(STREAMS) if streams is not None else Overlap().streams,
+    )
+
+
+def _collectives(value: Value) -> Collectives:
+    fields = value.mapping((), ("model", "parts"))
+    model, parts = fields.get("model"), fields.get("parts")
+    takes = f"a whole number of parts from 1 to {_MOST_PARTS}"
+    return Collectives(
+        model.choice(COLLECTIVE_MODELS) if model is not None else Collectives().model,
+        parts.integer(takes, 1, _MOST_PARTS) if parts is not None else Collectives().parts,
     )

@@ -66,7 +66,7 @@ def _crossings(targets: Ints, network: Sequence[Dimension], sizes: Sequence[int]
         if source == target:
             of_alike.append(NOWHERE)
             continue
-        dimension, apart = crossed(source, target, sizes)
+        dimension, apart = crossed(source, target, sizes, innermost=network[0].simulated)
         links = network[dimension].hops(apart)
         of_alike.append(numbers.setdefault((dimension, links), len(numbers)))
     found: Ints = np.array(of_alike, np.int64)[which]

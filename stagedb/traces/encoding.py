@@ -218,7 +218,7 @@ def _fixed_attributes(ops: Ops, ns: Ints | None) -> ByteRows:
         attribute("phase", "string_val", phase),
         attribute("kind", "string_val", kind),
         attribute("axis", "string_val", axis).where(communicates & (axis.lengths > 0)),
-        attribute("dtype", "string_val", dtype).where(communicates & (dtype.lengths > 0)),
+        attribute("dtype", "string_val", dtype).where(dtype.lengths > 0),
     ]
     if ns is not None:
         micros = whole_micros(ns[chosen])

@@ -291,6 +291,12 @@ def _with_sums(column: Ints, sets: tuple[tuple[int, ...], ...]) -> Ints:
     return np.concatenate([column, np.array([int(column[list(rows)].sum()) for rows in sets], np.int64)])
 
 
+def _one_format(formats: list[str]) -> str:
+    """The format of all FLOPs of a set of ops; empty where they have several, or no FLOPs."""
+    found = {*formats} - {""}
+    return found.pop() if len(found) == 1 else ""
+
+
 def _with_merged(ops: Ops, sets: tuple[tuple[int, ...], ...]) -> Ops:
     """The ops, followed by one op for each set of rows, which computes the work of the whole set."""
     if not sets:
@@ -313,7 +319,7 @@ def _with_merged(ops: Ops, sets: tuple[tuple[int, ...], ...]) -> Ops:
         kind=(*ops.kind, *("block" for _ in sets)),
         phase=texts(ops.phase),
         axis=texts(ops.axis),
-        dtype=texts(ops.dtype),
+        dtype=(*ops.dtype, *(_one_format([ops.dtype[row] for row in rows]) for rows in sets)),
         flops=_with_sums(ops.flops, sets),
         bytes=_with_sums(ops.bytes, sets),
         size=numbers(ops.size),

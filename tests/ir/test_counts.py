@@ -126,3 +126,24 @@ def test_the_matmuls_of_a_linear_have_torch_s_dimensions() -> None:
     assert dims("layer.ffn.w1.weight_gradient") == [24, 16, TOKENS]
     assert dims("layer.ffn.w1.input_gradient") == [TOKENS, 16, 24]
     assert dims("layer.attn.core") == [BATCH, 4, 2, SEQ, SEQ, 4]
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("style", ["llama", "gpt"])
+def test_a_look_up_reads_its_rows_and_its_gradient_is_the_whole_table(style: str, tp: int) -> None:
+    graph = build_graph(card(style, kv_heads=4), GraphOptions())
+    env = environment(graph, tp=tp) | {"e_param": 4}
+    ops = {op.name: op for op in graph.ops}
+    hidden, rows, ids = graph.sizes["H"], graph.sizes["V"], 8 * TOKENS
+    word = compute(ops["embedding.word"])
+    assert evaluate(word.bytes_read, env) == ids + 4 * TOKENS * hidden
+    assert evaluate(word.bytes_written, env) == 2 * TOKENS * hidden
+    # torch makes the gradient of a table that ranks of tp share whole, and cuts it in the step.
+    back = compute(ops["embedding.word.weight_gradient"])
+    assert evaluate(back.bytes_read, env) == ids + 2 * TOKENS * hidden
+    assert evaluate(back.bytes_written, env) == 2 * rows * hidden
+    if style == "gpt":
+        learned, table = compute(ops["embedding.position"]), graph.sizes["P"]
+        assert evaluate(learned.bytes_read, env) == 4 * SEQ * hidden
+        assert evaluate(learned.bytes_written, env) == 2 * SEQ * hidden
+        assert evaluate(compute(ops["embedding.position.weight_gradient"]).bytes_written, env) == 2 * table * hidden

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stagedb.store import Store
-from stagedb.systems import CollectiveWork, Costs, Dimension, Overlap, System, Transfer, Work
+from stagedb.systems import Collectives, CollectiveWork, Costs, Dimension, Overlap, System, Transfer, Work
 from stagedb.timing import profile_job
 from stagedb.traces import chakra_pb2 as pb
 from tests.timing.plain import PLAIN
@@ -58,6 +58,19 @@ def test_ranks_take_as_long_as_their_places_make_it(
         placed = system(inner, kind, compute)
         found = profile_job(rows, placed)
         assert Placed(tmp_path / "out", rows.model, placed).run() == found.step
+
+
+@pytest.mark.parametrize("plan", ["both", "sp-pp", "tied"])
+def test_ranks_take_as_long_as_a_simulator_takes_in_their_places(
+    embedded_store: Store, tmp_path: Path, plan: str
+) -> None:
+    """Messages take the innermost dimension that differs: that also separates ranks of a class."""
+    db, made, rows = instance(embedded_store, **PLANS[plan])
+    db.export(made, out=tmp_path / "out")
+    placed = replace(system(2, "switch", "out-of-order"), collectives=Collectives("astra-sim", 2))
+    found = profile_job(rows, placed)
+    assert Placed(tmp_path / "out", rows.model, placed).run() == found.step
+    assert found.step != profile_job(rows, replace(placed, collectives=Collectives())).step
 
 
 def test_a_class_is_parted_where_its_groups_are_in_a_node_or_not(embedded_store: Store) -> None:

@@ -160,6 +160,12 @@ def merged(parts: list[_Part], ops: Ops) -> list[pb.Node]:
                     attribute.uint64_val = max(1, sum(int(ops.bytes[part.op]) for part in block))
                 if attribute.name == "kind":
                     attribute.string_val = "block"
+            formats = {ops.dtype[part.op] for part in block if ops.dtype[part.op]}
+            kept = [attribute for attribute in one.attr if attribute.name != "dtype"]
+            del one.attr[:]
+            one.attr.extend(kept)
+            if len(formats) == 1:
+                one.attr.add(name="dtype", string_val=formats.pop())
         out.append(one)
     return out
 
@@ -189,6 +195,7 @@ def plain_op_nodes(workload: Workload, rank: int, dependencies: Dependencies) ->
         node.attr.add(name="kind", string_val=ops.kind[op])
         if type_ != COMPUTE:
             node.attr.add(name="axis", string_val=ops.axis[op])
+        if ops.dtype[op]:
             node.attr.add(name="dtype", string_val=ops.dtype[op])
         if type_ == COLLECTIVE:
             node.attr.add(name="pg_name", string_val=str(groups[ops.axis[op]]))

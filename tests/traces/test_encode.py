@@ -223,3 +223,26 @@ def test_dependencies_ascend_also_where_tasks_change_places() -> None:
 
 def backward(name: str) -> Op:
     return Op(name, INPUT_GRADIENT, COLLECTIVE, "all_reduce", axis="tp", size=1)
+
+
+@pytest.mark.parametrize("granularity", ["op", "block"])
+@pytest.mark.parametrize("formats", [("bf16",), ("bf16", "fp8_e4m3")])
+def test_a_compute_node_has_the_format_of_its_flops(formats: tuple[str, ...], granularity: str) -> None:
+    """A block of several kernels has one if all its FLOPs are in it."""
+    made = workload(tp=1, dp=2, pp=1, microbatches=1)
+    (each,) = made.classes
+    computes = each.ops.type == COMPUTE
+    numbers = (np.cumsum(computes & (each.ops.flops > 0)) % len(formats)).tolist()
+    dtype = tuple(
+        (formats[number] if flops else "") if compute else format_
+        for number, flops, compute, format_ in zip(
+            numbers, each.ops.flops.tolist(), computes.tolist(), each.ops.dtype, strict=True
+        )
+    )
+    ops = dataclasses.replace(each.ops, dtype=dtype)
+    made = dataclasses.replace(made, classes=(dataclasses.replace(each, ops=ops),))
+    _, nodes = parse(file_of(made, 0, granularity))
+    found = {at.string_val for node in nodes if node.type == pb.COMP_NODE for at in node.attr if at.name == "dtype"}
+    assert found == {*formats} or granularity == "block"
+    assert "bf16" in found or len(formats) > 1
+    assert nodes == plain_nodes(made, 0, granularity)

@@ -76,6 +76,10 @@ class Operator:
         """Its labels for the axes of operands and results: an axis may have two roles (`kseq`: the keys' `seq`)."""
         return tuple(t.axes for t in inputs), tuple(t.axes for t in outputs)
 
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        """What its kernel reads, as tensors with the axes of what is read. They have names of inputs or outputs."""
+        return inputs
+
     def flops(self, size: Size) -> Expression:
         """FLOPs on one rank; matmul, attention, convolution and scan count, the rest counts 0."""
         return number(0)

@@ -1,7 +1,7 @@
 """Look-ups in the vocabulary's table (possibly this rank's rows of it) and in the table of positions."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -15,10 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Embedding(Operator):
-    """Rows of the table. A token whose row is on another rank gives zeros, so the result is a partial sum."""
+    """Rows of the table. A token whose row is on another rank gives zeros, so the result is a partial sum.
+
+    The kernel reads a row for each token, not the table.
+    """
 
     kind: ClassVar[str] = "embedding"
     gradient_region: ClassVar[str | None] = "embedding_gradient"
+
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        tokens, table = inputs
+        return tokens, replace(outputs[0], dtype=table.dtype)
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
@@ -38,7 +45,10 @@ class Embedding(Operator):
 
 @dataclass(frozen=True)
 class EmbeddingGradient(Operator):
-    """Adds each token's gradient to its row, where this rank holds the row."""
+    """Adds each token's gradient to its row, where this rank holds the row.
+
+    The kernel writes the whole gradient of the table, zeros first (torch: `embedding_dense_backward`).
+    """
 
     kind: ClassVar[str] = "embedding"
 
@@ -57,6 +67,9 @@ class PositionEmbedding(Operator):
     """Looks up learned positions for this rank's part of the sequence. The result has axes (seq, hidden)."""
 
     kind: ClassVar[str] = "embedding"
+
+    def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
+        return (replace(outputs[0], dtype=inputs[0].dtype),)
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]

@@ -1,5 +1,6 @@
-"""A ring along each dimension in turn."""
+"""A ring along each dimension, in parts: while one part is in an outer dimension, the next is in the inner one."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from stagedb.systems.algorithms.algorithm import Algorithm
@@ -7,13 +8,26 @@ from stagedb.systems.spread import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:
-    """The part that is scattered inside a dimension is all that goes to the next outer one."""
-    taken = Fraction(0)
+    """The part that is scattered inside a dimension is all that goes to the next outer one.
+
+    The number of parts is the fastest up to that of the system. With one part the dimensions take strict turns.
+    """
+    latencies, moves = [], []
     for each in spread.spans:
-        sent = Fraction(each.members - 1, each.members) * whole
-        taken += spread.hops(each) * spread.dimension(each).latency + sent * spread.pace(each, whole)
+        latencies.append(spread.hops(each) * spread.dimension(each).latency)
+        moves.append(Fraction(each.members - 1, each.members) * whole * spread.pace(each, whole))
         whole /= each.members
-    return passes * taken
+    return passes * min(pipelined(latencies, moves, parts) for parts in range(1, spread.parts + 1))
+
+
+def pipelined(latencies: Sequence[Fraction], moves: Sequence[Fraction], parts: int) -> Fraction:
+    """ns until the last of equal parts has been through all dimensions, each of which has one part at a time.
+
+    latencies: of a part, by dimension. moves: ns that the bytes of all parts take, by dimension. The first part goes
+    through all dimensions. The others follow it at the pace of the slowest one.
+    """
+    stages = [latency + move / parts for latency, move in zip(latencies, moves, strict=True)]
+    return sum(stages, Fraction(0)) + (parts - 1) * max(stages)
 
 
 def applies(spread: Spread) -> bool:

@@ -72,7 +72,7 @@ NODE_COLUMNS = (
     ParquetColumn("comm_type", "string", "Chakra's type of a collective: ALL_REDUCE, ALL_GATHER, …", "comm_type"),
     ParquetColumn("comm_bytes", "int64", "bytes of a collective or message, as in the traces", "comm_size"),
     ParquetColumn("axis", "string", "the mesh axis of a communication", "axis"),
-    ParquetColumn("dtype", "string", "the format of a communication's elements", "dtype"),
+    ParquetColumn("dtype", "string", "the format of a communication's elements, or of the operands of FLOPs", "dtype"),
     ParquetColumn("comm_group", "string", "the role of a collective's group: a column of the file of ranks", "pg_name"),
     ParquetColumn("comm_src", "string", "the role of the rank that a receive is from", "comm_src"),
     ParquetColumn("comm_dst", "string", "the role of the rank that a send goes to", "comm_dst"),
