@@ -14,7 +14,7 @@
 // column template: string[] — forward, input_gradient, weight_gradient or step
 // column order: integer[] — issue order inside the task
 // column type: string[] — compute, collective, send or recv
-// column when: string[] — every, first or last: for which micro-batches it runs
+// column when: string[] — every, first, last or closed: for which micro-batches it runs
 // column kind: string[] — matmul, all_gather, …
 // column phase: string[] — forward, backward, optimizer
 // column axis: string[] — mesh axis of a message, empty for a compute op

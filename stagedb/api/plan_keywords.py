@@ -17,6 +17,8 @@ class GraphWords(TypedDict, total=False):
     """The framework that the graph follows. [torch]"""
     attention: Literal["fused", "math"]
     """One flash-like kernel, or matmuls and a softmax. [fused]"""
+    clip_norm: bool
+    """Scale gradients down to a largest norm before the optimizer's step. [no-clip-norm]"""
     dropout: float
     """Dropout probability. [0]"""
     kernels: Literal["fused", "eager"]

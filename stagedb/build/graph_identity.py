@@ -10,8 +10,12 @@ from stagedb.frameworks import Framework
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.models.card import Card
 from stagedb.models.kinds import PARTS
-from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.graph_options import RINGS, GraphOptions
 from stagedb.plans.strategies import crossed
+
+UNITS, VIEWS = 2, 2
+"""Count changes of graphs: of when sharded units are gathered and reduced; of copies that are views, and of gathers
+that several operators share."""
 
 STRATEGIES, CROSSED = 2, 3
 """Count changes in the meaning of users' strategies: graphs that older rules gave are different graphs. The second is
@@ -28,6 +32,10 @@ def graph_key(card: Card, options: GraphOptions) -> str:
     # Graphs of these that were stored before share and reduce experts among other ranks: they are different graphs.
     if card.routes and (options.experts_over_tp or not options.cp_grad_sync):
         content["experts"] = 2
+    if options.zero >= 2:
+        content["units"] = UNITS
+    if not options.shared_input or options.cp_kind in (*RINGS, "allgather-kv"):
+        content["views"] = VIEWS
     if options.strategy:
         content["strategies"] = CROSSED if crossed(options) else STRATEGIES
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

@@ -8,9 +8,9 @@ from stagedb.build.costs import CLASS_BYTES, Sizes, cost
 from stagedb.build.optimizer_step import OfShards, Tie, absent_bytes
 from stagedb.build.sharing import ReductionRules, group_of, present_if_shared
 from stagedb.build.temporaries import temporary
-from stagedb.expressions import Expression, largest, number
+from stagedb.expressions import Expression, largest, number, smallest, total
 from stagedb.ir.layouts import Layout
-from stagedb.ir.operators import AdamW, Cast, Exchange, Redistribution, Rotate, Send, dump
+from stagedb.ir.operators import AdamW, Cast, Contiguous, Exchange, Redistribution, Rotate, Send, dump
 from stagedb.ir.symbolic_graph import Collective, Compute, MessageEnd, OpType, SymLoop, SymOp, When
 from stagedb.ir.tensors import Operation
 from stagedb.workflows import RECOMPUTE
@@ -106,10 +106,18 @@ def _compute(
     move = op.operator
     costs = cost(op, sizes, layouts)
     absent = absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (number(0),) * 2
+    if isinstance(move, AdamW) and reduction_rules.clips:
+        # Their norms read all gradients, and scaling reads and writes them.
+        clipped = total(sizes.bytes(t, layouts[t.name]) for t in op.inputs if t.role == "gradient")
+        absent = (absent[0] - 2 * clipped, absent[1] - clipped)
     sliced = isinstance(move, Redistribution)
     present = present_if_shared(group_of(move.mesh_axis)) if isinstance(move, Redistribution) else move.present()
     if isinstance(move, Cast):
         present = _present_if_wider(op.inputs[0].dtype, op.outputs[0].dtype)
+    if isinstance(move, Contiguous) and present is not None:
+        # The rows of a single head are in the same order with heads first or tokens first.
+        heads = sizes.local("heads", layouts[op.outputs[0].name].cuts("heads"))
+        present = smallest(present, heads - 1)
     return SymOp(
         kind="slice" if sliced else move.kind,
         work=Compute(

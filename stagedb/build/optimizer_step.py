@@ -44,17 +44,17 @@ def step(
         grad = block.gradients[weight.name]
         partial = layouts[grad.name].partials()
         names = buckets.setdefault(weight.name, [])
-        early = reduction_rules.partial is not None and not reduction_rules.partial.template.once
-        if "tp" in partial and reduction_rules.partial is not None and early:
-            names.append(reduction_rules.partial.name)
+        early = any(not bucket.template.once for bucket in reduction_rules.partial)
+        if "tp" in partial and early:
+            names += [bucket.name for bucket in reduction_rules.partial]
         names += [bucket.name for bucket in reducing(reduction_rules, layouts[weight.name], partial)]
         if "kv_heads" in weight.axes and "packed" not in weight.axes:
             names.append(REPLICATED_HEADS)
         if "tp" in partial and not early:
-            if reduction_rules.partial is not None:
-                names.append(reduction_rules.partial.name)
-            else:
+            names += [bucket.name for bucket in reduction_rules.partial]
+            if not reduction_rules.partial:
                 grad = _reduce(step, layouts, block, grad, "tp")
+        names += [bucket.name for bucket in reduction_rules.norms if bucket.takes(layouts[weight.name])]
         if tie is not None and weight.name in (tie.first, tie.second):
             grad = _reduce(step, layouts, block, grad, "embedding")
         while (part := cut(grad, layouts, weight, _in_step(grad))) is not None:

@@ -52,7 +52,8 @@ class BucketRule:
 
     `only` is a condition in addition to the default one, that the group has more than one member. `members` is the
     number of members (None: as the mesh axis gives). `dtype` is the class on the wire. `parts`: an all-reduce is over
-    one rank's parts of the gradients, not whole ones; gathers and scatters are always of parts. of: whether it takes
+    one rank's parts of the gradients, not whole ones; gathers and scatters are always of parts. norms: it is over one
+    number a gradient. of: whether it takes
     all weights, only those of `experts` that ranks of ep divide among them, or only `dense` ones.
     """
 
@@ -65,6 +66,7 @@ class BucketRule:
     dtype: str = "reduce"
     only: Expression | None = None
     parts: bool = False
+    norms: bool = False
     members: Expression | None = None
     of: Literal["all", "dense", "experts"] = "all"
 
@@ -74,6 +76,8 @@ class BucketRule:
 
     def bytes(self) -> tuple[Expression, Expression]:
         """Bytes that one weight adds to operand and result: it has `elements`, or `shard` of them on a rank."""
+        if self.norms:
+            return CLASS_BYTES[self.dtype], CLASS_BYTES[self.dtype]
         if self.kind == "all_reduce":
             whole = (symbol("shard") if self.parts else symbol("elements")) * CLASS_BYTES[self.dtype]
             return whole, whole
@@ -87,17 +91,20 @@ class ReductionRules:
 
     gradients: the buckets that gradients pass over dp and cp, in that order. alone: by axis, the buckets of gradients
     that are partial on only one of the two, because of a user's strategy. context: whether there is a cp at all.
-    parameters: the buckets that put sharded parameters together. partial: the bucket for gradients that are partial
-    over tp, or None if each is reduced on its own once a step. sharded: whether each rank keeps only a part of the
-    parameters. optimizer: whether the optimizer updates only a part. temporaries: whether gradients are computed by
+    parameters: the buckets that put sharded parameters together. partial: the buckets for gradients that are partial
+    over tp; without any, each is reduced on its own once a step. sharded: whether each rank keeps only a part of the
+    parameters. optimizer: whether the optimizer updates only a part. clips: whether gradients are clipped before.
+    norms: the buckets of their norms then. temporaries: whether gradients are computed by
     several kernels, with values between them (`graph.temporaries`).
     """
 
     gradients: tuple[BucketRule, ...]
     parameters: tuple[BucketRule, ...] = ()
-    partial: BucketRule | None = None
+    partial: tuple[BucketRule, ...] = ()
     sharded: bool = False
     optimizer: bool = False
+    clips: bool = False
+    norms: tuple[BucketRule, ...] = ()
     alone: Mapping[str, BucketRule] = field(default_factory=dict)
     context: bool = True
     temporaries: bool = True
@@ -137,9 +144,15 @@ def reducing(reduction_rules: ReductionRules, weight: Layout, partial: tuple[str
 
 def all_buckets(reduction_rules: ReductionRules) -> tuple[BucketRule, ...]:
     """All buckets, in the order in which they are issued if they are due at the same time."""
-    partial = () if reduction_rules.partial is None else (reduction_rules.partial,)
     heads = BucketRule(REPLICATED_HEADS, "all_reduce", "one", "kv", STEP, parts=reduction_rules.sharded)
-    return (*reduction_rules.parameters, *partial, *reduction_rules.gradients, *reduction_rules.alone.values(), heads)
+    return (
+        *reduction_rules.parameters,
+        *reduction_rules.partial,
+        *reduction_rules.gradients,
+        *reduction_rules.alone.values(),
+        heads,
+        *reduction_rules.norms,
+    )
 
 
 def shard_elements(shape: tuple[Expression, ...], rows: int, shards: Expression = SHARDS) -> Expression:

@@ -5,15 +5,15 @@ gathered between forward and backward. Stage 3 does not keep them. `stagedb.fram
 framework.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from stagedb.build.sharing import BucketRule, ReductionRules
 from stagedb.expressions import Expression, smallest, symbol
 from stagedb.frameworks import Framework
-from stagedb.frameworks.bucket_policies import EACH, ONE
+from stagedb.frameworks.bucket_policies import EACH, EACH_AT_END, ONE, ROOT, UNIT_AT_END
 from stagedb.ir.symbolic_graph import When
 from stagedb.plans.graph_options import GraphOptions
-from stagedb.workflows import Workflow, find_workflow
+from stagedb.workflows import Template, Workflow, find_workflow
 from stagedb.workflows.training import FORWARD, INPUT_GRADIENT, STEP, WEIGHT_GRADIENT
 
 ALONE, PIPELINED = 2 - symbol("pp"), symbol("pp") - 1
@@ -28,6 +28,8 @@ def reduction_rules(options: GraphOptions, framework: Framework, experts: bool =
             alone=_alone(options, framework),
             context=options.cp_kind != "none",
             temporaries=framework.composite_kernels,
+            clips=options.clip_norm,
+            norms=_norms(options),
         ),
         find_workflow(options.workflow),
     )
@@ -51,8 +53,19 @@ def _of_workflow(found: ReductionRules, workflow: Workflow) -> ReductionRules:
         found,
         gradients=tuple(bucket for bucket in found.gradients if bucket.template in templates),
         parameters=tuple(bucket for bucket in found.parameters if bucket.template in templates),
-        partial=found.partial if found.partial is not None and found.partial.template in templates else None,
+        partial=tuple(bucket for bucket in found.partial if bucket.template in templates),
         alone={axis: bucket for axis, bucket in found.alone.items() if bucket.template in templates},
+        norms=tuple(bucket for bucket in found.norms if bucket.template in templates),
+    )
+
+
+def _norms(options: GraphOptions) -> tuple[BucketRule, ...]:
+    """The norms of sharded gradients: one message on each axis, with a number for each weight of the stage."""
+    if not options.clip_norm or options.zero < 2:
+        return ()
+    return tuple(
+        BucketRule(f"bucket.norms.{axis}", "all_reduce", ONE.name, axis, STEP, dtype="param", norms=True)
+        for axis in ("dp", "tp")
     )
 
 
@@ -88,9 +101,9 @@ def _apart(bucket: BucketRule, divided: Expression) -> tuple[BucketRule, ...]:
 
 
 def _shared(options: GraphOptions, framework: Framework) -> ReductionRules:
-    partial = None
+    partial: tuple[BucketRule, ...] = ()
     if framework.sequence_parallel_gradients == "one":
-        partial = BucketRule("bucket.gradients.tp", "all_reduce", ONE.name, "tp", STEP, parts=options.zero == 3)
+        partial = (BucketRule("bucket.gradients.tp", "all_reduce", ONE.name, "tp", STEP, parts=options.zero == 3),)
     if options.zero == 0:
         return ReductionRules((_reduced(options, framework),), partial=partial)
     if options.zero == 1:
@@ -98,10 +111,35 @@ def _shared(options: GraphOptions, framework: Framework) -> ReductionRules:
         update = BucketRule("bucket.parameters.update", "all_gather", rule, "dp", STEP, dtype="param")
         return ReductionRules(_sharded_optimizer(options, framework), (update,), partial, optimizer=True)
     if framework.partial_in_backward:
-        partial = BucketRule("bucket.gradients.tp", "all_reduce", EACH.name, "tp", WEIGHT_GRADIENT)
+        partial = tuple(_partial(turn) for turn in _turns(options, framework))
     return ReductionRules(
         _sharded_gradients(options, framework), _gathered(options, framework), partial, sharded=True, optimizer=True
     )
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """When sharded units reduce gradients: under a condition on the stages, for which micro-batches.
+
+    suffix: of the names of its buckets. at_end: after the whole backward.
+    """
+
+    suffix: str
+    when: When
+    only: Expression | None = None
+    at_end: bool = False
+
+
+def _turns(options: GraphOptions, framework: Framework) -> tuple[_Turn, ...]:
+    alone = When.LAST if options.grad_sync is False else When.EVERY
+    if not _stays_open(options, framework):
+        return (_Turn("", alone),)
+    return (_Turn("", alone, ALONE), _Turn(".last", When.LAST, PIPELINED, at_end=True))
+
+
+def _stays_open(options: GraphOptions, framework: Framework) -> bool:
+    """Whether a pipeline leaves units gathered after a backward, and reduces their gradients after the last one."""
+    return framework.pipelined_sync == "last" and not options.grad_sync
 
 
 def _when(options: GraphOptions) -> When:
@@ -124,40 +162,55 @@ def _sharded_optimizer(options: GraphOptions, framework: Framework) -> tuple[Buc
     )
 
 
+def _partial(turn: _Turn) -> BucketRule:
+    """Gradients that are partial over tp, before they are scattered.
+
+    Each is summed as the backward made it. Sums over micro-batches already have the format of the reduction.
+    """
+    name, rule = f"bucket.gradients.tp{turn.suffix}", EACH_AT_END if turn.at_end else EACH
+    dtype = "reduce" if turn.when is When.LAST else "grad"
+    return BucketRule(name, "all_reduce", rule.name, "tp", WEIGHT_GRADIENT, turn.when, dtype, turn.only)
+
+
 def _sharded_gradients(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
-    """Units are reduced where their backward ends. The remaining parts are reduced over replicas."""
-    backward, rule = WEIGHT_GRADIENT, framework.buckets.units.name
+    """Units are reduced where their backward ends, or after all of them. The rest is reduced over replicas."""
 
-    def pair(suffix: str, when: When, only: Expression | None) -> tuple[BucketRule, ...]:
-        return (
-            BucketRule(f"bucket.gradients.scatter{suffix}", "reduce_scatter", rule, "dp", backward, when, only=only),
-            BucketRule(
-                f"bucket.gradients.replicas{suffix}",
-                "all_reduce",
-                rule,
-                "dp_replicate",
-                backward,
-                when,
-                only=only,
-                parts=True,
-            ),
-        )
+    def bucket(turn: _Turn, word: str, kind: str, axis: str) -> BucketRule:
+        name = f"bucket.gradients.{word}{turn.suffix}"
+        rule = (UNIT_AT_END if turn.at_end else framework.buckets.units).name
+        parts = kind == "all_reduce"
+        return BucketRule(name, kind, rule, axis, WEIGHT_GRADIENT, turn.when, only=turn.only, parts=parts)
 
-    if options.grad_sync is not None or framework.pipelined_sync == "every":
-        return pair("", When.LAST if options.grad_sync is False else When.EVERY, None)
-    return (*pair("", When.EVERY, ALONE), *pair(".last", When.LAST, PIPELINED))
+    return tuple(
+        bucket(turn, *words)
+        for turn in _turns(options, framework)
+        for words in (("scatter", "reduce_scatter", "dp"), ("replicas", "all_reduce", "dp_replicate"))
+    )
 
 
 def _gathered(options: GraphOptions, framework: Framework) -> tuple[BucketRule, ...]:
-    """Units are gathered before their forward. Freed units of layers are gathered again before their backward."""
+    """Units are gathered before their forward. Freed units of layers are gathered again before their backward.
 
-    def forward(suffix: str, when: When, only: Expression | None = None) -> BucketRule:
-        name = f"bucket.parameters.gather{suffix}"
-        return BucketRule(name, "all_gather", framework.buckets.units.name, "dp", FORWARD, when, "act", only)
+    A pipeline frees units that a forward leaves gathered only after the last backward, so that the first forward
+    gathers them for all. Layers that are freed after a forward stay gathered from a backward to the next forward.
+    """
 
-    if options.resharded:
-        rule = framework.buckets.regathered.name
-        again = BucketRule("bucket.parameters.regather", "all_gather", rule, "dp", INPUT_GRADIENT, dtype="act")
-        return (forward("", When.EVERY), again)
-    # A pipeline frees parameters only after the last backward, so that the first forward gathers them for all.
-    return (forward("", When.EVERY, ALONE), forward(".first", When.FIRST, PIPELINED))
+    def gather(name: str, rule: str, template: Template, when: When, only: Expression | None) -> BucketRule:
+        return BucketRule(f"bucket.parameters.{name}", "all_gather", rule, "dp", template, when, "act", only)
+
+    every, units, again = When.EVERY, framework.buckets.units.name, framework.buckets.regathered.name
+    open_, alone = _stays_open(options, framework), ALONE
+    if not options.resharded:
+        found = [gather("gather", units, FORWARD, every, alone)]
+        return (*found, gather("gather.first", units, FORWARD, When.FIRST, PIPELINED))
+    found = [
+        gather("gather", units, FORWARD, every, alone if open_ else None),
+        gather("regather", again, INPUT_GRADIENT, every, alone if open_ else None),
+    ]
+    if open_:
+        found += [
+            gather("gather.first", ROOT.name, FORWARD, When.FIRST, PIPELINED),
+            gather("gather.closed", again, FORWARD, When.CLOSED, PIPELINED),
+            gather("regather.closed", again, INPUT_GRADIENT, When.CLOSED, PIPELINED),
+        ]
+    return tuple(found)

@@ -30,6 +30,8 @@ class BucketPolicy:
     name: the word that graphs store.
     rule: assigns weights, by bytes and unit in order of registration, to buckets of indexes.
     by_unit: a bucket of gradients is due at the end of its unit's backward; else right after the last of its gradients.
+    at_end: it is due after the whole backward of the stage and its messages, in the order of the units' forwards; what
+        is outside layers comes first.
     copied: the framework copies gradients into separate buckets instead of computing them there.
     extent: elements of the padded buffer that holds weights of these sizes for so many shards; None: a bucket is as
         large as its weights.
@@ -38,6 +40,7 @@ class BucketPolicy:
     name: str
     rule: Rule
     by_unit: bool = False
+    at_end: bool = False
     copied: bool = False
     extent: Callable[[Sequence[int], int], int] | None = None
 
@@ -80,10 +83,15 @@ def _layers(sizes: Sequence[int], units: Units) -> Dealt:
     return [found[unit] for unit in sorted(found, reverse=True)]
 
 
-def _units(sizes: Sequence[int], units: Units) -> Dealt:
-    """A bucket for each layer, and one for the weights outside layers (FSDP's root)."""
+def _root(sizes: Sequence[int], units: Units) -> Dealt:
+    """A bucket for the weights outside layers (FSDP's root)."""
     root = [index for index, unit in enumerate(units) if unit is None]
-    return [*_layers(sizes, units), *([root] if root else [])]
+    return [root] if root else []
+
+
+def _units(sizes: Sequence[int], units: Units) -> Dealt:
+    """A bucket for each layer, and one for the weights outside layers."""
+    return [*_layers(sizes, units), *_root(sizes, units)]
 
 
 def _single(sizes: Sequence[int], units: Units) -> Dealt:
@@ -115,7 +123,19 @@ LAYERS = BucketPolicy("layers", _layers)
 EACH = BucketPolicy("each", _single, by_unit=True)
 """A bucket for each weight: DTensors are reduced one by one."""
 
-POLICIES: Mapping[str, BucketPolicy] = {policy.name: policy for policy in (DDP, ONE, BUFFER, UNIT, LAYERS, EACH)}
+ROOT = BucketPolicy("root", _root)
+"""A bucket for the weights outside layers, which `fully_shard` of the model leaves for it."""
+
+UNIT_AT_END = BucketPolicy("unit.end", _units, by_unit=True, at_end=True)
+"""The buckets of `unit`, reduced after the last backward: `torch.distributed.pipelining` calls `post_backward` of all
+units then, the model's first."""
+
+EACH_AT_END = BucketPolicy("each.end", _single, by_unit=True, at_end=True)
+"""The buckets of `each`, reduced right before those of `unit.end`."""
+
+POLICIES: Mapping[str, BucketPolicy] = {
+    policy.name: policy for policy in (DDP, ONE, BUFFER, UNIT, LAYERS, EACH, ROOT, UNIT_AT_END, EACH_AT_END)
+}
 
 
 def bucket_policy(name: str | None) -> BucketPolicy:

@@ -88,6 +88,8 @@ class Framework:
     sequence_parallel_gradients: gradients of weights between tensor-parallel regions are reduced over tp `each` on its
         own, or in `one` coalesced message a stage, once a step.
 
+    clips: gradients are clipped by the norms of all of them, reduced in one message an axis (`--clip-norm`).
+
     cp_kinds: the kinds of context parallelism that the framework has (`--cp-kind`), the default first.
     explicit_mask: with gathered keys and values the kernel reads the causal mask as numbers, and keeps it for the
         backward; else it reads keys up to the end of a rank's queries, with a call for each part of them.
@@ -118,6 +120,7 @@ class Framework:
     partial_in_backward: bool
     pipelined_sync: Literal["last", "every"]
     sequence_parallel_gradients: Literal["each", "one"]
+    clips: bool
 
     cp_kinds: tuple[str, ...]
     explicit_mask: bool

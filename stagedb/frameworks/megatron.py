@@ -36,6 +36,7 @@ MEGATRON = Framework(
     pipelined_sync="every",
     # `_allreduce_layernorm_grads`.
     sequence_parallel_gradients="one",
+    clips=False,
     # `--cp-comm-type`: p2p, all_gather, a2a, a2a+p2p.
     cp_kinds=("ring-p2p", "allgather-kv", "ulysses", "ulysses-ring"),
     # Transformer Engine's `all_gather` has a kernel call for each chunk of a rank's queries.

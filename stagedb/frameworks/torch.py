@@ -39,6 +39,8 @@ TORCH = Framework(
     # `torch.distributed.pipelining` calls `set_requires_gradient_sync` for the last micro-batch.
     pipelined_sync="last",
     sequence_parallel_gradients="each",
+    # `torch.nn.utils.clip_grad_norm_` on DTensors.
+    clips=True,
     # `torch.distributed.tensor.experimental.context_parallel` with `set_rotate_method("allgather")` by default.
     cp_kinds=("ring-allgather", "allgather-kv", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"),
     # `scaled_dot_product_attention(attn_mask=...)`.

@@ -111,9 +111,10 @@ def fill(
     weights: by block, in order of registration. orders: one more than the largest `SymOp.order`. last: by block and
     phase, the op that computes last. room: the fewest numbers that an op needs, for its loop.
     A bucket of gradients is issued right after the last op that makes one of them, and never before the bucket that was
-    closed before it. A bucket of one unit is issued where the unit's backward ends. A bucket of a step comes before
-    everything else. The parameters of a unit are gathered before its forward, and again before the backward of the unit
-    that runs before it (FSDP2 prefetches one unit). Parameters that a step has updated are gathered at its end.
+    closed before it. A bucket of one unit is issued where the unit's backward ends, or after the whole backward. A
+    bucket of a step comes before everything else. The parameters of a unit are gathered before its forward, and again
+    before the backward of the unit that runs before it (FSDP2 prefetches one unit). Parameters that a step has updated
+    are gathered at its end.
     """
     layers = {place.position for place in stage.places if place.layer is not None}
     registered = [
@@ -177,7 +178,9 @@ class _Filling:
                 due = (op.order, 0)
             elif op.policy.by_unit:
                 unit = -1 if own[0].unit is None else own[0].unit
-                due = (self.order.downward(unit) + self.order.orders - 1, max(unit, 0))
+                # The messages of the stage's first end are at position -1; further ones have no operators.
+                place = -3 - unit if op.policy.at_end else unit
+                due = (self.order.downward(place) + self.order.orders - 1, max(unit, 0))
             else:
                 due = max([due, *self.issued(own)], key=lambda each: each[0])
             members = tuple(self.member(op, each) for each in own)
@@ -187,14 +190,16 @@ class _Filling:
 
     def opened(self, unit: int, registered: Sequence[Registered]) -> int:
         """Where the backward reaches the model. The loss, which comes after the model, reads no weight."""
-        behind = [each for each in registered if each.unit is None and each.position > unit]
-        if len(behind) < len([each for each in registered if each.position > unit]):
+        if any(each.unit is not None and each.position > unit for each in registered):
             return 0
         numbers = [
-            self.order.downward(each.position) + reader.order
-            for each in behind
+            self.order.downward(place) + reader.order
+            for each in registered
+            if each.unit is None
             for reader in (*each.weight.gradients, *each.weight.readers)
-            if reader.template.differentiates and reader.block == each.weight.block
+            if reader.template.differentiates
+            for place in self.places(reader, each)
+            if place > unit
         ]
         return min(numbers, default=0)
 
@@ -204,8 +209,12 @@ class _Filling:
             return self.order.upward(self.order.positions) + self.order.orders - 1, self.order.positions - 1
         unit = own[0].unit
         if op.template.upward:
-            return self.order.upward(-1 if unit is None else unit) - 1, unit or 0
+            # A stage receives its input before the model opens, and the model opens before its first layer.
+            return (self.order.upward(0) - 2, 0) if unit is None else (self.order.upward(unit) - 1, unit)
         following = 0 if unit is None else unit
+        if following + 1 == self.order.positions and self.stage.has_next:
+            # The first unit of a backward waits for the gradient, and the unit that is gathered ahead comes after it.
+            return self.order.downward(following) - 2, following
         return max(self.order.downward(following + 1), self.opened(following, registered)) - 1, following
 
     def limits(self, op: BucketOp, unit: int | None) -> tuple[tuple[int, str], ...]:

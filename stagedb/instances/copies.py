@@ -23,7 +23,7 @@ from stagedb.instances.class_digests import ChunkWork, RankClass
 from stagedb.instances.graph_reading import Evaluated, StoredGraph
 from stagedb.instances.stage_blocks import BUCKET
 from stagedb.ir.symbolic_graph import OpType, When
-from stagedb.schedules import first_and_last
+from stagedb.schedules import marks
 from stagedb.workflows import TEMPLATES, Template, template_named
 
 Row = dict[str, Any]
@@ -185,8 +185,8 @@ def _runs(each: RankClass) -> dict[tuple[str, str, int], int]:
     """How often ops run in a step: by template, `when` and chunk. The ops of a step run once, for every chunk."""
     tasks = each.work.tasks
     found: dict[tuple[str, str, int], int] = {}
-    for task, (first, last) in zip(tasks, first_and_last(tasks), strict=True):
-        fits = {When.EVERY: True, When.FIRST: first, When.LAST: last}
+    for task, mark in zip(tasks, marks(tasks), strict=True):
+        fits = {When.EVERY: True, When.FIRST: mark.first, When.LAST: mark.last, When.CLOSED: not mark.opened}
         chunks = range(len(each.work.chunks)) if task.kind.once else (task.chunk,)
         for template in task.kind.templates:
             for when in (when for when, fit in fits.items() if fit):

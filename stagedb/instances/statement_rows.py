@@ -10,7 +10,7 @@ import numpy as np
 from stagedb.instances.class_digests import Member, RankClass, feeds
 from stagedb.instances.copies import Row, bucket_id, chunks_of, op_prefix
 from stagedb.plans import AxisGroups, Mesh, Plan, expert_axis, members
-from stagedb.schedules import ChunkPlacement, first_and_last
+from stagedb.schedules import ChunkPlacement, marks
 
 
 def class_rows(classes: Sequence[RankClass], plan: Plan, ops: Mapping[int, int]) -> list[Row]:
@@ -76,8 +76,7 @@ def bucket_links(instance: str, classes: Sequence[RankClass]) -> tuple[list[Row]
 def task_rows(instance: str, classes: Sequence[RankClass]) -> Iterator[Row]:
     """One row a task of each class, in the order in which it runs them."""
     for each in classes:
-        marks = first_and_last(each.work.tasks)
-        for index, (task, (first, last)) in enumerate(zip(each.work.tasks, marks, strict=True)):
+        for index, (task, mark) in enumerate(zip(each.work.tasks, marks(each.work.tasks), strict=True)):
             yield {
                 "id": _task(instance, each.number, index),
                 "class": each.number,
@@ -85,8 +84,8 @@ def task_rows(instance: str, classes: Sequence[RankClass]) -> Iterator[Row]:
                 "kind": str(task.kind),
                 "microbatch": task.microbatch,
                 "chunk": task.chunk,
-                "first": first,
-                "last": last,
+                "first": mark.first,
+                "last": mark.last,
             }
 
 

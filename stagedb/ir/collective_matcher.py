@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial, Partitioned, Placement
-from stagedb.ir.operators import Quantize, Redistribution
+from stagedb.ir.operators import Einsum, Quantize, Redistribution
 from stagedb.ir.redistribution_order import by_way_of, next_move
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor
@@ -25,7 +25,7 @@ class Matching:
     """Choices of redistribution of a recipe.
 
     share: one redistribution of a tensor serves all its consumers, and partial gradients are added before they are
-        reduced; False: each forward operation has its own (and so has each of its gradients).
+        reduced; False: each matmul of the forward has its own (and so has each of its gradients).
     regather: the backward does not keep a tensor that the forward gathered; it gathers again.
     whole_backward: a partial input gradient is reduced when its operator's weight gradient has been issued, too;
         False: at once.
@@ -68,13 +68,15 @@ class _Matcher:
     names: set[str] = field(default_factory=set)
     gathered: dict[str, Operation] = field(default_factory=dict)
     marks: dict[str, frozenset[Tag]] = field(default_factory=dict)
+    matmuls: set[str] = field(default_factory=set)
 
     def scope(self, op: Operation) -> str:
         """Operations of one scope share redistributions. Tokens sent to experts serve all operations of the experts."""
         if Tag.EXPERT in op.tags:
             return ""
         backward = self.choices.regather and op.template.differentiates
-        return ("backward " if backward else "") + ("" if self.choices.share else op.origin)
+        own = not self.choices.share and op.origin in self.matmuls
+        return ("backward " if backward else "") + (op.origin if own else "")
 
     def passes(self, op: Operation) -> tuple[str, ...]:
         """Mesh axes on which a linear operation reads partial sums and makes one."""
@@ -85,6 +87,8 @@ class _Matcher:
         return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
 
     def issue(self, op: Operation) -> None:
+        if isinstance(op.operator, Einsum) and not op.template.differentiates:
+            self.matmuls.add(op.origin)
         rules, passed = self.rules[op.region], self.passes(op)
         inputs = []
         read, made = op.operator.labels(op.inputs, op.outputs)

@@ -30,11 +30,15 @@ class OpType(StrEnum):
 
 
 class When(StrEnum):
-    """The microbatches of a task's template for which an operator runs."""
+    """The microbatches of a task's template for which an operator runs.
+
+    closed: those before which no backward of their chunk ran since its latest forward.
+    """
 
     EVERY = "every"
     FIRST = "first"
     LAST = "last"
+    CLOSED = "closed"
 
 
 class EdgeKind(StrEnum):

@@ -198,12 +198,12 @@ class Chunk:
             return len(items)
         return 1 + max(i for i, item in enumerate(items) if item.position == position and item.bucket is None)
 
-    def given_back(self, unit: int | None) -> int:
-        """Where gathered parameters are freed: before the unit's gradients are scattered, in its backward."""
-        items = self.program.items[self.inputs_task]
+    def given_back(self, unit: int | None, which: Which = Which.EVERY) -> Moment:
+        """When gathered parameters are freed: before the unit's gradients are scattered, or at its backward's end."""
+        task = self.inputs_task if which is Which.EVERY else self.weights_task
         found = [
             i
-            for i, item in enumerate(items)
+            for i, item in enumerate(self.program.items[task])
             if item.bucket is not None and item.op.kind == "reduce_scatter" and self.unit(item.bucket) == unit
         ]
-        return found[0] if found else self.over(self.inputs_task, unit)
+        return Moment(task, found[0] if found else self.over(task, unit), which)

@@ -31,19 +31,23 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Ite
     layer, name, forward = chunk.layer_of(unit), op.name, chunk.program.forward
     yield brief(f"{name}.buffer", layer, size, Category.COMMUNICATION, forward, index, which)
     if unit in chunk.regathered or not chunk.program.backwards:
-        end = Moment(forward, chunk.over(forward, unit))
+        end = Moment(forward, chunk.over(forward, unit), which)
     elif which is Which.EVERY and chunk.one_at_a_time:
-        end = Moment(chunk.inputs_task, chunk.given_back(unit))
+        end = chunk.given_back(unit)
     else:
         # It is gathered again for each micro-batch; all micro-batches in flight share one copy.
         which = Which.FIRST
-        end = chunk.backward_over(Which.LAST)
+        end = chunk.given_back(unit, Which.LAST)
     yield Life(name, layer, size, Category.GATHERED, Moment(forward, index, which), (end,))
 
 
 def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
-    """A unit gathered ahead of its backward: it is in the collective's buffer until the backward begins."""
-    unit, size = chunk.unit(bucket), bucket.bytes_out
+    """A unit gathered ahead of its backward: it is in the collective's buffer until the backward begins.
+
+    If it is gathered only where it is closed, it stays gathered until the end of the next forward, or of the step's
+    backwards.
+    """
+    unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
     layer, name = chunk.layer_of(unit), op.name
     items = chunk.program.items[chunk.inputs_task]
     begun = next(i for i, each in enumerate(items) if each.position == unit and each.bucket is None)
@@ -51,10 +55,13 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     # It is copied out of the buffer before the next unit's gather, which is issued first, allocates a buffer of its
     # own.
     copied = begun - 1 if before is not None and before.gathers and begun - 1 > index else begun
-    end = Moment(chunk.inputs_task, chunk.given_back(unit))
-    buffer = Moment(chunk.inputs_task, index + 1), (Moment(chunk.inputs_task, begun),)
+    ends: tuple[Moment, ...] = (chunk.given_back(unit),)
+    if which is Which.CLOSED:
+        forward = chunk.program.forward
+        ends = (Moment(forward, chunk.over(forward, unit), Which.OPENED), chunk.given_back(unit, Which.LAST))
+    buffer = Moment(chunk.inputs_task, index + 1, which), (Moment(chunk.inputs_task, begun, which),)
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, *buffer)
-    yield Life(name, layer, size, Category.GATHERED, Moment(chunk.inputs_task, copied), (end,))
+    yield Life(name, layer, size, Category.GATHERED, Moment(chunk.inputs_task, copied, which), ends)
 
 
 def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:

@@ -7,6 +7,7 @@ of task and the item at which it begins and ends, and for which tasks of that ki
 from dataclasses import dataclass
 from enum import StrEnum
 
+from stagedb.schedules import Marks
 from stagedb.workflows import TaskKind
 
 
@@ -26,16 +27,32 @@ class Category(StrEnum):
 
 
 class Which(StrEnum):
-    """For which tasks of a kind something happens; `later` is every one but the first."""
+    """For which tasks of a kind something happens; `later` is every one but the first.
+
+    `opened` and `closed`: for those with a backward, or with none, since the chunk's latest forward.
+    """
 
     EVERY = "every"
     FIRST = "first"
     LAST = "last"
     LATER = "later"
+    OPENED = "opened"
+    CLOSED = "closed"
 
-    def fits(self, first: bool, last: bool) -> bool:
-        """Whether it happens in a task that is, or is not, the first and the last of its kind."""
-        return (self is Which.EVERY) or (first if self is Which.FIRST else last if self is Which.LAST else not first)
+    def fits(self, mark: Marks) -> bool:
+        """Whether it happens in a task with this place among the tasks of its kind."""
+        match self:
+            case Which.FIRST:
+                return mark.first
+            case Which.LAST:
+                return mark.last
+            case Which.LATER:
+                return not mark.first
+            case Which.OPENED:
+                return mark.opened
+            case Which.CLOSED:
+                return not mark.opened
+        return True
 
 
 @dataclass(frozen=True)

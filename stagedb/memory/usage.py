@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.memory.lifetimes import Category, Lives, Moment, Which
-from stagedb.schedules import Task, first_and_last
+from stagedb.schedules import Marks, Task
+from stagedb.schedules import marks as marks_of
 from stagedb.workflows import TaskKind
 
 CATEGORIES = tuple(Category)
@@ -57,28 +58,28 @@ class Usage:
         return total
 
     @cached_property
-    def marks(self) -> list[tuple[bool, bool]]:
-        """For each task whether it is the first and the last of its kind."""
-        return list(first_and_last(self.tasks))
+    def marks(self) -> list[Marks]:
+        """The place of each task among those of its kind."""
+        return list(marks_of(self.tasks))
 
     @cached_property
-    def _curves(self) -> dict[tuple[TaskKind, int, bool, bool], Levels]:
-        """By kind of task, chunk, first and last: bytes added since its start, while each item runs and at its end."""
+    def _curves(self) -> dict[tuple[TaskKind, int, Marks], Levels]:
+        """By kind of task, chunk and place: bytes added since its start, while each item runs and at its end."""
         curves = {
-            (task.kind, task.chunk, *mark): np.zeros(
+            (task.kind, task.chunk, mark): np.zeros(
                 (len(CATEGORIES), self.lengths[task.kind, task.chunk] + 1), np.int64
             )
             for task, mark in zip(self.tasks, self.marks, strict=True)
         }
-        alike: dict[tuple[TaskKind, int], list[tuple[bool, bool, Levels]]] = {}
-        for (kind, chunk, first, last), curve in curves.items():
-            alike.setdefault((kind, chunk), []).append((first, last, curve))
+        alike: dict[tuple[TaskKind, int], list[tuple[Marks, Levels]]] = {}
+        for (kind, chunk, mark), curve in curves.items():
+            alike.setdefault((kind, chunk), []).append((mark, curve))
         for life in self.held.lives:
             row = CATEGORIES.index(life.category)
             for sign, moments in ((1, (life.begin,)), (-1, life.ends)):
                 for moment in moments:
-                    for first, last, curve in alike.get((moment.kind, moment.chunk), ()):
-                        if moment.which.fits(first, last):
+                    for mark, curve in alike.get((moment.kind, moment.chunk), ()):
+                        if moment.which.fits(mark):
                             curve[row, moment.index] += sign * life.bytes
         return {key: curve.cumsum(axis=1) for key, curve in curves.items()}
 
@@ -87,12 +88,12 @@ class Usage:
         """Bytes by category before each task, and after the last."""
         levels = [self.states]
         for task, mark in zip(self.tasks, self.marks, strict=True):
-            levels.append(levels[-1] + self._curves[task.kind, task.chunk, *mark][:, -1])
+            levels.append(levels[-1] + self._curves[task.kind, task.chunk, mark][:, -1])
         return np.stack(levels)
 
     def levels(self, task: int) -> Levels:
         """Bytes by category while each item of a task runs, and at its end."""
-        curve = self._curves[self.tasks[task].kind, self.tasks[task].chunk, *self.marks[task]]
+        curve = self._curves[self.tasks[task].kind, self.tasks[task].chunk, self.marks[task]]
         levels: Levels = self._before[task][:, None] + curve
         return levels
 
@@ -119,7 +120,7 @@ class Usage:
         for index, (task, mark) in enumerate(zip(self.tasks, self.marks, strict=True)):
             if kinds is not None and task.kind not in kinds:
                 continue
-            top, at = tops[task.kind, task.chunk, *mark]
+            top, at = tops[task.kind, task.chunk, mark]
             level = int(self._before[index].sum()) + top
             if best is None or level > best[0]:
                 best = (level, Point(index, at))
@@ -140,7 +141,7 @@ class Usage:
         """The number of times that a moment has passed by a point."""
         count = self._came[moment.kind, moment.chunk, moment.which][point.task]
         task = self.tasks[point.task]
-        here = (task.kind, task.chunk) == (moment.kind, moment.chunk) and moment.which.fits(*self.marks[point.task])
+        here = (task.kind, task.chunk) == (moment.kind, moment.chunk) and moment.which.fits(self.marks[point.task])
         return count + (here and moment.index <= point.index)
 
     @cached_property
@@ -150,7 +151,7 @@ class Usage:
         return {
             (kind, chunk, which): [
                 0,
-                *accumulate((task.kind, task.chunk) == (kind, chunk) and which.fits(*mark) for task, mark in pairs),
+                *accumulate((task.kind, task.chunk) == (kind, chunk) and which.fits(mark) for task, mark in pairs),
             ]
             for kind, chunk in self.lengths
             for which in Which

@@ -39,6 +39,7 @@ class GraphOptions(GraphAspects):
         self._check_workflow()
         self._check_sharding()
         self._check_messages()
+        self._check_clipping()
         self._check_context()
         if not self.cp_grad_sync and self.zero:
             raise UsageError(f"zero {self.zero} shards state over dp and cp together: --no-cp-grad-sync needs --zero 0")
@@ -147,6 +148,13 @@ class GraphOptions(GraphAspects):
         if self.grad_sync and self.zero == 1:
             raise UsageError(
                 "with zero 1 gradients are reduced once a step: --grad-sync needs --zero 0, 2 or 3, or leave it out"
+            )
+
+    def _check_clipping(self) -> None:
+        if self.clip_norm and not self.framework.clips:
+            raise UsageError(
+                f"the {self.recipe} recipe has no clipping of gradients: --clip-norm needs "
+                f"{recipes_with(lambda other: other.clips)}, or leave it out"
             )
 
     def _check_messages(self) -> None:

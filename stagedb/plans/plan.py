@@ -35,7 +35,7 @@ from stagedb.plans.schedule_checks import (
     explicit,
     settled,
 )
-from stagedb.plans.sharding_checks import check_sharding
+from stagedb.plans.sharding_checks import check_clipping, check_sharding
 from stagedb.plans.strategy_checks import check_strategy
 from stagedb.plans.workflow_checks import check_needed
 from stagedb.plans.written_words import typed_words
@@ -67,6 +67,7 @@ class Plan(PlanFields):
         check_context(self)
         check_expert_parallelism(self)
         check_sharding(self)
+        check_clipping(self)
         if self.recompute_every > 1 and self.options.recompute == "none":
             raise UsageError(
                 f"--recompute-every {self.recompute_every} has nothing to recompute: choose it with --recompute, "

@@ -42,3 +42,20 @@ def check_sharding(plan: PlanFields) -> None:
             nearest("hsdp", plan.hsdp, plan.dp, fits, least=2),
             [without],
         )
+
+
+def check_clipping(plan: PlanFields) -> None:
+    """Raise UsageError if the norm of all gradients cannot be computed with one call on each rank."""
+    if not plan.options.clip_norm:
+        return
+    reasons = {
+        "pp": "a stage has only its own gradients, and their norm is not that of the model",
+        "ep": "the gradients of experts are on another mesh than those of other weights, and one norm cannot have both",
+        "tp": "some gradients are DTensors and others are not, and one norm cannot have both",
+    }
+    without = Way({"clip_norm": False}, "leave --clip-norm out")
+    for word, reason in reasons.items():
+        degree = getattr(plan, word)
+        if degree > 1 and (word != "tp" or plan.options.zero < 2):
+            sharded = [Way({"zero": 3})] if word == "tp" else []
+            raise Misfit(f"with {word} {degree} {reason}", ways=[*sharded, Way({word: 1}), without])

@@ -13,7 +13,7 @@ from stagedb.schedules.one_f_one_b import ONE_F_ONE_B
 from stagedb.schedules.order_replay import Span, bubble, receiver, replay, unit_cost
 from stagedb.schedules.order_text import EXPLICIT, check_orders, order_text, parse_order
 from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Order, Task, first_and_last, splits
+from stagedb.schedules.task import Marks, Order, Task, marks, splits
 from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
 from stagedb.workflows import DEFAULT as TRAINING
 from stagedb.workflows import Workflow
@@ -39,13 +39,14 @@ __all__ = [
     "LOOP",
     "SCHEDULES",
     "ChunkPlacement",
+    "Marks",
     "Order",
     "Schedule",
     "Span",
     "Task",
     "bubble",
     "check_orders",
-    "first_and_last",
+    "marks",
     "order_text",
     "parse_order",
     "placement_of",

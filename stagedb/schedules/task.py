@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stagedb.workflows import TaskKind
 
@@ -19,16 +20,31 @@ Order = Sequence[Task]
 """Tasks of one stage in the order in which they run."""
 
 
+class Marks(NamedTuple):
+    """The place of a task among those of its chunk on its stage.
+
+    first, last: whether it is the first and the last of its kind. opened: whether a backward ran since the chunk's
+    latest forward, so that what backwards leave gathered is gathered.
+    """
+
+    first: bool
+    last: bool
+    opened: bool = False
+
+
 def splits(order: Order) -> bool:
     """Whether backwards run as two halves."""
     return any(task.kind.half for task in order)
 
 
-def first_and_last(order: Order) -> Iterator[tuple[bool, bool]]:
-    """For each task, whether it is the first and the last of its kind and chunk on this stage."""
+def marks(order: Order) -> Iterator[Marks]:
+    """For each task, its place among those of its kind and chunk on this stage."""
+    opened: dict[int, bool] = {}
     seen: dict[tuple[TaskKind, int], list[int]] = {}
     for index, task in enumerate(order):
         seen.setdefault((task.kind, task.chunk), []).append(index)
     for index, task in enumerate(order):
         indexes = seen[task.kind, task.chunk]
-        yield index == indexes[0], index == indexes[-1]
+        yield Marks(index == indexes[0], index == indexes[-1], opened.get(task.chunk, False))
+        if task.kind.sends:
+            opened[task.chunk] = task.kind.differentiates

@@ -209,11 +209,12 @@ def _no_match(workload: Workload, row: Measured) -> str:
 def _runs(columns: ClassColumns) -> list[int]:
     """How often a rank runs each op in a step."""
     ops, tasks = columns.ops, columns.tasks
-    count = np.zeros(len(ops), np.int64)
+    opened, count = tasks.opened, np.zeros(len(ops), np.int64)
     for kind, templates in RUNS.items():
         for chunk in np.unique(tasks.chunk).tolist():
             chosen = (tasks.kind == kind) & (tasks.chunk == chunk)
-            times = np.array([chosen.sum(), (chosen & tasks.first).sum(), (chosen & tasks.last).sum()], np.int64)
+            marks = (True, tasks.first, tasks.last, ~opened)
+            times = np.array([(chosen & mark).sum() for mark in marks], np.int64)
             of = (ops.chunk == chunk) & np.isin(ops.template, templates)
             count += np.where(of, times[ops.when], 0)
     return [int(each) for each in count]

@@ -5,6 +5,7 @@ The format is that of `tests/validation/records.json`: a list of records with `n
 order was recorded. Sizes in `config` replace those of the model's label.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
 from stagedb.models import Card
 from stagedb.plans.graph_options import CP_KINDS
+from stagedb.schedules import EXPLICIT
 from stagedb.validation.counts import CountedMessage, Counts
 from stagedb.validation.op_order import Event, recorded
 
@@ -120,7 +122,7 @@ def card_of(config: Mapping[str, Any]) -> Card:
     if style not in ("llama", "gpt", "moe"):
         raise Unsupported(f"models of style {style}")
     gpt, moe = style == "gpt", style == "moe"
-    return Card(
+    card = Card(
         name=config["model"],
         family=style,
         hidden=config["hidden"],
@@ -142,9 +144,26 @@ def card_of(config: Mapping[str, Any]) -> Card:
         parameters=0,
         experts=config["experts"] if moe else 0,
         top_k=config["topk"] if moe else 0,
-        expert_ffn=config["ffn"] if moe else 0,
+        expert_ffn=(config.get("expert_ffn") or config["ffn"]) if moe else 0,
         source="the configuration of a record",
     )
+    return dataclasses.replace(card, **_extension(config, "card"))
+
+
+def _extension(config: Mapping[str, Any], of: str) -> Mapping[str, Any]:
+    """What a record's `extension` has of the `card` or of the `plan`, in stagedb's words."""
+    found = (config.get("extension") or {}).get(of) or {}
+    if not isinstance(found, dict):
+        raise Unsupported(f"an extension whose {of} is no table of words")
+    return found
+
+
+def _extended(words: dict[str, object], config: Mapping[str, Any]) -> dict[str, object]:
+    """The words of a plan with those of the record's extension. Schedule `orders`: the record has the orders."""
+    words |= _extension(config, "plan")
+    if words["schedule"] == "orders":
+        words |= {"schedule": EXPLICIT, "task_order": list(config["orders"])}
+    return {word: value for word, value in words.items() if value is not None}
 
 
 _UNSUPPORTED: tuple[tuple[str, Any, str], ...] = (
@@ -167,8 +186,9 @@ def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
     dp = config["dp"] * copies * config["ep"]
     sharded = config["dp_kind"] == "fsdp"
     master = {"param_dtype": "fp32", "grad_dtype": "bf16", "reduce_dtype": "fp32", "opt_dtype": "fp32"}
-    return {
+    words = {
         **(master if config["mixed"] == "fp32master" else {}),
+        **({"reduce_dtype": "fp32"} if config.get("reduce_fp32") else {}),
         "zero": (3 if config["reshard"] else 2) if sharded else 0,
         "hsdp": copies,
         "ep": config["ep"],
@@ -193,4 +213,8 @@ def plan_words(config: Mapping[str, Any]) -> dict[str, object]:
         "global_batch_size": config["batch"] * dp * config["microbatches"],
         "seq_len": config["seq"],
         "schedule": config["pp_schedule"],
+        "recompute_every": config.get("every", 1),
+        "layers_per_stage": list(config.get("stage_layers") or ()) or None,
+        "clip_norm": bool(config.get("clip")),
     }
+    return _extended(words, config)

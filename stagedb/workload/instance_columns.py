@@ -12,12 +12,12 @@ from stagedb import workflows
 Ints = npt.NDArray[np.int64]
 TEMPLATES = tuple(workflows.TEMPLATES)
 TYPES = ("compute", "collective", "send", "recv")
-WHENS = ("every", "first", "last")
+WHENS = ("every", "first", "last", "closed")
 TASK_KINDS = tuple(workflows.TASK_KINDS)
 EDGE_KINDS = ("data", "program", "limit")
 
 COMPUTE, COLLECTIVE, SEND, RECV = range(4)
-EVERY, FIRST, LAST = range(3)
+EVERY, FIRST, LAST, CLOSED = range(4)
 DATA, PROGRAM, LIMIT = range(3)
 
 RING_AXES = ("cp", "cpr")
@@ -33,6 +33,10 @@ UPWARD = np.array([template.upward for template in workflows.TEMPLATES.values()]
 """Whether a template walks a stage from first block to last and sends to the next stage; by index of TEMPLATES."""
 ONCE = np.array([template.once for template in workflows.TEMPLATES.values()])
 """Whether a template runs once a step, for all chunks; by index of TEMPLATES."""
+OPENS = np.array([kind.differentiates for kind in workflows.TASK_KINDS.values()])
+"""Whether a task is a part of a backward; by index of TASK_KINDS."""
+SENDS = np.array([kind.sends for kind in workflows.TASK_KINDS.values()])
+"""Whether a task sends to the next or the previous stage; by index of TASK_KINDS."""
 ONCE_A_STEP = np.array([kind.once for kind in workflows.TASK_KINDS.values()])
 """Whether a task runs once a step, for no micro-batch; by index of TASK_KINDS."""
 
@@ -118,6 +122,17 @@ class Tasks:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def opened(self) -> npt.NDArray[np.bool_]:
+        """Whether a backward of the task's chunk ran since its latest forward (`stagedb.schedules.Marks`)."""
+        found = np.zeros(len(self), bool)
+        for chunk in np.unique(self.chunk):
+            own = self.chunk == chunk
+            latest = np.maximum.accumulate(np.where(own & SENDS[self.kind], np.arange(len(self)), -1))
+            before = np.concatenate([[-1], latest[:-1]])
+            found |= own & (before >= 0) & OPENS[self.kind[before]]
+        return found
 
     @property
     def tags(self) -> Ints:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from stagedb.errors import StagedbError
 from stagedb.workload.instance_columns import (
+    CLOSED,
     COLLECTIVE,
     COMPUTE,
     DATA,
@@ -115,7 +116,7 @@ class _Sequencer:
         self.columns = columns
         ops, tasks = columns.ops, columns.tasks
         self.communicates = _communicate(ops.type)
-        keys = np.stack([tasks.kind, tasks.chunk, tasks.first, tasks.last], axis=1).astype(np.int64)
+        keys = np.stack([tasks.kind, tasks.chunk, tasks.first, tasks.last, tasks.opened], axis=1).astype(np.int64)
         found, variant = np.unique(keys, axis=0, return_inverse=True)
         self.variant: Ints = variant.reshape(-1).astype(np.int64)
         self.run_ops = [self._rows_of(*(int(part) for part in key)) for key in found]
@@ -156,12 +157,13 @@ class _Sequencer:
             all_sources[chosen, : table.shape[1]] = table
         return Sequence(self.ops, tuple(layouts), layout, self.base, all_sources, self.nodes, self.merged)
 
-    def _rows_of(self, kind: int, chunk: int, first: int, last: int) -> Ints:
+    def _rows_of(self, kind: int, chunk: int, first: int, last: int, opened: int) -> Ints:
         """The ops that a task of this variant runs, in issue order."""
         ops = self.columns.ops
         # A step runs the ops of all chunks of the stage, one chunk after the other.
         runs = ((ops.chunk == chunk) | ONCE[ops.template]) & np.isin(ops.template, RUNS[kind])
         runs &= ((ops.when != FIRST) | bool(first)) & ((ops.when != LAST) | bool(last))
+        runs &= (ops.when != CLOSED) | (not opened)
         rows = np.flatnonzero(runs)
         return rows[np.lexsort((ops.order[rows], ops.chunk[rows]))].astype(np.int64)
 

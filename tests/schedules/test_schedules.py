@@ -13,9 +13,10 @@ from stagedb.errors import UsageError
 from stagedb.schedules import (
     SCHEDULES,
     ChunkPlacement,
+    Marks,
     Task,
     bubble,
-    first_and_last,
+    marks,
     receiver,
     replay,
     splits,
@@ -159,17 +160,16 @@ def test_one_f_one_b_of_the_first_of_three_stages() -> None:
     assert " ".join(f"{task.kind.name[0]}{task.microbatch}" for task in order) == "f0 f1 f2 b0 f3 b1 b2 b3 s0"
 
 
-def test_first_and_last_of_each_kind() -> None:
+def test_marks_of_each_task() -> None:
     order = stage_orders("1f1b", 2, 3)[0]
-    marks = dict(zip(order, first_and_last(order), strict=True))
-    assert marks == {
-        Task(F, 0): (True, False),
-        Task(F, 1): (False, False),
-        Task(F, 2): (False, True),
-        Task(B, 0): (True, False),
-        Task(B, 1): (False, False),
-        Task(B, 2): (False, True),
-        STEP: (True, True),
+    assert dict(zip(order, marks(order), strict=True)) == {
+        Task(F, 0): Marks(True, False, False),
+        Task(F, 1): Marks(False, False, False),
+        Task(B, 0): Marks(True, False, False),
+        Task(F, 2): Marks(False, True, True),
+        Task(B, 1): Marks(False, False, False),
+        Task(B, 2): Marks(False, True, True),
+        STEP: Marks(True, True, True),
     }
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stagedb.memory.lifetimes import Category, Life, Lives, Moment, State, Which
 from stagedb.memory.usage import Point, Usage
-from stagedb.schedules import first_and_last, stage_orders
+from stagedb.schedules import marks, stage_orders
 from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
 FORWARD, BACKWARD, STEP = FORWARD_TASK, BACKWARD_TASK, STEP_TASK
@@ -52,12 +52,12 @@ def test_levels_are_those_of_a_walk(
     live = Counter({Category.PARAMETERS: sum(states)})
     counts = [0] * len(found)
     levels: dict[Point, Counter[Category]] = {}
-    for number, (task, marks) in enumerate(zip(tasks, first_and_last(tasks), strict=True)):
+    for number, (task, mark) in enumerate(zip(tasks, marks(tasks), strict=True)):
         for index in range(LENGTHS[task.kind] + 1):
             for at, life in enumerate(found):
                 for sign, moments in ((1, (life.begin,)), (-1, life.ends)):
                     for moment in moments:
-                        if (moment.kind, moment.index) == (task.kind, index) and moment.which.fits(*marks):
+                        if (moment.kind, moment.index) == (task.kind, index) and moment.which.fits(mark):
                             counts[at] += sign
                             live[life.category] += sign * life.bytes
             levels[Point(number, index)] = live.copy()

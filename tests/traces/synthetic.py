@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stagedb.plans import GraphOptions, Mesh, Plan, groups
-from stagedb.schedules import first_and_last, stage_orders
+from stagedb.schedules import marks, stage_orders
 from stagedb.workload.instance_columns import (
     COLLECTIVE,
     COMPUTE,
@@ -142,13 +142,13 @@ def stage_ops(plan: Plan, stage: int, layers: int, size: int = 1 << 20) -> list[
 
 def stage_tasks(plan: Plan, stage: int) -> Tasks:
     order = stage_orders(plan.schedule, plan.pp, plan.microbatches)[stage]
-    marks = list(first_and_last(order))
+    found = list(marks(order))
     return Tasks(
         kind=np.array([TASK_KINDS.index(task.kind.name) for task in order], np.int64),
         microbatch=np.array([task.microbatch for task in order], np.int64),
         chunk=np.array([task.chunk for task in order], np.int64),
-        first=np.array([first for first, _ in marks]),
-        last=np.array([last for _, last in marks]),
+        first=np.array([mark.first for mark in found]),
+        last=np.array([mark.last for mark in found]),
     )
 
 

@@ -20,6 +20,7 @@ from stagedb.ir.operators.attention import (
     Softmax,
     SoftmaxGradient,
     SplitHeads,
+    SplitViews,
 )
 from stagedb.ir.operators.contraction import Einsum, ReduceSum
 from stagedb.ir.operators.elementwise import (
@@ -145,6 +146,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Softmax,
         SoftmaxGradient,
         SplitHeads,
+        SplitViews,
         SumExp,
         SumProduct,
         TokenMean,
@@ -242,6 +244,7 @@ __all__ = [
     "Softmax",
     "SoftmaxGradient",
     "SplitHeads",
+    "SplitViews",
     "SumExp",
     "SumProduct",
     "TokenMean",

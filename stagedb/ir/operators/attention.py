@@ -270,6 +270,13 @@ class SplitHeads(Operator):
 
 
 @dataclass(frozen=True)
+class SplitViews(SplitHeads):
+    """A packed tensor into q, a view of it, and copies of k and v, which are gathered."""
+
+    in_place: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class PackHeads(Operator):
     """q, k and v into a packed tensor."""
 

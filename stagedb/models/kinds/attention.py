@@ -77,12 +77,12 @@ def _queries_keys_values(t: "Tracer", card: Architecture, style: "Style", x: "Te
     return turned_q, turned_k, v
 
 
-def _split(t: "Tracer", qkv: "tuple[Tensor, ...]") -> "tuple[Tensor, ...]":
-    """q, k and v on their own."""
+def _split(t: "Tracer", qkv: "tuple[Tensor, ...]", views: bool = False) -> "tuple[Tensor, ...]":
+    """q, k and v on their own. views: q remains a part of the packed tensor, which is kept whole with it."""
     if len(qkv) > 1:
         return qkv
     apart = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
-    t.emit("attn.split", ops.SplitHeads(), qkv, *apart)
+    t.emit("attn.split", ops.SplitViews() if views else ops.SplitHeads(), qkv, *apart)
     return apart
 
 
@@ -90,7 +90,7 @@ def _fused_core(
     t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", window: int | None
 ) -> "Tensor":
     """One kernel. If ranks share a sequence, keys and values are moved separately from the queries."""
-    qkv = _split(t, qkv) if style.apart else qkv
+    qkv = _split(t, qkv, style.explicit_mask) if style.apart else qkv
     t.enter("attention_core", Tag.ATTENTION_CORE)
     if style.core is not None:
         if window is not None:

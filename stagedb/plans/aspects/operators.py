@@ -37,6 +37,17 @@ class OperatorOptions:
         About("One flash-like kernel, or matmuls and a softmax.", property="fused or math"),
     ] = "fused"
     """The backward of the fused kernel recomputes the scores."""
+    clip_norm: Annotated[
+        bool,
+        About(
+            "Scale gradients down to a largest norm before the optimizer's step.",
+            property="gradients are scaled down to a largest norm",
+            needs="optimizer",
+            later=True,
+        ),
+    ] = False
+    """torch's `clip_grad_norm_`. The norms of all gradients are reduced together, once on each axis that shards some.
+    Its passes over the gradients are part of the optimizer's operators."""
     dropout: Annotated[
         float,
         About("Dropout probability.", property="probability of dropout", needs="gradients", metavar="P"),
