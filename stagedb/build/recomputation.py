@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stagedb.ir.operators import Redistribution
 from stagedb.ir.tensors import Operation, Tensor
-from stagedb.workflows.training import INPUT_GRADIENT
+from stagedb.workflows.training import FORWARD, INPUT_GRADIENT
 
 SUFFIX = ".recompute"
 
@@ -62,10 +62,18 @@ def recompute(operations: tuple[Operation, ...], part: RecomputedPart) -> tuple[
 
 
 def cached(operations: tuple[Operation, ...], part: RecomputedPart) -> frozenset[str]:
-    """The tensors that are kept for the backward, even if nothing there reads them."""
+    """The tensors that are kept for the backward, even if nothing there reads them.
+
+    They are the results of calls: what only the same call reads, as one turn of a ring the turn before, is none.
+    """
     forward = [op for op in operations if not op.template.differentiates]
     kept = [op for op in forward if not part.again(op) and not isinstance(op.operator, Redistribution)]
-    return frozenset(tensor.name for op in kept for tensor in op.outputs) if part.caches else frozenset()
+    readers: dict[str, set[str]] = {}
+    for op in operations:
+        for tensor in op.inputs:
+            readers.setdefault(tensor.name, set()).add(op.origin if op.template is FORWARD else "")
+    results = (t.name for op in kept for t in op.outputs if readers.get(t.name) != {op.origin})
+    return frozenset(results) if part.caches else frozenset()
 
 
 def _computes_backward(op: Operation) -> bool:

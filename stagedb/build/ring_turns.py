@@ -37,6 +37,7 @@ from stagedb.ir.operators import (
     UnpackGradients,
     UnpackKeys,
 )
+from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Loop, Operation, Tensor
 
 KEYS = ("batch", "seq", "kv_heads", "two", "head_dim")
@@ -136,7 +137,11 @@ class _Ring:
         inputs, carried = (q, *held, merged, lse), (*held[1:], merged, lse)
         step = RingStep(self.gathered, self.axis, self.balanced)
         turn.append(self.emit("turn", step, inputs, (merged, lse, state), carried))
-        return [*before, *turn, *([] if sent else [self.emit("result", Cast(), (merged,), (context,))])]
+        if sent:
+            return [*before, *turn]
+        # All turns and the cast are one call for code outside.
+        result = self.emit("result", Cast(), (merged,), (context,))
+        return [*before, *turn, replace(result, marks=result.marks | {Tag.SAVED})]
 
     def backward(self) -> list[Operation]:
         if self.passing == "sent":

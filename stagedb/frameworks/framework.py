@@ -19,8 +19,8 @@ class FrameworkMemory:
         next backward (torch.distributed.pipelining); else it releases both as soon as they are sent (Megatron).
     whole_batch: each stage holds the tokens and labels of all micro-batches; else those of one.
     optimizer_scalar: bytes of the optimizer's step count for each parameter (torch's AdamW).
-    bookkeeping: bytes of small tensors that live all the time, and once more on the last stage of a pipeline.
-    sharded_bookkeeping: further bytes of them during forward and backward with sharded parameters.
+    holds_gathers: a forward holds the buffer of a gather until the next gather has been copied out (FSDP2); else it
+        frees each at once.
     mesh_rank: bytes for each rank of a device mesh with several axes.
     """
 
@@ -29,8 +29,7 @@ class FrameworkMemory:
     keeps_sent: bool
     whole_batch: bool
     optimizer_scalar: int
-    bookkeeping: int
-    sharded_bookkeeping: int
+    holds_gathers: bool
     mesh_rank: int
 
 

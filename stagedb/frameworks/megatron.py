@@ -58,8 +58,7 @@ MEGATRON = Framework(
         keeps_sent=False,
         whole_batch=False,
         optimizer_scalar=0,
-        bookkeeping=0,
-        sharded_bookkeeping=0,
+        holds_gathers=False,
         mesh_rank=0,
     ),
 )

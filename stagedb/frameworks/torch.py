@@ -66,8 +66,8 @@ TORCH = Framework(
         keeps_sent=True,
         whole_batch=True,
         optimizer_scalar=4,
-        bookkeeping=4,
-        sharded_bookkeeping=4,
+        # `FSDPCommContext.all_gather_state`.
+        holds_gathers=True,
         mesh_rank=4,
     ),
 )

@@ -10,7 +10,7 @@ from stagedb.memory.class_program import BucketStorage, Item, Key, Program
 from stagedb.memory.lifetimes import Moment, Which
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import SCHEDULES
-from stagedb.workflows import TaskKind
+from stagedb.workflows import RECOMPUTE, TaskKind
 
 
 def loss_of(program: Program) -> tuple[str, int] | None:
@@ -24,6 +24,11 @@ def loss_of(program: Program) -> tuple[str, int] | None:
 def _fills_shared_buffer(op: SymOp) -> bool:
     """Whether a bucket's collective scatters gradients out of one padded buffer."""
     return op.kind == "reduce_scatter" and bucket_policy(op.bucket).extent is not None
+
+
+def _forward_of(op: SymOp) -> str:
+    """The name of the forward operator that an operator of a backward belongs to."""
+    return op.name.rpartition("_gradient")[0].rpartition(".")[0] or op.name
 
 
 @dataclass(frozen=True)
@@ -132,8 +137,45 @@ class Chunk:
 
     @cached_property
     def reads(self) -> Mapping[Key, tuple[TaskKind, int]]:
-        """The last item that uses each storage."""
-        return {key: (kind, index) for kind, index, item in self.running for key in (*item.reads, *item.writes)}
+        """The last item that uses each storage. What a layer computes again from is held until its backward ends."""
+        found = {key: (kind, index) for kind, index, item in self.running for key in (*item.reads, *item.writes)}
+        for kind, index, item in self.running:
+            for key in item.reads:
+                made = self.begins.get(key)
+                if made is None or not kind.differentiates:
+                    continue
+                if item.op.phase == RECOMPUTE and made[2].position != item.position:
+                    found[key] = max(found[key], (kind, self.over(kind, item.position) - 1), key=self._moment)
+                elif made[2].op.phase != item.op.phase and found[key] == (kind, index):
+                    found[key] = kind, self.released[kind].get((_forward_of(item.op), item.position), index)
+        return found
+
+    def _moment(self, place: tuple[TaskKind, int]) -> tuple[int, int]:
+        return self.kinds.index(place[0]), place[1]
+
+    @cached_property
+    def released(self) -> Mapping[TaskKind, Mapping[tuple[str, int], int]]:
+        """By kind of task, forward operator and position: its last gradient, if all are one call of the framework.
+
+        The call holds what the forward has saved for it.
+        """
+        whole = self.plan.options.framework.whole_backward
+        return {
+            kind: {
+                (_forward_of(item.op), item.position): index
+                for index, item in enumerate(self.program.items[kind])
+                if whole and item.op.type is OpType.COMPUTE and "_gradient" in item.op.name
+            }
+            for kind in self.kinds
+        }
+
+    @cached_property
+    def modelled(self) -> int:
+        """Where the forward of the model ends; the loss comes after it."""
+        items = self.program.items[self.program.forward]
+        if self.last_loss is None:
+            return len(items)
+        return 1 + max(index for index, item in enumerate(items) if item.op.kind == "matmul")
 
     @cached_property
     def last_loss(self) -> tuple[str, int] | None:
@@ -156,8 +198,7 @@ class Chunk:
         if self.last_loss is not None:
             # The last stage keeps the input of the loss function: the logits before they are cast.
             items = self.program.items[self.program.forward]
-            head = max(index for index, item in enumerate(items) if item.op.kind == "matmul")
-            given = next(item for item in items[head + 1 :] if item.op.kind in ("cast", "loss"))
+            given = next(item for item in items[self.modelled :] if item.op.kind in ("cast", "loss"))
             found[given.reads[0]] = (over,)
         return found
 
@@ -170,6 +211,23 @@ class Chunk:
             if item.bucket is not None and item.op.kind == "reduce_scatter" and self.sharded
             for member in item.bucket.members
         }
+
+    @cached_property
+    def accumulated(self) -> Mapping[Key, Key]:
+        """The gradients that only the last micro-batch reduces, each with the tensor that the backward makes of it.
+
+        The tensor is another one if it is cut: it is kept whole until it is reduced.
+        """
+        found: dict[Key, Key] = {}
+        for key in self.first_gradients:
+            scatter = self.scatters.get(self.program.gradients[key])
+            if scatter is None or scatter[1].op.when == "every" or self.held.gradient_buffer:
+                continue
+            source = key
+            while self.begins[source][2].op.kind == "slice":
+                source = self.begins[source][2].reads[0]
+            found[key] = source
+        return found
 
     @cached_property
     def first_gradients(self) -> frozenset[Key]:

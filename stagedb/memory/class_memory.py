@@ -82,17 +82,19 @@ class ClassMemory:
         return [(each.chunk, item) for each in chosen for item in each.items[task.kind]]
 
 
-def analyse(store: Store, instance: str) -> tuple[ClassMemory, ...]:
-    """The memory of every rank class of a stored instance. Reads the store alone, and writes nothing.
+def analyse(store: Store, instance: str, shard: int = 0) -> tuple[ClassMemory, ...]:
+    """The memory of a rank of every class of a stored instance. Reads the store alone, and writes nothing.
 
+    shard: the rank's place among those that share weights. The first one has the most of weights whose rows do not
+    divide.
     Raises UsageError where the store has no such instance.
     """
     row = find(store, instance)
     with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
-        return _analyse(store, instance, row)
+        return _analyse(store, instance, row, shard)
 
 
-def _analyse(store: Store, instance: str, row: Mapping[str, Any]) -> tuple[ClassMemory, ...]:
+def _analyse(store: Store, instance: str, row: Mapping[str, Any], shard: int) -> tuple[ClassMemory, ...]:
     plan = Plan.from_mapping(json_mapping(row["plan"], "plan"))
 
     def read(each: Mapping[str, Any]) -> tuple[ClassColumns, Carried]:
@@ -105,12 +107,15 @@ def _analyse(store: Store, instance: str, row: Mapping[str, Any]) -> tuple[Class
         asked = pool.submit(read_graph, store, row["graph"])
         classes = tuple(pool.map(read, store.read("workload/classes", instance=instance)))
     graph = asked.result()
-    return tuple(class_memory(graph, plan, columns, carried) for columns, carried in classes)
+    return tuple(class_memory(graph, plan, columns, carried, shard) for columns, carried in classes)
 
 
-def class_memory(graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried) -> ClassMemory:
-    """The memory of one rank class of a graph's instance under a plan. carried: the weights of its buckets."""
-    made = programs(graph, plan, columns, carried)
+def class_memory(graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, shard: int = 0) -> ClassMemory:
+    """The memory of a rank of one class of a graph's instance under a plan. carried: the weights of its buckets.
+
+    shard: as in `analyse`.
+    """
+    made = programs(graph, plan, columns, carried, shard)
     lengths = {(kind, one.chunk): len(items) for one in made for kind, items in one.items.items()}
     for kind in plan.workflow.ending:
         lengths[kind, 0] = sum(len(one.items[kind]) for one in made)

@@ -4,6 +4,7 @@ The class's ops are read from its instance. Their reads and writes and the sizes
 the instance.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -77,8 +78,8 @@ class Program:
 
     items: kinds are in the order in which a micro-batch runs them. chunk: its number on the stage. sizes: bytes on one
     rank of the tensors that exist there. parts: bytes of one rank's part of weights and of the optimizer's state, where
-    dp shards them. places: position and block. layers: by position, counted from the stage's first; None outside
-    layers.
+    dp shards them. own: the same without the padding of a rank's last rows. places: position and block. layers: by
+    position, counted from the stage's first; None outside layers.
     recomputing: positions of layers that recompute something. storage: for each tensor, the tensor whose bytes it uses.
     gradients: the weight of each gradient that a backward makes.
     """
@@ -88,6 +89,7 @@ class Program:
     tensors: Mapping[str, SymTensor]
     sizes: Mapping[str, int]
     parts: Mapping[str, int]
+    own: Mapping[str, int]
     places: Sequence[tuple[int, str]]
     layers: Mapping[int, int | None]
     recomputing: frozenset[int]
@@ -136,17 +138,25 @@ def tasks_of(columns: ClassColumns) -> tuple[Task, ...]:
     return tuple(Task(KINDS[TASK_KINDS[kind]], microbatch, chunk) for kind, microbatch, chunk in rows)
 
 
-def programs(graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried) -> tuple[Program, ...]:
-    """The programs of the chunks of a rank class; `columns` are those of an instance of the graph under the plan."""
+def programs(
+    graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, shard: int = 0
+) -> tuple[Program, ...]:
+    """The programs of the chunks of a rank class; `columns` are those of an instance of the graph under the plan.
+
+    shard: the rank's place among those that share weights. Later ones have fewer rows of weights that do not divide.
+    """
     chunks = 1 + int(columns.ops.chunk.max(initial=0))
-    return tuple(_Making(graph, plan, columns, carried, chunk).make() for chunk in range(chunks))
+    return tuple(_Making(graph, plan, columns, carried, chunk, shard).make() for chunk in range(chunks))
 
 
 class _Making:
     """The tables for making a program."""
 
-    def __init__(self, graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, chunk: int) -> None:
+    def __init__(
+        self, graph: SymGraph, plan: Plan, columns: ClassColumns, carried: Carried, chunk: int, shard: int
+    ) -> None:
         self.graph, self.plan, self.columns, self.carried, self.chunk = graph, plan, columns, carried, chunk
+        self.shard = shard
         self.split = splits(tasks_of(columns))
         self.env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
         self.widths = {name: FORMAT_BYTES[format_] for name, format_ in plan.dtypes.names().items()}
@@ -214,7 +224,8 @@ class _Making:
             items={kind: self.items(kind) for kind in self.plan.workflow.running(self.split)},
             tensors=self.tensors,
             sizes=sizes,
-            parts=dict(self.parts()),
+            parts={name: padded for name, padded, _ in self.parts()},
+            own={name: own for name, _, own in self.parts()},
             places=[(place.position, place.block) for place in self.places],
             layers={place.position: place.layer for place in self.places},
             recomputing=frozenset(again),
@@ -255,12 +266,19 @@ class _Making:
         )
         return Item(op, row, position, reads, writes, int(origins.temporary[row]), size)
 
-    def parts(self) -> Iterator[tuple[str, int]]:
+    def parts(self) -> Iterator[tuple[str, int, int]]:
+        """Bytes of a rank's part of each sharded tensor, padded and its own."""
         for name, tensor in self.tensors.items():
             owner = self.tensors[name.rpartition(".")[0]] if tensor.role == "optimizer_state" else tensor
-            shard = None if owner.parameter is None else owner.parameter.shard
-            if shard is not None and self.present(owner):
-                yield name, self.value(shard) * self.widths[tensor.dtype]
+            parameter = owner.parameter
+            if parameter is None or parameter.shard is None or not self.present(owner):
+                continue
+            padded, width = self.value(parameter.shard), self.widths[tensor.dtype]
+            sizes = [self.value(text) for text in owner.local]
+            rows, row = math.prod(sizes[: parameter.rows]), math.prod(sizes[parameter.rows :])
+            each = padded // row
+            own = min(each, max(rows - self.shard * each, 0)) * row
+            yield name, padded * width, own * width
 
     def gradients(self) -> Iterator[tuple[Key, Key]]:
         for place in self.places:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.memory.chunk_tensors import Chunk
-from stagedb.memory.class_program import BucketStorage
+from stagedb.memory.class_program import BucketStorage, Item
 from stagedb.memory.lifetimes import Category, Life, Moment, Which, brief
 
 
@@ -20,16 +20,14 @@ def collected(chunk: Chunk) -> Iterator[Life]:
             yield from _gathered_again(chunk, index, item.op, item.bucket)
         elif item.op.kind == "reduce_scatter" and chunk.sharded:
             yield from _scattered(chunk, index, item.op, item.bucket)
-    if chunk.first and chunk.sharded and chunk.scatters and chunk.held.sharded_bookkeeping:
-        begin, size = Moment(chunk.program.forward, 0, Which.FIRST), chunk.held.sharded_bookkeeping
-        yield Life("sharding", None, size, Category.COMMUNICATION, begin, (chunk.step_end,))
 
 
 def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
     """A unit gathered before its forward. It is freed after it if no backward reads it, or if it is gathered again."""
     unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
     layer, name, forward = chunk.layer_of(unit), op.name, chunk.program.forward
-    yield brief(f"{name}.buffer", layer, size, Category.COMMUNICATION, forward, index, which)
+    begin, until = Moment(forward, index, which), Moment(forward, _let_go(chunk, index), which)
+    yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, begin, (until,))
     if unit in chunk.regathered or not chunk.program.backwards:
         end = Moment(forward, chunk.over(forward, unit), which)
     elif which is Which.EVERY and chunk.one_at_a_time:
@@ -39,6 +37,39 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Ite
         which = Which.FIRST
         end = chunk.given_back(unit, Which.LAST)
     yield Life(name, layer, size, Category.GATHERED, Moment(forward, index, which), (end,))
+
+
+def _converted(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
+    """The result of a reduce-scatter in another format than the parameters, which is copied to theirs.
+
+    The copy is made when the whole gradients have been freed: only what is more than they were counts. If replicas
+    reduce the result again, it is held until the backward ends (`FSDPParamGroup._all_reduce_state`).
+    """
+    reduced, param, which = chunk.width("reduce"), chunk.width("param"), Which(op.when)
+    if reduced == param:
+        return
+    layer, task = chunk.layer_of(chunk.unit(bucket)), chunk.weights_task
+    summed = which is Which.LAST and reduced > chunk.width("grad")
+    whole = bucket.bytes_in // reduced * (reduced if summed else chunk.width("grad"))
+    more = bucket.bytes_out + bucket.bytes_out // reduced * param - whole
+    if more > 0:
+        yield brief(f"{op.name}.copied", layer, more, Category.TEMPORARIES, task, index, which)
+    if chunk.plan.hsdp > 1:
+        begin, end = Moment(task, index + 1, which), Moment(task, len(chunk.program.items[task]), which)
+        yield Life(f"{op.name}.reduced", layer, bucket.bytes_out, Category.TEMPORARIES, begin, (end,))
+
+
+def _let_go(chunk: Chunk, index: int) -> int:
+    """Where a forward frees the buffer of the gather at an index: at once, or when the next one has been copied out."""
+    items = chunk.program.items[chunk.program.forward]
+    if not chunk.held.holds_gathers:
+        return index + 1
+    after = (i for i in range(index + 1, len(items)) if _gathers(items[i]))
+    return next(after, chunk.modelled - 1) + 1
+
+
+def _gathers(item: Item) -> bool:
+    return item.bucket is not None and item.bucket.gathers
 
 
 def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
@@ -79,8 +110,7 @@ def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> It
         """From the collective's end until its result is added, or read, by the next op."""
         return Moment(task, index + 1, when), (Moment(task, min(index + 2, len(items)), when),)
 
-    if chunk.width("reduce") != chunk.width("param"):
-        yield Life(f"{name}.reduced", layer, bucket.bytes_out, Category.TEMPORARIES, *made(which))
+    yield from _converted(chunk, index, op, bucket)
     first = Which.FIRST if which is Which.EVERY else which
     for member in bucket.members:
         part, place = chunk.program.parts[member.weight], chunk.program.layers[member.position]

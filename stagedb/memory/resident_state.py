@@ -49,7 +49,9 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
             return
         if chunk.program.resolve((weight, key[1])) == (weight, key[1]):
             category = Category.MASTER if word == "master" else Category.OPTIMIZER
-            yield State(name, layer, chunk.owned(name, chunk.plan.options.zero >= 1), category)
+            # A parameter's storage is padded, and the optimizer makes its state for the rank's own rows.
+            size = chunk.program.own[name] if chunk.sharded else chunk.owned(name, chunk.plan.options.zero >= 1)
+            yield State(name, layer, size, category)
 
 
 def _inputs(chunk: Chunk) -> Iterator[State]:
@@ -72,9 +74,6 @@ def _buffers(chunk: Chunk) -> Iterator[State]:
     for name in dict.fromkeys(item.op.name for item in copies):
         size = sum(item.bucket.bytes_in for item in copies if item.bucket is not None and item.op.name == name)
         yield State(name, None, size, Category.COMMUNICATION)
-    times = int(chunk.first) + int(plan.pp > 1 and chunk.last_loss is not None)
-    if held.bookkeeping and times:
-        yield State("bookkeeping", None, times * held.bookkeeping, Category.COMMUNICATION)
     degrees = (plan.tp, plan.pp, plan.cp, plan.dp // plan.hsdp, plan.hsdp)
     if chunk.first and held.mesh_rank and sum(degree > 1 for degree in degrees) > 1:
         yield State("mesh", None, held.mesh_rank * plan.world, Category.COMMUNICATION)

@@ -66,6 +66,8 @@ def _lives_of(chunk: Chunk) -> Iterator[Life]:
             yield brief(name, layer, item.temporary, Category.TEMPORARIES, kind, index)
     for key, (kind, index, item) in chunk.begins.items():
         role = chunk.program.tensors[key[0]].role
+        if key in chunk.accumulated.values() and key not in chunk.program.gradients:
+            continue
         buffered = item.op.type is OpType.RECV and item.op.axis == "pp" and chunk.held.receive_buffers
         if role not in ("activation", "gradient") or buffered:
             continue
@@ -102,7 +104,9 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
     name, layer, size = key[0], chunk.layer(key), chunk.program.sizes[key[0]]
     scatter = chunk.scatters.get(chunk.program.gradients[key])
     if key not in chunk.first_gradients and not chunk.held.gradient_buffer:
-        yield brief(name, layer, size, Category.TEMPORARIES, kind, index)  # added to the tie's other gradient
+        # The tie's other gradient lives already, and their sum is a third tensor (autograd's `InputBuffer`).
+        yield brief(name, layer, size, Category.TEMPORARIES, kind, index)
+        yield brief(f"{name}.sum", layer, size, Category.TEMPORARIES, kind, index)
         return
     if scatter is None:
         if chunk.held.gradient_buffer:
@@ -114,8 +118,29 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
     if item.op.when == "every":
         yield Life(name, layer, size, Category.TEMPORARIES, Moment(kind, index), (Moment(chunk.weights_task, at + 1),))
     else:
-        begin, end = Moment(kind, index, Which.FIRST), Moment(chunk.weights_task, at + 1, Which.LAST)
-        yield Life(name, layer, size, Category.GRADIENTS, begin, (end,))
+        yield from _accumulated(chunk, key, at)
+
+
+def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:
+    """A gradient that is reduced, at item `at`, only for the last micro-batch: as the backward makes it, uncut.
+
+    Sums over micro-batches have the format of the reduction, if that is wider (FSDP2's `unsharded_accumulated_grad`).
+    They are made where the unit's backward ends. In the same format, each gradient is added as soon as it is made.
+    """
+    source, task = chunk.accumulated[key], chunk.weights_task
+    kind, index, _ = chunk.begins[source]
+    name, layer, size = source[0], chunk.layer(source), chunk.program.sizes[source[0]]
+    over, wider = Moment(task, at + 1, Which.LAST), chunk.width("reduce") > chunk.width("grad")
+    if source != key:
+        part = chunk.program.sizes[key[0]]
+        yield brief(key[0], layer, part, Category.TEMPORARIES, task, at, Which.LAST)
+    if wider:
+        end = min(at, chunk.over(task, None if layer is None else source[1]))
+        summed = size // chunk.width("grad") * chunk.width("reduce")
+        yield Life(name, layer, size, Category.TEMPORARIES, Moment(kind, index), (Moment(task, end),))
+        yield Life(f"{name}.sum", layer, summed, Category.GRADIENTS, Moment(task, end, Which.FIRST), (over,))
+    else:
+        yield Life(name, layer, size, Category.GRADIENTS, Moment(kind, index, Which.FIRST), (over,))
         yield brief(name, layer, size, Category.TEMPORARIES, kind, index, Which.LATER)
 
 

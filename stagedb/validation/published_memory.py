@@ -6,8 +6,10 @@ from typing import Any
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.ir.operators import LayerNorm, load
 from stagedb.memory import Category, ClassMemory, analyse
+from stagedb.memory.chunk_tensors import loss_of
+from stagedb.plans import Plan, groups
 from stagedb.validation.counts import CountDifference
-from stagedb.validation.records import Record
+from stagedb.validation.records import Record, plan_words
 
 CATEGORIES: Mapping[str, tuple[Category, ...]] = {
     "param": (Category.PARAMETERS,),
@@ -32,10 +34,11 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
     if theirs is None:
         return
     (row,) = db.store.read("reference/class_of", instance=instance.id, rank=record.rank)
-    found = next(each for each in analyse(db.store, instance.id) if each.rank_class.number == row["class"])
+    shard = _shard(Plan.from_mapping(plan_words(record.config)), record.rank)
+    found = next(each for each in analyse(db.store, instance.id, shard) if each.rank_class.number == row["class"])
     statistics = _Statistics(found, record.config)
-    start = found.usage.before()
-    yield CountDifference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0))
+    start, padding = found.usage.before(), _padding(found, record.config)
+    yield CountDifference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0) - padding)
     if record.config["recompute"] != "sac":
         chunks = [found.saved(program.chunk) for program in found.programs]
         held = sum(_total(saved) - statistics.of_saved(saved) for saved in chunks)
@@ -51,6 +54,8 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
         last = max(i for i, task in enumerate(found.usage.tasks) if task.kind.phase == phase)
         ours = found.usage.after(last)
         over = statistics.bytes if moment == "forward_end" else 0
+        recorder = {Category.COMMUNICATION: _of_recorder(found, record.config, moment)}
+        ours = {category: ours.get(category, 0) + recorder.get(category, 0) for category in Category}
         yield from _levels(moment, theirs.levels[moment], ours, over)
     peak, bound = found.usage.at(found.peak), PEAK if record.config["hidden"] >= LARGE else SMALL
     over = statistics.bytes if Category.ACTIVATIONS in peak else 0
@@ -65,8 +70,43 @@ def memory_notes(record: Record) -> Iterator[str]:
         yield "saved for the backward: the record has only checkpoint inputs; live bytes after forward are compared"
     if record.config["ep"] > 1:
         yield "gradients of weights other than experts: the record reduces them over ep, here the ranks of dp"
+    yield "scalars of the recorder, 4 bytes each, are added: a loss of the step before, and a sum of a pipeline's loop"
     if record.config["style"] == "gpt" and record.config["dtype"] == "bf16":
         yield "LayerNorm's statistics: bf16 on the CPU of the record, fp32 on accelerators; counted as recorded"
+
+
+SCALAR = 4
+"""Bytes of a number that the recorder holds."""
+
+
+def _of_recorder(found: ClassMemory, config: Mapping[str, Any], moment: str) -> int:
+    """Bytes of the recording program itself, which no plan has.
+
+    It keeps the loss of the step before, and on the last stage of a pipeline a sum that begins at `torch.tensor(0.0)`.
+    With FSDP a further one lives until the optimizer's end where the loss is.
+    """
+    here = any(loss_of(program) is not None for program in found.programs)
+    sharded = config["dp_kind"] == "fsdp" and moment != "optimizer_end"
+    return SCALAR * (1 + (here and config["pp"] > 1) + (here and sharded))
+
+
+def _shard(plan: Plan, rank: int) -> int:
+    """The place of a rank among those that share weights."""
+    (axis,) = groups(plan, 1, ("dp",)) or (None,)
+    return 0 if axis is None else rank // axis.stride % axis.size
+
+
+def _padding(found: ClassMemory, config: Mapping[str, Any]) -> int:
+    """Bytes of rows that the rank's parameters have only to be as large as those of other ranks."""
+    if config["dp_kind"] != "fsdp":
+        return 0
+    places = ((program, block) for program in found.programs for _, block in program.places)
+    return sum(
+        program.parts[name] - program.own[name]
+        for program, block in places
+        for name, tensor in program.tensors.items()
+        if tensor.role == "weight" and tensor.block == block and name in program.parts
+    )
 
 
 def _levels(
