@@ -19,6 +19,8 @@ class FrameworkMemory:
         next backward (torch.distributed.pipelining); else it releases both as soon as they are sent (Megatron).
     whole_batch: each stage holds the tokens and labels of all micro-batches; else those of one.
     optimizer_scalar: bytes of the optimizer's step count for each parameter (torch's AdamW).
+    keeps_graph: the first half of a split backward releases nothing that the forward saved, as both halves walk one
+        graph (`torch.autograd.grad(retain_graph=True)`); else each half releases what only it reads.
     holds_gathers: a forward holds the buffer of a gather until the next gather has been copied out (FSDP2); else it
         frees each at once.
     mesh_rank: bytes for each rank of a device mesh with several axes.
@@ -29,6 +31,7 @@ class FrameworkMemory:
     keeps_sent: bool
     whole_batch: bool
     optimizer_scalar: int
+    keeps_graph: bool
     holds_gathers: bool
     mesh_rank: int
 
@@ -89,6 +92,8 @@ class Framework:
 
     clips: gradients are clipped by the norms of all of them, reduced in one message an axis (`--clip-norm`).
 
+    posts_ahead: with several chunks a stage, a runtime posts receives ahead of the tasks that read them
+        (`stagedb.schedules.posted`). A trace has a receive with its task: it waits for nothing there.
     cp_kinds: the kinds of context parallelism that the framework has (`--cp-kind`), the default first.
     explicit_mask: with gathered keys and values the kernel reads the causal mask as numbers, and keeps it for the
         backward; else it reads keys up to the end of a rank's queries, with a call for each part of them.
@@ -120,6 +125,7 @@ class Framework:
     pipelined_sync: Literal["last", "every"]
     sequence_parallel_gradients: Literal["each", "one"]
     clips: bool
+    posts_ahead: bool
 
     cp_kinds: tuple[str, ...]
     explicit_mask: bool

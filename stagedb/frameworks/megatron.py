@@ -37,6 +37,7 @@ MEGATRON = Framework(
     # `_allreduce_layernorm_grads`.
     sequence_parallel_gradients="one",
     clips=False,
+    posts_ahead=False,
     # `--cp-comm-type`: p2p, all_gather, a2a, a2a+p2p.
     cp_kinds=("ring-p2p", "allgather-kv", "ulysses", "ulysses-ring"),
     # Transformer Engine's `all_gather` has a kernel call for each chunk of a rank's queries.
@@ -58,6 +59,7 @@ MEGATRON = Framework(
         keeps_sent=False,
         whole_batch=False,
         optimizer_scalar=0,
+        keeps_graph=False,
         holds_gathers=False,
         mesh_rank=0,
     ),

@@ -41,6 +41,8 @@ TORCH = Framework(
     sequence_parallel_gradients="each",
     # `torch.nn.utils.clip_grad_norm_` on DTensors.
     clips=True,
+    # `_PipelineScheduleRuntime`.
+    posts_ahead=True,
     # `torch.distributed.tensor.experimental.context_parallel` with `set_rotate_method("allgather")` by default.
     cp_kinds=("ring-allgather", "allgather-kv", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"),
     # `scaled_dot_product_attention(attn_mask=...)`.
@@ -66,6 +68,8 @@ TORCH = Framework(
         keeps_sent=True,
         whole_batch=True,
         optimizer_scalar=4,
+        # `stage_backward_input`.
+        keeps_graph=True,
         # `FSDPCommContext.all_gather_state`.
         holds_gathers=True,
         mesh_rank=4,

@@ -186,13 +186,15 @@ class Chunk:
         """Tensors that a pipeline keeps after their last read: results to the backward, gradients to the next."""
         if not self.held.keeps_sent or self.plan.pp == 1 or not self.program.backwards:
             return {}
-        over = self.backward_over()
+        over = self.released_at
         found: dict[Key, tuple[Moment, ...]] = {}
         for _, _, item in self.running:
             if item.op.axis != "pp":
                 continue
             if item.op.type is OpType.SEND and item.op.template.upward:
                 found[item.reads[0]] = (over,)
+            elif item.op.type is OpType.SEND and self.split:
+                found[item.reads[0]] = ()  # it is the `grad` of an input, which the next step clears
             elif item.op.type is OpType.SEND:
                 found[item.reads[0]] = (self.backward_over(Which.LATER), self.backward_over(Which.LAST))
         if self.last_loss is not None:
@@ -244,6 +246,16 @@ class Chunk:
         """Units that their backward gathers again."""
         items = self.program.items[self.inputs_task] if self.program.backwards else ()
         return frozenset(self.unit(item.bucket) for item in items if item.bucket is not None and item.bucket.gathers)
+
+    @property
+    def split(self) -> bool:
+        """Whether a backward runs as two halves."""
+        return len(self.program.backwards) > 1
+
+    @property
+    def released_at(self) -> Moment:
+        """When a framework that runs halves of one graph releases what the forward saved: at the end of the second."""
+        return Moment(self.weights_task, len(self.program.items[self.weights_task]))
 
     def backward_over(self, which: Which = Which.EVERY) -> Moment:
         """The end of the task that makes gradients of inputs."""

@@ -5,6 +5,7 @@ A record has it in `timeline`, run-length coded: `c3` is its collective with id 
 """
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from stagedb.inputs import shown
+from stagedb.schedules import Receive, Task
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns
 from stagedb.validation.counts import CountDifference
@@ -37,6 +39,7 @@ class OrderedWork(NamedTuple):
 
 
 Event = Sent | OrderedWork
+Posting = Task | Receive
 
 
 @dataclass(frozen=True)
@@ -86,18 +89,37 @@ def recorded(row: Mapping[str, Any], dtypes: Mapping[str, str]) -> list[Event]:
     return [events[word] for word in expand(row["timeline"])]
 
 
-def traced(trace: TraceColumns, dims: Mapping[str, OrderedWork]) -> list[Event]:
-    """A rank's events. `dims` has the matmuls and attentions by the op's name."""
-    columns, events = trace.attributes, list[Event]()
+def traced(
+    trace: TraceColumns, dims: Mapping[str, OrderedWork], firsts: Sequence[int] = (), posted: Sequence[Posting] = ()
+) -> list[Event]:
+    """A rank's events. `dims` has the matmuls and attentions by the op's name.
+
+    posted: the tasks of the rank with its receives where a runtime posts them; empty: with the tasks that read them.
+    firsts: the id of each task's first node then.
+    """
+    if not posted:
+        return [event for _, event in _events(trace, dims)]
+    tasks = [each for each in posted if not isinstance(each, Receive)]
+    own: dict[Task, list[Event]] = {task: [] for task in tasks}
+    receives: dict[Task, list[Event]] = {task: [] for task in tasks}
+    for node, event in _events(trace, dims):
+        task = tasks[bisect_right(firsts, node) - 1]
+        receive = isinstance(event, Sent) and event.kind == "recv" and event.axis == "pp"
+        (receives if receive else own)[task].append(event)
+    return [event for each in posted for event in (receives[each.task] if isinstance(each, Receive) else own[each])]
+
+
+def _events(trace: TraceColumns, dims: Mapping[str, OrderedWork]) -> Iterator[tuple[int, Event]]:
+    """The id of each node that is an event, and the event."""
+    columns = trace.attributes
     for index, kind in enumerate(trace.types):
         if kind == pb.COMP_NODE:
             found = dims.get(trace.names[index].rsplit(" ", 1)[0])
             if found is not None:
-                events.append(found)
+                yield int(trace.ids[index]), found
         else:
             words = (columns[name][index] for name in ("phase", "kind", "axis", "dtype", "comm_size"))
-            events.append(Sent(*words))
-    return events
+            yield int(trace.ids[index]), Sent(*words)
 
 
 def compare_order(theirs: Sequence[Event], ours: Sequence[Event]) -> Compared:

@@ -12,12 +12,16 @@ from pathlib import Path
 
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.errors import StagedbError
+from stagedb.plans import Mesh, Plan
+from stagedb.schedules import posted
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns, read_trace
 from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
-from stagedb.validation.op_order import Event, compare_order, traced, work
+from stagedb.validation.op_order import Event, Posting, compare_order, traced, work
 from stagedb.validation.published_memory import compare_memory, memory_notes
 from stagedb.validation.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
+from stagedb.workload.issue_order import sequence
+from stagedb.workload.store_reading import read_class
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def _check(
         instance = db.instantiate(card, **words)  # type: ignore[arg-type]
         made.add(instance.graph)
         try:
-            ours, events = counts_of(db, instance.id, record.rank)
+            ours, events = counts_of(db, instance.id, record.rank, Plan.from_mapping(words))
             held = tuple(compare_memory(record, db, instance))
         finally:
             if instance.new:
@@ -86,17 +90,20 @@ def _check(
     progress(len(records), len(records))
 
 
-def counts_of(db: Stagedb, instance: str, rank: int) -> tuple[Counts, list[Event]]:
+def counts_of(db: Stagedb, instance: str, rank: int, plan: Plan | None = None) -> tuple[Counts, list[Event]]:
     """What a rank of an instance computes and sends, and in which order, from its exported trace.
 
-    The counts of the store must be the same. Only the store has the dimensions of a matmul.
+    The counts of the store must be the same. Only the store has the dimensions of a matmul. plan: that of the instance,
+    if receives are wanted in the order in which its framework posts them.
     """
     with tempfile.TemporaryDirectory(prefix="stagedb-check-") as scratch:
         exported = db.export(instance, out=Path(scratch) / "traces", only=str(rank))
         read = read_trace(next(exported.path.glob(f"*.{rank}.et")))
     trace = trace_counts(read)
     found = db.store.read("reference/work", instance=instance, rank=rank)
-    events = traced(read, {row["name"]: work(row["kind"], row["dims"]) for row in found})
+    dims = {row["name"]: work(row["kind"], row["dims"]) for row in found}
+    firsts, receives = _posted(db, instance, rank, plan)
+    events = traced(read, dims, firsts, receives)
     stored = store_counts(db, exported.instance, rank)
     if trace != _as_traced(stored):
         raise StagedbError(
@@ -104,6 +111,20 @@ def counts_of(db: Stagedb, instance: str, rank: int) -> tuple[Counts, list[Event
             f"{list(compare(_as_traced(stored), trace))}"
         )
     return stored, events
+
+
+def _posted(db: Stagedb, instance: str, rank: int, plan: Plan | None) -> tuple[list[int], tuple[Posting, ...]]:
+    """The id of the first node of each of a rank's tasks, and the tasks with the receives that are posted ahead.
+
+    Both are empty if a receive is posted with its task.
+    """
+    if plan is None or plan.virtual_stages == 1 or not plan.options.framework.posts_ahead:
+        return [], ()
+    (row,) = db.store.read("reference/class_of", instance=instance, rank=rank)
+    classes = db.store.read("workload/classes", instance=instance)
+    columns = next(read_class(db.store, each) for each in classes if each["number"] == row["class"])
+    stage = Mesh.of(plan).coordinates(rank)["pp"]
+    return sequence(columns).base.tolist(), posted(plan.orders(), plan.virtual_stages, plan.placement)[stage]
 
 
 def _as_traced(counts: Counts) -> Counts:

@@ -29,9 +29,8 @@ PRODUCTS = {record.name: record for record in read_records(FILE.with_name("recor
 """Products of features, drawn at random."""
 
 DIFFERENT: dict[str, str] = {
-    "fresh106/x-interleaved/llama/pp2-interleaved-m4/v2/rank0": "messages in order",
-    "fresh108/x-interleaved/llama/pp4-interleaved-m8/v2/rank0": "messages in order",
-    "fresh111/x-izb/llama/pp2-izb-m4/v2/rank0": "messages in order",
+    # torch runs the whole backward of the first chunk in its second half, and what the recorder's step before left.
+    "fresh111/x-izb/llama/pp2-izb-m4/v2/rank0": "persistent_other bytes",
 }
 """Records that do not agree, each with the beginning of a quantity that differs."""
 

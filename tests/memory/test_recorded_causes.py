@@ -1,0 +1,219 @@
+"""What recorded steps of torch showed, each on the smallest plan that has it. No store: graphs are copied in memory."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from stagedb.advice.trials import memory_of
+from stagedb.build.model_graph import build_graph
+from stagedb.errors import UsageError
+from stagedb.memory.class_memory import ClassMemory, class_memory
+from stagedb.memory.class_program import PlacedWeight
+from stagedb.models.card import Card
+from stagedb.plans import Plan
+from stagedb.schedules import Receive, Task, posted, stage_orders
+from stagedb.workflows.training import FORWARD_TASK
+from stagedb.workload.copied_instances import CopiedInstance, GraphInMemory, copy_in_memory
+from stagedb.workload.instance_columns import COLLECTIVE, RECV, SEND, ClassColumns
+from stagedb.workload.issue_order import sequence
+
+LLAMA = Card(
+    name="small",
+    family="test",
+    hidden=32,
+    layers=4,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    ffn=64,
+    vocab=512,
+    norm="rmsnorm",
+    mlp="gated",
+    activation="silu",
+    positions="rotary",
+    max_positions=64,
+    tied=False,
+    linear_bias=False,
+    qkv_bias=False,
+    source="a test",
+)
+GPT = dataclasses.replace(
+    LLAMA, norm="layernorm", mlp="plain", activation="gelu", positions="learned", kv_heads=4, linear_bias=True
+)
+TABLE = LLAMA.vocab * LLAMA.hidden * 2
+
+
+def copied(card: Card, **words: object) -> CopiedInstance:
+    plan = Plan.from_mapping({"seq_len": 16, **words})
+    return copy_in_memory(GraphInMemory.of(build_graph(card, plan.options)), plan)
+
+
+def messages(columns: ClassColumns) -> list[tuple[str, str, str, int]]:
+    """Kind, axis, dtype and micro-batch of each message of a rank, in order."""
+    found = sequence(columns)
+    return [
+        (found.ops.kind[row], found.ops.axis[row], found.ops.dtype[row], int(columns.tasks.microbatch[number]))
+        for number, layout in enumerate(found.layout.tolist())
+        for row in found.layouts[layout].ops.tolist()
+        if found.ops.type[row] in (COLLECTIVE, SEND, RECV)
+    ]
+
+
+def gathers(columns: ClassColumns) -> Counter[tuple[str, int, bool]]:
+    """The gathers of parameters, by phase, micro-batch, and whether they are those of a layer."""
+    found = sequence(columns)
+    return Counter(
+        (found.ops.phase[row], int(columns.tasks.microbatch[number]), ".gather.first" not in found.ops.name[row])
+        for number, layout in enumerate(found.layout.tolist())
+        for row in found.layouts[layout].ops.tolist()
+        if found.ops.name[row].startswith("bucket.parameters")
+    )
+
+
+def alive(memory: ClassMemory, name: str) -> int:
+    """Bytes of the lives with a name."""
+    return sum(life.bytes for life in memory.usage.held.lives if life.name == name)
+
+
+def test_a_pipeline_gathers_units_that_a_backward_left_closed() -> None:
+    """Stage 0 runs F0 F1 B0 F2 B1 F3 B2 B3, stage 1 F0 B0 F1 B1 F2 B2 F3 B3, with two layers each."""
+    first, last = copied(LLAMA, pp=2, dp=2, zero=3, global_batch_size=8).workload.classes
+    assert gathers(first) == {
+        ("forward", 0, False): 1,
+        **{("forward", each, True): 2 for each in (0, 1)},
+        **{("backward", each, True): 2 for each in (0, 1, 2)},
+    }
+    assert gathers(last) == {
+        ("forward", 0, False): 1,
+        ("forward", 0, True): 2,
+        **{("backward", each, True): 2 for each in range(4)},
+    }
+
+
+def test_a_pipeline_reduces_after_its_last_backward_the_model_first() -> None:
+    first, last = copied(LLAMA, pp=2, dp=2, zero=3, tp=2, sp=True, global_batch_size=8).workload.classes
+    for columns, root in ((first, 0), (last, 1)):
+        layer = [("all_reduce", "tp", "bf16", 3)] * 2 + [("reduce_scatter", "dp", "bf16", 3)]
+        assert messages(columns)[-len(layer) * 2 - 1 - root :] == [
+            *[("all_reduce", "tp", "bf16", 3)] * root,
+            ("reduce_scatter", "dp", "bf16", 3),
+            *layer * 2,
+        ]
+    assert messages(last)[-9] == ("send", "pp", "bf16", 3)
+
+
+def test_a_stage_receives_before_its_units_are_gathered() -> None:
+    _, last = copied(LLAMA, pp=2, dp=2, zero=2).workload.classes
+    assert [each[0] for each in messages(last)[:4]] == ["recv", "all_gather", "all_gather", "all_gather"]
+    backward = [each[0] for each in messages(copied(LLAMA, pp=2, dp=2, zero=3).workload.classes[0])]
+    assert backward[backward.index("send") + 1 :][:3] == ["recv", "all_gather", "all_gather"]
+
+
+def test_gradients_cross_tp_in_their_own_format() -> None:
+    words = {"param_dtype": "fp32", "grad_dtype": "bf16", "reduce_dtype": "fp32", "opt_dtype": "fp32"}
+    (columns,) = copied(LLAMA, dp=2, tp=2, sp=True, zero=3, **words).workload.classes
+    found = Counter(each[1:3] for each in messages(columns) if each[0] == "all_reduce" and each[1] == "tp")
+    assert found["tp", "bf16"] == 2 * LLAMA.layers + 1
+    assert ("reduce_scatter", "dp", "fp32", 0) in messages(columns)
+
+
+def test_a_reduced_gradient_is_copied_to_the_format_of_parameters() -> None:
+    """Two shards: the sum in fp32 is as large as the gradients were, and the copy comes on top."""
+    (memory,) = memory_of(copied(LLAMA, dp=2, zero=3, reduce_dtype="fp32"))
+    (root,) = [life for life in memory.usage.held.lives if life.name.endswith("copied") and life.layer is None]
+    assert root.bytes == (2 * TABLE + LLAMA.hidden * 2) // 2
+    (memory,) = memory_of(copied(LLAMA, dp=2, zero=3))
+    assert not any(life.name.endswith("copied") for life in memory.usage.held.lives)
+
+
+def test_sums_over_micro_batches_have_the_format_of_the_reduction() -> None:
+    words = {"param_dtype": "fp32", "grad_dtype": "bf16", "reduce_dtype": "fp32", "opt_dtype": "fp32"}
+    (memory,) = memory_of(copied(LLAMA, dp=2, zero=3, grad_sync=False, global_batch_size=4, **words))
+    assert alive(memory, "head.out.weight_gradient.sum") == 2 * TABLE
+    (memory,) = memory_of(copied(LLAMA, dp=2, zero=3, grad_sync=False, global_batch_size=4))
+    assert alive(memory, "head.out.weight_gradient.sum") == 0
+
+
+def test_a_cut_gradient_is_summed_whole() -> None:
+    (memory, _) = memory_of(copied(LLAMA, pp=2, dp=2, tp=2, zero=3, global_batch_size=8))
+    kept = [life for life in memory.usage.held.lives if life.name == "embedding.word.weight_gradient"]
+    assert {(str(life.category), life.bytes) for life in kept} == {("gradients", TABLE), ("temporaries", TABLE)}
+
+
+def test_only_matmuls_have_inputs_of_their_own() -> None:
+    words = {"tp": 2, "sp": True}
+    counts = [
+        Counter(each[0] for each in messages(columns) if each[1] == "tp")
+        for shared in (True, False)
+        for columns in copied(dataclasses.replace(GPT, layers=1), shared_input=shared, **words).workload.classes
+    ]
+    assert counts[0] == counts[1]
+
+
+def test_a_query_is_a_view_of_what_is_packed() -> None:
+    memory = memory_of(copied(GPT, cp=2, cp_kind="allgather-kv"))[0]
+    saved = memory.saved()[1]
+    assert "layer.attn.q" not in saved
+    assert saved["layer.attn.wqkv"] == 3 * 8 * GPT.hidden * 2
+
+
+def test_a_tied_table_has_two_gradients_and_their_sum() -> None:
+    (memory,) = memory_of(copied(dataclasses.replace(LLAMA, tied=True)))
+    held = [each for each in memory.alive() if "weight_gradient" in each.name and each.layer is None]
+    assert sum(each.bytes for each in held if each.bytes >= TABLE) == 3 * TABLE
+
+
+def test_units_are_gathered_before_the_backward_of_a_tied_head() -> None:
+    for tied in (False, True):
+        (columns,) = copied(dataclasses.replace(LLAMA, tied=tied), dp=2, zero=3).workload.classes
+        found = sequence(columns)
+        names = [found.ops.name[row] for layout in found.layout for row in found.layouts[layout].ops.tolist()]
+        assert names.index("bucket.parameters.regather.0") < names.index("head.out.weight_gradient")
+
+
+def test_the_last_rank_has_the_rows_that_remain() -> None:
+    """The table's 512 rows over three ranks: 171, 171 and 170. Storage is padded, states are not."""
+    made = copied(LLAMA, dp=3, zero=3)
+    (columns,) = made.workload.classes
+    carried = {op: tuple(PlacedWeight(*each) for each in rows) for op, rows in made.carried[columns.number].items()}
+    found = [class_memory(made.graph, made.plan, columns, carried, shard).program for shard in range(3)]
+    assert [each.own["embedding.word.weight.exp_avg"] for each in found] == [171 * 64, 171 * 64, 170 * 64]
+    assert {each.parts["embedding.word.weight"] for each in found} == {171 * 64}
+
+
+def test_receives_are_posted_when_they_are_sent() -> None:
+    """Two stages with two chunks: stage 0 posts the receive for its second chunk right after its first forward."""
+    orders = stage_orders("interleaved", 2, 4, 2)
+    first, second = posted(orders, 2)
+    assert first[:3] == (Task(FORWARD_TASK, 0, 0), Receive(Task(FORWARD_TASK, 0, 1)), Task(FORWARD_TASK, 1, 0))
+    for stage, found in enumerate((first, second)):
+        assert tuple(each for each in found if isinstance(each, Task)) == orders[stage]
+        for place, each in enumerate(found):
+            if isinstance(each, Receive):
+                assert each.task in found[place:]
+
+
+def test_clipping_sends_a_number_a_gradient_on_each_axis() -> None:
+    words = {"dp": 2, "tp": 2, "sp": True, "zero": 3}
+    (columns,) = copied(LLAMA, clip_norm=True, **words).workload.classes
+    found = sequence(columns)
+    sent = [row for row in found.layouts[int(found.layout[-1])].ops.tolist() if found.ops.type[row] == COLLECTIVE]
+    weights = 9 * LLAMA.layers + 3
+    assert [(found.ops.axis[row], int(found.ops.operand[row])) for row in sent] == [
+        ("dp", 2 * weights),
+        ("tp", 2 * weights),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "way"),
+    [
+        ({"recipe": "megatron"}, "--recipe torch"),
+        ({"pp": 2}, "--pp 1"),
+        ({"tp": 2}, "--zero 3|--tp 1"),
+    ],
+)
+def test_clipping_that_no_call_does_is_refused(words: dict[str, object], way: str) -> None:
+    with pytest.raises(UsageError, match=way):
+        Plan.from_mapping({"clip_norm": True, **words})
