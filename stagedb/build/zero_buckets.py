@@ -139,7 +139,8 @@ def _turns(options: GraphOptions, framework: Framework) -> tuple[_Turn, ...]:
 
 def _stays_open(options: GraphOptions, framework: Framework) -> bool:
     """Whether a pipeline leaves units gathered after a backward, and reduces their gradients after the last one."""
-    return framework.pipelined_sync == "last" and not options.grad_sync
+    differentiates = find_workflow(options.workflow).differentiates
+    return differentiates and framework.pipelined_sync == "last" and not options.grad_sync
 
 
 def _when(options: GraphOptions) -> When:

@@ -19,8 +19,6 @@ class FrameworkMemory:
         next backward (torch.distributed.pipelining); else it releases both as soon as they are sent (Megatron).
     whole_batch: each stage holds the tokens and labels of all micro-batches; else those of one.
     optimizer_scalar: bytes of the optimizer's step count for each parameter (torch's AdamW).
-    keeps_graph: the first half of a split backward releases nothing that the forward saved, as both halves walk one
-        graph (`torch.autograd.grad(retain_graph=True)`); else each half releases what only it reads.
     holds_gathers: a forward holds the buffer of a gather until the next gather has been copied out (FSDP2); else it
         frees each at once.
     mesh_rank: bytes for each rank of a device mesh with several axes.
@@ -31,7 +29,6 @@ class FrameworkMemory:
     keeps_sent: bool
     whole_batch: bool
     optimizer_scalar: int
-    keeps_graph: bool
     holds_gathers: bool
     mesh_rank: int
 
@@ -85,8 +82,8 @@ class Framework:
     optimizer_sharding: with zero 1 gradients are all-reduced as with zero 0, or reduce-scattered in one buffer a stage.
     partial_in_backward: with zero 2 and 3 gradients that are partial over tp are reduced where a unit's backward ends,
         one by one; else once a step.
-    pipelined_sync: with zero 2 and 3 and several stages gradients are reduced after the `last` micro-batch, or after
-        `every` one as with a single stage.
+    pipelined_sync: with zero 2 and 3 and several stages gradients are reduced after the `last` micro-batch, and units
+        stay gathered from a backward to the next forward; or after `every` one as with a single stage.
     sequence_parallel_gradients: gradients of weights between tensor-parallel regions are reduced over tp `each` on its
         own, or in `one` coalesced message a stage, once a step.
 

@@ -59,7 +59,6 @@ MEGATRON = Framework(
         keeps_sent=False,
         whole_batch=False,
         optimizer_scalar=0,
-        keeps_graph=False,
         holds_gathers=False,
         mesh_rank=0,
     ),

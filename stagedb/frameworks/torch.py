@@ -68,8 +68,6 @@ TORCH = Framework(
         keeps_sent=True,
         whole_batch=True,
         optimizer_scalar=4,
-        # `stage_backward_input`.
-        keeps_graph=True,
         # `FSDPCommContext.all_gather_state`.
         holds_gathers=True,
         mesh_rank=4,

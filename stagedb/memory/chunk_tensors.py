@@ -186,7 +186,7 @@ class Chunk:
         """Tensors that a pipeline keeps after their last read: results to the backward, gradients to the next."""
         if not self.held.keeps_sent or self.plan.pp == 1 or not self.program.backwards:
             return {}
-        over = self.released_at
+        over = self.backward_over()
         found: dict[Key, tuple[Moment, ...]] = {}
         for _, _, item in self.running:
             if item.op.axis != "pp":
@@ -251,11 +251,6 @@ class Chunk:
     def split(self) -> bool:
         """Whether a backward runs as two halves."""
         return len(self.program.backwards) > 1
-
-    @property
-    def released_at(self) -> Moment:
-        """When a framework that runs halves of one graph releases what the forward saved: at the end of the second."""
-        return Moment(self.weights_task, len(self.program.items[self.weights_task]))
 
     def backward_over(self, which: Which = Which.EVERY) -> Moment:
         """The end of the task that makes gradients of inputs."""

@@ -88,8 +88,6 @@ def _value(chunk: Chunk, key: Key, kind: TaskKind, index: int, item: Item) -> Li
     kept = chunk.program.tensors[name].kept and position in chunk.program.recomputing
     if kept and not end_kind.differentiates:
         ends = (Moment(chunk.inputs_task, chunk.over(chunk.inputs_task, position)),)
-    if chunk.split and chunk.held.keeps_graph and kind is chunk.program.forward and ends[0].kind.differentiates:
-        ends = (chunk.released_at,)
     if key in chunk.sent:
         ends = chunk.sent[key]
     category = Category.TEMPORARIES

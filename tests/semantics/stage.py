@@ -329,12 +329,13 @@ class Stage:
         """Put the parts of a block's weights together, where a bucket of this template is due.
 
         What is gathered for every micro-batch is that micro-batch's own, and goes with it; what is gathered once stays
-        for all, until the last backward. What is outside layers keeps its weights from the forward.
+        for all, until the last backward; what a backward leaves, until the end of the next forward. What is outside
+        layers keeps its weights from the forward.
         """
         for row, key in self.sharded(place, block):
             for bucket in (self.mesh.buckets[name] for name in parameter(row).gathers if name in self.mesh.buckets):
                 if bucket.template is template and bucket.when in due:
-                    if bucket.bucket == "layers" and not self.repeated(block):
+                    if {"layers": False, "root": True}.get(bucket.bucket or "") is self.repeated(block):
                         continue
                     scope = values if bucket.when is When.EVERY else self.whole
                     scope[key] = self.mesh.join(self.parts[key], row)
@@ -345,6 +346,7 @@ class Stage:
             again = any(self.mesh.templates[name] is training.INPUT_GRADIENT for name in parameter(row).gathers)
             if again and self.repeated(block):
                 values.pop(key, None)
+                self.whole.pop(key, None)
 
     def sharded(self, place: int, block: str) -> list[tuple[SymTensor, Key]]:
         """The weights of a block of which this stage has parts."""
@@ -360,12 +362,17 @@ def run_tasks(chunks: Sequence[Stage], order: Sequence[Task]) -> Waiting:
     """Run a stage's tasks one after another; yields what the stage waits for, until it is there."""
     tasks = [full(task) for task in order]
     kinds = [(kind, chunk) for kind, _, chunk in tasks]
+    latest: dict[int, str] = {}
     for at, (kind, microbatch, chunk) in enumerate(tasks):
         due = {When.EVERY}
         if (kind, chunk) not in kinds[:at]:
             due.add(When.FIRST)
         if (kind, chunk) not in kinds[at + 1 :]:
             due.add(When.LAST)
+        if latest.get(chunk, "forward") == "forward":
+            due.add(When.CLOSED)
+        if kind != "weight_gradient":
+            latest[chunk] = kind
         if kind != STEP:
             yield from chunks[chunk].run(kind, microbatch, due)
             continue

@@ -19,6 +19,7 @@ from stagedb.workload.instance_columns import (
     WHENS,
     ClassColumns,
     Ops,
+    Tasks,
     Workload,
 )
 
@@ -35,6 +36,16 @@ class _Run:
     ids: dict[int, int] = field(default_factory=dict)
 
 
+def _opened(tasks: Tasks) -> list[bool]:
+    """For each task whether its chunk has run a backward since its latest forward."""
+    found, latest = [], dict[int, str]()
+    for kind, chunk in zip(tasks.kind.tolist(), tasks.chunk.tolist(), strict=True):
+        found.append(latest.get(chunk, "forward") != "forward")
+        if TASK_KINDS[kind] != "weight_gradient":
+            latest[chunk] = TASK_KINDS[kind]
+    return found
+
+
 def plain_dependencies(columns: ClassColumns) -> "Dependencies":
     """For each node: op, id, task, control and data dependencies."""
     ops, edges, tasks = columns.ops, columns.edges, columns.tasks
@@ -49,6 +60,7 @@ def plain_dependencies(columns: ClassColumns) -> "Dependencies":
     nodes = []
     ident = 0
     last_compute, last_talk = 0, 0
+    opened = _opened(tasks)
     for task in range(len(tasks)):
         run = _Run(TASK_KINDS[int(tasks.kind[task])], int(tasks.microbatch[task]))
         chosen = [
@@ -56,7 +68,9 @@ def plain_dependencies(columns: ClassColumns) -> "Dependencies":
             for op in range(len(ops))
             if (ops.chunk[op] == tasks.chunk[task] or ops.template[op] == 3)
             and int(ops.template[op]) in RUNS[int(tasks.kind[task])]
-            and {"every": True, "first": tasks.first[task], "last": tasks.last[task]}[WHENS[int(ops.when[op])]]
+            and {"every": True, "first": tasks.first[task], "last": tasks.last[task], "closed": not opened[task]}[
+                WHENS[int(ops.when[op])]
+            ]
         ]
         chosen.sort(key=lambda op: (int(ops.chunk[op]), int(ops.order[op])))
         for op in chosen:
