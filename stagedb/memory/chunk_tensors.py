@@ -223,7 +223,7 @@ class Chunk:
         found: dict[Key, Key] = {}
         for key in self.first_gradients:
             scatter = self.scatters.get(self.program.gradients[key])
-            if scatter is None or scatter[1].op.when == "every" or self.held.gradient_buffer:
+            if scatter is None or scatter[1].op.when == "every":
                 continue
             source = key
             while self.begins[source][2].op.kind == "slice":

@@ -12,7 +12,7 @@ from stagedb.schedules.interleaved import INTERLEAVED
 from stagedb.schedules.one_f_one_b import ONE_F_ONE_B
 from stagedb.schedules.order_replay import Span, bubble, receiver, replay, unit_cost
 from stagedb.schedules.order_text import EXPLICIT, check_orders, order_text, parse_order
-from stagedb.schedules.posted_receives import Receive, posted
+from stagedb.schedules.posted_receives import PostedReceive, posted
 from stagedb.schedules.schedule import Schedule
 from stagedb.schedules.task import Marks, Order, Task, marks, splits
 from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
@@ -42,7 +42,7 @@ __all__ = [
     "ChunkPlacement",
     "Marks",
     "Order",
-    "Receive",
+    "PostedReceive",
     "Schedule",
     "Span",
     "Task",

@@ -15,7 +15,7 @@ from stagedb.schedules.task import Order, Task
 
 
 @dataclass(frozen=True)
-class Receive:
+class PostedReceive:
     """A receive for a task of the same stage."""
 
     task: Task
@@ -23,10 +23,10 @@ class Receive:
 
 def posted(
     orders: Sequence[Order], chunks: int, placement: ChunkPlacement = LOOP
-) -> tuple[tuple[Task | Receive, ...], ...]:
+) -> tuple[tuple[Task | PostedReceive, ...], ...]:
     """The tasks of every stage, and its receives where they are posted. UsageError if the orders cannot end."""
     stages = len(orders)
-    lists: list[list[Task | Receive]] = [[] for _ in orders]
+    lists: list[list[Task | PostedReceive]] = [[] for _ in orders]
     awaited = {
         to
         for stage, order in enumerate(orders)
@@ -49,7 +49,7 @@ def posted(
             to = receiver(task, stage, stages, chunks, placement)
             if to is not None:
                 arrived.add(to)
-                lists[to[0]].append(Receive(to[1]))
+                lists[to[0]].append(PostedReceive(to[1]))
         if not moved:
             raise UsageError("no stage can run its next task: this order of tasks never ends")
     return tuple(map(tuple, lists))

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from stagedb.inputs import shown
-from stagedb.schedules import Receive, Task
+from stagedb.schedules import PostedReceive, Task
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns
 from stagedb.validation.counts import CountDifference
@@ -39,7 +39,7 @@ class OrderedWork(NamedTuple):
 
 
 Event = Sent | OrderedWork
-Posting = Task | Receive
+Posting = Task | PostedReceive
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,15 @@ def traced(
     """
     if not posted:
         return [event for _, event in _events(trace, dims)]
-    tasks = [each for each in posted if not isinstance(each, Receive)]
+    tasks = [each for each in posted if not isinstance(each, PostedReceive)]
     own: dict[Task, list[Event]] = {task: [] for task in tasks}
     receives: dict[Task, list[Event]] = {task: [] for task in tasks}
     for node, event in _events(trace, dims):
         task = tasks[bisect_right(firsts, node) - 1]
         receive = isinstance(event, Sent) and event.kind == "recv" and event.axis == "pp"
         (receives if receive else own)[task].append(event)
-    return [event for each in posted for event in (receives[each.task] if isinstance(each, Receive) else own[each])]
+    found = (receives[each.task] if isinstance(each, PostedReceive) else own[each] for each in posted)
+    return [event for events in found for event in events]
 
 
 def _events(trace: TraceColumns, dims: Mapping[str, OrderedWork]) -> Iterator[tuple[int, Event]]:

@@ -116,7 +116,9 @@ class _Sequencer:
         self.columns = columns
         ops, tasks = columns.ops, columns.tasks
         self.communicates = _communicate(ops.type)
-        keys = np.stack([tasks.kind, tasks.chunk, tasks.first, tasks.last, tasks.opened], axis=1).astype(np.int64)
+        # Few plans have ops that run only where units are closed.
+        opened = tasks.opened & (ops.when == CLOSED).any()
+        keys = np.stack([tasks.kind, tasks.chunk, tasks.first, tasks.last, opened], axis=1).astype(np.int64)
         found, variant = np.unique(keys, axis=0, return_inverse=True)
         self.variant: Ints = variant.reshape(-1).astype(np.int64)
         self.run_ops = [self._rows_of(*(int(part) for part in key)) for key in found]

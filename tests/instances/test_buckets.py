@@ -111,7 +111,9 @@ def test_units_are_gathered_before_they_are_read_and_scattered_where_their_backw
             (each.base + each.slot, each.bytes_in, each.bytes_out, [m.weight for m in each.members]) for each in own
         ]
 
-    before = [order.upward(position) - order.slots + 1 for position in (-1, 1, 2, 3)]
+    # What is outside layers comes after the stage's input, and before the first layer.
+    before = [order.upward(0) - 2 * order.slots + 1]
+    before += [order.upward(position) - order.slots + 1 for position in (1, 2, 3)]
     assert shown("gather") == [
         (before[0], 61, 122, ["table", "out"]),
         *((number, 8, 16, ["a", "b"]) for number in before[1:]),

@@ -12,7 +12,7 @@ from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight
 from stagedb.models.card import Card
 from stagedb.plans import Plan
-from stagedb.schedules import Receive, Task, posted, stage_orders
+from stagedb.schedules import PostedReceive, Task, posted, stage_orders
 from stagedb.workflows.training import FORWARD_TASK
 from stagedb.workload.copied_instances import CopiedInstance, GraphInMemory, copy_in_memory
 from stagedb.workload.instance_columns import COLLECTIVE, RECV, SEND, ClassColumns
@@ -186,11 +186,11 @@ def test_receives_are_posted_when_they_are_sent() -> None:
     """Two stages with two chunks: stage 0 posts the receive for its second chunk right after its first forward."""
     orders = stage_orders("interleaved", 2, 4, 2)
     first, second = posted(orders, 2)
-    assert first[:3] == (Task(FORWARD_TASK, 0, 0), Receive(Task(FORWARD_TASK, 0, 1)), Task(FORWARD_TASK, 1, 0))
+    assert first[:3] == (Task(FORWARD_TASK, 0, 0), PostedReceive(Task(FORWARD_TASK, 0, 1)), Task(FORWARD_TASK, 1, 0))
     for stage, found in enumerate((first, second)):
         assert tuple(each for each in found if isinstance(each, Task)) == orders[stage]
         for place, each in enumerate(found):
-            if isinstance(each, Receive):
+            if isinstance(each, PostedReceive):
                 assert each.task in found[place:]
 
 
