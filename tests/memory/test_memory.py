@@ -334,12 +334,7 @@ def test_what_is_taken_is_given_back(embedded_store: Store, words: dict[str, Any
         for index in range(len(usage.tasks)):
             assert usage.levels(index).min() >= 0
         start, end = usage.before(), usage.after(len(usage.tasks) - 1)
-        last = Point(len(usage.tasks) - 1, usage.lengths[usage.tasks[-1].kind, usage.tasks[-1].chunk])
-        kept = {life.name for life in usage.held.lives if not life.ends}
-        left = sum(each.bytes for each in usage.alive(last) if each.name in kept)
-        assert sum(end.values()) - sum(start.values()) == left
-        # Halves of a backward leave the gradients of received inputs to the next step, which clears them.
-        assert left in (0, 4) or any(task.kind.half for task in usage.tasks)
+        assert sum(end.values()) - sum(start.values()) in (0, 4)
         for life in usage.held.lives:
             for moment in (life.begin, *life.ends):
                 assert moment.index <= usage.lengths[moment.kind, moment.chunk]
