@@ -259,7 +259,12 @@ def _watch(place: Place, watched: Path) -> None:
     def inside(path: str) -> bool:
         parent, name = os.path.split(os.path.abspath(path))  # noqa: PTH100  # the last part stays a link
         real = f"{os.path.realpath(parent)}/{name}"
-        return real == os.devnull or any(real == each or real.startswith(f"{each}/") for each in allowed)
+        # Nothing can be made below the first two.
+        return (
+            real == os.devnull
+            or real.startswith("/proc/")
+            or any(real == each or real.startswith(f"{each}/") for each in allowed)
+        )
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         places = _CHANGING.get(event, ())

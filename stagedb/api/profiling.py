@@ -13,6 +13,7 @@ from stagedb.store import Store
 from stagedb.systems import Durations, System
 from stagedb.timing import JobProfile, ProfileInputs, Scaling, blocking_axes, profile_job, record_profile
 from stagedb.timing.profile_recording import Progress
+from stagedb.workload.instance_columns import Workload
 from stagedb.workload.store_reading import read_workload
 
 PARTS = ("kind", "axis", "phase", "stage")
@@ -70,15 +71,15 @@ def run(
     lap("time")
     info = keep(store, job, name, progress)
     lap("write")
-    memory = tuple(sorted(_peaks(store, instance), key=lambda each: (-each.bytes, each.rank_class)))
+    memory = tuple(sorted(_peaks(store, workload), key=lambda each: (-each.bytes, each.rank_class)))
     lap("memory")
     room = wanted.system.accelerator.room
     return Profile(info, instance, _lanes(job), _path(job), job, dict(seconds), memory, room)
 
 
-def _peaks(store: Store, instance: InstanceInfo) -> Iterator[PeakMemory]:
+def _peaks(store: Store, workload: Workload) -> Iterator[PeakMemory]:
     """The memory of each rank class at its peak."""
-    for each in analyse(store, instance.id):
+    for each in analyse(store, workload.instance, classes=workload.classes):
         sizes = {str(category): size for category, size in each.usage.at(each.peak).items()}
         yield PeakMemory(each.rank_class.number, each.rank_class.stages, sum(sizes.values()), sizes)
 

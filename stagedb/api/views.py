@@ -72,7 +72,7 @@ def run_step(store: Store, found: FoundStep) -> TimedStep:
     """Make the instance if it is missing, and run its step. The profile is not kept yet."""
     instance = found.wanted.make(store, StageClock())
     job = job_of(store, instance, found.inputs, found.stored)
-    view = StepView.of(job, analyse(store, instance.id))
+    view = StepView.of(job, analyse(store, instance.id, classes=job.workload.classes))
     return TimedStep(instance, job, view, found.stored)
 
 

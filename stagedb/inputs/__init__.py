@@ -15,12 +15,14 @@ from stagedb.inputs.bounded_files import (
     read_text,
 )
 from stagedb.inputs.short_values import shown
+from stagedb.inputs.unicode_text import check_unicode
 from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
     from stagedb.inputs.documents import compose, parse_document, parse_json, read_document
 
 __all__ = [
+    "check_unicode",
     "compose",
     "is_directory",
     "is_there",

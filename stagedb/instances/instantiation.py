@@ -19,7 +19,7 @@ from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
-from stagedb.inputs import shown
+from stagedb.inputs import check_unicode, shown
 from stagedb.instances.bucket_members import fill
 from stagedb.instances.class_digests import ChunkWork, Member, RankClass, StageWork, classify
 from stagedb.instances.copies import Row, bucket_rows, count_ops, place_rows, with_copies
@@ -86,6 +86,7 @@ def instantiate(
     with each stage of the copying, if there is something to copy. Raises UsageError if the store has no such graph, or
     if the plan does not suit it.
     """
+    check_unicode(name or "", "--name")
     stored = read_graph(store, graph)
     made = prepare(stored, plan)
     full = with_all_words(plan, stored.sizes["L"])

@@ -1,6 +1,6 @@
 """The memory of every rank class of an instance over a step, computed from the store and written to it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,24 +82,29 @@ class ClassMemory:
         return [(each.chunk, item) for each in chosen for item in each.items[task.kind]]
 
 
-def analyse(store: Store, instance: str, shard: int = 0) -> tuple[ClassMemory, ...]:
+def analyse(
+    store: Store, instance: str, shard: int = 0, classes: Sequence[ClassColumns] = ()
+) -> tuple[ClassMemory, ...]:
     """The memory of a rank of every class of a stored instance. Reads the store alone, and writes nothing.
 
     shard: the rank's place among those that share weights. The first one has the most of weights whose rows do not
-    divide.
-    Raises UsageError where the store has no such instance.
+    divide. classes: those of the instance that were read already. Raises UsageError where the store has no such
+    instance.
     """
     row = find(store, instance)
     with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
-        return _analyse(store, instance, row, shard)
+        return _analyse(store, instance, row, shard, {each.number: each for each in classes})
 
 
-def _analyse(store: Store, instance: str, row: Mapping[str, Any], shard: int) -> tuple[ClassMemory, ...]:
+def _analyse(
+    store: Store, instance: str, row: Mapping[str, Any], shard: int, known: Mapping[int, ClassColumns]
+) -> tuple[ClassMemory, ...]:
     plan = Plan.from_mapping(json_mapping(row["plan"], "plan"))
 
     def read(each: Mapping[str, Any]) -> tuple[ClassColumns, Carried]:
         buckets = store.read("workload/buckets", **{"class": each["id"]})
-        return read_class(store, each, edges=False), {
+        columns = known.get(each["number"]) or read_class(store, each, edges=False)
+        return columns, {
             int(bucket["op"]): tuple(map(PlacedWeight, bucket["position"], bucket["weight"])) for bucket in buckets
         }
 

@@ -9,7 +9,7 @@ import neo4j
 import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.inputs import check_unicode, shown
 from stagedb.store.cypher_tokens import returned, tokens
 from stagedb.store.failures import is_out_of_memory, translated
 from stagedb.store.plain_values import Table, plain
@@ -29,9 +29,9 @@ def run(driver: neo4j.Driver, database: str, uri: str, text: str, params: Mappin
     if not 0 < timeout <= LONGEST:
         raise UsageError(f"a query's time-out is a number of seconds above 0, at most {LONGEST:,}, not {timeout}")
     for name, value in params.items():
-        _check_unicode(name, "the name of a parameter")
+        check_unicode(name, "the name of a parameter")
         if isinstance(value, str):
-            _check_unicode(value, f"the parameter {shown(name)}")
+            check_unicode(value, f"the parameter {shown(name)}")
     answers: queue.SimpleQueue[Table | BaseException] = queue.SimpleQueue()
 
     def work() -> None:
@@ -50,14 +50,6 @@ def run(driver: neo4j.Driver, database: str, uri: str, text: str, params: Mappin
     if isinstance(answer, BaseException):
         raise answer
     return answer
-
-
-def _check_unicode(text: str, what: str) -> None:
-    """A text of a command line may have bytes that are no text, which no store takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{what} is not Unicode text: character {error.start} is {shown(text[error.start])}") from None
 
 
 def _answer(session: neo4j.Session, uri: str, text: str, params: Mapping[str, Any], timeout: float) -> Table:

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from stagedb.fault_injection import fault_point
+from stagedb.inputs import check_unicode
 from stagedb.store import Lease, Store, building, delete, new_claim
 from stagedb.systems import Durations
 from stagedb.timing.critical_path_rows import Row, path_rows
@@ -54,6 +55,7 @@ def record_profile(
     another version is replaced if its step differs or its network bytes are missing. `progress` gets the number of rows
     written and the number of all rows. Raises StagedbError if the instance is not in the store or is being deleted.
     """
+    check_unicode(name or "", "--name")
     found = profile_id(job)
     there = store.read("profile/figures", profile=found)
     if there and there[0] != {**_figures(job), "name": there[0]["name"]}:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.errors import StagedbError
+from stagedb.inputs import shown
+from stagedb.models import Card
 from stagedb.plans import Mesh, Plan
 from stagedb.schedules import posted
 from stagedb.traces import chakra_pb2 as pb
@@ -69,8 +71,7 @@ def _check(
     for done, record in enumerate(records):
         progress(done, len(records))
         try:
-            words = plan_words(record.config)
-            card = card_of(record.config)
+            words, card = _described(record)
         except Unsupported as reason:
             yield Checked(record.name, unsupported=str(reason))
             continue
@@ -88,6 +89,14 @@ def _check(
             differences, exact = (*differences, *order.differences), order.exact
         yield Checked(record.name, differences, exact=exact, notes=tuple(memory_notes(record)))
     progress(len(records), len(records))
+
+
+def _described(record: Record) -> tuple[dict[str, object], Card]:
+    """The plan's words and the card of a record. Raises Unsupported where its configuration does not make them."""
+    try:
+        return plan_words(record.config), card_of(record.config)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise Unsupported(f"a configuration that lacks or misuses a field: {shown(str(error))}") from None
 
 
 def counts_of(db: Stagedb, instance: str, rank: int, plan: Plan | None = None) -> tuple[Counts, list[Event]]:

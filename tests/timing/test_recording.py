@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from stagedb.api import Stagedb
-from stagedb.errors import StagedbError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.instances import instantiate
 from stagedb.plans import Plan
 from stagedb.store import Store, building, delete, sweep, write_graph
@@ -255,6 +255,13 @@ def test_layers_are_numbers_of_the_model(embedded_store: Store) -> None:
     ).rows
     stages = np.array_split(np.arange(small_graph().sizes["L"]), PLAN.pp)
     assert rows == tuple((stage, layer) for stage, layers in enumerate(stages) for layer in layers.tolist())
+
+
+def test_a_name_that_is_no_text_is_refused(store: Store) -> None:
+    with pytest.raises(UsageError, match="--name is not Unicode"):
+        record_profile(store, profiled(store), "a\ud800")
+    with pytest.raises(UsageError, match="--name is not Unicode"):
+        instantiate(store, small_graph().key, PLAN, name="a\ud800")
 
 
 def test_a_path_through_thousands_of_ops_of_one_task_is_written(store: Store) -> None:

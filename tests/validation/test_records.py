@@ -130,6 +130,14 @@ def test_what_no_plan_can_describe_is_separate(embedded_store: Store) -> None:
     assert not checked.agrees
 
 
+@pytest.mark.parametrize(("field", "value"), [("ep", None), ("tp", [2]), ("pp_schedule", {}), ("recompute", ["full"])])
+def test_a_configuration_that_misuses_a_field_is_separate(embedded_store: Store, field: str, value: object) -> None:
+    record = RECORDS["tiny-gpt/L2/b2/s32/tp2"]
+    config = {**record.config, field: value} if value else {k: v for k, v in record.config.items() if k != field}
+    (checked,) = check_records(Stagedb(embedded_store), [dataclasses.replace(record, config=config)])
+    assert checked.unsupported is not None
+
+
 def test_checking_leaves_the_store_as_it_was(embedded_store: Store) -> None:
     db = Stagedb(embedded_store)
     list(check_records(db, [RECORDS["tiny-gpt/L2/b2/s32/tp2"]]))
