@@ -93,6 +93,7 @@ class Stagedb:
         granularity: str = "op",
         system: str | Path | System | None = None,
         profile: str | None = None,
+        durations_in_traces: bool = False,
         packed: bool = False,
         force: bool = False,
         resume: bool = False,
@@ -113,8 +114,9 @@ class Stagedb:
         granularity: `op`, a node for each operator, or `block`, which merges the operators between two communications
         into one node with the sums. system: the system of the simulator's inputs, a preset's name or a file's path
         (`stagedb systems` lists the presets; `h100` if not given). profile: id or name of a profile, whose instance is
-        exported; nodes have its durations, and the simulator's inputs its system. packed: one small file
-        (`./NAME-RANKS.packed`) that `unpack` expands, instead of a directory.
+        exported; nodes have its durations, and the simulator's inputs its system. durations_in_traces: profile the
+        instance on the system, and write the durations of that profile. packed: one small file (`./NAME-RANKS.packed`)
+        that `unpack` expands, instead of a directory.
 
         force: replace the trace set, or empty directory, with this name. resume: go on with an interrupted export, and
         repair a finished one. format: a name of `stagedb.traces.formats.FORMATS`. compress: gzip the traces, which
@@ -126,7 +128,7 @@ class Stagedb:
             Path(), force, format, compress, replay, resume=resume, granularity=granularity, packed=packed,
             simulator=simulator,
         )  # fmt: skip
-        request = trace_sets.ExportRequest(out, only, shard, system, profile, form)
+        request = trace_sets.ExportRequest(out, only, shard, system, profile, durations_in_traces, form)
         return trace_sets.export(self.store, target, model, typed_words(words), request, progress)
 
     def query(

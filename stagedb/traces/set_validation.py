@@ -9,6 +9,7 @@ from pathlib import Path
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import is_directory, read_document, shown
 from stagedb.outputs import path_text
+from stagedb.traces.bundle_rules import check_bundle
 from stagedb.traces.checksums import CHECKSUMS, file_crc, read_checksums
 from stagedb.traces.formats import FORMATS, FoundTraces, TraceFormat
 from stagedb.traces.rank_sets import parse_ranks
@@ -92,6 +93,9 @@ def validate_traces(
         except TraceError as error:
             faults.append(Fault(rank, None, "", "framing", str(error)))
     progress(len(files), len(files))
+    # One rank has no network.
+    if world > 1:
+        faults += islice(check_bundle(directory, traces, groups, world), MOST_COUNTED)
     runs = replayed and len(traces) == world
     faults += islice(_all_faults(traces, groups, world, replayed=runs), MOST_COUNTED)
     counted = len(faults)
