@@ -29,7 +29,10 @@ ENDPOINT_DELAY = 1
 """ns in addition to each step of a collective of all ranks, the least. A latency of the system has it already."""
 
 NO_REDUCTIONS = 1e9
-"""GB/s at which the simulator's reductions take no time. The cost model has no term for them."""
+"""GB/s at which the simulator's reductions take no time. The cost model's own collectives have no term for them."""
+
+ASTRA_SIM = "astra-sim"
+"""The model of collectives that follows the simulator (`stagedb.systems.system`, which takes longer to import)."""
 
 
 def check_rates(job: SimulatedJob) -> None:
@@ -54,7 +57,9 @@ def peak(job: SimulatedJob) -> "Number":
 
 def system_text(job: SimulatedJob, implementations: Mapping[str, Sequence[str]], splits: int = 1) -> str:
     """`system.json`. implementations: for each of `COLLECTIVES`, one a level. splits: chunks of a collective."""
-    memory = NO_REDUCTIONS if job.timed else float(job.system.accelerator.bandwidth)
+    # With a roofline compute needs it, and the model that follows the simulator has a term for reductions.
+    reduces = not job.timed or job.system.collectives.model == ASTRA_SIM
+    memory = float(job.system.accelerator.bandwidth) if reduces else NO_REDUCTIONS
     described: dict[str, Any] = {
         "scheduling-policy": "LIFO",
         "endpoint-delay": ENDPOINT_DELAY,

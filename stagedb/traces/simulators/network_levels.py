@@ -41,6 +41,9 @@ def levels(degrees: Sequence[int], system: "System") -> tuple[Level, ...]:
     would each have the whole bandwidth of these links. UsageError if the network has no place for the mesh.
     """
     network = system.network(math.prod(degrees))
+    if network[0].simulated:
+        # It has exactly the places of the job.
+        return tuple(Level(each.places, each) for each in network if each.places > 1) or (Level(1, network[0]),)
     found: list[Level] = []
     for part in _parts(degrees, network):
         if found and found[-1].links == part.links:
