@@ -38,7 +38,20 @@ _CHOICES["--format"] = frozenset(FORMATS)
 _CHOICES["--simulator"] = frozenset(SIMULATORS)
 
 _VERBS = frozenset(
-    ("build", "instantiate", "export", "query", "memory", "profile", "timeline", "report", "ls", "rm", "diff")
+    (
+        "build",
+        "instantiate",
+        "export",
+        "query",
+        "memory",
+        "profile",
+        "timeline",
+        "report",
+        "ls",
+        "rm",
+        "diff",
+        "simulate",
+    )
 )
 _FUNCTIONS = {"models": "stagedb.api.models()", "systems": "stagedb.api.systems()", "queries": "db.queries()"}
 

@@ -153,7 +153,7 @@ def _is_size(value: object) -> bool:
     return _is_count(value) and value < 1 << 63  # type: ignore[operator]
 
 
-def _is_traffic(value: object) -> bool:
+def is_traffic(value: object) -> bool:
     """Whether a value is a row of traffic. Its group and ends are checked with the groups."""
     if not isinstance(value, dict) or not all(_is_size(value.get(name)) for name in ("bytes", "count")):
         return False
@@ -196,7 +196,7 @@ _TIMED_SET: _Fields = {
         and value["step"] >= 0
     ),
 }
-_CARRIED_SET: _Fields = {"traffic": lambda value: _is_list(value, _is_traffic)}
+_CARRIED_SET: _Fields = {"traffic": lambda value: _is_list(value, is_traffic)}
 _CLASS: _Fields = {
     "class": lambda value: is_int(value) and value >= 0,
     "digest": _is_sha256,
@@ -311,7 +311,7 @@ def wrong_files(index: Mapping[str, Any]) -> str | None:
         return f"it has no communicator groups in a file {groups}"
     if not _are_groups(files[groups], described["world"]):
         return f"its {groups} holds no communicator groups"
-    reason = _wrong_traffic(described.get("traffic", ()), groups_of(index), described["world"])
+    reason = wrong_traffic(described.get("traffic", ()), groups_of(index), described["world"])
     if reason is not None:
         return reason
     inputs = DEFAULT_SIMULATOR.inputs(job_of(index))
@@ -325,7 +325,8 @@ def wrong_files(index: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _wrong_traffic(rows: Iterable[Mapping[str, Any]], groups: Groups, world: int) -> str | None:
+def wrong_traffic(rows: Iterable[Mapping[str, Any]], groups: Groups, world: int) -> str | None:
+    """Why rows of traffic, each of the right form, are in no place of the set, or None."""
     for row in rows:
         if row["kind"] == MESSAGE:
             ends = row["ends"]

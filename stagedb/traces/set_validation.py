@@ -81,7 +81,7 @@ def validate_traces(
     if missing:
         faults.append(Fault(missing[0], None, "", "files", f"{format.place(prefix, missing[0])} is missing"))
     try:
-        groups = _groups(directory / f"{prefix}.json")
+        groups = groups_file(directory / f"{prefix}.json")
     except StagedbError as error:
         groups = {}
         faults.append(Fault(None, None, "", "group", str(error)))
@@ -191,7 +191,7 @@ def _wanted(directory: Path, files: Mapping[int, object]) -> tuple[int, set[int]
     return world, chosen, None
 
 
-def _groups(path: Path) -> dict[int, list[int]]:
+def groups_file(path: Path) -> dict[int, list[int]]:
     """The communicator groups of a set; empty if it has no file of them."""
     if not path.exists():
         return {}

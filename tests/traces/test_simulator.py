@@ -55,11 +55,15 @@ def test_links_are_those_of_one_accelerator_to_another(tmp_path: Path) -> None:
     assert network["topology"] == ["FullyConnected", "Switch"]
     assert network["npus_count"] == [8, 4]
     gb = [bandwidth * float(SIMULATED_GB) for bandwidth in network["bandwidth"]]
-    assert gb == pytest.approx([64, 50], rel=1e-6)
+    # The ring of a group within a node gets the bandwidth of all seven links.
+    assert gb == pytest.approx([448, 50], rel=1e-6)
     assert network["latency"] == [600, 1350]
     system = json.loads(files["system.json"])
     assert (system["peak-perf"], system["local-mem-bw"]) == (1307.4, 5300)
-    assert system["all-reduce-implementation"] == ["direct", "ring"]
+    assert system["all-reduce-implementation"] == ["ring", "ring"]
+    one = simulator_inputs("t", 8, [4, 1, 2, 1], load_system("mi300x"))
+    assert yaml.safe_load(one["network.yml"])["bandwidth"][0] * float(SIMULATED_GB) == pytest.approx(64)
+    assert json.loads(one["system.json"])["all-reduce-implementation"] == ["direct"]
     torus = yaml.safe_load(simulator_inputs("t", 64, [8, 8], load_system("tpu-v5p"))["network.yml"])
     assert torus["topology"] == ["Ring", "Ring"]
     # Both directions.
