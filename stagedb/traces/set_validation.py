@@ -62,11 +62,16 @@ class Report:
 
 
 def validate_traces(
-    directory: Path, *, replayed: bool = True, progress: Callable[[int, int], None] = lambda done, of: None
+    directory: Path,
+    *,
+    replayed: bool = True,
+    inputs: bool = True,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Report:
     """Check every trace of a directory. UsageError if there is none.
 
-    If the manifest describes a slice, the ranks of the slice are checked, and there is no replay.
+    If the manifest describes a slice, the ranks of the slice are checked, and there is no replay. inputs: also check
+    those of a simulator.
     """
     format, found = _found(directory)
     files, prefix = found.read, found.prefix
@@ -94,7 +99,7 @@ def validate_traces(
             faults.append(Fault(rank, None, "", "framing", str(error)))
     progress(len(files), len(files))
     # One rank has no network.
-    if world > 1:
+    if inputs and world > 1:
         faults += islice(check_bundle(directory, traces, groups, world), MOST_COUNTED)
     runs = replayed and len(traces) == world
     faults += islice(_all_faults(traces, groups, world, replayed=runs), MOST_COUNTED)
