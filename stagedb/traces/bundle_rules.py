@@ -66,7 +66,7 @@ def _fault(rule: str, message: str) -> Fault:
 
 def _network(described: Any) -> _Network:
     """The levels. UsageError for what the simulator's parser refuses."""
-    lists = {}
+    lists: dict[str, Any] = {}
     for name in ("topology", "npus_count", "bandwidth", "latency"):
         lists[name] = described.get(name) if isinstance(described, dict) else None
         if not isinstance(lists[name], list) or not lists[name]:

@@ -32,4 +32,5 @@ def with_fullest(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
 def _exchanges(columns: ClassColumns) -> Ints:
     """The all-to-alls on the axis of experts, in issue order."""
     rows = issued_on(columns.ops, "ep")
-    return rows[np.array([columns.ops.kind[row] == "all_to_all" for row in rows.tolist()], bool)]
+    found: Ints = rows[np.array([columns.ops.kind[row] == "all_to_all" for row in rows.tolist()], bool)]
+    return found

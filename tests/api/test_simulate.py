@@ -130,14 +130,15 @@ def test_what_a_simulator_cannot_run_is_refused(db: Stagedb, tmp_path: Path, pro
     with pytest.raises(UsageError, match="the binary traces of all ranks"):
         db.simulate(exported(db, tmp_path / "slice", only="0"), binary=binary)
     manifest = json.loads((out / "manifest.json").read_text())
-    for changes in (
+    wrong: list[dict[str, object]] = [
         {"traffic": [{}]},
         {"traffic": 3},
         {"name": "../set"},
         {"world": "8"},
         {"system": {}},
         {"plan": []},
-    ):
+    ]
+    for changes in wrong:
         shutil.copytree(out, tmp_path / "changed")
         (tmp_path / "changed" / "manifest.json").write_text(json.dumps({**manifest, **changes}))
         with pytest.raises(UsageError):

@@ -148,7 +148,8 @@ def run_at_once(machine: Machine, phase: Phase, ring: Sequence[int], starts: Tim
     received = np.where(others, np.maximum(sent + link, (starts + phase.delay)[:, None]), 0)
     if phase.kind != "all-reduce":
         taken = received + phase.delay + (reduction if phase.kind == "reduce-scatter" else 0)
-        return np.where(others, taken, 0).max(axis=1)
+        ends: Times = np.where(others, taken, 0).max(axis=1)
+        return ends
     ready = np.where(others, np.maximum(received + phase.delay + reduction, received.max(axis=1)[:, None]), 0)
     again = np.empty((n, n), np.int64)
     for at in range(n):
@@ -158,7 +159,8 @@ def run_at_once(machine: Machine, phase: Phase, ring: Sequence[int], starts: Tim
             again[to, at] = time + link[to, at]
     np.fill_diagonal(again, 0)
     taken = np.maximum(again, np.where(others, ready, 0)) + phase.delay + (reduction if phase.local else 0)
-    return np.where(others, taken, 0).max(axis=1)
+    last: Times = np.where(others, taken, 0).max(axis=1)
+    return last
 
 
 def run_phase(machine: Machine, phase: Phase, ring: Sequence[int], starts: Times) -> Times:
