@@ -21,7 +21,7 @@ TIMES = ("computing", "exposed", "waiting", "simulated_computing", "simulated_ot
 
 @option_groups
 def simulate(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A trace set that `export` wrote, of all ranks.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A trace set with all ranks, written by `export`.")],
     binary: Annotated[
         Path, typer.Option("--with", metavar="PROGRAM", help="The simulator, a program of ASTRA-sim as it is built.")
     ],
