@@ -32,12 +32,12 @@ if TYPE_CHECKING:
         ProfileInfo,
         QueryInfo,
         Rows,
-        Simulated,
         Unpacked,
         Viewed,
         kind_of,
         properties,
     )
+    from stagedb.api.simulated import Simulated
     from stagedb.api.system_choice import durations, system, systems
     from stagedb.api.trace_sets import unpack, validate
 
@@ -92,12 +92,12 @@ _MODULES = {
         "ProfileInfo",
         "QueryInfo",
         "Rows",
-        "Simulated",
         "Unpacked",
         "Viewed",
         "kind_of",
         "properties",
     ),
+    "simulated": ("Simulated",),
     "system_choice": ("durations", "system", "systems"),
     "trace_sets": ("unpack", "validate"),
     "plan_keywords": ("GraphWords", "PlanWords"),

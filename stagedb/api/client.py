@@ -24,9 +24,9 @@ from stagedb.api.results import (
     ProfileInfo,
     QueryInfo,
     Rows,
-    Simulated,
     Viewed,
 )
+from stagedb.api.simulated import Simulated
 from stagedb.api.trace_sets import WriteProgress
 from stagedb.api.wanted_instances import StageClock, find_wanted, of_model
 from stagedb.models import Card

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
-from stagedb.api.results import Rows, Simulated
+from stagedb.api.results import Rows
+from stagedb.api.simulated import Simulated
 from stagedb.errors import UsageError
 from stagedb.store import Store
 from stagedb.systems import Collectives, Overlap, System

@@ -20,6 +20,7 @@ SPLITS = (1, 2, 3, 4, 6, 8)
 """Numbers of chunks to choose from."""
 
 _ALL_TO_ALL = "all_to_all"
+_LARGE = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -122,10 +123,13 @@ def _pace(spread: Spread, each: Along, buffer: Fraction, whole: Fraction) -> Fra
 def _message(row: Traffic, costs: Costs, laid: Sequence[Level]) -> tuple[_OnLevel, ...]:
     """A message on the level that it crosses."""
     source, target = row.ends
-    timed = costs.transfer(Transfer(row.bytes, source, target))
-    ns = timed.ns - costs.transfer(Transfer(0, source, target)).ns
-    at = next((at for at, level in enumerate(laid) if level.links.name == timed.dimension), None)
-    return () if at is None else (_OnLevel(at, 2, Fraction(row.bytes), Fraction(ns)),)
+    # So many bytes that rounding to whole ns does not count.
+    large, empty = (costs.transfer(Transfer(size, source, target)) for size in (_LARGE, 0))
+    dimension = next(each for each in costs.network if each.name == large.dimension)
+    slower = round((large.ns - empty.ns) / (_LARGE * dimension.pace(_LARGE)))  # it may use one link of several
+    ns = row.bytes * slower * dimension.pace(row.bytes)
+    at = next((at for at, level in enumerate(laid) if level.links.name == dimension.name), None)
+    return () if at is None else (_OnLevel(at, 2, Fraction(row.bytes), ns),)
 
 
 def _rate(at: int, level: Level, loads: Sequence[_Load], *, direct: bool) -> Fraction:
