@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         kind_of,
         properties,
     )
+    from stagedb.api.simulated import Simulated
     from stagedb.api.system_choice import durations, system, systems
     from stagedb.api.trace_sets import unpack, validate
 
@@ -55,6 +56,7 @@ __all__ = [
     "ProfileInfo",
     "QueryInfo",
     "Rows",
+    "Simulated",
     "Stagedb",
     "Unpacked",
     "Viewed",
@@ -95,6 +97,7 @@ _MODULES = {
         "kind_of",
         "properties",
     ),
+    "simulated": ("Simulated",),
     "system_choice": ("durations", "system", "systems"),
     "trace_sets": ("unpack", "validate"),
     "plan_keywords": ("GraphWords", "PlanWords"),

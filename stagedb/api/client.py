@@ -26,6 +26,7 @@ from stagedb.api.results import (
     Rows,
     Viewed,
 )
+from stagedb.api.simulated import Simulated
 from stagedb.api.trace_sets import WriteProgress
 from stagedb.api.wanted_instances import StageClock, find_wanted, of_model
 from stagedb.models import Card
@@ -93,6 +94,7 @@ class Stagedb:
         granularity: str = "op",
         system: str | Path | System | None = None,
         profile: str | None = None,
+        durations_in_traces: bool = False,
         packed: bool = False,
         force: bool = False,
         resume: bool = False,
@@ -113,8 +115,9 @@ class Stagedb:
         granularity: `op`, a node for each operator, or `block`, which merges the operators between two communications
         into one node with the sums. system: the system of the simulator's inputs, a preset's name or a file's path
         (`stagedb systems` lists the presets; `h100` if not given). profile: id or name of a profile, whose instance is
-        exported; nodes have its durations, and the simulator's inputs its system. packed: one small file
-        (`./NAME-RANKS.packed`) that `unpack` expands, instead of a directory.
+        exported; nodes have its durations, and the simulator's inputs its system. durations_in_traces: profile the
+        instance on the system, and write the durations of that profile. packed: one small file (`./NAME-RANKS.packed`)
+        that `unpack` expands, instead of a directory.
 
         force: replace the trace set, or empty directory, with this name. resume: go on with an interrupted export, and
         repair a finished one. format: a name of `stagedb.traces.formats.FORMATS`. compress: gzip the traces, which
@@ -126,8 +129,19 @@ class Stagedb:
             Path(), force, format, compress, replay, resume=resume, granularity=granularity, packed=packed,
             simulator=simulator,
         )  # fmt: skip
-        request = trace_sets.ExportRequest(out, only, shard, system, profile, form)
+        request = trace_sets.ExportRequest(out, only, shard, system, profile, durations_in_traces, form)
         return trace_sets.export(self.store, target, model, typed_words(words), request, progress)
+
+    def simulate(self, directory: Path | str, /, *, binary: Path | str, timeout: float = 3600.0) -> Simulated:
+        """Run an unmodified simulator on a trace set, and put its ranks next to the profile of the same step.
+
+        directory: a set that `export` wrote, of an instance of this store. binary: the simulator's program. timeout:
+        seconds after which it is ended. The simulator's inputs are written anew from the set's manifest. The profile is
+        that of the set's durations, or else of the set's system. Raises StagedbError if ranks do not finish.
+        """
+        from stagedb.api import simulating
+
+        return simulating.simulate(self.store, directory, binary, timeout=timeout)
 
     def query(
         self,

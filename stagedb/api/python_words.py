@@ -26,7 +26,7 @@ _SWITCHES = {
     for value in (True, False)
 }
 _SWITCHES |= {f"--{name}": f"{name}=True" for name in ("force", "resume", "packed", "compress", "replay")}
-_SWITCHES["--no-replay"] = "replay=False"
+_SWITCHES |= {"--no-replay": "replay=False", "--durations-in-traces": "durations_in_traces=True"}
 
 _CHOICES = {
     word.option: frozenset((word.metavar or "").split("|")) | {str(each) for each in word.choices}
@@ -38,7 +38,20 @@ _CHOICES["--format"] = frozenset(FORMATS)
 _CHOICES["--simulator"] = frozenset(SIMULATORS)
 
 _VERBS = frozenset(
-    ("build", "instantiate", "export", "query", "memory", "profile", "timeline", "report", "ls", "rm", "diff")
+    (
+        "build",
+        "instantiate",
+        "export",
+        "query",
+        "memory",
+        "profile",
+        "timeline",
+        "report",
+        "ls",
+        "rm",
+        "diff",
+        "simulate",
+    )
 )
 _FUNCTIONS = {"models": "stagedb.api.models()", "systems": "stagedb.api.systems()", "queries": "db.queries()"}
 

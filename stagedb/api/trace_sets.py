@@ -75,13 +75,17 @@ def _figures(done: Summary) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What `Stagedb.export` is asked for, but for the instance. form: how it is written, without its place."""
+    """What `Stagedb.export` is asked for, but for the instance. form: how it is written, without its place.
+
+    timed: profile the instance on the system, and write the durations.
+    """
 
     out: Path | str | None
     only: str | None
     shard: str | None
     system: str | Path | System | None
     profile: str | None
+    timed: bool
     form: Request
 
     def ranks(self, world: int) -> str | None:
@@ -113,6 +117,10 @@ def export(
         timed, wanted = None, find_wanted(store, target, model, words)
     else:
         timed, wanted = find_timed(store, request.profile, target, model, words)
+        if request.timed:
+            raise UsageError(
+                "the traces of a profile have its durations: leave out --durations-in-traces, or --profile"
+            )
         if request.system is not None:
             raise UsageError(
                 f"profile {timed.id[: catalog.SHORT_ID]} is on the system {timed.system}, which the simulator inputs "
@@ -130,6 +138,15 @@ def export(
         form.check_job(SimulatedJob(wanted.model, plan.world, degrees, inputs))
     clock.lap("look up")
     instance = wanted.make(store, clock)
+    if request.timed and inputs is not None:
+        # Most exports start sooner without these modules.
+        from stagedb.api import profiling
+        from stagedb.timing import profile_job
+        from stagedb.workload.store_reading import read_workload
+
+        timed = profiling.keep(store, profile_job(read_workload(store, instance.id), inputs))
+        clock.lap("profile")
+        inputs = None  # they are those of the profile
     profile = None if timed is None else timed.id
     done = export_traces(store, instance.id, form, only=only, system=inputs, profile=profile, progress=progress)
     figures = {**_figures(done), "seconds": {**clock.seconds, **done.seconds}}

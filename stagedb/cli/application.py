@@ -16,6 +16,7 @@ from stagedb.cli import (
     models,
     profile,
     query,
+    simulate,
     store_command,
     systems,
     timeline_report,
@@ -58,6 +59,7 @@ systems.register(app)
 build_instantiate.register(app)
 export.register(app)
 validate.register(app)
+simulate.register(app)
 query.register(app)
 memory.register(app)
 profile.register(app)

@@ -54,7 +54,7 @@ class WrittenSet:
         ),
     ] = DEFAULT.name
     compress: Annotated[
-        bool, typer.Option("--compress", help="gzip the traces; ASTRA-sim does not read that, Chakra's own tools do.")
+        bool, typer.Option("--compress", help="gzip the traces; Chakra's own tools read that, ASTRA-sim does not.")
     ] = False
     replay: Annotated[
         bool | None,
@@ -131,6 +131,14 @@ OfProfile = Annotated[
         autocompletion=completion.profiles,
     ),
 ]
+Timed = Annotated[
+    bool,
+    typer.Option(
+        "--durations-in-traces",
+        help="Profile the instance on the system, and write the durations. A simulator then takes them, and computes "
+        "only communication.",
+    ),
+]
 AsOneFile = Annotated[
     bool, typer.Option("--packed", help="Write one small file, from which `stagedb unpack` makes the directory.")
 ]
@@ -145,6 +153,7 @@ def export(
     granularity: Granularity = NodeGranularity.OP,
     system: DescribedSystem = None,
     profile: OfProfile = None,
+    durations_in_traces: Timed = False,
     packed: AsOneFile = False,
     *,
     written: WrittenSet,
@@ -170,6 +179,7 @@ def export(
             granularity=granularity.value,
             system=system,
             profile=profile,
+            durations_in_traces=durations_in_traces,
             packed=packed,
             progress=report,
             **options,

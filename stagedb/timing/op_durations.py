@@ -105,7 +105,7 @@ def time_ops(
                 tuple(each.wires for each in taken),
             )
         )
-        runs = _runs(columns)
+        runs = runs_of(columns)
         pairs += [
             (model, take, runs[op] * lane.ranks)
             for op, (model, take) in enumerate(zip(modelled, taken, strict=True))
@@ -206,7 +206,7 @@ def _no_match(workload: Workload, row: Measured) -> str:
     return text
 
 
-def _runs(columns: ClassColumns) -> list[int]:
+def runs_of(columns: ClassColumns) -> list[int]:
     """How often a rank runs each op in a step."""
     ops, tasks = columns.ops, columns.tasks
     opened, count = tasks.opened, np.zeros(len(ops), np.int64)

@@ -9,20 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.systems.system import System
 from stagedb.traces.encoded_class import EncodedClass
 from stagedb.traces.encoding import VERSION
 from stagedb.traces.formats import TraceFormat
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import format_ranks
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
-from stagedb.traces.simulators import Groups, Simulator
+from stagedb.traces.simulators import Groups, SimulatedJob, Simulator
 from stagedb.traces.trace_set import TraceSet
 from stagedb.workload.instance_columns import TASK_KINDS, ClassColumns, Workload
 from stagedb.workload.issue_order import Sequence as Nodes
 
 FORMAT = 1
 """Version of the manifest."""
+
+SCRIPT = ".sh"
+"""The ending of files that become executable."""
 
 
 def groups_of(workload: Workload) -> Groups:
@@ -33,9 +35,9 @@ def groups_of(workload: Workload) -> Groups:
 
 
 def set_facts(
-    name: str, workload: Workload, granularity: str, system: System, profile: Mapping[str, Any] | None
+    name: str, workload: Workload, granularity: str, job: SimulatedJob, profile: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Facts of an instance's traces for the manifest: contents, source, and the system of the simulator inputs.
+    """Facts of an instance's traces for the manifest: contents, source, and what the simulator inputs follow from.
 
     profile: facts of the profile of the durations, if the traces have durations.
     """
@@ -49,7 +51,8 @@ def set_facts(
         "granularity": granularity,
         **({} if profile is None else {"profile": dict(profile)}),
         "versions": {"stagedb": importlib.metadata.version("stagedb"), "chakra": VERSION},
-        "system": system.to_dict(),
+        "system": job.system.to_dict(),
+        "traffic": [each.to_dict() for each in job.traffic],
     }
 
 
@@ -83,6 +86,7 @@ def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None,
         "only": None if traces.count == traces.world else format_ranks(traces.ranks),
         "traces": format.name,
         **({} if simulator is None or simulator == DEFAULT_SIMULATOR else {"simulator": simulator.name}),
+        **({} if simulator is None else {"simulated": {"compute": "durations" if traces.job.timed else "roofline"}}),
         "classes": [dict(each.facts) for each in traces.classes],
         "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()},
     }
@@ -101,5 +105,5 @@ def write_texts(directory: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
         path = directory / name
         path.write_text(text, encoding="utf-8")
-        if name.endswith(".sh"):
+        if name.endswith(SCRIPT):
             path.chmod(path.stat().st_mode | 0o111)

@@ -7,9 +7,9 @@ protobuf library.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
+import numpy.typing as npt
 
 from stagedb.errors import StagedbError
 from stagedb.traces import chakra_pb2 as pb
@@ -198,8 +198,9 @@ def _fixed_attributes(ops: Ops, ns: Ints | None) -> ByteRows:
     keys: dict[tuple[object, ...], int] = {}
     rows = zip(
         ops.type.tolist(), ops.kind, ops.phase, ops.axis, ops.dtype,
-        ops.flops.tolist(), ops.bytes.tolist(), ops.size.tolist(), repeat(None) if ns is None else ns.tolist(),
-        strict=ns is not None,
+        ops.flops.tolist(), ops.bytes.tolist(), ops.size.tolist(),
+        *([] if ns is None else [ns.tolist(), whole_micros(ns, ops.type == COMPUTE).tolist()]),
+        strict=True,
     )  # fmt: skip
     which = np.fromiter((keys.setdefault(key, len(keys)) for key in rows), np.int64, len(ops))
     chosen = np.zeros(len(keys), np.int64)
@@ -221,7 +222,7 @@ def _fixed_attributes(ops: Ops, ns: Ints | None) -> ByteRows:
         attribute("dtype", "string_val", dtype).where(dtype.lengths > 0),
     ]
     if ns is not None:
-        micros = whole_micros(ns[chosen])
+        micros = whole_micros(ns, ops.type == COMPUTE)[chosen]
         columns = [
             wire.number_fields(_DURATION, micros).where(micros > 0),
             *columns,
@@ -230,9 +231,15 @@ def _fixed_attributes(ops: Ops, ns: Ints | None) -> ByteRows:
     return wire.join(*columns)[0].take(which)
 
 
-def whole_micros(ns: Ints) -> Ints:
-    """The nearest whole microseconds, a half up; at least 1 for a time above 0, because 0 means unknown."""
+def whole_micros(ns: Ints, compute: npt.NDArray[np.bool_]) -> Ints:
+    """Durations in whole microseconds, for ops in their order.
+
+    Those of compute add up to the nearest microsecond: each begins at the end of the one before it, rounded half up. A
+    simulator takes nothing finer, and the error of each short op would be that of the step. Others have the nearest
+    one, at least 1 for a time above 0.
+    """
     micros: Ints = np.maximum((ns + 500) // 1000, ns > 0)
+    micros[compute] = np.diff((np.cumsum(ns[compute]) + 500) // 1000, prepend=0)
     return micros
 
 

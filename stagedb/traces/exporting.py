@@ -1,5 +1,7 @@
 """`export`: from an instance of a store to a trace set on disk, as a directory of traces or as one packed file."""
 
+import dataclasses
+
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
@@ -8,6 +10,7 @@ from stagedb.store import Store
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
 from stagedb.traces.bundle import class_facts, groups_of, set_facts
+from stagedb.traces.call_sizes import with_fullest
 from stagedb.traces.disk_room import BLOCK, MOST_NODE, check_counts, free_space
 from stagedb.traces.encoding import RankFields, encode, rank_bytes
 from stagedb.traces.formats import OneFile
@@ -30,6 +33,7 @@ from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
 from stagedb.traces.staging import staged_file
 from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
+from stagedb.traces.traffic import traffic_of
 from stagedb.traces.workload_checks import check_workload
 from stagedb.workload.instance_columns import Workload
 from stagedb.workload.issue_order import sequence
@@ -115,6 +119,7 @@ def trace_set(
     timing: how long the nodes take; if no system is given, the system is that of the timing. simulator: the target that
     must be able to run the job.
     """
+    workload = dataclasses.replace(workload, classes=with_fullest(workload.classes))
     world = len(workload.ranks)
     system = system or (load_system(DEFAULT) if timing is None else timing.system)
     ranks: Ints = np.arange(world) if only is None else parse_ranks(only, world)
@@ -134,11 +139,12 @@ def trace_set(
                 facts = class_facts(columns, nodes[number], encoded, part.ranks, part.lanes)
                 classes.append(ClassTraces(facts, encoded, rank_bytes(workload, fields, wanted)))
     name = workload.model.replace("/", "_")
-    job = SimulatedJob(name, world, workload.degrees, system)
+    groups, traffic = groups_of(workload), traffic_of(workload)
+    job = SimulatedJob(name, world, workload.degrees, system, timing is not None, groups, traffic)
     if f"{name}.json" in (MANIFEST, *simulator.inputs(job)):
         raise UsageError(f"traces of a model called {name} would have two files {name}.json: give it another name")
     profile = None if timing is None else timing.facts
-    return TraceSet(set_facts(name, workload, granularity, system, profile), groups_of(workload), job, tuple(classes))
+    return TraceSet(set_facts(name, workload, granularity, job, profile), groups, job, tuple(classes))
 
 
 def _parts(workload: Workload, number: int, timing: NodeTiming | None) -> tuple[RankPart, ...]:

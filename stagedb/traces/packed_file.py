@@ -28,9 +28,9 @@ from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.trace_set import ClassTraces, TraceSet, groups_text, key_of
 
-FORMAT = 3
-"""Version of the file's layout. In format 1 a set had no system: it is unpacked with the default one. Format 3 is
-for sets with a profile's durations; others are written as format 2, which more readers know.
+FORMAT = 4
+"""Version of the file's layout. In format 1 a set had no system: it is unpacked with the default one. Format 3 was
+for sets with a profile's durations, format 2 for others. Since format 4 a set has the traffic of its ranks.
 """
 
 INDEX = "packed.json"
@@ -85,7 +85,7 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
                 rows = column.shape[1] if column.ndim == 2 else None
                 members[member] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "columns": rows}
         index = {
-            "format": FORMAT if "profile" in traces.facts else FORMAT - 1,
+            "format": FORMAT,
             "what": WHAT,
             "set": dict(traces.facts),
             "classes": [dict(each.facts) for each in traces.classes],
@@ -185,7 +185,7 @@ class Packed:
             reason = wrong_facts(each)
             if reason is not None:
                 raise self._damaged(f"class {each.key}: {reason}")
-        return TraceSet(self.index["set"], groups_of(self.index), job_of(self.index["set"]), classes)
+        return TraceSet(self.index["set"], groups_of(self.index), job_of(self.index), classes)
 
     def class_(self, key: str) -> ClassTraces:
         """One class, checked: for any contents of the file, its offsets are inside its own bytes."""

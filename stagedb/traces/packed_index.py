@@ -4,6 +4,7 @@ The author of the file chose its values. Each is checked against its type, and a
 agree with. Checked values can become names of files and the rows of a manifest.
 """
 
+import dataclasses
 import json
 import math
 import re
@@ -18,11 +19,14 @@ from stagedb.systems.system import System
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import format_ranks, parse_ranks
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
-from stagedb.traces.simulators import Groups, SimulatedJob
+from stagedb.traces.simulators import MESSAGE, Groups, SimulatedJob, Traffic
 from stagedb.traces.trace_set import MANIFEST, groups_text, key_of
 
 TIMED = 3
-"""The first format in which a set has a profile, and its classes have lanes."""
+"""The first format in which a set can have a profile, and then its classes have lanes; in this one each has."""
+
+CARRIED = 4
+"""The first format in which a set has the traffic of its ranks."""
 
 LARGEST_WORLD = 1 << 27
 """The largest number of ranks: as many as fit into memory on any machine."""
@@ -48,8 +52,10 @@ def wrong_index(index: Mapping[str, Any], columns: Iterable[str]) -> str | None:
     reason = _wrong_fields("it", index, _INDEX)
     if reason is not None:
         return reason
-    timed, described = index["format"] >= TIMED, index["set"]
-    reason = _wrong_fields("the set", described, {**_SET, **_TIMED_SET} if timed else _SET)
+    described, carried = index["set"], index["format"] >= CARRIED
+    timed = index["format"] == TIMED or (carried and "profile" in described)
+    fields = {**_SET, **(_TIMED_SET if timed else {}), **(_CARRIED_SET if carried else {})}
+    reason = _wrong_fields("the set", described, fields)
     if reason is not None:
         return reason
     if described["name"] != described["model"].replace("/", "_"):
@@ -71,14 +77,16 @@ def groups_of(index: Mapping[str, Any]) -> Groups:
     return groups
 
 
-def job_of(described: Mapping[str, Any]) -> SimulatedJob:
-    """The job that a simulator's inputs follow from."""
-    degrees = tuple(_degrees(described["plan"]))
-    return SimulatedJob(described["name"], described["world"], degrees, _system(described["system"]))
+def job_of(index: Mapping[str, Any]) -> SimulatedJob:
+    """The job that a simulator's inputs follow from, of a checked index."""
+    traffic = tuple(map(Traffic.from_dict, index["set"].get("traffic", ())))
+    return dataclasses.replace(_job(index["set"]), groups=groups_of(index), traffic=traffic)
 
 
-def _inputs(described: Mapping[str, Any]) -> dict[str, str]:
-    return DEFAULT_SIMULATOR.inputs(job_of(described))
+def _job(described: Mapping[str, Any]) -> SimulatedJob:
+    """The job without what it communicates."""
+    degrees, system = tuple(_degrees(described["plan"])), _system(described["system"])
+    return SimulatedJob(described["name"], described["world"], degrees, system, "profile" in described)
 
 
 def with_system(index: dict[str, Any]) -> dict[str, Any]:
@@ -141,6 +149,20 @@ def _is_list(value: object, holds: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(map(holds, value))
 
 
+def _is_size(value: object) -> bool:
+    return _is_count(value) and value < 1 << 63  # type: ignore[operator]
+
+
+def is_traffic(value: object) -> bool:
+    """Whether a value is a row of traffic. Its group and ends are checked with the groups."""
+    if not isinstance(value, dict) or not all(_is_size(value.get(name)) for name in ("bytes", "count")):
+        return False
+    if value.get("kind") == MESSAGE:
+        return {*value} == {"kind", "ends", "bytes", "count"} and _is_list(value["ends"], is_int)
+    return {*value} == {"kind", "group", "bytes", "count"} and value["kind"] in _KINDS and _is_text(value["group"])
+
+
+_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _Fields = Mapping[str, Callable[[Any], bool]]
 
 _INDEX: _Fields = {
@@ -174,6 +196,7 @@ _TIMED_SET: _Fields = {
         and value["step"] >= 0
     ),
 }
+_CARRIED_SET: _Fields = {"traffic": lambda value: _is_list(value, is_traffic)}
 _CLASS: _Fields = {
     "class": lambda value: is_int(value) and value >= 0,
     "digest": _is_sha256,
@@ -224,7 +247,7 @@ def _wrong_system(described: Mapping[str, Any]) -> str | None:
             return "its system is not in the form of systems"
         if described.get("profile", {"system": system.name})["system"] != system.name:
             return "its profile is of another system"
-        _inputs(described)
+        DEFAULT_SIMULATOR.inputs(_job(described))
     except UsageError as error:
         return str(error)
     except RecursionError:
@@ -283,9 +306,15 @@ def wrong_files(index: Mapping[str, Any]) -> str | None:
     Only the groups are taken from it; the other files must follow from the set.
     """
     described, files = index["set"], index["files"]
-    groups, inputs = f"{described['name']}.json", _inputs(described)
-    if groups in (MANIFEST, *inputs) or groups not in files:
+    groups = f"{described['name']}.json"
+    if groups in (MANIFEST, *DEFAULT_SIMULATOR.files) or groups not in files:
         return f"it has no communicator groups in a file {groups}"
+    if not _are_groups(files[groups], described["world"]):
+        return f"its {groups} holds no communicator groups"
+    reason = wrong_traffic(described.get("traffic", ()), groups_of(index), described["world"])
+    if reason is not None:
+        return reason
+    inputs = DEFAULT_SIMULATOR.inputs(job_of(index))
     for name, text in files.items():
         if name == groups:
             continue
@@ -293,7 +322,20 @@ def wrong_files(index: Mapping[str, Any]) -> str | None:
             return f"it has a file {reprlib.repr(name)}, which no trace set has"
         if text != inputs[name]:
             return f"its {name} is not the one that belongs to such a set"
-    return None if _are_groups(files[groups], described["world"]) else f"its {groups} holds no communicator groups"
+    return None
+
+
+def wrong_traffic(rows: Iterable[Mapping[str, Any]], groups: Groups, world: int) -> str | None:
+    """Why rows of traffic, each of the right form, are in no place of the set, or None."""
+    for row in rows:
+        if row["kind"] == MESSAGE:
+            ends = row["ends"]
+            right = len(ends) == len({*ends}) == 2 and all(0 <= rank < world for rank in ends)
+        else:
+            right = row["group"] in groups
+        if not right:
+            return f"its traffic {reprlib.repr(row)} has no such place"
+    return None
 
 
 def _are_groups(text: object, world: int) -> bool:

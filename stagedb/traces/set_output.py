@@ -12,7 +12,7 @@ from pathlib import Path
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import read_text, shown
-from stagedb.traces.bundle import manifest, write_texts
+from stagedb.traces.bundle import SCRIPT, manifest, write_texts
 from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, read_checksums, set_crcs
 from stagedb.traces.disk_room import BLOCK, free_space
 from stagedb.traces.encoded_class import rank_files
@@ -67,10 +67,17 @@ class Request:
         """The files of ranks, for a format that has a file a rank."""
         return self.written.rank_files(self.compress)
 
-    @property
-    def target(self) -> Simulator | None:
-        """The simulator whose inputs are next to the traces; None for a format that no simulator reads."""
-        return simulator_named(self.simulator) if self.written.simulated else None
+    def target(self, world: int) -> Simulator | None:
+        """The simulator whose inputs are next to the traces of so many ranks.
+
+        None for a format that no simulator reads, and for one rank, which no network of a simulator takes.
+        """
+        return simulator_named(self.simulator) if self.written.simulated and world > 1 else None
+
+    def inputs(self, traces: TraceSet) -> dict[str, str]:
+        """The files next to the traces: groups, and a simulator's inputs. A script only for traces that it can run."""
+        files, plain = traces.files(self.target(traces.world)), self.rank_files is not None and self.rank_files.plain
+        return {name: text for name, text in files.items() if plain or not name.endswith(SCRIPT)}
 
     def check(self, world: int, only: str | None) -> None:
         """Raise UsageError for an impossible request, before any work is done for it."""
@@ -88,6 +95,8 @@ class Request:
         }
         simulator_named(self.simulator)
         format.check(given)
+        if world < 2 and self.simulator is not None:
+            raise UsageError("a simulator takes 2 or more ranks: leave out --simulator, or export with more --ranks")
         if only is not None:
             parse_ranks(only, world)
         if self.granularity not in GRANULARITIES:
@@ -97,7 +106,7 @@ class Request:
 
     def check_job(self, job: SimulatedJob) -> None:
         """Raise UsageError for a job that has no place in the system, or that the simulator cannot run."""
-        (self.target or DEFAULT_SIMULATOR).inputs(job)
+        (self.target(job.world) or DEFAULT_SIMULATOR).inputs(job)
 
     def _check_directory(self) -> None:
         try:
@@ -191,8 +200,8 @@ def write_set(
     if request.replay and not whole:
         raise UsageError("a replay needs all ranks: leave out --replay or --only")
     replayed = request.replay if request.replay is not None else whole and traces.nodes <= REPLAYED_NODES
-    extra = traces.files(request.target)
-    files = {**extra, MANIFEST: manifest(traces, format, request.target, extra)}
+    extra = request.inputs(traces)
+    files = {**extra, MANIFEST: manifest(traces, format, request.target(traces.world), extra)}
     work = _Work(request, traces, files, replayed, counter, clock, pool)
     try:
         if request.resume and is_trace_set(request.out):
@@ -382,7 +391,7 @@ def _validate(directory: Path, so: str) -> None:
     # Reading traces needs protobuf, writing them does not.
     from stagedb.traces.set_validation import validate_traces
 
-    report = validate_traces(directory)
+    report = validate_traces(directory, inputs=False)  # people may have edited them
     if report.faults:
         faults = "; ".join(
             f"rank {each.rank}, node {each.node}: {each.rule}: {each.message}" for each in report.faults[:5]

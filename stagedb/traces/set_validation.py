@@ -9,6 +9,7 @@ from pathlib import Path
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import is_directory, read_document, shown
 from stagedb.outputs import path_text
+from stagedb.traces.bundle_rules import check_bundle
 from stagedb.traces.checksums import CHECKSUMS, file_crc, read_checksums
 from stagedb.traces.formats import FORMATS, FoundTraces, TraceFormat
 from stagedb.traces.rank_sets import parse_ranks
@@ -61,11 +62,16 @@ class Report:
 
 
 def validate_traces(
-    directory: Path, *, replayed: bool = True, progress: Callable[[int, int], None] = lambda done, of: None
+    directory: Path,
+    *,
+    replayed: bool = True,
+    inputs: bool = True,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Report:
     """Check every trace of a directory. UsageError if there is none.
 
-    If the manifest describes a slice, the ranks of the slice are checked, and there is no replay.
+    If the manifest describes a slice, the ranks of the slice are checked, and there is no replay. inputs: also check
+    those of a simulator.
     """
     format, found = _found(directory)
     files, prefix = found.read, found.prefix
@@ -80,7 +86,7 @@ def validate_traces(
     if missing:
         faults.append(Fault(missing[0], None, "", "files", f"{format.place(prefix, missing[0])} is missing"))
     try:
-        groups = _groups(directory / f"{prefix}.json")
+        groups = groups_file(directory / f"{prefix}.json")
     except StagedbError as error:
         groups = {}
         faults.append(Fault(None, None, "", "group", str(error)))
@@ -92,6 +98,9 @@ def validate_traces(
         except TraceError as error:
             faults.append(Fault(rank, None, "", "framing", str(error)))
     progress(len(files), len(files))
+    # One rank has no network.
+    if inputs and world > 1:
+        faults += islice(check_bundle(directory, traces, groups, world), MOST_COUNTED)
     runs = replayed and len(traces) == world
     faults += islice(_all_faults(traces, groups, world, replayed=runs), MOST_COUNTED)
     counted = len(faults)
@@ -187,7 +196,7 @@ def _wanted(directory: Path, files: Mapping[int, object]) -> tuple[int, set[int]
     return world, chosen, None
 
 
-def _groups(path: Path) -> dict[int, list[int]]:
+def groups_file(path: Path) -> dict[int, list[int]]:
     """The communicator groups of a set; empty if it has no file of them."""
     if not path.exists():
         return {}

@@ -78,7 +78,7 @@ def with_calls(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
 
     All members of such a group are on one stage, and issue the same calls in the same order.
     """
-    rows = {each.number: _issued(each.ops, "ep") for each in classes}
+    rows = {each.number: issued_on(each.ops, "ep") for each in classes}
     largest: dict[tuple[tuple[int, ...], int], Ints] = {}
     for each in classes:
         own = each.ops.operand[rows[each.number]]
@@ -92,7 +92,7 @@ def with_calls(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
     return tuple(found)
 
 
-def _issued(ops: Ops, axis: str) -> Ints:
+def issued_on(ops: Ops, axis: str) -> Ints:
     """The collectives on an axis, in issue order."""
     rows = np.flatnonzero((ops.type == COLLECTIVE) & np.array([each == axis for each in ops.axis], bool))
     return rows[np.lexsort((ops.order[rows], ops.template[rows], ops.chunk[rows]))].astype(np.int64)

@@ -86,10 +86,10 @@ def test_the_simulators_inputs_fit_the_traces(tmp_path: Path) -> None:
     out = tmp_path / "traces"
     export_workload(workload(tp=4, dp=1, pp=2), out)
     network = yaml.safe_load((out / "network.yml").read_text())
-    assert network["npus_count"] == [4, 2]
+    assert network["npus_count"] == [8]
     system = json.loads((out / "system.json").read_text())
     for collective in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all"):
-        assert len(system[f"{collective}-implementation"]) == 2
+        assert len(system[f"{collective}-implementation"]) == 1
     assert json.loads((out / "memory.json").read_text()) == {"memory-type": "NO_MEMORY_EXPANSION"}
     assert json.loads((out / "tiny.json").read_text()) == {"1": [0, 1, 2, 3], "2": [4, 5, 6, 7]}
     assert (out / "run.sh").stat().st_mode & stat.S_IXUSR

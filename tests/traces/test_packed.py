@@ -23,7 +23,7 @@ from stagedb.traces.packed_file import COLUMNS, INDEX, Packed, write_packed
 from stagedb.traces.simulators import DEFAULT
 from tests.sampling import examples
 from tests.traces.synthetic import workload
-from tests.traces.written import export_workload, files_of, timing
+from tests.traces.written import export_workload, files_of, timing, traces_of
 
 
 def pack(path: Path, only: str | None = None, granularity: str = "op", **words: Any) -> Path:
@@ -352,13 +352,15 @@ def test_a_model_with_the_name_of_another_file_is_refused(name: str) -> None:
 
 def test_a_file_from_before_systems_has_the_default_one(tmp_path: Path, file: Path) -> None:
     def older(members: dict[str, bytes]) -> None:
-        in_set(system=None)(members)
+        in_set(system=None, traffic=None)(members)
         index(format=1)(members)
 
     old = repacked(file, tmp_path / "old.packed", older)
     unpack_traces(old, Request(tmp_path / "unpacked"))
     export_workload(workload(microbatches=3), tmp_path / "exported")
-    assert files_of(tmp_path / "unpacked") == files_of(tmp_path / "exported")
+    assert traces_of(tmp_path / "unpacked") == traces_of(tmp_path / "exported")
+    manifest = json.loads((tmp_path / "unpacked" / "manifest.json").read_text())
+    assert manifest["system"] == load_system("h100").to_dict()
 
 
 def test_a_packed_set_keeps_its_system(tmp_path: Path) -> None:
@@ -377,7 +379,7 @@ def test_a_checksum_that_does_not_agree_is_named(tmp_path: Path, file: Path) -> 
 
 
 TIMED: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
-    "no profile": (in_set(profile=None), "the set has no profile"),
+    "no profile": (in_set(profile=None), "class 0 has 'lanes', which this format does not know"),
     "a profile that is none": (in_set(profile="mine"), "profile is 'mine'"),
     "a profile of no step": (in_set(profile={"id": "a", "system": "h100"}), "profile is"),
     "a profile of a negative step": (in_set(profile={"id": "a", "system": "h100", "step": -1}), "profile is"),
@@ -416,13 +418,41 @@ def test_a_timed_set_is_what_is_exported(tmp_path: Path, processes: int) -> None
     assert validate_traces(tmp_path / "unpacked").faults == ()
 
 
-def test_sets_without_a_profile_are_of_the_format_before(file: Path) -> None:
-    with zipfile.ZipFile(file) as archive:
-        assert json.loads(archive.read(INDEX))["format"] == 2
+TRAFFIC: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
+    "no traffic": (in_set(traffic=None), "the set has no traffic"),
+    "traffic of no kind": (in_set(traffic=[{"kind": "gossip", "group": "1", "bytes": 1, "count": 1}]), "traffic is"),
+    "traffic of no bytes": (
+        in_set(traffic=[{"kind": "all_reduce", "group": "1", "bytes": 0, "count": 1}]),
+        "traffic is",
+    ),
+    "traffic of no group": (
+        in_set(traffic=[{"kind": "all_reduce", "group": "0", "bytes": 1, "count": 1}]),
+        "such place",
+    ),
+    "a message to itself": (in_set(traffic=[{"kind": "send", "ends": [1, 1], "bytes": 1, "count": 1}]), "such place"),
+    "a message to nobody": (in_set(traffic=[{"kind": "send", "ends": [0, 99], "bytes": 1, "count": 1}]), "such place"),
+    "a format that has none": (index(format=2), "the set has 'traffic', which this format does not know"),
+}
+
+
+@pytest.mark.parametrize("breach", TRAFFIC)
+def test_traffic_that_cannot_be_right_is_refused(tmp_path: Path, file: Path, breach: str) -> None:
+    change, reason = TRAFFIC[breach]
+    with pytest.raises(StagedbError, match=reason):
+        unpack_traces(repacked(file, tmp_path / "broken.packed", change), Request(tmp_path / "out"))
+
+
+def test_a_file_of_a_format_before_traffic_is_read(tmp_path: Path, file: Path) -> None:
+    def older(members: dict[str, bytes]) -> None:
+        in_set(traffic=None)(members)
+        index(format=2)(members)
+
+    unpack_traces(repacked(file, tmp_path / "older.packed", older), Request(tmp_path / "out"))
+    assert validate_traces(tmp_path / "out").faults == ()
 
 
 def test_a_newer_format_is_refused(tmp_path: Path, file: Path) -> None:
-    newer = repacked(file, tmp_path / "newer.packed", index(format=4))
+    newer = repacked(file, tmp_path / "newer.packed", index(format=5))
     with pytest.raises(UsageError, match="use a newer one"):
         unpack_traces(newer, Request(tmp_path / "out"))
 

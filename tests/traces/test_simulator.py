@@ -30,14 +30,14 @@ def laid(degrees: list[int], system: System = H100) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     ("degrees", "wanted"),
     [
-        ([8, 1, 4, 2], [(8, "nvlink"), (4, "infiniband"), (2, "infiniband")]),
-        ([2, 1, 4, 2], [(2, "nvlink"), (4, "nvlink"), (2, "infiniband")]),
-        ([4, 1, 4, 1], [(4, "nvlink"), (2, "nvlink"), (2, "infiniband")]),
+        ([8, 1, 4, 2], [(8, "nvlink"), (8, "infiniband")]),
+        ([2, 1, 4, 2], [(8, "nvlink"), (2, "infiniband")]),
+        ([4, 1, 4, 1], [(8, "nvlink"), (2, "infiniband")]),
         ([16, 1, 1, 1], [(8, "nvlink"), (2, "infiniband")]),
         ([6, 1, 1, 1], [(6, "nvlink")]),
         ([6, 1, 4, 1], [(6, "nvlink"), (4, "infiniband")]),
         ([4, 1, 3, 1], [(4, "nvlink"), (3, "infiniband")]),
-        ([12, 1, 2, 1], [(12, "infiniband"), (2, "infiniband")]),
+        ([12, 1, 2, 1], [(24, "infiniband")]),
         ([1, 1, 1, 1], [(1, "nvlink")]),
     ],
 )
@@ -46,22 +46,39 @@ def test_each_degree_has_the_links_of_its_ranks(degrees: list[int], wanted: list
 
 
 def test_a_degree_may_be_cut_more_than_once() -> None:
-    assert laid([4, 1, 64, 2], load_system("tpu-v5p")) == [(4, "x"), (2, "x"), (8, "y"), (4, "z"), (2, "z")]
+    assert laid([4, 1, 64, 2], load_system("tpu-v5p")) == [(8, "x"), (8, "y"), (8, "z")]
 
 
 def test_links_are_those_of_one_accelerator_to_another(tmp_path: Path) -> None:
-    export_workload(workload(tp=4, dp=4, pp=2), tmp_path / "traces", system=load_system("mi300x"))
-    network = yaml.safe_load((tmp_path / "traces" / "network.yml").read_text())
-    assert network["topology"] == ["FullyConnected", "FullyConnected", "Switch", "Switch"]
-    assert network["npus_count"] == [4, 2, 2, 2]
+    files = simulator_inputs("t", 32, [4, 1, 4, 2], load_system("mi300x"))
+    network = yaml.safe_load(files["network.yml"])
+    assert network["topology"] == ["FullyConnected", "Switch"]
+    assert network["npus_count"] == [8, 4]
     gb = [bandwidth * float(SIMULATED_GB) for bandwidth in network["bandwidth"]]
-    assert gb == pytest.approx([64, 64, 50, 50], rel=1e-6)
-    assert network["latency"] == [600, 600, 1350, 1350]
-    system = json.loads((tmp_path / "traces" / "system.json").read_text())
+    # The ring of a group within a node gets the bandwidth of all seven links.
+    assert gb == pytest.approx([448, 50], rel=1e-6)
+    assert network["latency"] == [600, 1350]
+    system = json.loads(files["system.json"])
     assert (system["peak-perf"], system["local-mem-bw"]) == (1307.4, 5300)
+    assert system["all-reduce-implementation"] == ["ring", "ring"]
+    one = simulator_inputs("t", 8, [4, 1, 2, 1], load_system("mi300x"))
+    assert yaml.safe_load(one["network.yml"])["bandwidth"][0] * float(SIMULATED_GB) == pytest.approx(64)
+    assert json.loads(one["system.json"])["all-reduce-implementation"] == ["direct"]
     torus = yaml.safe_load(simulator_inputs("t", 64, [8, 8], load_system("tpu-v5p"))["network.yml"])
     assert torus["topology"] == ["Ring", "Ring"]
-    assert torus["bandwidth"][0] * float(SIMULATED_GB) == pytest.approx(100)
+    # Both directions.
+    assert torus["bandwidth"][0] * float(SIMULATED_GB) == pytest.approx(200)
+
+
+def test_smaller_groups_in_a_mesh_are_rings_over_all_of_its_links(tmp_path: Path) -> None:
+    export_workload(workload(tp=8, dp=4), tmp_path / "traces", system=load_system("mi300x"))
+    assert json.loads((tmp_path / "traces" / "system.json").read_text())["all-reduce-implementation"] == [
+        "ring",
+        "ring",
+    ]
+    network = yaml.safe_load((tmp_path / "traces" / "network.yml").read_text())
+    # Of 448 GB/s over seven links, with the efficiency of messages from 1 MB to 1 GB.
+    assert 448 * 0.3 <= network["bandwidth"][0] * float(SIMULATED_GB) <= 448 * 0.8
 
 
 def test_without_bf16_the_first_rate_is_taken() -> None:

@@ -118,7 +118,7 @@ def test_the_tools_read_durations(tools: Path, tmp_path: Path) -> None:
     for theirs, ours in zip(documents[1:], nodes, strict=True):
         (ns,) = (int(each["int64Val"]) for each in theirs["attr"] if each["name"] == "duration_ns")
         assert int(theirs.get("durationMicros", 0)) == ours.duration_micros
-        assert abs(ours.duration_micros * 1000 - ns) <= 500 or (ours.duration_micros, ns < 500) == (1, True)
+        assert abs(ours.duration_micros * 1000 - ns) < 1000
     assert any(ours.duration_micros > 1 for ours in nodes)
     chakra(tools, "chakra.src.visualizer.visualizer", trace, tmp_path / "trace.graphml")
 

@@ -9,7 +9,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.traces.simulators.astra_analytical import ASTRA_ANALYTICAL
 from stagedb.traces.simulators.astra_congestion_aware import ASTRA_CONGESTION_AWARE
-from stagedb.traces.simulators.simulator import Groups, SimulatedJob, Simulator
+from stagedb.traces.simulators.simulator import MESSAGE, Groups, SimulatedJob, Simulator, Traffic
 
 SIMULATORS: Mapping[str, Simulator] = {each.name: each for each in (ASTRA_ANALYTICAL, ASTRA_CONGESTION_AWARE)}
 """Targets by the name that `--simulator` uses."""
@@ -17,7 +17,16 @@ SIMULATORS: Mapping[str, Simulator] = {each.name: each for each in (ASTRA_ANALYT
 DEFAULT = ASTRA_ANALYTICAL
 """The target of a set that names none."""
 
-__all__ = ["DEFAULT", "SIMULATORS", "Groups", "SimulatedJob", "Simulator", "simulator_named"]
+__all__ = [
+    "DEFAULT",
+    "MESSAGE",
+    "SIMULATORS",
+    "Groups",
+    "SimulatedJob",
+    "Simulator",
+    "Traffic",
+    "simulator_named",
+]
 
 
 def simulator_named(name: str | None) -> Simulator:

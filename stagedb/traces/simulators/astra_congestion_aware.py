@@ -44,7 +44,7 @@ ASTRA_CONGESTION_AWARE = Simulator(
     help="ASTRA-sim, analytical network of one dimension whose links queue messages",
     files={
         "system.json": _system,
-        "network.yml": lambda job: astra.network_text(job, [network(job)]),
+        "network.yml": lambda job: astra.network_text(job, [network(job)], [network(job).rate]),
         "memory.json": lambda job: astra.MEMORY,
         "run.sh": lambda job: astra.run_text(job, BINARY),
     },

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
-from stagedb.traces.simulators.network_levels import Level
+from stagedb.traces.simulators.network_levels import SIMULATED_GB, Level
 from stagedb.traces.simulators.simulator import SimulatedJob
 
 if TYPE_CHECKING:
@@ -24,6 +24,15 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
 MEMORY = json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}, indent=2) + "\n"
 """`memory.json`: no memory other than the accelerator's own."""
+
+ENDPOINT_DELAY = 1
+"""ns in addition to each step of a collective of all ranks, the least. A latency of the system has it already."""
+
+NO_REDUCTIONS = 1e9
+"""GB/s at which the simulator's reductions take no time. The cost model's own collectives have no term for them."""
+
+ASTRA_SIM = "astra-sim"
+"""The model of collectives that follows the simulator (`stagedb.systems.system`, which takes longer to import)."""
 
 
 def check_rates(job: SimulatedJob) -> None:
@@ -46,33 +55,38 @@ def peak(job: SimulatedJob) -> "Number":
     return rates.get("bf16", next(iter(rates.values())))
 
 
-def system_text(job: SimulatedJob, implementations: Mapping[str, Sequence[str]]) -> str:
-    """`system.json`. implementations: for each of `COLLECTIVES`, one a level."""
+def system_text(job: SimulatedJob, implementations: Mapping[str, Sequence[str]], splits: int = 1) -> str:
+    """`system.json`. implementations: for each of `COLLECTIVES`, one a level. splits: chunks of a collective."""
+    # With a roofline compute needs it, and the model that follows the simulator has a term for reductions.
+    reduces = not job.timed or job.system.collectives.model == ASTRA_SIM
+    memory = float(job.system.accelerator.bandwidth) if reduces else NO_REDUCTIONS
     described: dict[str, Any] = {
         "scheduling-policy": "LIFO",
-        "endpoint-delay": 10,
+        "endpoint-delay": ENDPOINT_DELAY,
         "active-chunks-per-dimension": 1,
-        "preferred-dataset-splits": 4,
+        "preferred-dataset-splits": splits,
         **{f"{each}-implementation": list(implementations[each]) for each in COLLECTIVES},
         "collective-optimization": "localBWAware",
-        "local-mem-bw": float(job.system.accelerator.bandwidth),
+        "local-mem-bw": memory,
         "peak-perf": float(peak(job)),
-        "roofline-enabled": 1,
+        # Without a roofline the simulator takes the durations of the traces.
+        "roofline-enabled": 0 if job.timed else 1,
     }
     return json.dumps(described, indent=2) + "\n"
 
 
-def network_text(job: SimulatedJob, network: Sequence[Level]) -> str:
-    """`network.yml`."""
+def network_text(job: SimulatedJob, network: Sequence[Level], rates: Sequence[Fraction]) -> str:
+    """`network.yml`. rates: GB/s of one link of each level."""
     used = list(dict.fromkeys(each.links for each in network))
     links = ", ".join(f"{each.name} {float(each.bandwidth):g} GB/s {float(each.latency):g} ns" for each in used)
     return (
         f"# System {job.system.name}, of one accelerator in one direction: {links}.\n"
-        "# Innermost dimension first. bandwidth of a link in GB/s (2^30 bytes, as simulators count them), latency of\n"
-        "# a link in ns: two lead through a switch.\n"
+        "# Innermost dimension first. bandwidth in GB/s (2^30 bytes, as simulators count them): what one message at a\n"
+        "# time gets, with the efficiency of messages as large as those of this set. latency of a link in ns: a way\n"
+        "# through a switch has two links.\n"
         f"topology: [ {', '.join(TOPOLOGIES[each.links.kind] for each in network)} ]\n"
         f"npus_count: [ {', '.join(str(each.size) for each in network)} ]\n"
-        f"bandwidth: [ {', '.join(_decimal(each.bandwidth) for each in network)} ]\n"
+        f"bandwidth: [ {', '.join(_decimal(each / SIMULATED_GB) for each in rates)} ]\n"
         f"latency: [ {', '.join(_decimal(each.latency) for each in network)} ]\n"
     )
 
@@ -85,7 +99,7 @@ def _decimal(value: Fraction) -> str:
 def run_text(job: SimulatedJob, binary: str) -> str:
     """`run.sh`: starts the simulator, and counts the ranks that finish."""
     return f"""#!/bin/sh
-# Simulate these traces: ./run.sh [ASTRASIM_BINARY] (or ASTRA_SIM=BINARY ./run.sh). The files beside it describe
+# Simulate these traces: ./run.sh [ASTRASIM_BINARY] (or ASTRA_SIM=BINARY ./run.sh). The other files here describe
 # the system; system.json and network.yml may be edited.
 set -eu
 cd "$(dirname "$0")"

@@ -15,17 +15,17 @@ SIMULATED_GB = Fraction(1 << 30, 10**9)
 
 @dataclass(frozen=True)
 class Level:
-    """A dimension of the simulated network: a degree of the mesh, or a part of one, on links of the system."""
+    """A dimension of the simulated network: the members of a row that share the links of the system's dimension."""
 
     size: int
     links: "Dimension"
 
     @property
-    def bandwidth(self) -> Fraction:
-        """GB/s of one link in one direction, in GB as the simulator counts them."""
+    def rate(self) -> Fraction:
+        """GB/s of one link in one direction."""
         # In a mesh of links one leads to each other accelerator; a ring has two, one in each direction.
         links = {"switch": 1, "fully-connected": max((self.links.size or 1) - 1, 1), "ring": 2}[self.links.kind]
-        return Fraction(self.links.bandwidth) / links / SIMULATED_GB
+        return Fraction(self.links.bandwidth) / links
 
     @property
     def latency(self) -> Fraction:
@@ -37,9 +37,23 @@ def levels(degrees: Sequence[int], system: "System") -> tuple[Level, ...]:
     """The simulated network, innermost first: each level has more than one member, all together are the world.
 
     A degree of the mesh that reaches beyond a network dimension is cut there. If the cut gives no whole number, the
-    whole degree has the links of the outer dimension. UsageError if the network has no place for the mesh.
+    whole degree has the links of the outer dimension. Neighbouring parts on the same links are one level: two levels
+    would each have the whole bandwidth of these links. UsageError if the network has no place for the mesh.
     """
     network = system.network(math.prod(degrees))
+    if network[0].simulated:
+        # It has exactly the places of the job.
+        return tuple(Level(each.places, each) for each in network if each.places > 1) or (Level(1, network[0]),)
+    found: list[Level] = []
+    for part in _parts(degrees, network):
+        if found and found[-1].links == part.links:
+            part = Level(found.pop().size * part.size, part.links)
+        found.append(part)
+    return tuple(found) or (Level(1, network[0]),)
+
+
+def _parts(degrees: Sequence[int], network: Sequence["Dimension"]) -> list[Level]:
+    """Each degree above 1 on its links, cut where they end."""
     ends = [math.prod(each.size or 1 for each in network[: at + 1]) for at in range(len(network))]
     found, stride = [], 1
     for degree in degrees:
@@ -53,4 +67,4 @@ def levels(degrees: Sequence[int], system: "System") -> tuple[Level, ...]:
                 elif over == 0 and left % inside == 0:
                     found.append(Level(inside, links))
                     stride, left = end, left // inside
-    return tuple(found) or (Level(1, network[0]),)
+    return found

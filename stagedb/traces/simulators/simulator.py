@@ -1,8 +1,8 @@
 """The definition of a simulator target."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # The command line shows its options without importing the systems.
@@ -11,19 +11,50 @@ if TYPE_CHECKING:
 Groups = Mapping[str, Sequence[int]]
 """The ranks of each communicator group, in ring order, by the group's id as text."""
 
+MESSAGE = "send"
+"""The kind of traffic that is a message from one rank to another."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Collectives or messages of one size in one place: one of the groups that run them, or the two ends of a message.
+
+    bytes: what a rank passes in, as in a trace. count: how often a rank runs it in a step.
+    """
+
+    kind: str
+    bytes: int
+    count: int
+    group: str = ""
+    ends: tuple[int, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a row of the manifest."""
+        place = {"ends": list(self.ends)} if self.kind == MESSAGE else {"group": self.group}
+        return {"kind": self.kind, **place, "bytes": self.bytes, "count": self.count}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> "Traffic":
+        """From a row of the manifest."""
+        return cls(row["kind"], row["bytes"], row["count"], row.get("group", ""), tuple(row.get("ends", ())))
+
 
 @dataclass(frozen=True)
 class SimulatedJob:
     """The source of a simulator's inputs, apart from the traces.
 
     name: the beginning of the names of the traces. world: ranks. degrees: those of the mesh, innermost first. system:
-    the accelerators and the network.
+    the accelerators and the network. timed: whether the nodes of the traces have durations. groups: the communicator
+    groups in the instance's order. traffic: what ranks communicate; empty where it is not known.
     """
 
     name: str
     world: int
     degrees: tuple[int, ...]
     system: "System"
+    timed: bool = False
+    groups: Groups = field(default_factory=dict)
+    traffic: tuple[Traffic, ...] = ()
 
 
 def _accept(job: SimulatedJob) -> None:
