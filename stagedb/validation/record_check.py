@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stagedb.api import InstanceInfo, Stagedb
-from stagedb.errors import StagedbError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.models import Card
 from stagedb.plans import Mesh, Plan
@@ -72,10 +72,10 @@ def _check(
         progress(done, len(records))
         try:
             words, card = _described(record)
-        except Unsupported as reason:
+            instance = db.instantiate(card, **words)  # type: ignore[arg-type]
+        except UsageError as reason:
             yield Checked(record.name, unsupported=str(reason))
             continue
-        instance = db.instantiate(card, **words)  # type: ignore[arg-type]
         made.add(instance.graph)
         try:
             ours, events = counts_of(db, instance.id, record.rank, Plan.from_mapping(words))
