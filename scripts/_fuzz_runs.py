@@ -120,7 +120,7 @@ def run(attempt: Attempt, place: Place, *, forked: bool) -> Outcome:
         growth = max(0, peak - base)
         finding = _finding(status, error, growth, timely)
         outside = watched.read_text(encoding="utf-8", errors="backslashreplace").splitlines()
-        if not finding and (outside or _around(place) != around):
+        if outside or (not finding and _around(place) != around):
             finding = f"wrote outside: {outside[0] if outside else 'files around its directory changed'}"
         wrong = sorted(_changed(before, _state(place.own)) - attempt.changes)
         if not finding and wrong:
