@@ -71,6 +71,7 @@ GROUPS: dict[str, tuple[System, str, dict[str, Any]]] = {
     "experts of some ranks": (TWO, EXPERTS, {"tp": 2, "dp": 4, "ep": 4, "expert_tp": True, "global_batch_size": 4}),
     "experts on a ring of links": (RING, EXPERTS, {"dp": 8, "ep": 8, "global_batch_size": 8}),
     "some ranks of a mesh": (MESH, LLAMA, {"tp": 2, "dp": 4, "global_batch_size": 4}),
+    "degrees that do not fill a node": (TWO, LLAMA, {"dp": 3, "pp": 4, "global_batch_size": 3}),
 }
 
 
