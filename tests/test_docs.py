@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from stagedb.systems import load_system
+from stagedb.traces.simulators import DEFAULT, SimulatedJob, simulator_named
 from tests.sampling import rows
 
 ROOT = Path(__file__).parents[1]
@@ -77,3 +79,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_examples_use_commands_that_exist(page: Path) -> None:
     known = {name.split()[0] for name in generate.command_names()}
     assert set(COMMAND.findall(page.read_text(encoding="utf-8"))) <= known
+
+
+def test_a_simulation_names_the_program_that_reads_the_set() -> None:
+    """A job on several levels has no place in the program with congestion."""
+    found = {}
+    for page in PAGES:
+        for block in page.read_text(encoding="utf-8").split("\n\n"):
+            for program in re.findall(r"^ {4}.*(?:ASTRA_SIM=|--with )\S*/(AstraSim_\w+)", block, re.MULTILINE):
+                chosen = re.search(r"--simulator (\S+)", block)
+                simulator = simulator_named(chosen and chosen[1])
+                script = simulator.inputs(SimulatedJob("name", 4, (4,), load_system("h100")))["run.sh"]
+                assert re.findall(r"AstraSim_\w+", script) == [program], f"{page.name}: {block}"
+                found[page.name, simulator.name] = program
+    assert found["how-to.md", DEFAULT.name] == "AstraSim_Analytical_Congestion_Unaware"

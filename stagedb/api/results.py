@@ -97,7 +97,7 @@ class Unpacked:
 
     `replayed`: whether a replay as in a simulator has checked them. `seconds`: the time of each stage of the work.
     `there`: with `resume`, the set existed already. `mended`: its files that were missing or cut short and have been
-    written again.
+    written again. `differences`: known reasons why a simulator's step differs from that of the profile.
     """
 
     path: Path
@@ -109,6 +109,7 @@ class Unpacked:
     seconds: Mapping[str, float]
     there: bool = dataclasses.field(default=False, kw_only=True)
     mended: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
+    differences: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)

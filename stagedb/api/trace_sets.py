@@ -69,7 +69,7 @@ def unpack(
 
 def _figures(done: Summary) -> dict[str, Any]:
     """What `Unpacked` has of a summary under the same names."""
-    names = ("world", "files", "nodes", "bytes", "replayed", "seconds", "there", "mended")
+    names = ("world", "files", "nodes", "bytes", "replayed", "seconds", "there", "mended", "differences")
     return {name: getattr(done, name) for name in names}
 
 

@@ -185,6 +185,7 @@ def export(
             **options,
         )
     note_defaults(common, done.instance)
+    note_differences(common, done)
     common.profile(done.seconds)
     timed = "" if done.profile is None else f", profile {done.profile.id[:12]}"
     ranks = f"{count(done.instance.ranks, 'rank')}, instance {done.instance.id[:12]}{timed}"
@@ -212,6 +213,7 @@ def unpack(
     options = written.words()
     with progress(common, "writing", "ranks", speed=True) as report:
         done = run(file, out=out, progress=report, **options)
+    note_differences(common, done)
     common.profile(done.seconds)
     common.line(_line(done, f" ({count(done.world, 'rank')})"))
 
@@ -223,6 +225,12 @@ def _line(done: "Unpacked", of: str, packed_in: str = "") -> str:
         f"{what_happened(done)}{count(done.files, 'trace')}{of}, {done.nodes:,} nodes, {size(done.bytes)}{packed_in}"
         f"{replayed}, in {sum(done.seconds.values()):.1f} s"
     )
+
+
+def note_differences(common: Common, done: "Unpacked") -> None:
+    """Note what a simulator does in another way than the profile whose durations the traces have."""
+    for each in done.differences:
+        common.note(each)
 
 
 def what_happened(done: "Unpacked") -> str:

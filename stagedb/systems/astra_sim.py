@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from stagedb.systems.group_placement import Along, Placement, differences
 from stagedb.systems.ring_order import ring_order
@@ -87,7 +87,7 @@ class SimulatedCollective:
         sent = count * _messages(n, self.kind) * _message(part, n, self.kind)
         links = Counter(dimension for dimension, _ in self._links)
         if self.kind == "all_to_all":
-            links = Counter({each.dimension: each.pairs for each in self.placement.spans})
+            links = self._pairs
         return {dimension: sent * Fraction(times, links.total()) for dimension, times in links.items()}
 
     @property
@@ -142,11 +142,13 @@ class SimulatedCollective:
     def _exchange(self, along: Along, message: Fraction) -> Fraction:
         """ns in which every member sends a message to one other after the other, without endpoints."""
         spans = self.placement.spans
+        if self.placement.ring:
+            waits = [self._link((at, 1), message) for at in range(len(self.network))]
+            return one_by_one([each.places for each in self.network], waits, self.placement.ring)
         if not self._by_dimension and len(spans) > 1:
-            if self.placement.uniform:
-                waits = [self._link((each.dimension, 1), message) for each in spans]
-                return one_by_one(tuple(each.members for each in spans), waits)
-            return (self.placement.members - 1) * self._link((spans[-1].dimension, 1), message)
+            waits = [self._link((each.dimension, 1), message) for each in spans]
+            sizes = tuple(each.members for each in spans)
+            return one_by_one(sizes, waits, ring_order(range(math.prod(sizes)), sizes))
         dimension, n = self.network[along.dimension], along.members
         if dimension.kind != "ring":
             return (n - 1) * self._link((along.dimension, 1), message)
@@ -158,9 +160,17 @@ class SimulatedCollective:
     @cached_property
     def _links(self) -> tuple[Link, ...]:
         """The links of the ring over the group's list."""
-        if len(self.placement.spans) == 1:
+        if len(self.placement.spans) == 1 and not self.placement.ring:
             return _row(self.network, self.placement.spans[0])
         return _ring_links(self.network, self.placement)
+
+    @property
+    def _pairs(self) -> Counter[int]:
+        """Ordered pairs of members by the dimension that a message between them takes."""
+        if self.placement.ring:
+            sizes = [each.places for each in self.network]
+            return Counter(differences(*pair, sizes)[0][0] for pair in permutations(self.placement.ring, 2))
+        return Counter({each.dimension: each.pairs for each in self.placement.spans})
 
     def _link(self, link: Link, message: Fraction) -> Fraction:
         index, hops = link
@@ -174,7 +184,12 @@ class SimulatedCollective:
             dimension = self.network[span.dimension]
             return {span.dimension: dimension.pace(self.whole) * (dimension.places - 1)}
         spread = Spread(self.network, self.placement)
-        return {each.dimension: spread.pace(each, self.whole) for each in self.placement.spans}
+        paces = {each.dimension: spread.pace(each, self.whole) for each in self.placement.spans}
+        if self.placement.ring:
+            # A step may take the links of a dimension in which no row has two members.
+            others = range(len(self.network))
+            return {**{at: self.network[at].pace(self.whole) for at in others}, **paces}
+        return paces
 
     @property
     def _endpoint(self) -> int:
@@ -209,11 +224,12 @@ def _row(network: Network, along: Along) -> tuple[Link, ...]:
 
 
 def _ring_links(network: Network, placement: Placement) -> tuple[Link, ...]:
-    """The links of a ring in the order of `ring_order`. An uneven group has as many of each dimension as a tree."""
-    spans = placement.spans
-    if not placement.uniform:
-        last = (spans[-1].dimension, 1)
-        return (*((each.dimension, 1) for each in spans for _ in range(each.joins)), last)
+    """The links of a ring in the order of `ring_order`."""
+    spans, ring = placement.spans, placement.ring
+    if ring:
+        sizes = [each.places for each in network]
+        steps = [differences(one, other, sizes)[0] for one, other in pairwise((*ring, ring[0]))]
+        return tuple((dimension, network[dimension].hops(apart)) for dimension, apart in steps)
 
     def link(span: int, apart: int) -> Link:
         along = spans[span]
@@ -248,13 +264,12 @@ def _windows(links: Sequence[Fraction], width: int) -> list[Fraction]:
     return found
 
 
-def one_by_one(sizes: Sequence[int], waits: Sequence[Fraction]) -> Fraction:
-    """ns until every member of a full grid has a message from each other one.
+def one_by_one(sizes: Sequence[int], waits: Sequence[Fraction], order: Sequence[int]) -> Fraction:
+    """ns until every member of a group in a grid has a message from each other one. order: their places.
 
     A member sends to the next in the order of the ring, then to the one after it, each when the message before has
     come to it. waits: what a message takes in each dimension; it takes the innermost in which two members differ.
     """
-    order = ring_order(range(math.prod(sizes)), sizes)
     n, unit = len(order), math.lcm(*(each.denominator for each in waits))
     whole = [int(each * unit) for each in waits]
     places = [[rank // math.prod(sizes[:at]) % size for at, size in enumerate(sizes)] for rank in order]

@@ -96,7 +96,7 @@ class Costs:
     def placement(self, ranks: tuple[int, ...]) -> Placement:
         """The placement of a group. Many groups have the same placement, and take the same time."""
         if ranks not in self._places:
-            self._places[ranks] = place(ranks, self._sizes)
+            self._places[ranks] = place(ranks, self._sizes, simulated=self.network[0].simulated)
         return self._places[ranks]
 
     def placed(self, kind: str, size: int, placement: Placement) -> Timed:
@@ -113,10 +113,10 @@ class Costs:
         _check_collective(kind, size)
         memory = inverse(self.system.accelerator.bandwidth)
         simulated = SimulatedCollective(self.network, memory, kind, size, placement, collectives.parts)
-        names = [self.network[each.dimension].name for each in placement.spans]
         slowest = Spread(self.network, placement).slowest(simulated.whole)
         sent = simulated.sent()
-        wires = tuple((name, _whole(sent[each.dimension])) for name, each in zip(names, placement.spans, strict=True))
+        crosses = sorted({*sent, *(each.dimension for each in placement.spans)})
+        wires = tuple((self.network[each].name, _whole(sent.get(each, Fraction(0)))) for each in crosses)
         return Timed(_whole(simulated.time()), simulated.rule, slowest, wires)
 
     def transfer(self, transfer: Transfer) -> Timed:

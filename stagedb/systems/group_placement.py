@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from stagedb.errors import UsageError
+from stagedb.systems.ring_order import ring_order
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,20 @@ class Placement:
 
     uniform: every row of a dimension has the same number of members, so that the product of the spans is the group's
     size. Otherwise costs take the slowest case: every step crosses the outermost dimension, and has the fewest links.
+    ring: in the network of a simulator, the members of a group that is no grid, in the order of `ring_order`, as places
+    from the first one of their row of the outermost dimension. Empty for a grid.
     """
 
     members: int
     spans: tuple[Along, ...]
     uniform: bool
+    ring: tuple[int, ...] = ()
 
 
-def place(ranks: Sequence[int], sizes: Sequence[int]) -> Placement:
+def place(ranks: Sequence[int], sizes: Sequence[int], *, simulated: bool = False) -> Placement:
     """The placement of a group in a network with dimensions of these sizes, innermost first. The ranks ascend.
+
+    simulated: the network is that of a simulator, which sends over the innermost dimension in which two ranks differ.
 
     UsageError for ranks that do not ascend, or that have no place in the network.
     """
@@ -70,7 +76,17 @@ def place(ranks: Sequence[int], sizes: Sequence[int]) -> Placement:
             pairs = _square(inside.values()) - _square(occupied.values())
             spans.append(Along(dimension, max(counts), min(counts), spacing, wraps, joins, pairs))
         occupied = inside
-    return Placement(len(ranks), tuple(spans), uniform)
+    ring = _ring(ranks, sizes, uniform) if simulated else ()
+    return Placement(len(ranks), tuple(spans), uniform, ring)
+
+
+def _ring(ranks: Sequence[int], sizes: Sequence[int], uniform: bool) -> tuple[int, ...]:
+    """The ring of a group that is no grid, in which a step may change the places in several dimensions."""
+    order = ring_order(ranks, sizes)
+    if uniform and all(len(differences(one, other, sizes)) == 1 for one, other in pairwise(order)):
+        return ()
+    first = min(order) // math.prod(sizes[:-1]) * math.prod(sizes[:-1])
+    return tuple(each - first for each in order)
 
 
 def _square(members: Iterable[int]) -> int:

@@ -30,7 +30,7 @@ def rank_positions(workload: Workload, members: Mapping[str, Ints], network: Seq
     for what in sorted({what for sent in of_class.values() for what in sent}, key=str):
         senders = np.isin(ranks.number, [number for number, sent in of_class.items() if what in sent])
         if isinstance(what, str):
-            crossing = _placements(members[what], sizes, len(ranks))
+            crossing = _placements(members[what], sizes, len(ranks), simulated=network[0].simulated)
         else:
             crossing = _crossings(getattr(ranks, NEIGHBOURS[what]), network, sizes)
         found.append(np.where(senders, crossing, NOWHERE))
@@ -44,12 +44,12 @@ def _sent(ops: Ops) -> set[str | tuple[bool, int]]:
     return axes | {(rings[op], towards[op]) for op in np.flatnonzero(ops.type == SEND).tolist()}
 
 
-def _placements(rows: Ints, sizes: Sequence[int], world: int) -> Ints:
+def _placements(rows: Ints, sizes: Sequence[int], world: int, *, simulated: bool) -> Ints:
     """For each rank the number of its group's placement."""
     rows = np.sort(rows, axis=1)
     alike, which = _shifted(np.concatenate([rows[:, :1], rows - rows[:, :1]], axis=1), sizes)
     numbers: dict[Placement, int] = {}
-    placed = [place(np.unique(rows[at]).tolist(), sizes) for at in alike.tolist()]
+    placed = [place(np.unique(rows[at]).tolist(), sizes, simulated=simulated) for at in alike.tolist()]
     of_alike = np.array([numbers.setdefault(each, len(numbers)) for each in placed], np.int64)
     found = np.full(world, NOWHERE, np.int64)
     found[rows] = of_alike[which, None]

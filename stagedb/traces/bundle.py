@@ -86,11 +86,18 @@ def manifest(traces: TraceSet, format: TraceFormat, simulator: Simulator | None,
         "only": None if traces.count == traces.world else format_ranks(traces.ranks),
         "traces": format.name,
         **({} if simulator is None or simulator == DEFAULT_SIMULATOR else {"simulator": simulator.name}),
-        **({} if simulator is None else {"simulated": {"compute": "durations" if traces.job.timed else "roofline"}}),
+        **({} if simulator is None else {"simulated": _simulated(traces.job, simulator)}),
         "classes": [dict(each.facts) for each in traces.classes],
         "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()},
     }
     return json.dumps(manifest, indent=1) + "\n"
+
+
+def _simulated(job: SimulatedJob, simulator: Simulator) -> dict[str, Any]:
+    """Where a simulator has the times of compute from, and why its step differs from that of the profile."""
+    differences = list(simulator.differences(job))
+    compute = "durations" if job.timed else "roofline"
+    return {"compute": compute, **({"differences": differences} if differences else {})}
 
 
 def _tasks(columns: ClassColumns, nodes: Nodes) -> list[str]:

@@ -121,7 +121,7 @@ class Summary:
     """A trace set on disk. `bytes` counts the traces as plain files, `packed` the packed file or the tables.
 
     `seconds`: the time of each stage of the work. `there`: the set existed already, and was checked; `mended`: the
-    files that were written again, empty if the set was complete.
+    files that were written again, empty if the set was complete. `differences`: those of the `Simulator`.
     """
 
     directory: Path
@@ -134,6 +134,7 @@ class Summary:
     packed: int | None = None
     there: bool = False
     mended: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
 
 
 @dataclass
@@ -195,13 +196,12 @@ def write_set(
 
     pool: the processes that write, if they are running. smaller: alternatives for the given number of free bytes.
     """
-    format = request.written
-    whole = traces.count == traces.world and "--replay" in format.takes
+    whole = traces.count == traces.world and "--replay" in request.written.takes
     if request.replay and not whole:
         raise UsageError("a replay needs all ranks: leave out --replay or --only")
     replayed = request.replay if request.replay is not None else whole and traces.nodes <= REPLAYED_NODES
     extra = request.inputs(traces)
-    files = {**extra, MANIFEST: manifest(traces, format, request.target(traces.world), extra)}
+    files = {**extra, MANIFEST: manifest(traces, request.written, request.target(traces.world), extra)}
     work = _Work(request, traces, files, replayed, counter, clock, pool)
     try:
         if request.resume and is_trace_set(request.out):
@@ -302,10 +302,11 @@ class _Work:
     def _summary(self, replayed: bool) -> Summary:
         traces, out = self.traces, self.request.out
         done = Summary(out, traces.world, traces.count, traces.nodes, traces.bytes, replayed, self.clock.seconds)
-        if not isinstance(self.request.written.files, ClassFiles):
-            return done
-        others = (*self.files, CHECKSUMS)
-        return replace(done, packed=sum(each.stat().st_size for each in out.iterdir() if each.name not in others))
+        if isinstance(self.request.written.files, ClassFiles):
+            others = (*self.files, CHECKSUMS)
+            return replace(done, packed=sum(each.stat().st_size for each in out.iterdir() if each.name not in others))
+        target = self.request.target(traces.world)
+        return done if target is None else replace(done, differences=target.differences(traces.job))
 
     def _write(self, traces: TraceSet, directory: Path, *, keep: bool) -> None:
         files = self.request.written.files

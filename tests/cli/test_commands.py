@@ -677,3 +677,12 @@ def test_rings_with_a_window_are_refused_with_a_way_out(run: Run, tiny: str) -> 
     assert "sliding-window attention" in refused.err and "take --cp-kind ulysses" in refused.err
     assert run("ls", "-f", "csv").out.splitlines()[1:] == []
     assert run("instantiate", str(windowed), "--cp", "2", "--cp-kind", "ulysses").status == 0
+
+
+def test_an_export_notes_what_the_simulator_does_in_another_way_than_the_profile(run: Run, tiny: str) -> None:
+    words = ("--model", tiny, "--tp", "2", "--dp", "2", "--durations-in-traces")
+    assert run("export", *words, "--out", "set").err.count("collectives of different axes in parallel") == 1
+    assert "in parallel" not in run("export", *words, "--packed", "--out", "set.packed").err
+    assert "collectives of different axes in parallel" in run("unpack", "set.packed", "--out", "unpacked").err
+    assert "in parallel" not in run("export", *words[:-1], "--out", "untimed").err
+    assert Path("set/manifest.json").read_text() == Path("unpacked/manifest.json").read_text()

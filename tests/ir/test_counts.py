@@ -1,5 +1,6 @@
 """What a graph holds against closed forms: collectives a layer, FLOPs, the order of parameters, gradient buckets."""
 
+import dataclasses
 from collections import Counter
 
 import pytest
@@ -131,7 +132,8 @@ def test_the_matmuls_of_a_linear_have_torch_s_dimensions() -> None:
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("style", ["llama", "gpt"])
 def test_a_look_up_reads_its_rows_and_its_gradient_is_the_whole_table(style: str, tp: int) -> None:
-    graph = build_graph(card(style, kv_heads=4), GraphOptions())
+    # More positions than a sequence has tokens.
+    graph = build_graph(dataclasses.replace(card(style, kv_heads=4), max_positions=4 * SEQ), GraphOptions())
     env = environment(graph, tp=tp) | {"e_param": 4}
     ops = {op.name: op for op in graph.ops}
     hidden, rows, ids = graph.sizes["H"], graph.sizes["V"], 8 * TOKENS

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.systems import System, load_system
+from stagedb.systems import Overlap, System, load_system
 from stagedb.traces import Request, read_trace
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.exporting import trace_set
@@ -75,9 +75,34 @@ def test_durations_are_taken_where_the_traces_have_them(tmp_path: Path) -> None:
     job = profiled(FLAT, "gpt2", 2, dp=2, global_batch_size=2, **SMALL)
     for timed, compute in ((False, "roofline"), (True, "durations")):
         out = exported(job, tmp_path / compute, timed=timed)
-        assert json.loads((out / "system.json").read_text())["roofline-enabled"] == (not timed)
+        system = json.loads((out / "system.json").read_text())
+        assert system["roofline-enabled"] == (not timed)
+        # The simulator charges a reduction for the memory's bandwidth, which the profile does not.
+        assert (system["local-mem-bw"] == 3350) == (not timed)
         assert json.loads((out / "manifest.json").read_text())["simulated"] == {"compute": compute}
         assert validate_traces(out).faults == ()
+
+
+@pytest.mark.parametrize(
+    ("streams", "words", "differs"),
+    [
+        ("axis", {"tp": 2, "dp": 2, "global_batch_size": 2}, True),
+        ("axis", {"tp": 2, "pp": 2}, True),
+        ("one", {"tp": 2, "dp": 2, "global_batch_size": 2}, False),
+        ("axis", {"tp": 2}, False),
+        ("axis", {"dp": 2, "global_batch_size": 2}, False),
+    ],
+)
+def test_axes_that_overlap_in_the_profile_alone_are_a_difference(
+    tmp_path: Path, streams: str, words: dict[str, Any], differs: bool
+) -> None:
+    of = dataclasses.replace(FLAT, overlap=Overlap("out-of-order", streams))
+    job = profiled(of, "llama3.2-1b", 2, seq_len=64, **words)
+    for timed in (True, False):
+        out = exported(job, tmp_path / str(timed), timed=timed)
+        (*found,) = json.loads((out / "manifest.json").read_text())["simulated"].get("differences", [])
+        assert len(found) == (differs and timed)
+        assert all("streams: one" in each for each in found)
 
 
 def test_rounded_durations_of_compute_add_up(tmp_path: Path) -> None:

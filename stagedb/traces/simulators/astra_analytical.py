@@ -63,5 +63,6 @@ ASTRA_ANALYTICAL = Simulator(
         "run.sh": lambda job: astra.run_text(job, BINARY),
     },
     check=astra.check_rates,
+    differences=astra.differences,
     groups=_ring_ordered,
 )

@@ -49,4 +49,5 @@ ASTRA_CONGESTION_AWARE = Simulator(
         "run.sh": lambda job: astra.run_text(job, BINARY),
     },
     check=_check,
+    differences=astra.differences,
 )

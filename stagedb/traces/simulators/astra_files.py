@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
 from stagedb.traces.simulators.network_levels import SIMULATED_GB, Level
-from stagedb.traces.simulators.simulator import SimulatedJob
+from stagedb.traces.simulators.simulator import MESSAGE, SimulatedJob
 
 if TYPE_CHECKING:
     from stagedb.systems.system import Number
@@ -47,6 +47,23 @@ def check_rates(job: SimulatedJob) -> None:
             raise UsageError(
                 f"{job.system.name} has {what} .inf, which a simulator cannot take: export with another --system"
             )
+
+
+def differences(job: SimulatedJob) -> tuple[str, ...]:
+    """A rank of the simulator has one collective or message at a time, whatever its axis."""
+    if not job.timed or job.system.overlap.streams == "one" or _axes(job) < 2:
+        return ()
+    return (
+        "the profile runs collectives of different axes in parallel, and the simulator one after the other: its step "
+        "may be longer. On a system with overlap: {streams: one} they agree",
+    )
+
+
+def _axes(job: SimulatedJob) -> int:
+    """Mesh axes on which ranks communicate. The groups of one axis have the same distances between their members."""
+    members = [job.groups[row.group] for row in job.traffic if row.kind != MESSAGE]
+    apart = {tuple(rank - min(ranks) for rank in sorted(ranks)) for ranks in members}
+    return len(apart) + any(row.kind == MESSAGE for row in job.traffic)
 
 
 def peak(job: SimulatedJob) -> "Number":

@@ -65,6 +65,10 @@ def _as_stored(job: SimulatedJob, groups: Groups) -> Groups:
     return groups
 
 
+def _alike(job: SimulatedJob) -> tuple[str, ...]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Simulator:
     """A simulator with its network back end, as the files that it reads in addition to the traces.
@@ -72,6 +76,7 @@ class Simulator:
     name: its word in `--simulator`. help: a description. files: the text of each file for a job, by name; names that
     end in `.sh` become executable. check: raises UsageError for a job that the simulator cannot run, and names a way
     out. groups: the communicator groups of a job, from those of the instance, in the order of the simulator's rings.
+    differences: known reasons why its times differ from those of the profile with the durations, in words.
     """
 
     name: str
@@ -79,6 +84,7 @@ class Simulator:
     files: Mapping[str, Callable[[SimulatedJob], str]]
     check: Callable[[SimulatedJob], None] = _accept
     groups: Callable[[SimulatedJob, Groups], Groups] = _as_stored
+    differences: Callable[[SimulatedJob], tuple[str, ...]] = _alike
 
     def inputs(self, job: SimulatedJob) -> dict[str, str]:
         """The files by name. UsageError for a job that it cannot run, or that has no place in the system."""
