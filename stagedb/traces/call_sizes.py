@@ -1,12 +1,11 @@
 """All-to-alls of uneven parts, as a simulator takes them: one size for a call, on all ranks of its group."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from stagedb.workload.instance_columns import ClassColumns, Ints
-from stagedb.workload.store_reading import issued_on
+from stagedb.workload.store_reading import issued_on, with_largest
 
 
 def with_fullest(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
@@ -14,19 +13,8 @@ def with_fullest(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
 
     On the way to unequal experts the fullest rank receives more than any rank sends.
     """
-    rows = {each.number: _exchanges(each) for each in classes}
-    largest: dict[tuple[tuple[int, ...], int], Ints] = {}
-    for each in classes:
-        mine = rows[each.number]
-        own = np.maximum(each.ops.size[mine], each.ops.result[mine])
-        key = each.stages, len(mine)
-        largest[key] = np.maximum(largest.get(key, own), own)
-    found = []
-    for each in classes:
-        size, mine = each.ops.size.copy(), rows[each.number]
-        size[mine] = largest[each.stages, len(mine)]
-        found.append(replace(each, ops=replace(each.ops, size=size)))
-    return tuple(found)
+    calls = {each.number: _exchanges(each) for each in classes}
+    return with_largest(classes, calls, lambda ops: np.maximum(ops.size, ops.result))
 
 
 def _exchanges(columns: ClassColumns) -> Ints:

@@ -1,6 +1,6 @@
 """An instance read from the store as columns: a few statements a class, each of which gives one row of lists."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -78,16 +78,25 @@ def with_calls(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
 
     All members of such a group are on one stage, and issue the same calls in the same order.
     """
-    rows = {each.number: issued_on(each.ops, "ep") for each in classes}
+    return with_largest(classes, {each.number: issued_on(each.ops, "ep") for each in classes}, lambda ops: ops.operand)
+
+
+def with_largest(
+    classes: Sequence[ClassColumns], calls: Mapping[int, Ints], sizes: Callable[[Ops], Ints]
+) -> tuple[ClassColumns, ...]:
+    """The classes with one size for each of their calls: the largest of all classes of the stage.
+
+    calls: by class, the rows of its calls in issue order. sizes: by row, the bytes that a class itself has.
+    """
     largest: dict[tuple[tuple[int, ...], int], Ints] = {}
     for each in classes:
-        own = each.ops.operand[rows[each.number]]
+        own = sizes(each.ops)[calls[each.number]]
         key = each.stages, len(own)
         largest[key] = np.maximum(largest.get(key, own), own)
     found = []
     for each in classes:
         size = each.ops.size.copy()
-        size[rows[each.number]] = largest[each.stages, len(rows[each.number])]
+        size[calls[each.number]] = largest[each.stages, len(calls[each.number])]
         found.append(replace(each, ops=replace(each.ops, size=size)))
     return tuple(found)
 
