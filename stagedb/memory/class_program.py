@@ -219,13 +219,14 @@ class _Making:
     def make(self) -> Program:
         sizes = {tensor.name: self.value(tensor.bytes) for tensor in self.graph.tensors if self.present(tensor)}
         again = [place.position for place in self.places if place.layer is not None and self.recomputes(place)]
+        parts = list(self.parts())
         return Program(
             chunk=self.chunk,
             items={kind: self.items(kind) for kind in self.plan.workflow.running(self.split)},
             tensors=self.tensors,
             sizes=sizes,
-            parts={name: padded for name, padded, _ in self.parts()},
-            own={name: own for name, _, own in self.parts()},
+            parts={name: padded for name, padded, _ in parts},
+            own={name: own for name, _, own in parts},
             places=[(place.position, place.block) for place in self.places],
             layers={place.position: place.layer for place in self.places},
             recomputing=frozenset(again),
@@ -255,7 +256,7 @@ class _Making:
 
     def item(self, row: int) -> Item:
         ops, origins = self.columns.ops, self.columns.origins
-        op, position, size = self.ops[origins.sym[row]], int(origins.position[row]), int(ops.size[row])
+        op, position, size = self.ops[origins.sym[row]], int(origins.position[row]), int(ops.operand[row])
         if op.block == BUCKET:
             members = self.carried.get(row, ())
             return Item(
