@@ -1,5 +1,6 @@
 """The order in which a ring visits the members of a group that spans several dimensions of a network."""
 
+import math
 from collections.abc import Sequence
 
 
@@ -16,9 +17,7 @@ def ring_order(members: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
     if not sizes:
         return tuple(sorted(members))
     *inner, _ = sizes
-    width = 1
-    for size in inner:
-        width *= size
+    width = math.prod(inner)
     rows: dict[int, list[int]] = {}
     for member in sorted(members):
         rows.setdefault(member // width, []).append(member)
