@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stagedb.ir.operators import Redistribution
 from stagedb.ir.tensors import Operation, Tensor
-from stagedb.workflows.training import FORWARD, INPUT_GRADIENT
+from stagedb.workflows.training import INPUT_GRADIENT
 
 SUFFIX = ".recompute"
 
@@ -71,7 +71,7 @@ def cached(operations: tuple[Operation, ...], part: RecomputedPart) -> frozenset
     readers: dict[str, set[str]] = {}
     for op in operations:
         for tensor in op.inputs:
-            readers.setdefault(tensor.name, set()).add(op.origin if op.template is FORWARD else "")
+            readers.setdefault(tensor.name, set()).add("" if op.template.differentiates else op.origin)
     results = (t.name for op in kept for t in op.outputs if readers.get(t.name) != {op.origin})
     return frozenset(results) if part.caches else frozenset()
 
