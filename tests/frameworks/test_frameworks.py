@@ -38,6 +38,8 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Register:
 
     def add(framework: Framework) -> Framework:
         monkeypatch.setitem(FRAMEWORKS, framework.name, framework)
+        # Graphs are remembered by the name of their framework, which was another one in another test.
+        build_graph.cache_clear()
         return framework
 
     return add
