@@ -17,7 +17,8 @@ class FrameworkMemory:
         (torch.distributed.pipelining); else a received tensor is like any other.
     keeps_sent: a stage keeps its result until that micro-batch's backward, and the gradient that it sends until its
         next backward (torch.distributed.pipelining); else it releases both as soon as they are sent (Megatron).
-    whole_batch: each stage holds the tokens and labels of all micro-batches; else those of one.
+    whole_batch: each stage holds the tokens and labels of all micro-batches; else it loads what it reads of each with
+        its forward, and frees it after its backward.
     optimizer_scalar: bytes of the optimizer's step count for each parameter (torch's AdamW).
     holds_gathers: a forward holds the buffer of a gather until the next gather has been copied out (FSDP2); else it
         frees each at once.

@@ -92,14 +92,15 @@ class Chunk:
         return FORMAT_BYTES[self.plan.dtypes.names()[dtype]]
 
     @cached_property
-    def shared_buffer(self) -> int | None:
-        """Elements of this rank's part of the buffer of gradients that are scattered for the optimizer, or None."""
-        scatters = [
-            item.bucket.bytes_out // self.width("reduce")
-            for item in self.weights_items
-            if item.bucket is not None and _fills_shared_buffer(item.op)
-        ]
-        return sum(scatters) if scatters else None
+    def shared_buffer(self) -> tuple[int, int] | None:
+        """Elements of the buffer of gradients that are scattered for the optimizer, whole and this rank's part, or
+        None."""
+        scatters = [item for item in self.weights_items if item.bucket is not None and _fills_shared_buffer(item.op)]
+        if not scatters:
+            return None
+        buckets = [item.bucket for item in scatters if item.bucket is not None]
+        width = self.width("reduce")
+        return sum(each.bytes_in for each in buckets) // width, sum(each.bytes_out for each in buckets) // width
 
     @cached_property
     def buffered(self) -> frozenset[Key]:

@@ -22,15 +22,23 @@ def states(chunk: Chunk) -> Iterator[State]:
 
 
 def _shared_states(chunk: Chunk) -> Iterator[State]:
-    """The optimizer's state of this rank's part of one buffer, whichever weights are in the part."""
+    """The optimizer's state of this rank's part of one buffer, whichever weights are in the part.
+
+    Parameters and gradients are views of such a buffer, so that its padding is held with them.
+    """
     if chunk.shared_buffer is None:
         return
+    whole, part = chunk.shared_buffer
+    padding = whole - sum(chunk.program.sizes[name] for name, _ in chunk.buffered) // chunk.width("param")
+    yield State("buffer.padding", None, padding * chunk.width("param"), Category.PARAMETERS)
+    if chunk.held.gradient_buffer:
+        yield State("buffer.padding", None, padding * chunk.width("grad"), Category.GRADIENTS)
     tensors = chunk.program.tensors.values()
     kept = [t for t in tensors if t.name in chunk.program.sizes and t.role == "optimizer_state"]
     words = {tensor.name.rpartition(".")[2]: tensor.dtype for tensor in kept}
     for word, dtype in words.items():
         category = Category.MASTER if word == "master" else Category.OPTIMIZER
-        yield State(f"buffer.{word}", None, chunk.shared_buffer * chunk.width(dtype), category)
+        yield State(f"buffer.{word}", None, part * chunk.width(dtype), category)
 
 
 def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
@@ -55,13 +63,12 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
 
 
 def _inputs(chunk: Chunk) -> Iterator[State]:
-    here = {block for _, block in chunk.program.places}
     for tensor in chunk.program.tensors.values():
         if tensor.role == "buffer" and chunk.first:
             yield State(tensor.name, None, chunk.program.sizes[tensor.name], Category.INPUTS)
-        if tensor.role == "input" and (chunk.first if chunk.held.whole_batch else tensor.block in here):
-            times = chunk.plan.microbatches if chunk.held.whole_batch else 1
-            yield State(tensor.name, None, times * chunk.program.sizes[tensor.name], Category.INPUTS)
+        if tensor.role == "input" and chunk.first and chunk.held.whole_batch:
+            size = chunk.plan.microbatches * chunk.program.sizes[tensor.name]
+            yield State(tensor.name, None, size, Category.INPUTS)
 
 
 def _buffers(chunk: Chunk) -> Iterator[State]:

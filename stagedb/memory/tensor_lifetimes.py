@@ -75,9 +75,19 @@ def _lives_of(chunk: Chunk) -> Iterator[Life]:
             yield from _gradient(chunk, key, kind, index)
         else:
             yield _value(chunk, key, kind, index, item)
+    if not chunk.held.whole_batch:
+        yield from _tokens(chunk)
     yield from _reduced(chunk)
     yield from _loss(chunk)
     yield from collected(chunk)
+
+
+def _tokens(chunk: Chunk) -> Iterator[Life]:
+    """Tokens and labels that a stage loads with a micro-batch, and keeps until their last reader, in its backward."""
+    for key, (kind, last) in chunk.reads.items():
+        if chunk.program.tensors[key[0]].role == "input":
+            size, begin = chunk.program.sizes[key[0]], Moment(chunk.program.forward, 0)
+            yield Life(key[0], None, size, Category.INPUTS, begin, (Moment(kind, last + 1),))
 
 
 def _value(chunk: Chunk, key: Key, kind: TaskKind, index: int, item: Item) -> Life:
