@@ -21,6 +21,9 @@ STRATEGIES, CROSSED = 2, 3
 """Count changes in the meaning of users' strategies: graphs that older rules gave are different graphs. The second is
 for those whose weights take another way to their operators."""
 
+NORMS = 2
+"""Counts changes in how the norms of gradients are reduced."""
+
 LOOK_UPS = 2
 """Counts changes in the bytes of look-ups. Graphs in which one read its whole table are different graphs."""
 
@@ -36,6 +39,8 @@ def graph_key(card: Card, options: GraphOptions) -> str:
         content["units"] = UNITS
     if not options.shared_input or options.cp_kind in (*RINGS, "allgather-kv"):
         content["views"] = VIEWS
+    if options.clip_norm:
+        content["norms"] = NORMS
     if options.strategy:
         content["strategies"] = CROSSED if crossed(options) else STRATEGIES
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

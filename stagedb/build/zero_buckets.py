@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from stagedb.build.sharing import BucketRule, ReductionRules
 from stagedb.expressions import Expression, smallest, symbol
 from stagedb.frameworks import Framework
-from stagedb.frameworks.bucket_policies import EACH, EACH_AT_END, ONE, ROOT, UNIT_AT_END
+from stagedb.frameworks.bucket_policies import EACH, EACH_AT_END, NUMBER, ONE, ROOT, UNIT_AT_END
 from stagedb.ir.symbolic_graph import When
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.workflows import Template, Workflow, find_workflow
@@ -43,7 +43,8 @@ def reduction_rules(options: GraphOptions, framework: Framework, experts: bool =
         tuple(part for bucket in buckets for part in _apart(bucket, divided))
         for buckets in (found.gradients, found.parameters)
     )
-    return replace(found, gradients=gradients, parameters=parameters)
+    norms = _norms_apart(found.norms, divided, options)
+    return replace(found, gradients=gradients, parameters=parameters, norms=norms)
 
 
 def _of_workflow(found: ReductionRules, workflow: Workflow) -> ReductionRules:
@@ -60,13 +61,42 @@ def _of_workflow(found: ReductionRules, workflow: Workflow) -> ReductionRules:
 
 
 def _norms(options: GraphOptions) -> tuple[BucketRule, ...]:
-    """The norms of sharded gradients: one message on each axis, with a number for each weight of the stage."""
-    if not options.clip_norm or options.zero < 2:
+    """The norms of gradients: one message on each axis that shards some, with a number for each weight of the stage,
+    then one number between stages.
+
+    The second is torchtitan's `clip_grad_norm_`: `torch.nn.utils.get_total_norm` knows one mesh.
+    """
+    if not options.clip_norm:
         return ()
-    return tuple(
-        BucketRule(f"bucket.norms.{axis}", "all_reduce", ONE.name, axis, STEP, dtype="param", norms=True)
-        for axis in ("dp", "tp")
-    )
+    sharded = ("dp", "tp") if options.zero >= 2 else ()
+    found = [_norm(axis, axis) for axis in sharded]
+    return (*found, replace(_norm("pp", "pp"), rule=NUMBER.name))
+
+
+def _norm(word: str, axis: str) -> BucketRule:
+    return BucketRule(f"bucket.norms.{word}", "all_reduce", ONE.name, axis, STEP, dtype="param", norms=True)
+
+
+def _norms_apart(norms: tuple[BucketRule, ...], divided: Expression, options: GraphOptions) -> tuple[BucketRule, ...]:
+    """The norms where ranks divide experts: those of experts are on a mesh of their own, and are reduced first."""
+    experts = {"edp": symbol("edp") - symbol("hsdp"), "ep": symbol("ep") - 1}
+    if options.expert_tp:
+        experts["tp"] = symbol("tp") - 1
+    apart = [
+        replace(_norm(f"{axis}.experts", axis), only=smallest(shared, divided - 1), of="experts")
+        for axis, shared in experts.items()
+        if options.zero >= 2
+    ]
+    found: list[BucketRule] = []
+    for bucket in norms:
+        if bucket.axis == "pp":
+            found += [bucket]
+            continue
+        found += [
+            replace(bucket, only=2 - divided),
+            replace(bucket, name=f"{bucket.name}.dense", only=divided - 1, of="dense"),
+        ]
+    return (*apart, *found)
 
 
 def _alone(options: GraphOptions, framework: Framework) -> dict[str, BucketRule]:

@@ -45,17 +45,23 @@ def check_sharding(plan: PlanFields) -> None:
 
 
 def check_clipping(plan: PlanFields) -> None:
-    """Raise UsageError if the norm of all gradients cannot be computed with one call on each rank."""
+    """Raise UsageError if the framework has no norm of all gradients.
+
+    Gradients of experts, or under tp, are DTensors only where FSDP shards all of them. A stage reduces the norms of its
+    chunks together, and here each chunk has its own messages.
+    """
     if not plan.options.clip_norm:
         return
-    reasons = {
-        "pp": "a stage has only its own gradients, and their norm is not that of the model",
-        "ep": "the gradients of experts are on another mesh than those of other weights, and one norm cannot have both",
-        "tp": "some gradients are DTensors and others are not, and one norm cannot have both",
-    }
     without = Way({"clip_norm": False}, "leave --clip-norm out")
-    for word, reason in reasons.items():
+    if plan.virtual_stages > 1:
+        raise Misfit(
+            f"with virtual_stages {plan.virtual_stages} a stage's chunks have one norm, and messages are by chunk",
+            ways=[Way({"virtual_stages": 1}), without],
+        )
+    for word in ("ep", "tp"):
         degree = getattr(plan, word)
-        if degree > 1 and (word != "tp" or plan.options.zero < 2):
-            sharded = [Way({"zero": 3})] if word == "tp" else []
-            raise Misfit(f"with {word} {degree} {reason}", ways=[*sharded, Way({word: 1}), without])
+        if degree > 1 and plan.options.zero < 2:
+            raise Misfit(
+                f"with {word} {degree} some gradients are DTensors and others are not, and one norm cannot have both",
+                ways=[Way({"zero": 3}), Way({word: 1}), without],
+            )

@@ -1,4 +1,7 @@
-"""What recorded steps of torch showed, each on the smallest plan that has it. No store: graphs are copied in memory."""
+"""What recorded steps of torch showed, each on the smallest plan that has it. No store: graphs are copied in memory.
+
+`ROWS` has the tests of each cause that the records of products showed.
+"""
 
 import dataclasses
 from collections import Counter
@@ -8,6 +11,7 @@ import pytest
 from stagedb.advice.trials import memory_of
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.memory import Category
 from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight
 from stagedb.models.card import Card
@@ -169,7 +173,9 @@ def test_units_are_gathered_before_the_backward_of_a_tied_head() -> None:
         (columns,) = copied(dataclasses.replace(LLAMA, tied=tied), dp=2, zero=3).workload.classes
         found = sequence(columns)
         names = [found.ops.name[row] for layout in found.layout for row in found.layouts[layout].ops.tolist()]
-        assert names.index("bucket.parameters.regather.0") < names.index("head.out.weight_gradient")
+        at = names.index("bucket.parameters.regather.0")
+        # The loss comes after the model, so that its backward runs before anything of the model is gathered.
+        assert (names[at - 1], names[at + 1]) == ("head.logits.input_gradient", "head.out.weight_gradient")
 
 
 def test_the_last_rank_has_the_rows_that_remain() -> None:
@@ -180,6 +186,39 @@ def test_the_last_rank_has_the_rows_that_remain() -> None:
     found = [class_memory(made.graph, made.plan, columns, carried, shard).program for shard in range(3)]
     assert [each.own["embedding.word.weight.exp_avg"] for each in found] == [171 * 64, 171 * 64, 170 * 64]
     assert {each.parts["embedding.word.weight"] for each in found} == {171 * 64}
+
+
+def test_a_ring_keeps_the_result_of_its_call_alone() -> None:
+    """Selective checkpointing keeps what a call returns. The results of its turns, which it merges, are its own."""
+    (memory, *_) = memory_of(copied(LLAMA, cp=4, cp_kind="ring-alltoall", recompute="pointwise"))
+    output = 16 // 4 * LLAMA.heads * LLAMA.head_dim * 2
+    lives = [each for each in memory.usage.held.lives if each.category is Category.ACTIVATIONS and each.layer == 0]
+    kept = [(each.name, each.bytes) for each in lives if each.name.startswith("layer.attn.core")]
+    assert kept == [("layer.attn.core.random_state", 24), ("layer.attn.core", output)]
+
+
+@pytest.mark.parametrize(("tp", "copies"), [(1, 1), (2, 0)])
+def test_a_ring_of_one_head_has_its_rows_in_order(tp: int, copies: int) -> None:
+    """The rows of one local head are in the order that the next matmul reads: torch copies nothing."""
+    two = dataclasses.replace(LLAMA, heads=2, kv_heads=2)
+    memory = memory_of(copied(two, tp=tp, cp=2, cp_kind="ring-alltoall"))[0]
+    assert "layer.attn.core" in memory.saved()[1]
+    assert sum(name == "layer.attn.contiguous" for name in memory.saved()[1]) == copies
+
+
+def test_a_gather_s_buffer_lives_until_the_next_one_is_copied_out() -> None:
+    """Under hsdp over dp and cp the root's buffer is held while the first layer is gathered into its own."""
+    memory = memory_of(copied(LLAMA, dp=4, hsdp=2, cp=2, zero=3, cp_kind="ring-alltoall"))[0]
+    found = [each for each in memory.usage.held.lives if each.name == "bucket.parameters.gather.buffer"]
+    root, first = found[:2]
+    assert (root.layer, first.layer) == (None, 0)
+    assert root.ends[0].index == first.begin.index + 1
+    held = max(
+        int(memory.usage.levels(0)[list(Category).index(Category.COMMUNICATION)][index])
+        for index in range(first.begin.index + 1)
+    )
+    fixed = memory.usage.before()[Category.COMMUNICATION]
+    assert held - fixed == root.bytes + first.bytes
 
 
 def test_receives_are_posted_when_they_are_sent() -> None:
@@ -194,26 +233,89 @@ def test_receives_are_posted_when_they_are_sent() -> None:
                 assert each.task in found[place:]
 
 
-def test_clipping_sends_a_number_a_gradient_on_each_axis() -> None:
-    words = {"dp": 2, "tp": 2, "sp": True, "zero": 3}
-    (columns,) = copied(LLAMA, clip_norm=True, **words).workload.classes
+def norms(card: Card, **words: object) -> list[tuple[str, int]]:
+    """Axis and numbers of each message of the norms of gradients on the first stage."""
+    columns = copied(card, clip_norm=True, **words).workload.classes[0]
     found = sequence(columns)
     sent = [row for row in found.layouts[int(found.layout[-1])].ops.tolist() if found.ops.type[row] == COLLECTIVE]
-    weights = 9 * LLAMA.layers + 3
-    assert [(found.ops.axis[row], int(found.ops.operand[row])) for row in sent] == [
-        ("dp", 2 * weights),
-        ("tp", 2 * weights),
+    return [
+        (found.ops.axis[row], int(found.ops.operand[row]) // 2)
+        for row in sent
+        if found.ops.name[row].startswith("bucket.norms")
     ]
+
+
+MOE = dataclasses.replace(LLAMA, experts=4, top_k=2, expert_ffn=64)
+DENSE, EXPERTS, LAYERS = 7 * 4 + 3, 3 * 4, 9 * 4
+"""Weights of `MOE` that are no experts, and experts; those in the layers of `LLAMA`."""
+
+
+@pytest.mark.parametrize(
+    ("card", "words", "sent"),
+    [
+        (LLAMA, {"dp": 2, "tp": 2, "sp": True, "zero": 3}, [("dp", LAYERS + 3), ("tp", LAYERS + 3)]),
+        (dataclasses.replace(LLAMA, tied=True), {"dp": 2, "zero": 3}, [("dp", LAYERS + 2)]),
+        (LLAMA, {"dp": 2}, []),
+        (LLAMA, {"pp": 2}, [("pp", 1)]),
+        (LLAMA, {"dp": 2, "pp": 2, "zero": 3}, [("dp", LAYERS // 2 + 1), ("pp", 1)]),
+        (MOE, {"dp": 2, "zero": 3}, [("dp", DENSE + EXPERTS)]),
+        (MOE, {"dp": 4, "ep": 2, "zero": 3}, [("edp", EXPERTS), ("ep", EXPERTS), ("dp", DENSE)]),
+        (MOE, {"dp": 2, "ep": 2, "tp": 2, "zero": 3}, [("ep", EXPERTS), ("tp", EXPERTS), ("dp", DENSE), ("tp", DENSE)]),
+    ],
+)
+def test_clipping_sends_a_number_a_gradient_on_each_axis(
+    card: Card, words: dict[str, object], sent: list[tuple[str, int]]
+) -> None:
+    """torch's `get_total_norm` of each mesh, the experts' first, then one number between stages (torchtitan)."""
+    assert norms(card, **words) == sent
 
 
 @pytest.mark.parametrize(
     ("words", "way"),
     [
         ({"recipe": "megatron"}, "--recipe torch"),
-        ({"pp": 2}, "--pp 1"),
+        ({"pp": 2, "virtual_stages": 2, "global_batch_size": 4}, "--virtual-stages 1"),
         ({"tp": 2}, "--zero 3|--tp 1"),
+        ({"dp": 2, "ep": 2}, "--zero 3|--ep 1"),
     ],
 )
 def test_clipping_that_no_call_does_is_refused(words: dict[str, object], way: str) -> None:
     with pytest.raises(UsageError, match=way):
         Plan.from_mapping({"clip_norm": True, **words})
+
+
+ROWS = {
+    "a pipeline keeps units gathered, and reduces once a step": (
+        test_a_pipeline_gathers_units_that_a_backward_left_closed,
+        test_a_pipeline_reduces_after_its_last_backward_the_model_first,
+    ),
+    "norm gradients cross tp in their own format": (test_gradients_cross_tp_in_their_own_format,),
+    "a reduced gradient is copied to the parameters' format": (
+        test_a_reduced_gradient_is_copied_to_the_format_of_parameters,
+    ),
+    "unsharded gradients are summed in the reduction's format": (
+        test_sums_over_micro_batches_have_the_format_of_the_reduction,
+        test_a_cut_gradient_is_summed_whole,
+    ),
+    "inputs of matmuls alone are gathered on their own": (test_only_matmuls_have_inputs_of_their_own,),
+    "a query is a view of the packed projection": (test_a_query_is_a_view_of_what_is_packed,),
+    "both gradients of a tied table live before their sum": (test_a_tied_table_has_two_gradients_and_their_sum,),
+    "the last layer is gathered before the backward of a tied head": (
+        test_units_are_gathered_before_the_backward_of_a_tied_head,
+    ),
+    "receives are posted before gathers, and ahead of compute": (
+        test_a_stage_receives_before_its_units_are_gathered,
+        test_receives_are_posted_when_they_are_sent,
+    ),
+    "the last rank's shard is smaller": (test_the_last_rank_has_the_rows_that_remain,),
+    "a ring keeps the result of its call": (test_a_ring_keeps_the_result_of_its_call_alone,),
+    "a ring of one local head makes no copy": (test_a_ring_of_one_head_has_its_rows_in_order,),
+    "buffers of gathers of root and layer live together": (
+        test_a_gather_s_buffer_lives_until_the_next_one_is_copied_out,
+    ),
+}
+"""By cause, its tests here. Records with split backwards are compared in `tests/validation/test_records.py`."""
+
+
+def test_every_cause_has_a_test() -> None:
+    assert all(ROWS.values())

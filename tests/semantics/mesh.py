@@ -25,19 +25,24 @@ Value = list[Array]
 
 REPLICABLE = ("kv_heads",)
 
+NORMS = "bucket.norms."
+"""The beginning of the names of collectives over norms of gradients."""
+
 
 @dataclass(frozen=True)
 class Update:
     """The way of a weight's gradient to its optimizer.
 
     `gradient` is the tensor that the backward makes, `buckets` are the collectives that it passes as one of many (those
-    that the degrees leave), `reductions` the operators of the step that reduce it on its own, after those.
+    that the degrees leave), `reductions` the operators of the step that reduce it on its own, after those. `norms` are
+    the collectives that reduce its norm.
     """
 
     weight: SymTensor
     gradient: str
     buckets: tuple[SymOp, ...]
     reductions: tuple[SymOp, ...]
+    norms: tuple[SymOp, ...] = ()
 
     @property
     def sharded(self) -> bool:
@@ -112,6 +117,11 @@ class SimulatedMesh(Interpreter):
         """Whether the ranks of tp are among those of edp and ep."""
         options = json.loads(self.graph.options)
         return bool(options.get("sp", False)) and not options.get("expert_tp", True)
+
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped by their norm."""
+        return bool(json.loads(self.graph.options).get("clip_norm", False))
 
     def sharing(self, row: SymTensor) -> str:
         """The axis of the groups that share a weight: experts are shared by those who hold the same."""
@@ -218,6 +228,21 @@ class SimulatedMesh(Interpreter):
         value = self._redistribute(Redistribution("all_reduce", axis), value, weight, axis)
         return self.split(value, weight) if bucket.kind == "reduce_scatter" else value
 
+    def square(self, update: Update, value: Value) -> Value:
+        """The square of a gradient's norm on each rank, reduced over the axes of the mesh that shard the gradient.
+
+        On an axis that does not, each rank has an equal share of it, as DTensor makes of what is replicated.
+        """
+        own: Value = [np.sum(np.square(part)) for part in value]
+        for bucket in update.norms:
+            axis = bucket.axis or ""
+            if axis == "pp":
+                continue
+            shards = update.sharded if axis in ("dp", "edp") else self.layouts[update.weight.name].on(axis) is not None
+            members = [self._group(axis, rank) for rank in self.ranks]
+            own = [sum(own[m] for m in group) / (1 if shards else len(group)) for group in members]
+        return own
+
     def scatter(self, whole: Array, row: SymTensor) -> Value:
         """The parts of a whole value, by the layout of its tensor."""
         if row.role == "input" and self.order is not None:
@@ -283,8 +308,10 @@ class SimulatedMesh(Interpreter):
         found = []
         for name, path in self.paths(block).items():
             weight = self.tensors[name]
-            buckets = tuple(self.buckets[each] for each in parameter(weight).buckets if each in self.buckets)
-            found.append(Update(weight, path.gradient, buckets, path.reductions))
+            there = [self.buckets[each] for each in parameter(weight).buckets if each in self.buckets]
+            norms = tuple(each for each in there if each.name.startswith(NORMS))
+            buckets = tuple(each for each in there if each not in norms)
+            found.append(Update(weight, path.gradient, buckets, path.reductions, norms))
         return found
 
     def _place(self, op: SymOp, rank: Mapping[str, int], step: int) -> RankPlace:

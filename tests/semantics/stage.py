@@ -71,6 +71,7 @@ class Stage:
         self.microbatches, self.post = microbatches, post
         self.losses: dict[int, float] = {}
         self.gradients: dict[Key, Array] = {}
+        self.norms: list[float] = []
         # Weights that are whole over dp now, for every micro-batch, and the parts of those that dp shards.
         self.whole: dict[Key, Value] = {}
         self.parts: dict[Key, Value] = {}
@@ -162,7 +163,9 @@ class Stage:
                 self.whole.pop(key, None)
 
     def step(self) -> Waiting:
-        """What is reduced once a step; what the optimizers read is put together, and kept."""
+        """What is reduced once a step; what the optimizers read is put together, and kept. Then its norm, if a plan
+        clips."""
+        ready: dict[Key, tuple[Update, Value]] = {}
         for place, block in self.places:
             for update in self.mesh.updates[block]:
                 key, row = (update.weight.name, place), update.weight
@@ -175,6 +178,28 @@ class Stage:
                     else:
                         (value,) = self.mesh.execute(op, [value])
                 self.gradients[key] = self.mesh.gather(self.mesh.join(value, row) if update.sharded else value, row)
+                ready[key] = update, value
+        if self.mesh.clips:
+            yield from self.norm_of(ready)
+
+    def norm_of(self, ready: Mapping[Key, tuple[Update, Value]]) -> Waiting:
+        """The norm of all gradients on each rank. A tied weight is one: its ends on one stage have shares of its
+        gradient, those on two stages the same gradient."""
+        total: Value = [np.zeros(()) for _ in self.mesh.ranks]
+        for update, value in ready.values():
+            if parameter(update.weight).tied is not None:
+                continue
+            shares = [their for other, their in ready.values() if parameter(other.weight).tied == update.weight.name]
+            whole = [np.sum(parts, axis=0) for parts in zip(value, *shares, strict=True)] if self.stages == 1 else value
+            total = [a + b for a, b in zip(total, self.mesh.square(update, whole), strict=True)]
+        others = [other for other in range(self.stages) if other != self.index]
+        if any(bucket.axis == "pp" for update, _ in ready.values() for bucket in update.norms):
+            for other in others:
+                self.post[other, "norm", self.index] = total
+            for other in others:
+                theirs = yield from self.receive("norm", other)
+                total = [a + b for a, b in zip(total, theirs, strict=True)]
+        self.norms = [float(np.sqrt(each)) for each in total]
 
     def loss(self) -> Key:
         """The loss of the last stage's last block."""

@@ -33,10 +33,14 @@ from tests.symbolic_rows import parameter
 
 @dataclass(frozen=True)
 class Run:
-    """What one step computes: the loss and each weight's gradient, whole. Keys are (weight, position of its block)."""
+    """What one step computes: the loss and each weight's gradient, whole. Keys are (weight, position of its block).
+
+    norms: the norm of all gradients on each rank, if the graph clips.
+    """
 
     loss: float
     gradients: Mapping[Key, Array]
+    norms: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,8 @@ def run(
         more = {"stages": len(pipeline.positions), "counted": counted}
         stages.append(Stage(mesh, index, places[start:end], weights, batches, post, recompute_every, **more))
     _run_in_turn([run_tasks(stages[stage::pp], order) for stage, order in enumerate(pipeline.orders)])
-    return Run(float(np.mean(list(stages[-1].losses.values()))), _together(mesh, stages))
+    norms = tuple(norm for stage in stages for norm in stage.norms)
+    return Run(float(np.mean(list(stages[-1].losses.values()))), _together(mesh, stages), norms)
 
 
 def _check(pipeline: Pipeline, env: Mapping[str, int], places: int, sequences: int, trains: bool) -> None:

@@ -46,7 +46,8 @@ class OperatorOptions:
             later=True,
         ),
     ] = False
-    """torch's `clip_grad_norm_`. The norms of all gradients are reduced together, once on each axis that shards some.
+    """torch's `clip_grad_norm_`. The norms of all gradients are reduced together, once on each axis that shards some,
+    then as one number between stages; those of experts that ranks divide are apart (torchtitan's `clip_grad_norm_`).
     Its passes over the gradients are part of the optimizer's operators."""
     dropout: Annotated[
         float,
