@@ -240,7 +240,7 @@ class SimulatedMesh(Interpreter):
                 continue
             shards = update.sharded if axis in ("dp", "edp") else self.layouts[update.weight.name].on(axis) is not None
             members = [self._group(axis, rank) for rank in self.ranks]
-            own = [sum(own[m] for m in group) / (1 if shards else len(group)) for group in members]
+            own = [np.sum([own[m] for m in group], axis=0) / (1 if shards else len(group)) for group in members]
         return own
 
     def scatter(self, whole: Array, row: SymTensor) -> Value:

@@ -70,8 +70,7 @@ class Stage:
         self.blocks = dict(places)
         self.microbatches, self.post = microbatches, post
         self.losses: dict[int, float] = {}
-        self.gradients: dict[Key, Array] = {}
-        self.norms: list[float] = []
+        self.gradients, self.norms = dict[Key, Array](), list[float]()
         # Weights that are whole over dp now, for every micro-batch, and the parts of those that dp shards.
         self.whole: dict[Key, Value] = {}
         self.parts: dict[Key, Value] = {}
@@ -163,8 +162,7 @@ class Stage:
                 self.whole.pop(key, None)
 
     def step(self) -> Waiting:
-        """What is reduced once a step; what the optimizers read is put together, and kept. Then its norm, if a plan
-        clips."""
+        """What is reduced once a step; what the optimizers read is put together, and kept. Then its norm."""
         ready: dict[Key, tuple[Update, Value]] = {}
         for place, block in self.places:
             for update in self.mesh.updates[block]:
@@ -183,19 +181,16 @@ class Stage:
             yield from self.norm_of(ready)
 
     def norm_of(self, ready: Mapping[Key, tuple[Update, Value]]) -> Waiting:
-        """The norm of all gradients on each rank. A tied weight is one: its ends on one stage have shares of its
-        gradient, those on two stages the same gradient."""
+        """The norm of all gradients on each rank. Ends of a tied weight on one stage have shares of its gradient."""
         total: Value = [np.zeros(()) for _ in self.mesh.ranks]
         for update, value in ready.values():
-            if parameter(update.weight).tied is not None:
-                continue
             shares = [their for other, their in ready.values() if parameter(other.weight).tied == update.weight.name]
-            whole = [np.sum(parts, axis=0) for parts in zip(value, *shares, strict=True)] if self.stages == 1 else value
-            total = [a + b for a, b in zip(total, self.mesh.square(update, whole), strict=True)]
-        others = [other for other in range(self.stages) if other != self.index]
+            if parameter(update.weight).tied is None:
+                whole = [np.sum(parts, axis=0) for parts in zip(value, *shares, strict=True)]
+                total = [a + b for a, b in zip(total, self.mesh.square(update, whole), strict=True)]
         if any(bucket.axis == "pp" for update, _ in ready.values() for bucket in update.norms):
-            for other in others:
-                self.post[other, "norm", self.index] = total
+            others = [other for other in range(self.stages) if other != self.index]
+            self.post.update(((other, "norm", self.index), total) for other in others)
             for other in others:
                 theirs = yield from self.receive("norm", other)
                 total = [a + b for a, b in zip(total, theirs, strict=True)]

@@ -264,7 +264,7 @@ def padding(job: Job) -> int:
     return found
 
 
-WEIGHTS = {
+WEIGHTS: dict[str, Callable[[Job], Fraction | int]] = {
     "biases": biases,
     "learned positions": positions,
     "norms of layers": norms,

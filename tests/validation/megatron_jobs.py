@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 from stagedb.advice.trials import memory_of
 from stagedb.build.model_graph import build_graph
@@ -49,7 +50,7 @@ class Job:
     @property
     def penalty(self) -> Fraction:
         """The form for what interleaved stages hold in addition (equation 6)."""
-        return 1 + (Fraction(self.p - 1, self.p * self.v) if self.v > 1 else 0)
+        return Fraction(1) + (Fraction(self.p - 1, self.p * self.v) if self.v > 1 else 0)
 
     @property
     def discount(self) -> Fraction:
@@ -74,15 +75,20 @@ class Job:
 
     @property
     def plan(self) -> Plan:
-        words = {"seq_len": self.s, "micro_batch_size": self.b, "tp": self.t, "sp": self.sp, "pp": self.p}
-        words |= {
+        words: dict[str, Any] = {
+            "seq_len": self.s,
+            "micro_batch_size": self.b,
+            "global_batch_size": self.b * self.microbatches * self.dp,
+            "tp": self.t,
+            "sp": self.sp,
+            "pp": self.p,
+            "dp": self.dp,
+            "zero": self.zero,
+            "ep": self.ep,
             "dropout": self.dropout,
             "attention": self.attention,
             "recompute": self.recompute,
-            "dp": self.dp,
-            "ep": self.ep,
         }
-        words |= {"global_batch_size": self.b * self.microbatches * self.dp, "zero": self.zero, "ep": self.ep}
         return Plan.from_mapping({"recipe": "megatron", "virtual_stages": self.v, **words})
 
     @cached_property

@@ -22,7 +22,7 @@ from tests.validation.megatron_forms import (
 )
 from tests.validation.megatron_jobs import GPT, LLAMA, MOE, Job, activations, states
 
-GRID = [
+GRID: list[dict[str, Any]] = [
     {"t": t, "sp": sp, "recompute": recompute, "p": p, "v": v, "microbatches": microbatches}
     for (t, sp), recompute, (p, v, microbatches) in product(
         [(1, False), (2, False), (2, True), (4, True)],
