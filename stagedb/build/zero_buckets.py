@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from stagedb.build.sharing import BucketRule, ReductionRules
 from stagedb.expressions import Expression, smallest, symbol
 from stagedb.frameworks import Framework
-from stagedb.frameworks.bucket_policies import EACH, EACH_AT_END, NUMBER, ONE, ROOT, UNIT_AT_END
+from stagedb.frameworks.bucket_policies import EACH, EACH_AT_END, NORM, ONE, ROOT, UNIT_AT_END
 from stagedb.ir.symbolic_graph import When
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.workflows import Template, Workflow, find_workflow
@@ -70,7 +70,7 @@ def _norms(options: GraphOptions) -> tuple[BucketRule, ...]:
         return ()
     sharded = ("dp", "tp") if options.zero >= 2 else ()
     found = [_norm(axis, axis) for axis in sharded]
-    return (*found, replace(_norm("pp", "pp"), rule=NUMBER.name))
+    return (*found, replace(_norm("pp", "pp"), rule=NORM.name))
 
 
 def _norm(word: str, axis: str) -> BucketRule:

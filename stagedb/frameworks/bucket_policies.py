@@ -114,7 +114,7 @@ ONE = BucketPolicy("one", _together)
 BUFFER = BucketPolicy("buffer", _together, extent=_padded)
 """A single padded buffer whose equal parts ranks share: Megatron's `--use-distributed-optimizer`."""
 
-NUMBER = BucketPolicy("number", _together, extent=lambda elements, parts: 1)
+NORM = BucketPolicy("norm.total", _together, extent=lambda elements, parts: 1)
 """A single number for all weights of a stage: the norm of their gradients."""
 
 UNIT = BucketPolicy("unit", _units, by_unit=True)
@@ -137,7 +137,7 @@ EACH_AT_END = BucketPolicy("each.end", _single, by_unit=True, at_end=True)
 """The buckets of `each`, reduced right before those of `unit.end`."""
 
 POLICIES: Mapping[str, BucketPolicy] = {
-    policy.name: policy for policy in (DDP, ONE, BUFFER, NUMBER, UNIT, LAYERS, EACH, ROOT, UNIT_AT_END, EACH_AT_END)
+    policy.name: policy for policy in (DDP, ONE, BUFFER, NORM, UNIT, LAYERS, EACH, ROOT, UNIT_AT_END, EACH_AT_END)
 }
 
 

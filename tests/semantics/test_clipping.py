@@ -37,7 +37,7 @@ def assert_everywhere(run: Run, expected: float, ranks: int) -> None:
 
 
 DEGREES = [(2, 1, 1, 1), (4, 1, 1, 1), (2, 2, 1, 1), (4, 2, 1, 2), (2, 2, 2, 1), (1, 1, 2, 1), (2, 4, 1, 1)]
-"""Of dp, tp, cp and hsdp."""
+"""The degrees dp, tp, cp and hsdp of each mesh."""
 
 
 @settings(max_examples=examples(15), deadline=None)
