@@ -53,7 +53,7 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
     where there is one. The parts of layers add their symbols (`stagedb.models.kinds`).
     """
     vocabulary = card.padded_vocab if framework.vocabulary_multiple is None else card.vocab
-    learned = {"P": card.max_positions} if card.positions == "learned" else {}
+    learned = {"P": card.position_rows} if card.positions == "learned" else {}
     parts = {name: each.size(card) for part in PARTS for name, each in part.symbols.items()}
     return {
         **learned,

@@ -33,10 +33,16 @@ _FORMS = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML"}
 
 
 def read_document(
-    path: Path, what: str, endings: Iterable[str] = (".yaml", ".yml", ".json"), most: int = LARGEST, option: str = ""
+    path: Path,
+    what: str,
+    endings: Iterable[str] = (".yaml", ".yml", ".json"),
+    most: int = LARGEST,
+    option: str = "",
+    constants: bool = False,
 ) -> Any:
     """The content of a file, in the form that its name ends in (YAML if it has no ending).
 
+    constants: `Infinity` and `NaN` in JSON, which Python writes, are texts; otherwise they are refused.
     UsageError, which names the file, its line if the form has lines, and what is wrong.
     """
     ending, known = path.suffix.lower(), tuple(endings)
@@ -44,7 +50,7 @@ def read_document(
         hint = f" ({option})" if option else ""
         raise UsageError(f"cannot read the {what} {path_text(path)}: its name must end in {_either(known)}{hint}")
     text = read_text(path, what, most, option)
-    return parse_document(text, _FORMS.get(ending, "YAML"), f"the {what} {path_text(path)}")
+    return parse_document(text, _FORMS.get(ending, "YAML"), f"the {what} {path_text(path)}", constants)
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -52,15 +58,16 @@ def parse_json(text: str, where: str) -> Any:
     return parse_document(text, "JSON", where)
 
 
-def parse_document(text: str, form: str, where: str) -> Any:
+def parse_document(text: str, form: str, where: str, constants: bool = False) -> Any:
     """The content of a text in a form: `YAML`, `JSON` or `TOML`. UsageError, which begins with `where`."""
     with _named(form, where):
         if form == "YAML":
             node = _compose(text)
             content = None if node is None else _plain(node)
         elif form == "JSON":
+            constant = str if constants else _no_constant
             content = json.loads(
-                text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant, parse_int=_integer
+                text, object_pairs_hook=_without_duplicates, parse_constant=constant, parse_int=_integer
             )
         else:
             content = _toml(text)

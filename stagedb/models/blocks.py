@@ -15,12 +15,13 @@ from stagedb.ir.operators import (
     PickLabel,
     PositionEmbedding,
     Shift,
+    Softcap,
     SumExp,
     TokenMean,
 )
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind
-from stagedb.models.shared_operations import add, dropout, linear, norm
+from stagedb.models.shared_operations import add, dropout, linear, norm, scaled
 from stagedb.models.style import Style
 
 __all__ = ["HIDDEN", "Style", "buffers", "embedding", "head", "layer"]
@@ -39,18 +40,22 @@ def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
     table = t.weight("word.weight", ("vocab", "hidden"))
     x = t.activation("word", HIDDEN)
     t.emit("word", Embedding(), (tokens, table), x)
+    x = scaled(t, "scale", x, card.embedding_scale)
     if card.positions == "learned":
         positions = t.weight("position.weight", ("positions", "hidden"))
         rows = t.activation("position", ("seq", "hidden"))
         t.emit("position", PositionEmbedding(), (positions,), rows)
         x = add(t, "sum", x, rows)
+    if card.embedding_norm:
+        t.enter("between")
+        x = norm(t, card, style, "norm", x)
     t.enter(style.embedding_dropout)
     return dropout(t, style, "dropout", x)
 
 
 def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tensor) -> Tensor:
     """A layer of a kind: its mixer and its channel mixer around the residual stream (batch, seq, hidden)."""
-    (mixer, channel_mixer), values = kind.parts, dict(kind.values)
+    (mixer, channel_mixer), values = kind.parts, kind.settings
     return RESIDUALS[kind.residual].forward(
         t,
         card,
@@ -66,7 +71,12 @@ def head(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
     t.enter("between")
     normal = norm(t, card, style, "norm", x)
     t.enter("head")
-    logits = linear(t, "out", normal, ("vocab", "hidden"), ("batch", "seq", "vocab"), False)
+    logits = linear(t, "out", normal, ("vocab", "hidden"), ("batch", "seq", "vocab"), card.head_bias)
+    logits = scaled(t, "scale", logits, card.logit_scale)
+    if card.logit_softcap:
+        capped = t.activation("softcap", logits.axes)
+        t.emit("softcap", Softcap(card.logit_softcap), (logits,), capped)
+        logits = capped
     t.enter("loss")
     labels = t.tensor("labels", ("batch", "seq"), "int64", "input")
     vocabulary, token = logits.axes, labels.axes

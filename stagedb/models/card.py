@@ -11,26 +11,30 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.kinds import EXPERTS, PARTS, RESIDUALS, LayerKind
-from stagedb.models.kinds.part import norm_parameters
+from stagedb.models.kinds.part import FAR, norm_parameters
 from stagedb.models.layer_pattern import check_known, period, read_kinds, read_pattern
 from stagedb.models.sequence_length import SequenceLength, guessed
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "norm": ("rmsnorm", "layernorm"),
+    "norm": ("rmsnorm", "layernorm", "layernorm_no_bias"),
     "mlp": ("gated", "plain"),
-    "activation": ("silu", "gelu", "relu"),
-    "positions": ("rotary", "learned"),
+    "activation": ("silu", "gelu", "relu", "relu2", "gelu_tanh", "quick_gelu", "clamped_swiglu"),
+    "positions": ("rotary", "learned", "alibi", "none"),
 }
 """The fields of a card whose values are from a list of words."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _COUNTS = ("parameters", "experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers")
 _LENGTHS = ("train_seq_len", "left_out_window")
-_MAY_BE_ZERO = _COUNTS + _LENGTHS
+_FACTORS = ("embedding_scale", "residual_scale", "logit_scale", "logit_softcap")
+_AROUND = ("embedding_norm", "head_bias", "position_offset", *_FACTORS)
+"""Fields of what is around the layers."""
+
+_MAY_BE_ZERO = (*_COUNTS, *_LENGTHS, "position_offset")
 _OF_LAYERS = ("layer_kinds", "pattern")
 """Fields whose values are lists of layers, which have checks of their own."""
 
-_LATER = (*_OF_LAYERS, *_LENGTHS, "train_seq_len_source")
+_LATER = (*_OF_LAYERS, *_LENGTHS, "train_seq_len_source", *_AROUND)
 """Fields that stagedb got later. They are left out of a card that has their default, so that its digest, and with it
 the ids of its graphs, does not change. A new field belongs here."""
 
@@ -62,6 +66,10 @@ class Card:
     pattern: the kinds of layers, by name, as a list that repeats (`layer_pattern.read_pattern` has other forms);
     empty: all alike, except for dense_layers. layer_kinds: the parts of kinds (`layer_pattern.read_kinds`). Without a
     description `layer` has attention and experts, if the model has some, and `dense` a feed-forward instead.
+    embedding_norm: the embedded tokens are normalised. head_bias: the head has a bias. position_offset: rows of the
+    table of learned positions before the first position.
+    embedding_scale, residual_scale, logit_scale: factors of the embedded tokens, of each part's result, and of the
+    logits; 0: none. logit_softcap: the bound of logits, by a tanh; 0: none.
 
     Raises UsageError, naming the field, if the values make no model.
     """
@@ -97,8 +105,18 @@ class Card:
     train_seq_len: int = 0
     train_seq_len_source: str = ""
     left_out_window: int = 0
+    embedding_norm: bool = False
+    head_bias: bool = False
+    position_offset: int = 0
+    embedding_scale: float = 0.0
+    residual_scale: float = 0.0
+    logit_scale: float = 0.0
+    logit_softcap: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in _FACTORS:
+            if type(getattr(self, name)) is int:
+                object.__setattr__(self, name, float(getattr(self, name)))
         for field in fields(self):
             if field.name not in _OF_LAYERS:
                 self._check(field.name, getattr(self, field.name), field.type)
@@ -115,6 +133,8 @@ class Card:
             raise UsageError(f"{self.name}: {name} must be {_WORDS.get(str(wanted), wanted)}, not {shown(value)}")
         if type(value) is int and value < (0 if name in _MAY_BE_ZERO else 1):
             raise UsageError(f"{self.name}: {name} must be positive, not {value}")
+        if isinstance(value, float) and not 0 <= value < FAR:
+            raise UsageError(f"{self.name}: {name} must be a number from 0, not {shown(value)}")
         if name in CHOICES and value not in CHOICES[name]:
             raise UsageError(f"{self.name}: {name} must be one of {', '.join(CHOICES[name])}, not {shown(value)}")
 
@@ -182,6 +202,9 @@ class Card:
         object.__setattr__(self, "layer_kinds", tuple(own))
         found = period(sequence)
         object.__setattr__(self, "pattern", () if not self.pattern or found == (USUAL,) else found)
+        for kind in self.kinds.values():
+            for part in kind.parts:
+                part.check_values(self, kind.settings)
         if self.experts and not self.routes:
             raise UsageError(f"{self.name}: experts={self.experts}, and the pattern has no layer with experts")
 
@@ -197,18 +220,25 @@ class Card:
 
     def count_parameters(self) -> int:
         """The number of parameters, vocabulary unpadded, a tied weight counted once."""
-        positions = self.max_positions * self.hidden if self.positions == "learned" else 0
+        positions = self.position_rows * self.hidden if self.positions == "learned" else 0
         tables = self.vocab * self.hidden * (1 if self.tied else 2) + positions
-        return tables + sum(self._of_layer(self.kinds[name]) for name in self.sequence) + norm_parameters(self)
+        around = norm_parameters(self) * (2 if self.embedding_norm else 1) + (self.vocab if self.head_bias else 0)
+        return tables + sum(self._of_layer(self.kinds[name]) for name in self.sequence) + around
+
+    @property
+    def position_rows(self) -> int:
+        """The rows of its table of learned positions."""
+        return self.max_positions + self.position_offset
 
     def count_active(self) -> int:
         """The number of parameters that process one token: all but those of experts that it is not sent to."""
-        idle = (part.idle(self) for name in self.sequence for part in self.kinds[name].parts)
+        kinds = (self.kinds[name] for name in self.sequence)
+        idle = (part.idle(self, kind.settings) for kind in kinds for part in kind.parts)
         return self.count_parameters() - sum(idle)
 
     def _of_layer(self, kind: LayerKind) -> int:
         norms = RESIDUALS[kind.residual].norms * norm_parameters(self)
-        return norms + sum(part.parameters(self) for part in kind.parts)
+        return norms + sum(part.parameters(self, kind.settings) for part in kind.parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, ready for JSON or YAML; `Card(**card.to_dict())` is the card."""
@@ -227,4 +257,4 @@ class Card:
         return hashlib.sha256(json.dumps(shape, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-_WORDS = {"int": "an integer", "bool": "true or false", "str": "a text"}
+_WORDS = {"int": "an integer", "bool": "true or false", "str": "a text", "float": "a number"}

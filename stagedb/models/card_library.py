@@ -42,7 +42,7 @@ def load_card(model: str | Path) -> Card:
     if is_directory(path):
         path = path / "config.json"
     if is_there(path):
-        return _card_of(read_document(path, "model card", (".yaml", ".yml", ".json", ".toml")), path)
+        return _card_of(read_document(path, "model card", (".yaml", ".yml", ".json", ".toml"), constants=True), path)
     if isinstance(model, str) and path.suffix not in (".yaml", ".yml", ".json", ".toml") and path.name == model:
         near = get_close_matches(model.lower(), card_names(), n=4, cutoff=0.5)
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""

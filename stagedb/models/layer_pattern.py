@@ -7,7 +7,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, LayerKind
+from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, LayerKind, Value
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TAKEN = ("embedding", "head", "cut", "bucket", "stage", "step")
@@ -48,15 +48,19 @@ def _kind(name: str, content: object, usual: LayerKind) -> LayerKind:
         if words[word] not in known:
             raise UsageError(f"{where}: {word} must be one of {', '.join(known)}, not {shown(words[word])}")
     kind = LayerKind(name, **words)
-    takes = {key: about for part in kind.parts for key, about in part.words.items()}
     for key in content:
-        if key not in _WORDS and key not in takes:
-            raise UsageError(f"{where}: unknown key {shown(key)}{_near(str(key), (*_WORDS, *takes))}")
-    for key, about in takes.items():
-        value = content.get(key)
-        if type(value) is not int or value < 1:
-            raise UsageError(f"{where}: {key} must be {about}, a whole number from 1, not {shown(value)}")
-    return LayerKind(name, **words, values=tuple((key, content[key]) for key in sorted(takes)))
+        if key not in _WORDS and key not in kind.words:
+            raise UsageError(f"{where}: unknown key {shown(key)}{_near(str(key), (*_WORDS, *kind.words))}")
+    values: dict[str, Value] = {}
+    for key, taken in sorted(kind.words.items()):
+        value = content.get(key, taken.default)
+        wanted = taken.refused(value)
+        if wanted:
+            raise UsageError(f"{where}: {key} must be {wanted}, not {shown(value)}")
+        value = float(value) if isinstance(taken.default, float) else value
+        if value != taken.default:
+            values[key] = value
+    return LayerKind(name, **words, values=tuple(values.items()))
 
 
 def read_pattern(content: object, layers: int) -> tuple[str, ...]:

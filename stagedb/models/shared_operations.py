@@ -11,9 +11,11 @@ from stagedb.ir.operators import (
     LayerNorm,
     MeanSquare,
     Multiply,
+    NormScale,
     Quantize,
     RMSNorm,
     Rsqrt,
+    Scale,
 )
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch
@@ -59,21 +61,21 @@ def gated(
     inner: tuple[str, ...],
     weight_axes: tuple[str, ...],
     packed_axes: tuple[str, ...],
+    bias: bool = False,
+    packed: bool = False,
 ) -> Tensor:
     """Gate and up matmul, and the product of their results, with the axes `inner` (Shazeer 2020).
 
-    The two weights have `weight_axes`; a style with one weight for both has `packed_axes`.
+    The two weights have `weight_axes`; one weight for both, as a style or the checkpoint (`packed`) has it, has
+    `packed_axes`.
     """
-    if style.pack_gate:
-        operands: tuple[Tensor, ...] = (
-            linear(t, f"{name}.w13", x, packed_axes, (*inner, "two"), card.linear_bias, style.fp8),
-        )
+    packed = packed or style.pack_gate
+    if packed:
+        operands: tuple[Tensor, ...] = (linear(t, f"{name}.w13", x, packed_axes, (*inner, "two"), bias, style.fp8),)
     else:
-        operands = tuple(
-            linear(t, f"{name}.{word}", x, weight_axes, inner, card.linear_bias, style.fp8) for word in ("w1", "w3")
-        )
+        operands = tuple(linear(t, f"{name}.{word}", x, weight_axes, inner, bias, style.fp8) for word in ("w1", "w3"))
     y = t.activation(f"{name}.gate", inner)
-    if style.pack_gate or not style.eager:
+    if packed or not style.eager:
         t.emit(f"{name}.gate", Gate(card.activation), operands, y)
         return y
     gate, up = operands
@@ -83,25 +85,26 @@ def gated(
     return y
 
 
-def row_linear(
-    t: Tracer, card: Architecture, style: Style, name: str, x: Tensor, weight_axes: tuple[str, ...]
-) -> Branch:
+def row_linear(t: Tracer, style: Style, name: str, x: Tensor, weight_axes: tuple[str, ...], bias: bool) -> Branch:
     """The matmul back to the hidden axis, and the bias if it is added later."""
-    inside = card.linear_bias and style.row_bias == "inside"
+    inside = bias and style.row_bias == "inside"
     y = linear(t, name, x, weight_axes, HIDDEN, inside, style.fp8)
-    late = card.linear_bias and not inside
+    late = bias and not inside
     return Branch(y, t.weight(f"{name}.bias", ("hidden",)) if late else None)
 
 
-def norm(t: Tracer, card: Architecture, style: Style, name: str, x: Tensor) -> Tensor:
-    """The tensor normalised over the last axis."""
-    token, last = x.axes[:-1], x.axes[-1:]
-    weight = t.weight(f"{name}.weight", last)
+def norm(
+    t: Tracer, card: Architecture, style: Style, name: str, x: Tensor, weight_axes: tuple[str, ...] = ()
+) -> Tensor:
+    """The tensor normalised over the last axis. weight_axes: the weight's axes; empty: the last axis."""
+    token, last = x.axes[:-1], weight_axes or x.axes[-1:]
+    weight = t.weight(f"{name}.weight", last, rows=len(last))
     y = t.activation(name, x.axes)
-    if card.norm == "layernorm":
-        bias = t.weight(f"{name}.bias", last)
+    if card.norm != "rmsnorm":
+        biased = card.norm == "layernorm"
+        held = (weight, t.weight(f"{name}.bias", last, rows=len(last))) if biased else (weight,)
         mean, rstd = t.activation(f"{name}.mean", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
-        t.emit(name, LayerNorm(), (x, weight, bias), y, mean, rstd)
+        t.emit(name, LayerNorm(biased=biased), (x, *held), y, mean, rstd)
         return y
     if not style.eager:
         t.emit(name, RMSNorm(), (x, weight), y, t.activation(f"{name}.rstd", token, "fp32"))
@@ -115,6 +118,31 @@ def norm(t: Tracer, card: Architecture, style: Style, name: str, x: Tensor) -> T
     t.emit(f"{name}.normal", Multiply(), (wide, rstd), normal)
     t.emit(f"{name}.scaled", Multiply(), (normal, weight), scaled)
     t.emit(name, Cast(), (scaled,), y)
+    return y
+
+
+def norm_over_heads(t: Tracer, name: str, x: Tensor) -> Tensor:
+    """Queries or keys (batch, seq, heads, head_dim), normalised over all heads of a token (OLMo 2, MiniMax-M2).
+
+    The squares of the heads on other ranks are added before the root.
+    """
+    token, wide = x.axes[:-2], t.activation(f"{name}.wide", x.axes, "fp32")
+    weight = t.weight(f"{name}.weight", x.axes[-2:], rows=2)
+    square, rstd = t.activation(f"{name}.mean_square", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
+    y = t.activation(name, x.axes)
+    t.emit(f"{name}.wide", Cast(), (x,), wide)
+    t.emit(f"{name}.mean_square", MeanSquare(over=x.axes[-2:]), (wide,), square)
+    t.emit(f"{name}.rstd", Rsqrt(), (square,), rstd)
+    t.emit(name, NormScale(over=x.axes[-2:]), (wide, rstd, weight), y)
+    return y
+
+
+def scaled(t: Tracer, name: str, x: Tensor, factor: float) -> Tensor:
+    """`factor · x`; `x` itself for a factor of 0, which means none, and of 1."""
+    if factor in (0.0, 1.0):
+        return x
+    y = t.activation(name, x.axes)
+    t.emit(name, Scale(factor), (x,), y)
     return y
 
 
@@ -134,12 +162,13 @@ def add(t: Tracer, name: str, *terms: Tensor) -> Tensor:
     return y
 
 
-def residual(t: Tracer, style: Style, name: str, x: Tensor, branch: Branch) -> Tensor:
-    """`x + dropout(branch + bias)`, one kernel where there is no dropout."""
+def residual(t: Tracer, card: Architecture, style: Style, name: str, x: Tensor, branch: Branch) -> Tensor:
+    """`x + scale · dropout(branch + bias)`, one kernel where there is no dropout and no scale."""
     t.enter("between")
     made, bias = branch.result, branch.bias
-    if style.dropout == 0:
+    if style.dropout == 0 and card.residual_scale == 0:
         return add(t, name, *((made, x) if bias is None else (made, x, bias)))
     if bias is not None:
         made = add(t, f"{name}.bias", made, bias)
-    return add(t, name, dropout(t, style, f"{name}.dropout", made), x)
+    made = dropout(t, style, f"{name}.dropout", made)
+    return add(t, name, scaled(t, f"{name}.scale", made, card.residual_scale), x)

@@ -17,6 +17,8 @@ from stagedb.ir.operators.attention import (
     PartAttentionGradient,
     RepeatHeads,
     Rotary,
+    ScoredPairs,
+    ScoresGradient,
     Softmax,
     SoftmaxGradient,
     SplitHeads,
@@ -35,8 +37,13 @@ from stagedb.ir.operators.elementwise import (
     MeanSquare,
     MeanSquareGradient,
     Multiply,
+    NormScale,
+    NormScaleGradient,
     Rsqrt,
     RsqrtGradient,
+    Scale,
+    Softcap,
+    SoftcapGradient,
     SumProduct,
 )
 from stagedb.ir.operators.embedding import Embedding, EmbeddingGradient, PositionEmbedding, PositionEmbeddingGradient
@@ -47,6 +54,8 @@ from stagedb.ir.operators.experts import (
     CombineGradient,
     Dispatch,
     DispatchGradient,
+    Normalise,
+    NormaliseGradient,
     Route,
     TopK,
     TopKGradient,
@@ -64,7 +73,14 @@ from stagedb.ir.operators.loss import (
     TokenMean,
     TokenMeanGradient,
 )
-from stagedb.ir.operators.norm import LayerNorm, LayerNormGradient, RMSNorm, RMSNormGradient
+from stagedb.ir.operators.norm import (
+    LayerNorm,
+    LayerNormGradient,
+    RMSNorm,
+    RMSNormGradient,
+    UnitRMS,
+    UnitRMSGradient,
+)
 from stagedb.ir.operators.optimizer import AdamW
 from stagedb.ir.operators.quantize import E4M3, Quantize
 from stagedb.ir.operators.redistribution import Exchange, Receive, Redistribution, Rotate, Send
@@ -118,6 +134,10 @@ OPERATORS: dict[str, type[Operator]] = {
         MeanSquare,
         MeanSquareGradient,
         Multiply,
+        NormScale,
+        NormScaleGradient,
+        Normalise,
+        NormaliseGradient,
         PackHeads,
         PackKeys,
         PartAttention,
@@ -140,9 +160,13 @@ OPERATORS: dict[str, type[Operator]] = {
         Rotate,
         Send,
         Route,
+        ScoresGradient,
         Rsqrt,
         RsqrtGradient,
+        Scale,
         Shift,
+        Softcap,
+        SoftcapGradient,
         Softmax,
         SoftmaxGradient,
         SplitHeads,
@@ -155,6 +179,8 @@ OPERATORS: dict[str, type[Operator]] = {
         TopKGradient,
         WeightedSum,
         WeightedSumGradient,
+        UnitRMS,
+        UnitRMSGradient,
         UnpackGradients,
         UnpackKeys,
     )
@@ -163,7 +189,10 @@ OPERATORS: dict[str, type[Operator]] = {
 
 def dump(operator: Operator) -> str:
     """The stored form: JSON of the class's name and its fields."""
-    return json.dumps({"operator": type(operator).__name__, **dataclasses.asdict(operator)}, sort_keys=True)
+    defaults = {field.name: field.default for field in dataclasses.fields(operator) if field.name in operator.later}
+    fields = dataclasses.asdict(operator).items()
+    values = {name: value for name, value in fields if name not in defaults or value != defaults[name]}
+    return json.dumps({"operator": type(operator).__name__, **values}, sort_keys=True)
 
 
 def load(text: str) -> Operator:
@@ -213,6 +242,10 @@ __all__ = [
     "MeanSquare",
     "MeanSquareGradient",
     "Multiply",
+    "NormScale",
+    "NormScaleGradient",
+    "Normalise",
+    "NormaliseGradient",
     "Operator",
     "PackHeads",
     "PackKeys",
@@ -239,8 +272,13 @@ __all__ = [
     "Route",
     "Rsqrt",
     "RsqrtGradient",
+    "Scale",
+    "ScoredPairs",
+    "ScoresGradient",
     "Send",
     "Shift",
+    "Softcap",
+    "SoftcapGradient",
     "Softmax",
     "SoftmaxGradient",
     "SplitHeads",
@@ -251,6 +289,8 @@ __all__ = [
     "TokenMeanGradient",
     "TopK",
     "TopKGradient",
+    "UnitRMS",
+    "UnitRMSGradient",
     "UnpackGradients",
     "UnpackKeys",
     "WeightedSum",

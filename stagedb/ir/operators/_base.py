@@ -58,6 +58,7 @@ class Operator:
     `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
     `sum_tags`: the tags of those sums. `tags`: its tags in all its uses (`stagedb.ir.tags`).
     `deals`: each rank puts its values under other axes (tokens, slots of experts); nothing is summed over ranks.
+    `later`: fields that its stored form leaves out at their default, because it got them later.
     """
 
     kind: ClassVar[str] = "elementwise"
@@ -69,6 +70,7 @@ class Operator:
     tags: ClassVar[frozenset[Tag]] = frozenset()
     in_place: ClassVar[bool] = False
     deals: ClassVar[bool] = False
+    later: ClassVar[frozenset[str]] = frozenset()
 
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]

@@ -5,6 +5,8 @@ Queries have axes (batch, seq, heads, head_dim), keys and values (batch, seq, kv
 of Megatron's fused QKV weight.
 """
 
+import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -45,19 +47,79 @@ def _fold(dk: Array, kv_heads: int) -> Array:
     return np.asarray(dk.reshape(batch, seq, kv_heads, heads // kv_heads, head_dim).sum(axis=3))
 
 
-def _seen(rows: Array, columns: Array, window: int | None) -> Array:
-    """Whether the query of each row sees the key of each column, by their positions.
+@dataclass(frozen=True)
+class ScoredPairs(Operator):
+    """The rules by which queries score keys, of a fused kernel or of a softmax on its own.
 
-    It sees no later key, and of the others the last `window`, its own included.
+    window: the number of keys that a query sees, its own included (Beltagy et al. 2020; Jiang et al. 2023); None: all
+    before it. chunk_tokens: the sequence is in chunks of so many tokens, and a query sees keys of its own chunk alone
+    (Llama 4); None: one chunk. softcap: scores are `softcap · tanh(score / softcap)` (Gemma 2); 0: as they are.
+    scale: the factor of scores; 0: one over the root of the head's size. alibi: a score is lowered by the distance of
+    its key, with a slope for each head (Press et al. 2022). sinks: the last operand has a score for each head that
+    takes part in the softmax and has no value (gpt-oss).
     """
-    apart = rows[:, None] - columns[None, :]
-    return np.asarray((apart >= 0) if window is None else (apart >= 0) & (apart < window))
+
+    window: int | None = None
+    chunk_tokens: int | None = None
+    softcap: float = 0.0
+    scale: float = 0.0
+    alibi: bool = False
+    sinks: bool = False
+
+    later: ClassVar[frozenset[str]] = frozenset({"chunk_tokens", "softcap", "scale", "alibi", "sinks"})
+
+    def seen(self, rows: Array, columns: Array) -> Array:
+        """Whether the query of each row sees the key of each column, by their positions. It sees no later key."""
+        apart = rows[:, None] - columns[None, :]
+        found = apart >= 0
+        if self.window is not None:
+            found &= apart < self.window
+        if self.chunk_tokens is not None:
+            found &= rows[:, None] // self.chunk_tokens == columns[None, :] // self.chunk_tokens
+        return np.asarray(found)
+
+    def keys_seen(self, keys: Expression) -> Expression:
+        """The number of keys, of so many, with which a kernel scores a query."""
+        for limit in (self.window, self.chunk_tokens):
+            keys = keys if limit is None else smallest(keys, limit)
+        return keys
+
+    def factor(self, head_dim: int) -> float:
+        """The factor of the products of queries and keys."""
+        return self.scale or 1 / math.sqrt(head_dim)
+
+    def scored(self, products: Array, rows: Array, heads: Array, all_heads: int) -> Array:
+        """Scores (batch, heads, queries, keys) from scaled products, before the mask. rows: positions of queries."""
+        scores = self.softcap * np.tanh(products / self.softcap) if self.softcap else products
+        if not self.alibi:
+            return scores
+        apart = np.arange(scores.shape[-1])[None, :] - rows[:, None]
+        return np.asarray(scores + slopes(all_heads)[heads][:, None, None] * apart)
+
+    def slope(self, products: Array) -> Array | float:
+        """The derivative of scores by scaled products."""
+        return 1 - np.tanh(products / self.softcap) ** 2 if self.softcap else 1.0
 
 
-def _scores(q: Array, k: Array, rows: Array, window: int | None = None) -> Array:
+def slopes(heads: int) -> Array:
+    """ALiBi's slope of each head: powers of two, and between them those of twice as many heads (Press et al. 2022)."""
+    power = 2 ** int(math.log2(heads))
+    found = [2 ** (-8 * (n + 1) / power) for n in range(power)]
+    more = [2 ** (-8 * (n + 1) / (2 * power)) for n in range(0, 2 * power, 2)]
+    return np.asarray(found + more[: heads - power])
+
+
+def _products(q: Array, k: Array, factor: float) -> Array:
+    return np.asarray(np.einsum("bqhd,bkhd->bhqk", q, k) * factor)
+
+
+_SEES_ALL = ScoredPairs()
+
+
+def _scores(q: Array, k: Array, rows: Array) -> Array:
     """Scaled scores of queries at positions `rows` and all keys, masked pairs at minus infinity."""
-    scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
-    return np.where(_seen(rows, np.arange(k.shape[1]), window), scores, -np.inf)
+    scores = _products(q, k, 1 / math.sqrt(q.shape[-1]))
+    return np.where(_SEES_ALL.seen(rows, np.arange(k.shape[1])), scores, -np.inf)
 
 
 def _keys(axes: Labels) -> Labels:
@@ -65,26 +127,40 @@ def _keys(axes: Labels) -> Labels:
 
 
 @dataclass(frozen=True)
-class Attention(Operator):
+class _Weights:
+    """products, weights: (batch, heads, queries, keys). lse: the log of the sum of a row's exponentials."""
+
+    products: Array
+    weights: Array
+    lse: Array
+
+
+@dataclass(frozen=True)
+class Attention(ScoredPairs):
     """Causal attention in one kernel (Dao et al. 2022): outputs the context and the log-sum-exp of each row.
 
-    FLOPs `4·b·a·s·s·d`: two matmuls, without halving for the causal mask, as the field's counters do.
+    FLOPs `4·b·a·s·s·d`: two matmuls, without halving for the causal mask, as the field's counters do. Values may have a
+    size of their own: `2·b·a·s·s·(d + d_v)`.
 
-    window: the number of keys that a query sees, its own included (Beltagy et al. 2020; Jiang et al. 2023); None: all
-    before it. Kernels leave out blocks of keys that no query of a block sees, so that a query counts `min(s, window)`
-    keys: `4·b·a·s·min(s, window)·d`. The corner where the first queries see fewer keys is counted, like the one above
-    the diagonal. A kernel that reads an explicit mask (`masked`) computes all pairs.
+    Kernels leave out blocks of keys that no query of a block sees, so that a query counts `min(s, window)` keys (or
+    `min(s, chunk_tokens)`). The corner where the first queries see fewer keys is counted, like the one above the
+    diagonal. A kernel that reads an explicit mask (`masked`) computes all pairs.
+
+    head, kv_heads, value: the axes of a head of queries and keys, of the heads of keys, and of a head of values.
     """
 
     masked: bool = False
-    window: int | None = None
+    head: str = "head_dim"
+    kv_heads: str = "kv_heads"
+    value: str = "head_dim"
 
     kind: ClassVar[str] = "attention"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
+    later: ClassVar[frozenset[str]] = ScoredPairs.later | {"head", "kv_heads", "value"}
 
     def _operands(self, inputs: Sequence[Array]) -> tuple[Array, Array, Array]:
-        """q, k, v of the operands. An explicit mask may follow them."""
-        return _unpack(list(inputs[:-1] if self.masked else inputs))
+        """q, k, v of the operands. Sinks and an explicit mask may follow them."""
+        return _unpack(list(inputs[: len(inputs) - self.masked - self.sinks]))
 
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
@@ -95,59 +171,87 @@ class Attention(Operator):
         if "packed" not in inside[at]:
             inside[at + 1 : at + 3] = [_keys(axes) for axes in inside[at + 1 : at + 3]]
             if at:
-                made[1:] = [_keys(axes) for axes in made[1:]]
+                made[1:3] = [_keys(axes) for axes in made[1:3]]
         return tuple(inside), tuple(made)
 
     def _keys_seen(self, size: Size) -> Expression:
-        if self.window is None or self.masked:
-            return size("kseq")
-        return smallest(size("kseq"), self.window)
+        return size("kseq") if self.masked else self.keys_seen(size("kseq"))
 
     def _pairs(self, size: Size) -> Expression:
-        return size("batch") * size("heads") * size("seq") * self._keys_seen(size) * size("head_dim")
+        return size("batch") * size("heads") * size("seq") * self._keys_seen(size)
 
     def flops(self, size: Size) -> Expression:
-        return 4 * self._pairs(size)
+        return 2 * self._pairs(size) * (size(self.head) + size(self.value))
 
     def dims(self, size: Size) -> tuple[Expression, ...]:
-        queries = tuple(size(axis) for axis in ("batch", "heads", "kv_heads", "seq"))
-        return (*queries, self._keys_seen(size), size("head_dim"))
+        queries = tuple(size(axis) for axis in ("batch", "heads", self.kv_heads, "seq"))
+        values = () if self.value == self.head else (size(self.value),)
+        return (*queries, self._keys_seen(size), size(self.head), *values)
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        own = op.inputs[:-1] if self.masked else op.inputs
-        yield from fused_gradient(tracer, op, AttentionGradient(self.masked, self.window), grads, own)
+        own = op.inputs[: len(op.inputs) - self.masked]
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        yield from fused_gradient(tracer, op, AttentionGradient(**fields), grads, own)
+
+    def _weights(self, place: RankPlace, q: Array, k: Array, sinks: Array | None, lse: Array | None) -> _Weights:
+        """Scaled products, weights and log-sum-exp of each row, which is made if it is not given."""
+        rows, columns = place.indices("seq"), np.arange(k.shape[1])
+        products = _products(q, k, self.factor(q.shape[-1]))
+        scores = self.scored(products, rows, _heads(place), place.sizes["heads"])
+        scores = np.where(self.seen(rows, columns), scores, -np.inf)
+        if lse is None:
+            lse = _log_sum(scores, sinks)
+        return _Weights(products, np.exp(scores - lse[..., None]), lse)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         q, k, v = self._operands(inputs)
         heads = q.shape[2]
-        scores = _scores(q, _repeat(k, heads), place.indices("seq"), self.window)
-        top = scores.max(axis=-1)
-        lse = top + np.log(np.exp(scores - top[..., None]).sum(axis=-1))
-        weights = np.exp(scores - lse[..., None])
-        return [np.einsum("bhqk,bkhd->bqhd", weights, _repeat(v, heads)), lse]
+        made = self._weights(place, q, _repeat(k, heads), inputs[-1 - self.masked] if self.sinks else None, None)
+        return [np.einsum("bhqk,bkhd->bqhd", made.weights, _repeat(v, heads)), made.lse]
+
+
+def _heads(place: RankPlace) -> Array:
+    return place.indices("heads")
+
+
+def _log_sum(scores: Array, sinks: Array | None) -> Array:
+    top = scores.max(axis=-1)
+    if sinks is not None:
+        top = np.maximum(top, sinks[:, None])
+    total = np.exp(scores - top[..., None]).sum(axis=-1)
+    if sinks is not None:
+        total = total + np.exp(sinks[:, None] - top)
+    return np.asarray(top + np.log(total))
 
 
 @dataclass(frozen=True)
 class AttentionGradient(Attention):
-    """dq, dk, dv from the saved output and log-sum-exp: five matmuls, which compute the scores again."""
+    """dq, dk, dv from the saved output and log-sum-exp: five matmuls, which compute the scores again. Then dsinks."""
 
     def flops(self, size: Size) -> Expression:
-        return 10 * self._pairs(size)
+        return 2 * self._pairs(size) * (3 * size(self.head) + 2 * size(self.value))
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         do, o, lse = inputs[0], inputs[-2], inputs[-1]
-        q, k, v = self._operands(inputs[1:-2])
-        heads, kv_heads, scale = q.shape[2], k.shape[2], 1 / np.sqrt(q.shape[-1])
+        own = inputs[1:-2]
+        q, k, v = self._operands(own)
+        heads, kv_heads, factor = q.shape[2], k.shape[2], self.factor(q.shape[-1])
         wide_k, wide_v = _repeat(k, heads), _repeat(v, heads)
-        p = np.exp(_scores(q, wide_k, place.indices("seq"), self.window) - lse[..., None])
-        dv = np.einsum("bhqk,bqhd->bkhd", p, do)
+        sinks = own[-1 - self.masked] if self.sinks else None
+        made = self._weights(place, q, wide_k, sinks, lse)
+        dv = np.einsum("bhqk,bqhd->bkhd", made.weights, do)
         dp = np.einsum("bqhd,bkhd->bhqk", do, wide_v)
-        ds = p * (dp - np.einsum("bqhd,bqhd->bhq", do, o)[..., None]) * scale
+        delta = np.einsum("bqhd,bqhd->bhq", do, o)
+        ds = made.weights * (dp - delta[..., None]) * self.slope(made.products) * factor
         dq, dk = np.einsum("bhqk,bkhd->bqhd", ds, wide_k), np.einsum("bhqk,bqhd->bkhd", ds, q)
         dk, dv = _fold(dk, kv_heads), _fold(dv, kv_heads)
-        return [dq, dk, dv] if len(inputs) > 5 else [_pack(dq, dk, dv)]
+        packed = len(own) - self.masked - self.sinks == 1
+        grads = [_pack(dq, dk, dv)] if packed else [dq, dk, dv]
+        if sinks is not None:
+            grads.append(-(np.exp(sinks[:, None] - lse) * delta).sum(axis=(0, 2)))
+        return grads
 
 
 def _parts(balanced: bool) -> int:
@@ -179,8 +283,8 @@ class PartAttention(Attention):
         )  # fmt: skip
 
     def _pairs(self, size: Size) -> Expression:
-        batch, heads, _, queries, keys, head_dim = self.dims(size)
-        return batch * heads * queries * keys * head_dim
+        batch, heads, _, queries, keys, _ = self.dims(size)
+        return batch * heads * queries * keys
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
@@ -220,7 +324,7 @@ class PartAttentionGradient(PartAttention):
     """dq, dk, dv of one call; a call after the first adds to the earlier values."""
 
     def flops(self, size: Size) -> Expression:
-        return 10 * self._pairs(size)
+        return 10 * self._pairs(size) * size(self.head)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         do, q, k, v, o, lse, *so_far = inputs
@@ -239,16 +343,11 @@ class PartAttentionGradient(PartAttention):
 
 
 @dataclass(frozen=True)
-class AdditiveMask(Operator):
-    """The causal mask of this rank's queries as numbers to add, for a kernel without a mask of its own.
-
-    window: as in `Attention`.
-    """
-
-    window: int | None = None
+class AdditiveMask(ScoredPairs):
+    """The causal mask of this rank's queries as numbers to add, for a kernel without a mask of its own."""
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [np.where(_seen(place.indices("seq"), place.indices("kseq"), self.window), 0.0, -np.inf)]
+        return [np.where(self.seen(place.indices("seq"), place.indices("kseq")), 0.0, -np.inf)]
 
 
 @dataclass(frozen=True)
@@ -314,64 +413,98 @@ class FoldHeads(Operator):
 
 
 @dataclass(frozen=True)
-class Softmax(Operator):
-    """Scale, causal mask and softmax over the keys. window: as in `Attention`."""
+class Softmax(ScoredPairs):
+    """Scale, causal mask and softmax over the keys. head: the axis of a head of queries and keys.
 
-    window: int | None = None
+    Its operands are the products of queries and keys, and the sinks if there are some.
+    """
+
+    head: str = "head_dim"
 
     kind: ClassVar[str] = "softmax"
+    later: ClassVar[frozenset[str]] = ScoredPairs.later | {"head"}
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if self.sinks or self.softcap:
+            yield from fused_gradient(tracer, op, ScoresGradient(**fields), grads, op.inputs)
+            return
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
         reads = (arriving(grads), op.outputs[0])
-        tracer.emit(grad.name, SoftmaxGradient(), reads, grad, template=INPUT_GRADIENT)
+        tracer.emit(grad.name, SoftmaxGradient(head=self.head, scale=self.scale), reads, grad, template=INPUT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        scores = inputs[0] / np.sqrt(place.sizes["head_dim"])
-        scores = np.where(_seen(place.indices("seq"), place.indices("kseq"), self.window), scores, -np.inf)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return [weights / weights.sum(axis=-1, keepdims=True)]
+        products = inputs[0] * self.factor(place.sizes[self.head])
+        scores = self.scored(products, place.indices("seq"), _heads(place), place.sizes["heads"])
+        scores = np.where(self.seen(place.indices("seq"), place.indices("kseq")), scores, -np.inf)
+        return [np.exp(scores - _log_sum(scores, inputs[1] if self.sinks else None)[..., None])]
 
 
 @dataclass(frozen=True)
 class SoftmaxGradient(Operator):
     """The gradient through scale, mask and softmax."""
 
+    head: str = "head_dim"
+    scale: float = 0.0
+
     kind: ClassVar[str] = "softmax"
+    later: ClassVar[frozenset[str]] = frozenset({"head", "scale"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dp, p = inputs
-        return [p * (dp - (dp * p).sum(axis=-1, keepdims=True)) / np.sqrt(place.sizes["head_dim"])]
+        factor = self.scale or 1 / np.sqrt(place.sizes[self.head])
+        return [p * (dp - (dp * p).sum(axis=-1, keepdims=True)) * factor]
+
+
+@dataclass(frozen=True)
+class ScoresGradient(Softmax):
+    """The gradients of products and sinks, where the softmax is of capped scores or has sinks."""
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dp, p = inputs[0], inputs[-1]
+        factor = self.factor(place.sizes[self.head])
+        delta = (dp * p).sum(axis=-1)
+        ds = p * (dp - delta[..., None]) * self.slope(inputs[1] * factor) * factor
+        if not self.sinks:
+            return [ds]
+        # A row's weights leave the sink's own out of one.
+        return [ds, -((1 - p.sum(axis=-1)) * delta).sum(axis=(0, 2))]
 
 
 @dataclass(frozen=True)
 class Rotary(Operator):
-    """Rotary positions (Su et al. 2021) on queries or keys; in a packed tensor the values remain unchanged."""
+    """Rotary positions (Su et al. 2021) on queries or keys; in a packed tensor the values remain unchanged.
+
+    size: how many of a head's first dimensions are turned; 0: all.
+    """
 
     packed: bool = False
     inverse: bool = False
+    size: int = 0
 
     kind: ClassVar[str] = "rotary"
+    later: ClassVar[frozenset[str]] = frozenset({"size"})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        operator = Rotary(self.packed, not self.inverse)
+        operator = Rotary(self.packed, not self.inverse, self.size)
         tracer.emit(grad.name, operator, (arriving(grads),), grad, template=INPUT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        x = inputs[0]
+        x = inputs[0][..., : self.size or None]
         half = x.shape[-1] // 2
         angles = place.indices("seq")[:, None] / 10000 ** (np.arange(half) / half)
         angles = angles.reshape(1, len(angles), *(1,) * (x.ndim - 3), half) * (-1 if self.inverse else 1)
         cos, sin = np.cos(angles), np.sin(angles)
         low, high = x[..., :half], x[..., half:]
-        turned = np.concatenate([low * cos - high * sin, low * sin + high * cos], axis=-1)
+        rest = inputs[0][..., x.shape[-1] :]
+        turned = np.concatenate([low * cos - high * sin, low * sin + high * cos, rest], axis=-1)
         if self.packed:
-            turned[..., -1, :] = x[..., -1, :]
+            turned[..., -1, :] = inputs[0][..., -1, :]
         return [turned]

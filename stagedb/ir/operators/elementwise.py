@@ -77,10 +77,29 @@ def _silu_slope(x: Array) -> Array:
     return np.asarray(s * (1 + x * (1 - s)))
 
 
+def _tanh_gelu(x: Array) -> Array:
+    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def _tanh_gelu_slope(x: Array) -> Array:
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    steep = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
+    return np.asarray(0.5 * (1 + np.tanh(inner)) + 0.5 * x * (1 - np.tanh(inner) ** 2) * steep)
+
+
+def _quick_gelu_slope(x: Array) -> Array:
+    s = _sigmoid(1.702 * x)
+    return np.asarray(s * (1 + 1.702 * x * (1 - s)))
+
+
 ACTIVATIONS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "gelu": (lambda x: x * _normal_cdf(x), _gelu_slope),
     "silu": (lambda x: x * _sigmoid(x), _silu_slope),
     "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0).astype(x.dtype)),
+    "relu2": (lambda x: np.maximum(x, 0) ** 2, lambda x: 2 * np.maximum(x, 0)),
+    "gelu_tanh": (_tanh_gelu, _tanh_gelu_slope),
+    "quick_gelu": (lambda x: x * _sigmoid(1.702 * x), _quick_gelu_slope),
+    "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * (1 - _sigmoid(x))),
 }
 """Pointwise non-linearities by name: the function and its derivative. `gelu` is the exact one."""
 
@@ -117,9 +136,43 @@ class ActivationGradient(Operator):
         return [dy * ACTIVATIONS[self.function][1](x)]
 
 
+def _clamped(gate: Array, up: Array) -> tuple[Array, Array]:
+    return np.minimum(gate, LIMIT), np.clip(up, -LIMIT, LIMIT)
+
+
+def _clamped_slopes(gate: Array, up: Array) -> tuple[Array, Array]:
+    low, wide = _clamped(gate, up)
+    of_gate = (wide + 1) * _quick_gelu_slope(low) * (gate <= LIMIT)
+    return of_gate, low * _sigmoid(1.702 * low) * (np.abs(up) <= LIMIT)
+
+
+def _clamped_gate(gate: Array, up: Array) -> Array:
+    low, wide = _clamped(gate, up)
+    return np.asarray((wide + 1) * low * _sigmoid(1.702 * low))
+
+
+LIMIT = 7.0
+"""The bound of gate and up in a `clamped_swiglu` (gpt-oss)."""
+
+GATES: Mapping[str, tuple[Callable[[Array, Array], Array], Callable[[Array, Array], tuple[Array, Array]]]] = {
+    "clamped_swiglu": (_clamped_gate, _clamped_slopes),
+}
+"""Functions of gate and up that are no product with an activation: the function and its two derivatives."""
+
+
+def _gate_value(function: str, gate: Array, up: Array) -> Array:
+    return GATES[function][0](gate, up) if function in GATES else ACTIVATIONS[function][0](gate) * up
+
+
+def _gate_slopes(function: str, gate: Array, up: Array) -> tuple[Array, Array]:
+    if function in GATES:
+        return GATES[function][1](gate, up)
+    return up * ACTIVATIONS[function][1](gate), ACTIVATIONS[function][0](gate)
+
+
 @dataclass(frozen=True)
 class Gate(Operator):
-    """`f(gate) · up` (SwiGLU with silu); one packed input has gate and up along its last axis, of size 2."""
+    """`f(gate) · up` (SwiGLU with silu), or one of `GATES`; one packed input has gate and up along its last axis."""
 
     function: str
 
@@ -134,7 +187,7 @@ class Gate(Operator):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         gate, up = inputs if len(inputs) == 2 else (inputs[0][..., 0], inputs[0][..., 1])
-        return [ACTIVATIONS[self.function][0](gate) * up]
+        return [_gate_value(self.function, gate, up)]
 
 
 @dataclass(frozen=True)
@@ -149,8 +202,51 @@ class GateGradient(Operator):
         dy = inputs[0]
         packed = len(inputs) == 2
         gate, up = (inputs[1][..., 0], inputs[1][..., 1]) if packed else inputs[1:]
-        dgate, dup = dy * up * ACTIVATIONS[self.function][1](gate), dy * ACTIVATIONS[self.function][0](gate)
-        return [np.stack([dgate, dup], axis=-1)] if packed else [dgate, dup]
+        of_gate, of_up = _gate_slopes(self.function, gate, up)
+        return [np.stack([dy * of_gate, dy * of_up], axis=-1)] if packed else [dy * of_gate, dy * of_up]
+
+
+@dataclass(frozen=True)
+class Scale(Operator):
+    """`y = factor · x`."""
+
+    factor: float
+
+    linear: ClassVar[bool] = True
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, Scale(self.factor), (arriving(grads),), 0)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [inputs[0] * self.factor]
+
+
+@dataclass(frozen=True)
+class Softcap(Operator):
+    """`y = cap · tanh(x / cap)` (Gemma 2)."""
+
+    cap: float
+
+    kind: ClassVar[str] = "activation"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, SoftcapGradient(self.cap), (arriving(grads), op.outputs[0]), 0)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [self.cap * np.tanh(inputs[0] / self.cap)]
+
+
+@dataclass(frozen=True)
+class SoftcapGradient(Operator):
+    """`dx = dy · (1 - (y / cap)²)`."""
+
+    cap: float
+
+    kind: ClassVar[str] = "activation"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dy, y = inputs
+        return [dy * (1 - (y / self.cap) ** 2)]
 
 
 @dataclass(frozen=True)
@@ -232,26 +328,81 @@ class SumProduct(Operator):
 
 @dataclass(frozen=True)
 class MeanSquare(Operator):
-    """The mean of squares over the last axis."""
+    """The mean of squares over the last axis, or over the last ones, which are named. Ranks may hold parts of these."""
+
+    over: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "norm"
+    later: ClassVar[frozenset[str]] = frozenset({"over"})
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
-        yield 0, _one(tracer, op, MeanSquareGradient(), (arriving(grads), op.inputs[0]), 0)
+        yield 0, _one(tracer, op, MeanSquareGradient(self.over), (arriving(grads), op.inputs[0]), 0)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [(inputs[0] ** 2).mean(axis=-1)]
+        if not self.over:
+            return [(inputs[0] ** 2).mean(axis=-1)]
+        return [(inputs[0] ** 2).sum(axis=tuple(range(-len(self.over), 0))) / _elements(place, self.over)]
+
+
+def _elements(place: RankPlace, axes: tuple[str, ...]) -> int:
+    return math.prod(place.sizes[axis] for axis in axes)
 
 
 @dataclass(frozen=True)
 class MeanSquareGradient(Operator):
     """`dx = dy · 2x / n`."""
 
+    over: tuple[str, ...] = ()
+
     kind: ClassVar[str] = "norm"
+    later: ClassVar[frozenset[str]] = frozenset({"over"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x = inputs
-        return [dy[..., None] * 2 * x / x.shape[-1]]
+        count = _elements(place, self.over) if self.over else x.shape[-1]
+        return [dy.reshape(*dy.shape, *(1,) * (x.ndim - dy.ndim)) * 2 * x / count]
+
+
+@dataclass(frozen=True)
+class NormScale(Operator):
+    """`y = x · rstd · weight`, where a weight has the axes `over`, and rstd the others."""
+
+    over: tuple[str, ...]
+
+    kind: ClassVar[str] = "norm"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        name = f"{op.name}.input_gradient"
+        words = ("input_gradient", "rstd_gradient", "weight_gradient")
+        made = [tracer.gradient(x, f"{op.name}.{word}") for x, word in zip(op.inputs, words, strict=True)]
+        reads = (arriving(grads), *op.inputs)
+        tracer.emit(name, NormScaleGradient(self.over), reads, *made, template=INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        x, rstd, weight = inputs
+        return [x * _spread(rstd, x) * weight]
+
+
+def _spread(values: Array, like: Array) -> Array:
+    """Values of the leading axes, ready to be multiplied with a tensor of all."""
+    return values.reshape(*values.shape, *(1,) * (like.ndim - values.ndim))
+
+
+@dataclass(frozen=True)
+class NormScaleGradient(Operator):
+    """The gradients of x, rstd and weight."""
+
+    over: tuple[str, ...]
+
+    kind: ClassVar[str] = "norm"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dy, x, rstd, weight = inputs
+        last = tuple(range(-len(self.over), 0))
+        leading = tuple(range(x.ndim - len(self.over)))
+        wide = _spread(rstd, x)
+        return [dy * wide * weight, (dy * x * weight).sum(axis=last), (dy * x * wide).sum(axis=leading)]
 
 
 @dataclass(frozen=True)

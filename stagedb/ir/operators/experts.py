@@ -82,6 +82,27 @@ class ChoiceSoftmaxGradient(Operator):
 
 
 @dataclass(frozen=True)
+class Normalise(Operator):
+    """A token's scores divided by their sum."""
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        yield 0, _one(tracer, op, NormaliseGradient(), (arriving(grads), op.inputs[0]))
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [inputs[0] / inputs[0].sum(axis=-1, keepdims=True)]
+
+
+@dataclass(frozen=True)
+class NormaliseGradient(Operator):
+    """`dx = (dy - Σ dy·x / Σ x) / Σ x`."""
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dy, x = inputs
+        total = x.sum(axis=-1, keepdims=True)
+        return [(dy - (dy * x).sum(axis=-1, keepdims=True) / total) / total]
+
+
+@dataclass(frozen=True)
 class Route(Operator):
     """The target of each choice of this rank's tokens, as `place among the expert's tokens · experts + expert`."""
 

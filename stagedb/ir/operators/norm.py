@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RMSNorm(Operator):
-    """`y = x / rms(x) · weight` over the last axis (Zhang and Sennrich 2019); outputs y and 1/rms."""
+    """`y = x / rms(x) · weight` over the last axis (Zhang and Sennrich 2019); outputs y and 1/rms.
+
+    The weight has the last axis, or a row of it for each head.
+    """
 
     eps: float = 1e-5
 
@@ -50,12 +53,12 @@ class RMSNormGradient(Operator):
         normal = x * rstd[..., None]
         scaled = dy * weight
         dx = rstd[..., None] * (scaled - normal * (scaled * normal).mean(axis=-1, keepdims=True))
-        return [dx, (dy * normal).sum(axis=tuple(range(dy.ndim - 1)))]
+        return [dx, (dy * normal).sum(axis=tuple(range(dy.ndim - weight.ndim)))]
 
 
 @dataclass(frozen=True)
-class LayerNorm(Operator):
-    """`y = (x - mean) / std · weight + bias` over the last axis; outputs y, mean and 1/std."""
+class UnitRMS(Operator):
+    """`y = x / rms(x)` over the last axis, without a weight (Llama 4); outputs y and 1/rms."""
 
     eps: float = 1e-5
 
@@ -64,29 +67,67 @@ class LayerNorm(Operator):
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        dy = arriving(grads)
-        x, weight, bias = op.inputs
-        dx = tracer.gradient(x, f"{op.name}.input_gradient")
-        dw = tracer.gradient(weight, f"{op.name}.weight_gradient")
-        db = tracer.gradient(bias, f"{op.name}.bias_gradient")
-        reads = (dy, x, weight, *op.outputs[1:])
-        tracer.emit(dx.name, LayerNormGradient(), reads, dx, dw, db, template=INPUT_GRADIENT)
+        dx = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        reads = (arriving(grads), op.inputs[0], op.outputs[1])
+        tracer.emit(dx.name, UnitRMSGradient(), reads, dx, template=INPUT_GRADIENT)
         yield 0, dx
-        yield 1, dw
-        yield 2, db
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        x, weight, bias = inputs
+        rstd = 1 / np.sqrt((inputs[0] ** 2).mean(axis=-1) + self.eps)
+        return [inputs[0] * rstd[..., None], rstd]
+
+
+@dataclass(frozen=True)
+class UnitRMSGradient(Operator):
+    """dx of a UnitRMS from dy, x and 1/rms."""
+
+    kind: ClassVar[str] = "norm"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dy, x, rstd = inputs
+        normal = x * rstd[..., None]
+        return [rstd[..., None] * (dy - normal * (dy * normal).mean(axis=-1, keepdims=True))]
+
+
+@dataclass(frozen=True)
+class LayerNorm(Operator):
+    """`y = (x - mean) / std · weight + bias` over the last axis; outputs y, mean and 1/std. biased: it has a bias."""
+
+    eps: float = 1e-5
+    biased: bool = True
+
+    kind: ClassVar[str] = "norm"
+    later: ClassVar[frozenset[str]] = frozenset({"biased"})
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        dy = arriving(grads)
+        x, weight = op.inputs[:2]
+        dx = tracer.gradient(x, f"{op.name}.input_gradient")
+        made = [dx, tracer.gradient(weight, f"{op.name}.weight_gradient")]
+        if self.biased:
+            made.append(tracer.gradient(op.inputs[2], f"{op.name}.bias_gradient"))
+        reads = (dy, x, weight, *op.outputs[1:])
+        tracer.emit(dx.name, LayerNormGradient(self.biased), reads, *made, template=INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        x, weight = inputs[:2]
         mean = x.mean(axis=-1)
         rstd = 1 / np.sqrt(x.var(axis=-1) + self.eps)
-        return [(x - mean[..., None]) * rstd[..., None] * weight + bias, mean, rstd]
+        y = (x - mean[..., None]) * rstd[..., None] * weight
+        return [y + inputs[2] if self.biased else y, mean, rstd]
 
 
 @dataclass(frozen=True)
 class LayerNormGradient(Operator):
     """dx, dw and db of a LayerNorm from dy, x, weight, mean and 1/std."""
 
+    biased: bool = True
+
     kind: ClassVar[str] = "norm"
+    later: ClassVar[frozenset[str]] = frozenset({"biased"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, x, weight, mean, rstd = inputs
@@ -94,4 +135,6 @@ class LayerNormGradient(Operator):
         scaled = dy * weight
         centred = scaled - scaled.mean(axis=-1, keepdims=True)
         dx = rstd[..., None] * (centred - normal * (scaled * normal).mean(axis=-1, keepdims=True))
-        return [dx, (dy * normal).sum(axis=(0, 1)), dy.sum(axis=(0, 1))]
+        over = tuple(range(dy.ndim - weight.ndim))
+        grads = [dx, (dy * normal).sum(axis=over)]
+        return [*grads, dy.sum(axis=over)] if self.biased else grads

@@ -5,23 +5,26 @@ A new kind is a file with a `LayerPart` (or a `Residual`), and a line in the imp
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
-from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, LayerPart, SizeSymbol
+from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, LayerPart, SizeSymbol, Value, Values, Word
 from stagedb.models.kinds.residual import Residual
-from stagedb.models.kinds.serial import SERIAL
-from stagedb.models.kinds.sliding_window import SLIDING_WINDOW
+from stagedb.models.kinds.serial import POST_NORM, SANDWICH, SERIAL
+from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
 
-MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION, SLIDING_WINDOW)}
+MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION, SLIDING_WINDOW, CHUNKED)}
 """Mixers by the name that a card uses."""
 
 CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FORWARD, EXPERTS)}
 """Channel mixers by the name that a card uses."""
 
-RESIDUALS: Mapping[str, Residual] = {each.name: each for each in (SERIAL, PARALLEL, PARALLEL_TWO_NORMS)}
+RESIDUALS: Mapping[str, Residual] = {
+    each.name: each for each in (SERIAL, PARALLEL, PARALLEL_TWO_NORMS, POST_NORM, SANDWICH)
+}
 """Residuals, which combine a mixer and a channel mixer, by the name that a card uses."""
 
 PARTS: tuple[LayerPart, ...] = (*MIXERS.values(), *CHANNEL_MIXERS.values())
@@ -42,6 +45,9 @@ __all__ = [
     "LayerPart",
     "Residual",
     "SizeSymbol",
+    "Value",
+    "Values",
+    "Word",
 ]
 
 
@@ -49,23 +55,34 @@ __all__ = [
 class LayerKind:
     """A kind of layer by name: its block in a graph, its mixer, its channel mixer, and its residual.
 
-    values: the values that it sets for its parts, by name.
+    values: the values that it sets for its parts, by name; those at their default are left out.
     """
 
     name: str
     mixer: str = ATTENTION.name
     channel_mixer: str = FEED_FORWARD.name
     residual: str = SERIAL.name
-    values: tuple[tuple[str, int], ...] = ()
+    values: tuple[tuple[str, Value], ...] = ()
 
     @property
     def parts(self) -> tuple[LayerPart, LayerPart]:
         """The mixer and the channel mixer."""
         return MIXERS[self.mixer], CHANNEL_MIXERS[self.channel_mixer]
 
-    def to_dict(self) -> dict[str, str | int]:
+    @cached_property
+    def words(self) -> Mapping[str, Word]:
+        """What its parts take, by name."""
+        return {name: word for part in self.parts for name, word in part.words.items()}
+
+    @cached_property
+    def settings(self) -> Values:
+        """The value of each word of its parts."""
+        defaults = {name: word.default for name, word in self.words.items() if word.default is not None}
+        return {**defaults, **dict(self.values)}
+
+    def to_dict(self) -> dict[str, Value]:
         """All fields except its name, as in a card."""
-        words = {"mixer": self.mixer, "channel_mixer": self.channel_mixer, "residual": self.residual}
+        words: dict[str, Value] = {"mixer": self.mixer, "channel_mixer": self.channel_mixer, "residual": self.residual}
         return {**words, **dict(self.values)}
 
     @property

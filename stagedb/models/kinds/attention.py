@@ -3,7 +3,8 @@
 Queries have axes (batch, seq, heads, head_dim), keys and values (batch, seq, kv_heads, head_dim).
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
 from stagedb.ir.tags import Tag
@@ -18,6 +19,7 @@ from stagedb.models.kinds.part import (
     Table,
     UserRegion,
     Values,
+    Word,
 )
 
 if TYPE_CHECKING:
@@ -37,29 +39,59 @@ PACKED = ("batch", "seq", "kv_heads", "packed", "head_dim")
 
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
-    return attend(t, card, style, x)
+    return attend(t, card, style, x, values)
 
 
-def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", window: int | None = None) -> Branch:
-    """Projections, attention, and the projection back. window: how many keys a query sees; None: all before it."""
+def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", values: Values) -> Branch:
+    """Projections, attention, and the projection back. values: those of `WORDS`, and the window or chunk of a kind."""
     t.enter("attention")
-    qkv = _queries_keys_values(t, card, style, x)
+    qkv = _queries_keys_values(t, card, style, values, x)
     core = _plain_core if style.attention == "math" else _fused_core
-    context = core(t, card, style, qkv, window)
+    context = core(t, card, style, qkv, values)
     t.enter("attention")
-    return shared.row_linear(t, card, style, "attn.wo", context, ("hidden", "heads", "head_dim"))
+    bias = bias_of(card, values) == "all"
+    return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "head_dim"), bias)
 
 
-def _queries_keys_values(t: "Tracer", card: Architecture, style: "Style", x: "Tensor") -> "tuple[Tensor, ...]":
+def bias_of(card: Architecture, values: Values) -> str:
+    """The projections that have biases: `all`, `qkv` or `none`."""
+    usual = "all" if card.linear_bias else "qkv" if card.qkv_bias else "none"
+    return str(values["bias"] or usual)
+
+
+def norm_of(card: Architecture, values: Values) -> str:
+    """How queries and keys are normalised, one of the choices of `qk_norm`."""
+    return str(values["qk_norm"] or ("head" if card.qk_norm else "none"))
+
+
+def _rotates(card: Architecture, values: Values) -> bool:
+    return card.positions == "rotary" and bool(values["rotary"])
+
+
+def rules_of(card: Architecture, values: Values) -> dict[str, Any]:
+    """The fields of operators that score keys (`ScoredPairs`)."""
+    given = {"window": values.get("window"), "chunk_tokens": values.get("chunk"), "alibi": card.positions == "alibi"}
+    return {**given, "softcap": values["softcap"], "scale": values["scale"], "sinks": values["sinks"]}
+
+
+def _packs(style: "Style", values: Values) -> bool:
+    """Whether one matmul makes q, k and v: as the checkpoint has it, unless the framework always fuses them."""
+    return style.pack_gate or (values["qkv"] == "fused" if values["qkv"] else style.pack_qkv)
+
+
+def _queries_keys_values(
+    t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor"
+) -> "tuple[Tensor, ...]":
     """One packed tensor or three, with rotary positions applied."""
-    bias, rotary = card.linear_bias or card.qkv_bias, card.positions == "rotary"
-    if style.pack_qkv:
+    bias, rotary, normed = bias_of(card, values) != "none", _rotates(card, values), norm_of(card, values)
+    size = int(values["rotary_dim"])
+    if _packs(style, values):
         qkv = shared.linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias, style.fp8)
-        if not rotary and not card.qk_norm:
+        if not rotary and normed == "none":
             return (qkv,)
-        if not card.qk_norm:
+        if normed == "none":
             turned = t.activation("attn.rotary", PACKED)
-            t.emit("attn.rotary", ops.Rotary(packed=True), (qkv,), turned)
+            t.emit("attn.rotary", ops.Rotary(packed=True, size=size), (qkv,), turned)
             return (turned,)
         q, k, v = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
         t.emit("attn.split", ops.SplitHeads(), (qkv,), q, k, v)
@@ -67,14 +99,27 @@ def _queries_keys_values(t: "Tracer", card: Architecture, style: "Style", x: "Te
         q = shared.linear(t, "attn.wq", x, ("heads", "head_dim", "hidden"), QUERY, bias, style.fp8)
         k = shared.linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
         v = shared.linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
-    if card.qk_norm:
-        q, k = shared.norm(t, card, style, "attn.q_norm", q), shared.norm(t, card, style, "attn.k_norm", k)
+    if normed != "none":
+        q, k = (_normed(t, card, style, normed, f"attn.{word}_norm", x) for word, x in (("q", q), ("k", k)))
     if not rotary:
         return q, k, v
     turned_q, turned_k = t.activation("attn.rotary_q", QUERY), t.activation("attn.rotary_k", KEY)
-    t.emit("attn.rotary_q", ops.Rotary(), (q,), turned_q)
-    t.emit("attn.rotary_k", ops.Rotary(), (k,), turned_k)
+    t.emit("attn.rotary_q", ops.Rotary(size=size), (q,), turned_q)
+    t.emit("attn.rotary_k", ops.Rotary(size=size), (k,), turned_k)
     return turned_q, turned_k, v
+
+
+def _normed(t: "Tracer", card: Architecture, style: "Style", normed: str, name: str, x: "Tensor") -> "Tensor":
+    """Queries or keys, normalised head by head, or over all heads of a token."""
+    if normed == "head":
+        return shared.norm(t, card, style, name, x)
+    if normed == "l2":
+        y = t.activation(name, x.axes)
+        t.emit(name, ops.UnitRMS(), (x,), y, t.activation(f"{name}.rstd", x.axes[:-1], "fp32"))
+        return y
+    if normed == "each_head":
+        return shared.norm(t, card, style, name, x, x.axes[-2:])
+    return shared.norm_over_heads(t, name, x)
 
 
 def _split(t: "Tracer", qkv: "tuple[Tensor, ...]", views: bool = False) -> "tuple[Tensor, ...]":
@@ -86,26 +131,46 @@ def _split(t: "Tracer", qkv: "tuple[Tensor, ...]", views: bool = False) -> "tupl
     return apart
 
 
-def _fused_core(
-    t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", window: int | None
-) -> "Tensor":
+def _fused_core(t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", values: Values) -> "Tensor":
     """One kernel. If ranks share a sequence, keys and values are moved separately from the queries."""
     qkv = _split(t, qkv, style.explicit_mask) if style.apart else qkv
     t.enter("attention_core", Tag.ATTENTION_CORE)
+    rules = rules_of(card, values)
     if style.core is not None:
-        if window is not None:
-            raise UsageError(
-                f"{card.name} has sliding-window attention, and rings and calls by part read all keys of other ranks: "
-                "take --cp-kind ulysses"
-            )
+        _check_shared(card, rules)
         return _shared_core(t, style.core, qkv)
+    sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
+    qkv = (*qkv, *sinks)
     if style.explicit_mask:
+        if rules["alibi"] or rules["softcap"]:
+            raise UsageError(
+                f"{card.name} has scores that an explicit mask cannot express (ALiBi, or a soft cap): take "
+                "--cp-kind ulysses"
+            )
         mask = t.activation("attn.mask", ("seq", "kseq"))
-        t.emit("attn.mask", ops.AdditiveMask(window), (), mask)
+        t.emit("attn.mask", ops.AdditiveMask(rules["window"], rules["chunk_tokens"]), (), mask)
         qkv = (*qkv, mask)
     context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
-    t.emit("attn.core", ops.Attention(style.explicit_mask, window), qkv, context, lse)
+    t.emit("attn.core", ops.Attention(masked=style.explicit_mask, **rules), qkv, context, lse)
     return context
+
+
+_REACH = {
+    "window": "sliding-window attention",
+    "chunk_tokens": "chunked attention",
+    "alibi": "ALiBi",
+    "softcap": "capped scores",
+    "scale": "a scale of its own",
+    "sinks": "sinks",
+}
+
+
+def _check_shared(card: Architecture, rules: Mapping[str, Any]) -> None:
+    """Raise UsageError for scores that the kernels of rings and calls by part do not compute."""
+    for word, about in _REACH.items():
+        if rules[word]:
+            reads = "read all keys of other ranks" if word in ("window", "chunk_tokens") else "do not compute that"
+            raise UsageError(f"{card.name} has {about}, and rings and calls by part {reads}: take --cp-kind ulysses")
 
 
 def _shared_core(t: "Tracer", core: "ops.Operator", qkv: "tuple[Tensor, ...]") -> "Tensor":
@@ -119,9 +184,7 @@ def _shared_core(t: "Tracer", core: "ops.Operator", qkv: "tuple[Tensor, ...]") -
     return ordered
 
 
-def _plain_core(
-    t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", window: int | None
-) -> "Tensor":
+def _plain_core(t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", values: Values) -> "Tensor":
     """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
     q, k, v = _split(t, qkv)
     t.enter("attention_core", Tag.ATTENTION_CORE)
@@ -133,19 +196,30 @@ def _plain_core(
     keys, pairs = ("batch", "kseq", "heads", "head_dim"), ("batch", "heads", "seq", "kseq")
     scores, weights = t.activation("attn.scores", pairs), t.activation("attn.weights", pairs)
     t.emit("attn.scores", ops.Einsum(QUERY, keys, pairs), (q, k), scores)
-    t.emit("attn.weights", ops.Softmax(window), (scores,), weights)
+    rules = rules_of(card, values)
+    sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
+    t.emit("attn.weights", ops.Softmax(**rules), (scores, *sinks), weights)
     weights = shared.dropout(t, style, "attn.weights.dropout", weights)
     context = t.activation("attn.context", QUERY)
     t.emit("attn.context", ops.Einsum(pairs, keys, QUERY), (weights, v), context)
     return context
 
 
-def _parameters(card: Architecture) -> int:
-    queries, keys_values = card.heads * card.head_dim, 2 * card.kv_heads * card.head_dim
-    biases = queries + keys_values if card.linear_bias or card.qkv_bias else 0
-    biases += card.hidden if card.linear_bias else 0
-    biases += 2 * card.head_dim if card.qk_norm else 0
-    return card.hidden * (2 * queries + keys_values) + biases
+def _parameters(card: Architecture, values: Values) -> int:
+    queries, keys = card.heads * card.head_dim, card.kv_heads * card.head_dim
+    bias, normed = bias_of(card, values), norm_of(card, values)
+    biases = {"none": 0, "qkv": queries + 2 * keys, "all": queries + 2 * keys + card.hidden}[bias]
+    norms = {"none": 0, "l2": 0, "head": 2 * card.head_dim}.get(normed, queries + keys)
+    norms *= 2 if card.norm == "layernorm" and normed != "all" else 1
+    return card.hidden * 2 * (queries + keys) + biases + norms + (card.heads if values["sinks"] else 0)
+
+
+def _check_values(card: Architecture, values: Values) -> None:
+    size = int(values["rotary_dim"])
+    if size > card.head_dim or size % 2:
+        raise UsageError(f"{card.name}: rotary_dim must be even and at most head_dim={card.head_dim}, not {size}")
+    if size and not _rotates(card, values):
+        raise UsageError(f"{card.name}: rotary_dim={size}, and these layers have no rotary positions: leave it out")
 
 
 def _check(card: Architecture) -> None:
@@ -186,11 +260,30 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
     }
 
 
+WORDS: Mapping[str, Word] = {
+    "bias": Word("the projections with biases; without it linear_bias and qkv_bias decide", "", ("none", "qkv", "all")),
+    "qk_norm": Word(
+        "norms of queries and keys: head by head (with one weight, with one for each head, or with none: l2), or over "
+        "all heads of a token; without it the card's qk_norm decides",
+        "",
+        ("none", "head", "each_head", "all", "l2"),
+    ),
+    "qkv": Word("whether one matmul makes queries, keys and values", "", ("apart", "fused")),
+    "rotary": Word("whether these layers have the model's rotary positions", True),
+    "rotary_dim": Word("how many of a head's dimensions rotary positions turn (0: all)", 0),
+    "scale": Word("the factor of scores (0: one over the root of the head's size)", 0.0),
+    "sinks": Word("whether each head has a learned score without a value in its softmax", False),
+    "softcap": Word("the bound of scores, by a tanh (0: none)", 0.0),
+}
+"""What a layer kind may set for attention."""
+
 ATTENTION = LayerPart(
     name="attention",
     forward=_forward,
     parameters=_parameters,
     check=_check,
+    check_values=_check_values,
+    words=WORDS,
     symbols={
         "A": SizeSymbol("heads", "attention heads", lambda card: card.heads),
         "KV": SizeSymbol("kv_heads", "heads of keys and values", lambda card: card.kv_heads),

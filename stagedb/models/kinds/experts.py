@@ -23,6 +23,7 @@ from stagedb.models.kinds.part import (
     SizeSymbol,
     Table,
     Values,
+    Word,
 )
 
 if TYPE_CHECKING:
@@ -46,46 +47,99 @@ PACKED_EXPERT_WEIGHT = ("experts", "expert_ffn", "two", "hidden")
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     t.enter("router")
-    logits = shared.linear(t, "ffn.router", x, ("experts", "hidden"), ("batch", "seq", "experts"))
-    best, chosen = t.activation("ffn.topk", CHOICE_AXES), t.activation("ffn.chosen", CHOICE_AXES, "int64")
-    t.emit("ffn.topk", ops.TopK(), (logits,), best, chosen)
-    wide, shares = t.activation("ffn.wide", CHOICE_AXES, "fp32"), t.activation("ffn.shares", CHOICE_AXES, "fp32")
-    weights, order = t.activation("ffn.weights", CHOICE_AXES), t.activation("ffn.order", CHOICE_AXES, "int64")
-    t.emit("ffn.wide", ops.Cast(), (best,), wide)
-    t.emit("ffn.shares", ops.ChoiceSoftmax(), (wide,), shares)
-    t.emit("ffn.weights", ops.Cast(), (shares,), weights)
+    router_bias = bool(values["router_bias"])
+    logits = shared.linear(t, "ffn.router", x, ("experts", "hidden"), ("batch", "seq", "experts"), router_bias)
+    weights, chosen = _chosen(t, values, logits)
+    order = t.activation("ffn.order", CHOICE_AXES, "int64")
     t.emit("ffn.order", ops.Route(), (chosen,), order)
     slots = t.activation("ffn.dispatch", SLOTS)
     t.emit("ffn.dispatch", ops.Dispatch(), (x, order), slots)
 
     t.enter("experts", Tag.EXPERT)
-    inner = shared.gated(t, card, style, "ffn.experts", slots, INNER, EXPERT_WEIGHT, PACKED_EXPERT_WEIGHT)
+    bias = bool(values["expert_bias"])
+    inner = shared.gated(t, card, style, "ffn.experts", slots, INNER, EXPERT_WEIGHT, PACKED_EXPERT_WEIGHT, bias)
     back_axes = ("experts", "expert_ffn", "hidden")
-    out = shared.linear(t, "ffn.experts.w2", inner, back_axes, SLOTS, fp8=style.fp8)
+    out = shared.linear(t, "ffn.experts.w2", inner, back_axes, SLOTS, bias, fp8=style.fp8)
 
     t.enter("router")
     back, y = t.activation("ffn.combine", (*CHOICE_AXES, "hidden")), t.activation("ffn.sum", HIDDEN)
     t.emit("ffn.combine", ops.Combine(), (out, order), back)
     t.emit("ffn.sum", ops.WeightedSum(), (back, weights), y)
-    return Branch(y if card.shared_ffn == 0 else _with_shared(t, card, style, x, y))
+    return Branch(y if card.shared_ffn == 0 else _with_shared(t, card, style, values, x, y))
 
 
-def _with_shared(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", routed: "Tensor") -> "Tensor":
+def _chosen(t: "Tracer", values: Values, logits: "Tensor") -> "tuple[Tensor, Tensor]":
+    """The weights of a token's experts, and which they are: (batch, seq, choices) each.
+
+    Without `scores` the softmax is over the logits of the chosen experts.
+    """
+    chosen = t.activation("ffn.chosen", CHOICE_AXES, "int64")
+    weights, shares = t.activation("ffn.weights", CHOICE_AXES), t.activation("ffn.shares", CHOICE_AXES, "fp32")
+    if values["scores"]:
+        every = t.activation("ffn.wide", logits.axes, "fp32")
+        scores = t.activation("ffn.scores", logits.axes, "fp32")
+        t.emit("ffn.wide", ops.Cast(), (logits,), every)
+        score = ops.ChoiceSoftmax() if values["scores"] == "softmax" else ops.Activation("sigmoid")
+        t.emit("ffn.scores", score, (every,), scores)
+        best = t.activation("ffn.topk", CHOICE_AXES, "fp32")
+        t.emit("ffn.topk", ops.TopK(), (scores,), best, chosen)
+        if values["normalised"]:
+            t.emit("ffn.shares", ops.Normalise(), (best,), shares)
+            best = shares
+        best = shared.scaled(t, "ffn.routing_scale", best, float(values["routing_scale"]))
+        t.emit("ffn.weights", ops.Cast(), (best,), weights)
+        return weights, chosen
+    best, wide = t.activation("ffn.topk", CHOICE_AXES), t.activation("ffn.wide", CHOICE_AXES, "fp32")
+    t.emit("ffn.topk", ops.TopK(), (logits,), best, chosen)
+    t.emit("ffn.wide", ops.Cast(), (best,), wide)
+    t.emit("ffn.shares", ops.ChoiceSoftmax(), (wide,), shares)
+    t.emit("ffn.weights", ops.Cast(), (shares,), weights)
+    return weights, chosen
+
+
+def _with_shared(
+    t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor", routed: "Tensor"
+) -> "Tensor":
     """The result of the experts that every token passes, added to the result of the routed ones."""
     t.enter("ffn")
     inner_axes = ("batch", "seq", "shared_ffn")
     weight, packed = ("shared_ffn", "hidden"), ("shared_ffn", "two", "hidden")
     inner = shared.gated(t, card, style, "ffn.shared", x, inner_axes, weight, packed)
     every = shared.linear(t, "ffn.shared.w2", inner, ("hidden", "shared_ffn"), HIDDEN, fp8=style.fp8)
+    if values["shared_gate"]:
+        every = _gated_shared(t, x, every)
     t.enter("between")
     y = t.activation("ffn.both", HIDDEN)
     t.emit("ffn.both", ops.Add(), (routed, every), y)
     return y
 
 
-def _with_so_many(card: Architecture, experts: int) -> int:
+def _gated_shared(t: "Tracer", x: "Tensor", every: "Tensor") -> "Tensor":
+    """The shared experts' result times a gate: one sigmoid a token (Qwen 1.5 MoE)."""
+    t.enter("between")
+    one = ("batch", "seq", "one")
+    logits = shared.linear(t, "ffn.shared.gate", x, ("one", "hidden"), one)
+    gate, y = t.activation("ffn.shared.sigmoid", one), t.activation("ffn.shared.gated", HIDDEN)
+    t.emit("ffn.shared.sigmoid", ops.Activation("sigmoid"), (logits,), gate)
+    t.emit("ffn.shared.gated", ops.Multiply(), (every, gate), y)
+    return y
+
+
+def _with_so_many(card: Architecture, values: Values, experts: int) -> int:
     """Parameters of a layer with this many routed experts, shared ones and router included."""
-    return card.hidden * (card.experts + 3 * experts * card.expert_ffn + 3 * card.shared_ffn)
+    width, gate = 3 * experts * card.expert_ffn + 3 * card.shared_ffn, 1 if values["shared_gate"] else 0
+    biases = experts * (2 * card.expert_ffn + card.hidden) if values["expert_bias"] else 0
+    biases += card.experts if values["router_bias"] else 0
+    return card.hidden * (card.experts + width + gate) + biases
+
+
+def _check_values(card: Architecture, values: Values) -> None:
+    if values["shared_gate"] and not card.shared_ffn:
+        raise UsageError(f"{card.name}: shared_gate is for shared experts, and shared_ffn is 0")
+    if not values["scores"] and (values["normalised"] is False or values["routing_scale"]):
+        raise UsageError(
+            f"{card.name}: normalised and routing_scale are for scores of all experts: set scores to softmax or sigmoid"
+        )
 
 
 def _check(card: Architecture) -> None:
@@ -101,7 +155,7 @@ def _check(card: Architecture) -> None:
     if card.dense_layers >= card.layers:
         raise UsageError(f"{card.name}: dense_layers={card.dense_layers} leaves no layer with experts")
     if card.mlp != "gated" or card.linear_bias:
-        raise UsageError(f"{card.name}: experts are gated and have no biases")
+        raise UsageError(f"{card.name}: experts are gated and without linear_bias: a layer kind has expert_bias")
 
 
 def _buffers(card: Architecture, style: "Style") -> Buffers:
@@ -158,9 +212,22 @@ def read_sparse(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
 EXPERTS = LayerPart(
     name="experts",
     forward=_forward,
-    parameters=lambda card: _with_so_many(card, card.experts),
-    idle=lambda card: _with_so_many(card, card.experts) - _with_so_many(card, card.top_k),
+    parameters=lambda card, values: _with_so_many(card, values, card.experts),
+    idle=lambda card, values: _with_so_many(card, values, card.experts) - _with_so_many(card, values, card.top_k),
     check=_check,
+    check_values=_check_values,
+    words={
+        "expert_bias": Word("whether the matmuls of experts have biases", False),
+        "normalised": Word("whether the scores of a token's experts are divided by their sum", True),
+        "router_bias": Word("whether the router has a bias", False),
+        "routing_scale": Word("the factor of the weights of experts (0: none)", 0.0),
+        "scores": Word(
+            "the function that scores all experts; without it a softmax over the logits of the chosen ones",
+            "",
+            ("softmax", "sigmoid"),
+        ),
+        "shared_gate": Word("whether the shared experts' result has a gate", False),
+    },
     symbols={
         "E": SizeSymbol("experts", "number of experts", lambda card: card.experts),
         "K": SizeSymbol("experts_per_token", "experts that compute one token", lambda card: card.top_k),
@@ -181,6 +248,7 @@ EXPERTS = LayerPart(
         # slots as the one that is chosen most; `Sizes` has the number of filled ones.
         "slots": "dealers * ceil(B*S*K*capacity*load_most / (load_all*per*dealers))",
         "own_tokens": "B*S / (dp*cp)",
+        "one": "1",
     },
     planned=_planned,
     left={

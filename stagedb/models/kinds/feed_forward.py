@@ -12,6 +12,7 @@ from stagedb.models.kinds.part import (
     Table,
     UserRegion,
     Values,
+    Word,
 )
 
 if TYPE_CHECKING:
@@ -28,22 +29,29 @@ INNER = ("batch", "seq", "ffn")
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     t.enter("ffn")
-    return shared.row_linear(t, card, style, "ffn.w2", _inner(t, card, style, x), ("hidden", "ffn"))
+    inner = _inner(t, card, style, values, x)
+    return shared.row_linear(t, style, "ffn.w2", inner, ("hidden", "ffn"), _biased(card, values))
 
 
-def _inner(t: "Tracer", card: Architecture, style: "Style", x: "Tensor") -> "Tensor":
+def _biased(card: Architecture, values: Values) -> bool:
+    return values["ffn_bias"] == "all" if values["ffn_bias"] else card.linear_bias
+
+
+def _inner(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> "Tensor":
     """The inner activation, up to the matmul back."""
+    bias = _biased(card, values)
     if card.mlp == "plain":
-        up = shared.linear(t, "ffn.w1", x, ("ffn", "hidden"), INNER, card.linear_bias, style.fp8)
+        up = shared.linear(t, "ffn.w1", x, ("ffn", "hidden"), INNER, bias, style.fp8)
         y = t.activation("ffn.activation", INNER)
         t.emit("ffn.activation", ops.Activation(card.activation), (up,), y)
         return y
-    return shared.gated(t, card, style, "ffn", x, INNER, ("ffn", "hidden"), ("ffn", "two", "hidden"))
+    packed = values["gate_up"] == "fused"
+    return shared.gated(t, card, style, "ffn", x, INNER, ("ffn", "hidden"), ("ffn", "two", "hidden"), bias, packed)
 
 
-def _parameters(card: Architecture) -> int:
+def _parameters(card: Architecture, values: Values) -> int:
     up = 2 if card.mlp == "gated" else 1
-    biases = up * card.ffn + card.hidden if card.linear_bias else 0
+    biases = up * card.ffn + card.hidden if _biased(card, values) else 0
     return (up + 1) * card.hidden * card.ffn + biases
 
 
@@ -55,6 +63,12 @@ FEED_FORWARD = LayerPart(
     name="feed_forward",
     forward=_forward,
     parameters=_parameters,
+    words={
+        "ffn_bias": Word(
+            "the matmuls of a feed-forward with biases; without it linear_bias decides", "", ("none", "all")
+        ),
+        "gate_up": Word("whether one matmul makes gate and up", "", ("apart", "fused")),
+    },
     symbols={"F": SizeSymbol("ffn", "width of the feed-forward block", lambda card: card.ffn)},
     axes={"ffn": "F", "two": "2"},
     rows=_rows,

@@ -6,6 +6,7 @@ first, so that tensor-parallel ranks reduce their sum once.
 
 from typing import TYPE_CHECKING
 
+from stagedb.errors import UsageError
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.part import Architecture, Branch
 from stagedb.models.kinds.residual import Part, Residual
@@ -24,7 +25,7 @@ def _one_norm(
     """`x + mixer(norm(x)) + channel_mixer(norm(x))` with one norm."""
     t.enter("between")
     normal = shared.norm(t, card, style, "norm", x)
-    return _added(t, style, x, mixer(normal), channel_mixer(normal))
+    return _added(t, card, style, x, mixer(normal), channel_mixer(normal))
 
 
 def _two_norms(
@@ -34,11 +35,13 @@ def _two_norms(
     t.enter("between")
     mixed = mixer(shared.norm(t, card, style, "attn_norm", x))
     t.enter("between")
-    return _added(t, style, x, mixed, channel_mixer(shared.norm(t, card, style, "ffn_norm", x)))
+    return _added(t, card, style, x, mixed, channel_mixer(shared.norm(t, card, style, "ffn_norm", x)))
 
 
-def _added(t: "Tracer", style: "Style", x: "Tensor", mixed: Branch, channels: Branch) -> "Tensor":
+def _added(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", mixed: Branch, channels: Branch) -> "Tensor":
     t.enter("between")
+    if card.residual_scale:
+        raise UsageError(f"{card.name}: residual_scale is for serial layers, and these are parallel: leave it out")
     if style.dropout == 0:
         both = shared.add(t, "parallel.sum", mixed.result, channels.result)
         biases = [branch.bias for branch in (mixed, channels) if branch.bias is not None]

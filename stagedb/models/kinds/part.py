@@ -65,6 +65,18 @@ class Architecture(Protocol):
     def dense_layers(self) -> int: ...
     @property
     def layers_without_experts(self) -> int: ...
+    @property
+    def embedding_norm(self) -> bool: ...
+    @property
+    def head_bias(self) -> bool: ...
+    @property
+    def embedding_scale(self) -> float: ...
+    @property
+    def residual_scale(self) -> float: ...
+    @property
+    def logit_scale(self) -> float: ...
+    @property
+    def logit_softcap(self) -> float: ...
 
 
 class ShardingChoices(Protocol):
@@ -107,8 +119,40 @@ class UserRegion:
     whole: Mapping[str, str] = field(default_factory=dict)
 
 
-Values = Mapping[str, int]
-"""Values that a layer kind of a card sets for its parts, such as `window`."""
+Value = int | float | bool | str
+
+Values = Mapping[str, Value]
+"""Values of a layer kind for its parts, such as `window`: those that a card sets, and the defaults of the others."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word that a layer kind of a card may set for a part.
+
+    about: its description. default: its value where a card leaves it out; None: a card must set it, as a whole number
+    from 1. The type of the default is the type of the word. choices: the texts that it takes.
+    """
+
+    about: str
+    default: Value | None = None
+    choices: tuple[str, ...] = ()
+
+    def refused(self, value: object) -> str:
+        """What the word takes, if it does not take this value; otherwise an empty text."""
+        if self.default is None:
+            return "" if type(value) is int and value >= 1 else f"{self.about}, a whole number from 1"
+        if isinstance(self.default, bool):
+            return "" if isinstance(value, bool) else "true or false"
+        if isinstance(self.default, str):
+            known = value in self.choices or value == self.default
+            return "" if known else f"one of {', '.join(self.choices)}"
+        if isinstance(self.default, int):
+            return "" if type(value) is int and value >= 0 else f"{self.about}, a whole number from 0"
+        return "" if type(value) in (int, float) and 0 <= float(str(value)) < FAR else f"{self.about}, a number from 0"
+
+
+FAR = 1e30
+"""Numbers of a card are below this."""
 
 Forward = Callable[["Tracer", Architecture, "Style", Values, "Tensor"], Branch]
 """Writes a part's forward on its normalised input (batch, seq, hidden), and returns its branch of the stream."""
@@ -127,7 +171,8 @@ class LayerPart:
 
     name: its word in a card. forward: see `Forward`. parameters: the number in a layer; idle: the number of those that
     do not process a token. check: raises UsageError for a card that it does not suit; it is called for all cards.
-    words: the whole numbers that a layer kind of a card must set for it, each with its description.
+    check_values: raises UsageError for values that do not suit each other; it is called for the layer kinds with it.
+    words: what a layer kind of a card may set for it.
     symbols: the sizes that it adds to a model. axes: the size of each of its logical axes, as a text of the symbols;
     `dealers` in it is the number of ranks that deal tokens of their own. replicable: axes of which ranks hold copies if
     a degree exceeds their size.
@@ -139,10 +184,11 @@ class LayerPart:
 
     name: str
     forward: Forward
-    parameters: Callable[[Architecture], int]
-    idle: Callable[[Architecture], int] = lambda card: 0
+    parameters: Callable[[Architecture, Values], int]
+    idle: Callable[[Architecture, Values], int] = lambda card, values: 0
     check: Callable[[Architecture], None] = lambda card: None
-    words: Mapping[str, str] = field(default_factory=dict)
+    check_values: Callable[[Architecture, Values], None] = lambda card, values: None
+    words: Mapping[str, Word] = field(default_factory=dict)
     symbols: Mapping[str, SizeSymbol] = field(default_factory=dict)
     axes: Mapping[str, str] = field(default_factory=dict)
     replicable: frozenset[str] = frozenset()

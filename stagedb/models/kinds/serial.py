@@ -1,9 +1,13 @@
-"""A pre-norm layer: the mixer, then the channel mixer. Each reads a norm of the stream and is added to the stream."""
+"""Serial layers: the mixer, then the channel mixer; each is added to the stream.
+
+A pre-norm layer normalises what its parts read. A post-norm layer normalises their results (OLMo 2), a sandwich both
+(Gemma 2).
+"""
 
 from typing import TYPE_CHECKING
 
 from stagedb.models.deferred_import import DeferredModule
-from stagedb.models.kinds.part import Architecture
+from stagedb.models.kinds.part import Architecture, Branch
 from stagedb.models.kinds.residual import Part, Residual
 
 if TYPE_CHECKING:
@@ -16,8 +20,35 @@ else:
 
 def _serial(t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor") -> "Tensor":
     t.enter("between")
-    x = shared.residual(t, style, "attn.add", x, mixer(shared.norm(t, card, style, "attn_norm", x)))
-    return shared.residual(t, style, "ffn.add", x, channel_mixer(shared.norm(t, card, style, "ffn_norm", x)))
+    x = shared.residual(t, card, style, "attn.add", x, mixer(shared.norm(t, card, style, "attn_norm", x)))
+    return shared.residual(t, card, style, "ffn.add", x, channel_mixer(shared.norm(t, card, style, "ffn_norm", x)))
+
+
+def _post_norm(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+) -> "Tensor":
+    for word, part in (("attn", mixer), ("ffn", channel_mixer)):
+        x = shared.residual(t, card, style, f"{word}.add", x, _normed(t, card, style, f"{word}_norm", part(x)))
+    return x
+
+
+def _sandwich(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+) -> "Tensor":
+    for word, part in (("attn", mixer), ("ffn", channel_mixer)):
+        t.enter("between")
+        made = part(shared.norm(t, card, style, f"{word}_norm", x))
+        x = shared.residual(t, card, style, f"{word}.add", x, _normed(t, card, style, f"{word}_post_norm", made))
+    return x
+
+
+def _normed(t: "Tracer", card: Architecture, style: "Style", name: str, made: Branch) -> Branch:
+    """A part's result after its norm, with its bias added before."""
+    t.enter("between")
+    result = made.result if made.bias is None else shared.add(t, f"{name}.bias", made.result, made.bias)
+    return Branch(shared.norm(t, card, style, name, result))
 
 
 SERIAL = Residual("serial", 2, _serial)
+POST_NORM = Residual("post_norm", 2, _post_norm)
+SANDWICH = Residual("sandwich", 4, _sandwich)

@@ -1,4 +1,5 @@
 """Sliding-window attention (Beltagy et al. 2020; Mistral 7B): a query sees the last `window` keys, its own included.
+Chunked attention (Llama 4): it sees the keys before it in its own chunk.
 
 Weights, keys and values in memory, and sharding are those of attention over the whole sequence. `attend` writes the
 operators.
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.kinds.attention import ATTENTION, attend
-from stagedb.models.kinds.part import Architecture, Branch, Values
+from stagedb.models.kinds.part import Architecture, Branch, Values, Word
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor, Tracer
@@ -19,14 +20,21 @@ if TYPE_CHECKING:
 
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
-    return attend(t, card, style, x, values["window"])
+    return attend(t, card, style, x, values)
 
 
 SLIDING_WINDOW = dataclasses.replace(
     ATTENTION,
     name="sliding_window",
     forward=_forward,
-    words={"window": "the number of keys that a query sees, its own included"},
+    words={**ATTENTION.words, "window": Word("the number of keys that a query sees, its own included")},
+)
+
+CHUNKED = dataclasses.replace(
+    ATTENTION,
+    name="chunked_attention",
+    forward=_forward,
+    words={**ATTENTION.words, "chunk": Word("the number of tokens of a chunk, whose keys alone a query sees")},
 )
 
 _TYPES = {"sliding_attention": True, "full_attention": False}

@@ -1,0 +1,17 @@
+"""Readers of Hugging Face configs, a file for each family. A new architecture is a function with a row in `READERS`."""
+
+from collections.abc import Callable, Mapping
+
+from stagedb.models.card import Card
+from stagedb.models.readers import expert_decoders, first_decoders, gated_decoders, plain_decoders
+from stagedb.models.readers.config import WITHOUT_EFFECT, Config
+
+READERS: Mapping[str, Callable[[Config, str], Card]] = {
+    **first_decoders.READERS,
+    **gated_decoders.READERS,
+    **plain_decoders.READERS,
+    **expert_decoders.READERS,
+}
+"""The reader of each architecture, by its name in `architectures`."""
+
+__all__ = ["READERS", "WITHOUT_EFFECT", "Config"]

@@ -1,0 +1,281 @@
+"""A Hugging Face config with a record of the keys that its reader has used."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+
+WITHOUT_EFFECT: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "_attn_implementation",
+            "_attn_implementation_autoset",
+            "_name_or_path",
+            "architectures",
+            "auto_map",
+            "chunk_size_feed_forward",
+            "finetuning_task",
+            "id2label",
+            "is_decoder",
+            "is_encoder_decoder",
+            "label2id",
+            "model_type",
+            "output_attentions",
+            "output_hidden_states",
+            "output_router_logits",
+            "problem_type",
+            "return_dict",
+            "return_dict_in_generate",
+            "slow_but_exact",
+            "task_specific_params",
+            "tokenizer_class",
+            "torchscript",
+            "transformers_version",
+            "use_cache",
+            "use_flash_attn",
+            "_remove_final_layer_norm",
+        ),
+        "how the package runs the model, or what it is called",
+    ),
+    **dict.fromkeys(
+        ("dtype", "torch_dtype", "quantization_config", "compression_config", "use_fp8", "fp32_residual"),
+        "the plan decides number formats",
+    ),
+    **dict.fromkeys(
+        (
+            "bos_token_id",
+            "eod_token_id",
+            "eos_token_id",
+            "forced_eos_token_id",
+            "decoder_start_token_id",
+            "image_token_index",
+            "image_token_id",
+            "pad_token_id",
+            "sep_token_id",
+            "unk_token_id",
+            "text_start_id",
+            "text_end_id",
+            "mask_init_id",
+            "bad_words_ids",
+        ),
+        "tokens with a meaning, and sampling",
+    ),
+    **dict.fromkeys(
+        (
+            "embd_initializer_range",
+            "ep_size",
+            "init_config",
+            "init_device",
+            "init_method",
+            "init_std",
+            "initializer_factor",
+            "initializer_range",
+            "layerdrop",
+            "learned_pos_emb_initializer",
+            "pretraining_tp",
+            "seq_aux",
+            "aux_loss_alpha",
+            "moe_jitter_eps",
+            "moe_loss_weight",
+            "input_jitter_noise",
+            "router_aux_loss_coef",
+            "router_jitter_noise",
+            "router_z_loss_coef",
+            "z_loss_coefficient",
+            "moe_norm_min",
+            "embedding_fraction",
+            "learned_pos_emb",
+            "verbose",
+        ),
+        "how weights begin, and terms of the loss without a matmul",
+    ),
+    **dict.fromkeys(
+        (
+            "attention_dropout",
+            "attention_probs_dropout_prob",
+            "attn_pdrop",
+            "classifier_dropout",
+            "dropout",
+            "embd_pdrop",
+            "embedding_dropout",
+            "emb_pdrop",
+            "hidden_dropout",
+            "resid_pdrop",
+            "residual_dropout",
+        ),
+        "the plan decides dropout (--dropout)",
+    ),
+    **dict.fromkeys(
+        ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon", "rms_norm_eps", "partial_norm_eps"),
+        "a constant in the root of norms",
+    ),
+    **dict.fromkeys(
+        (
+            "attn_scale",
+            "attn_temperature_tuning",
+            "floor_scale",
+            "max_window_layers",
+            "rope_interleave",
+            "rope_interleaved",
+            "rope_local_base_freq",
+            "rope_theta",
+            "rotary_emb_base",
+            "compress_rope_theta",
+            "use_dynamic_ntk",
+            "use_logn_attn",
+            "use_mrope",
+            "mrope_section",
+            "use_position_embedding",
+            "cache_implementation",
+        ),
+        "values of rotary positions and of their scale, not their number",
+    ),
+    **dict.fromkeys(
+        (
+            "n_group",
+            "topk_group",
+            "topk_method",
+            "scoring_noise",
+            "swiglu_alpha",
+            "swiglu_limit",
+            "attention_value_scale",
+            "clip_qkv",
+            "attention_softmax_in_fp32",
+            "scale_attention_softmax_in_fp32",
+            "reorder_and_upcast_attn",
+            "scale_attn_by_inverse_layer_idx",
+            "scale_attn_weights",
+            "use_bidirectional_attention",
+            "moe_normalize_expert_weights",
+            "layer_norm_elementwise_affine",
+            "alibi_bias_max",
+            "bias_dropout_fusion",
+            "masked_softmax_fusion",
+            "offset_alibi",
+            "seq_length",
+            "is_causal",
+        ),
+        "which experts are chosen, and constants of element-wise operations",
+    ),
+    **dict.fromkeys(
+        ("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
+        "a head that the language model does not have",
+    ),
+    **dict.fromkeys(
+        (
+            "audio_config",
+            "boi_token_index",
+            "eoi_token_index",
+            "mm_tokens_per_image",
+            "multimodal_projector_bias",
+            "projector_hidden_act",
+            "spatial_merge_size",
+            "vision_config",
+            "vision_feature_layer",
+        ),
+        "parts beside the text model, whose graph the card is",
+    ),
+}
+"""The keys that change no shape, no FLOPs and no memory of a training step, each with the reason."""
+
+Value = Any
+
+
+class Config(Mapping[str, Any]):
+    """A config's keys. `unread` names those with a meaning that nothing asked for."""
+
+    def __init__(self, content: Mapping[str, Any], read: set[str] | None = None) -> None:
+        self._content = content
+        self._read: set[str] = set() if read is None else read
+
+    def __getitem__(self, key: str) -> Value:
+        self._read.add(key)
+        return self._content[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content)
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def changed(self, **values: Value) -> "Config":
+        """The config with other values of some keys. What is read there counts as read here."""
+        return Config({**self._content, **values}, self._read)
+
+    def need(self, *keys: str) -> Value:
+        """The value of the first of these keys that is there. UsageError, with the first one, if none is."""
+        found = self.get(*keys)
+        if found is None:
+            raise UsageError(f"missing {keys[0]}")
+        return found
+
+    def get(self, *keys: str, default: Value = None) -> Value:  # type: ignore[override]  # several keys, not a default
+        """The value of the first of these keys that is there and not null."""
+        self._read.update(keys)
+        values = (self._content.get(key) for key in keys)
+        return next((value for value in values if value is not None), default)
+
+    def flag(self, *keys: str, default: bool = False) -> bool:
+        """A value that must be true or false. UsageError for others."""
+        value = self.get(*keys, default=default)
+        if not isinstance(value, bool):
+            raise UsageError(f"{keys[0]} must be true or false, not {shown(value)}")
+        return value
+
+    def count(self, *keys: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number. UsageError for others, and if it is missing and there is no default."""
+        value = self.need(*keys) if default is None else self.get(*keys, default=default)
+        if type(value) is not int or value < least:
+            raise UsageError(f"{keys[0]} must be a whole number from {least}, not {shown(value)}")
+        return value
+
+    def number(self, *keys: str, default: float) -> float:
+        """A finite number. UsageError for others."""
+        value = self.get(*keys, default=default)
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise UsageError(f"{keys[0]} must be a number, not {shown(value)}")
+        return float(value)
+
+    def only(self, key: str, value: Value, why: str) -> None:
+        """Refuse another value of a key than this one, which is its default. UsageError with the reason."""
+        found = self.get(key, default=value)
+        if found != value or type(found) is not type(value):
+            raise UsageError(f"{key} {shown(found)} is not supported: {why}")
+
+    def uses(self, *keys: str) -> None:
+        """Note that these keys are read."""
+        self._read.update(keys)
+
+    def unread(self) -> Iterator[str]:
+        """The keys with a meaning that no reader has asked for: neither null nor false nor empty."""
+        for key, value in self._content.items():
+            if key not in self._read and key not in WITHOUT_EFFECT and value not in (None, False, "", [], {}, ()):
+                yield key
+
+
+def rotary(config: Config) -> Mapping[str, Any]:
+    """The choices of rotary positions, in older and newer words. Those by type of layer are merged."""
+    found: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        given = config.get(key)
+        if isinstance(given, Mapping):
+            found |= {name: value for name, value in given.items() if not isinstance(value, Mapping)}
+            for each in given.values():
+                found |= dict(each) if isinstance(each, Mapping) else {}
+    return found
+
+
+def rotary_dim(config: Config, head_dim: int, default: float = 1.0) -> int:
+    """How many dimensions of a head are turned; 0: all. UsageError for a share that is none."""
+    share = rotary(config).get("partial_rotary_factor")
+    named = config.get("partial_rotary_factor", "rotary_pct", "rope_pct", default=default)
+    share = named if share is None else share
+    if type(share) not in (int, float) or not 0 < share <= 1:
+        raise UsageError(f"partial_rotary_factor must be above 0 and at most 1, not {shown(share)}")
+    size = config.get("rotary_dim")
+    size = int(head_dim * share) if size is None else size
+    if type(size) is not int or not 0 < size <= head_dim:
+        raise UsageError(f"rotary_dim must be a whole number from 1 to {head_dim}, not {shown(size)}")
+    return 0 if size == head_dim else size - size % 2

@@ -1,0 +1,173 @@
+"""Decoders with a mixture of experts and ordinary attention."""
+
+from dataclasses import replace
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.models.card import Card
+from stagedb.models.kinds import Value
+from stagedb.models.kinds.experts import read_sparse
+from stagedb.models.readers.config import Config
+from stagedb.models.readers.gated_decoders import granite_card, granite_scale, rotary_layers, windows
+from stagedb.models.readers.layers import Layer, experts_from, layer_types, with_layers
+from stagedb.models.readers.parts import biases, decoder, turned
+
+
+def with_experts(config: Config, card: Card, width: int, shared: int = 0, **changes: Any) -> Card:
+    """The card with experts of a width, in the usual words."""
+    return replace(
+        card,
+        experts=config.count("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
+        top_k=config.count("num_experts_per_tok", "moe_topk", "moe_k"),
+        expert_ffn=width,
+        shared_ffn=shared,
+        **changes,
+    )
+
+
+def softmax_scores(config: Config, default: bool) -> dict[str, Value]:
+    """The words for a softmax over all experts, whose chosen scores are divided by their sum or not."""
+    return {} if config.flag("norm_topk_prob", default=default) else {"scores": "softmax", "normalised": False}
+
+
+def sigmoid_scores(config: Config, normalised: bool = True) -> dict[str, Value]:
+    """The words for sigmoid scores, a factor included."""
+    words: dict[str, Value] = {"scores": "sigmoid", "normalised": config.flag("norm_topk_prob", default=normalised)}
+    factor = config.number("routed_scaling_factor", default=1.0)
+    return words | ({} if factor == 1 else {"routing_scale": factor})
+
+
+def qwen2_moe(config: Config, name: str) -> Card:
+    """Qwen 1.5 and 2 MoE: shared experts with a gate, biases of q, k and v."""
+    shared = config.count("shared_expert_intermediate_size", default=0, least=0)
+    card = with_experts(config, decoder(config, name, "qwen2-moe"), config.count("moe_intermediate_size"), shared)
+    seen = windows(config, card.layers) if config.get("use_sliding_window") else [0] * card.layers
+    config.uses("layer_types", "sliding_window")
+    sparse = read_sparse(config, card.layers)
+    layers = [Layer(window=window, dense=not each) for window, each in zip(seen, sparse, strict=True)]
+    bias = biases("qkv" if config.flag("qkv_bias", default=True) else "none", False)
+    gate: dict[str, Value] = {"shared_gate": True} if shared else {}
+    return with_layers(card, layers, {**bias, **gate, **softmax_scores(config, False)})
+
+
+def gpt_oss(config: Config, name: str) -> Card:
+    """gpt-oss: sinks, biases everywhere, windows in every other layer, a bounded gate."""
+    card = decoder(config, name, "gpt-oss", activation="clamped_swiglu", qkv_bias=False)
+    config.only("hidden_act", "silu", "gpt-oss has one activation")
+    card = with_experts(config, card, config.count("intermediate_size"))
+    bias = biases("all" if config.flag("attention_bias", default=True) else "none", False)
+    words: dict[str, Value] = {"sinks": True, "expert_bias": True, "router_bias": True, **bias}
+    return with_layers(card, [Layer(window=each) for each in windows(config, card.layers, 2)], words)
+
+
+def llama4(config: Config, name: str) -> Card:
+    """Llama 4, text: chunks in layers with positions, one expert a token and a shared one, in every n-th layer."""
+    width = config.count("intermediate_size")
+    dense = config.count("intermediate_size_mlp", default=width)
+    card = with_experts(config, decoder(config, name, "llama4", ffn=dense), width, width)
+    every = config.count("interleave_moe_layer_step", default=1)
+    sparse = config.get("moe_layers")
+    numbers = sparse if isinstance(sparse, list) else [n for n in range(card.layers) if (n + 1) % every == 0]
+    if any(type(each) is not int or not 0 <= each < card.layers for each in numbers):
+        raise UsageError(f"moe_layers must be numbers of layers from 0 to {card.layers - 1}")
+    turns = rotary_layers(config, card.layers)
+    types = layer_types(config, card.layers, {"chunked_attention": "chunk", "full_attention": "full"})
+    types = types or ["chunk" if each else "full" for each in turns]
+    chunk = config.count("attention_chunk_size", default=8192)
+    normed = config.flag("use_qk_norm", default=True)
+    layers = [
+        Layer(
+            chunk=chunk if kind == "chunk" else 0,
+            rotary=rotary,
+            dense=number not in numbers,
+            words={"qk_norm": "l2"} if normed and rotary else {},
+        )
+        for number, (kind, rotary) in enumerate(zip(types, turns, strict=True))
+    ]
+    bias = biases("all" if config.flag("attention_bias") else "none", False)
+    return with_layers(card, layers, {**bias, "scores": "sigmoid", "normalised": False})
+
+
+def olmoe(config: Config, name: str) -> Card:
+    """OLMoE: norms of queries and keys over all heads."""
+    card = with_experts(config, decoder(config, name, "olmoe"), config.count("intermediate_size"))
+    bias = biases("all" if config.flag("attention_bias") else "none", False)
+    return with_layers(card, [Layer()] * card.layers, {"qk_norm": "all", **bias, **softmax_scores(config, False)})
+
+
+def phimoe(config: Config, name: str) -> Card:
+    """Phi-3.5 MoE: LayerNorm, a softmax over all experts."""
+    card = decoder(config, name, "phi-moe", norm="layernorm", head_bias=config.flag("lm_head_bias"))
+    card = with_experts(config, card, config.count("intermediate_size"))
+    bias = biases("all" if config.flag("attention_bias") else "none", False)
+    layers = [Layer(window=each) for each in windows(config, card.layers)]
+    return with_layers(card, layers, {**bias, "scores": "softmax", "normalised": False})
+
+
+def minimax_m2(config: Config, name: str) -> Card:
+    """MiniMax M2: norms of queries and keys over all heads, sigmoid scores."""
+    card = with_experts(config, decoder(config, name, "minimax"), config.count("intermediate_size"))
+    normed: dict[str, Value] = {"qk_norm": "all"} if config.flag("use_qk_norm", default=True) else {}
+    return with_layers(card, [Layer()] * card.layers, {**normed, **turned(config, card), **sigmoid_scores(config)})
+
+
+def glm4_moe(config: Config, name: str) -> Card:
+    """GLM-4.5 and later: sigmoid scores, shared experts, biases of q, k and v, norms of queries and keys in some."""
+    return _first_dense(config, name, "glm4-moe", "head" if config.flag("use_qk_norm") else "none", 0.5)
+
+
+def dots1(config: Config, name: str) -> Card:
+    """dots.llm1: as GLM-4.5, with norms of queries and keys and whole rotary positions."""
+    return _first_dense(config, name, "dots", "head", 1.0, "all")
+
+
+def _first_dense(config: Config, name: str, family: str, normed: str, share: float, bias: str = "qkv") -> Card:
+    width = config.count("moe_intermediate_size")
+    shared = width * config.count("n_shared_experts", default=0, least=0)
+    card = with_experts(config, decoder(config, name, family, floor=True), width, shared)
+    sparse = experts_from(config, card.layers)
+    layers = [
+        Layer(window=window, dense=not each) for window, each in zip(windows(config, card.layers), sparse, strict=True)
+    ]
+    words: dict[str, Value] = {"qk_norm": normed} if normed != "none" else {}
+    words |= biases(bias if config.flag("attention_bias") else "none", False)
+    return with_layers(card, layers, {**words, **turned(config, card, share), **sigmoid_scores(config)})
+
+
+def granite_moe(config: Config, name: str) -> Card:
+    """Granite 3 MoE: its factors, and shared experts in some."""
+    shared = config.count("shared_intermediate_size", default=0, least=0)
+    card = with_experts(config, granite_card(config, name), config.count("intermediate_size"), shared)
+    bias = biases("all" if config.flag("attention_bias") else "none", False)
+    return with_layers(card, [Layer()] * card.layers, {**bias, **granite_scale(config)})
+
+
+def ernie_moe(config: Config, name: str) -> Card:
+    """ERNIE 4.5 MoE: dense first layers, shared experts, a softmax over all experts."""
+    width = config.count("moe_intermediate_size")
+    shared = width * config.count("moe_num_shared_experts", default=0, least=0)
+    config.only("use_bias", False, "experts have no biases here")
+    card = with_experts(config, decoder(config, name, "ernie-moe", tied_default=True), width, shared)
+    first = config.count("moe_layer_start_index", default=1, least=0)
+    last = config.get("moe_layer_end_index", default=card.layers - 1)
+    last = card.layers - 1 if last == -1 else last
+    every = config.count("moe_layer_interval", default=1)
+    sparse = [(n + 1) % every == 0 and first <= n <= last for n in range(card.layers)]
+    return with_layers(card, [Layer(dense=not each) for each in sparse], {"scores": "softmax"})
+
+
+READERS = {
+    "Qwen2MoeForCausalLM": qwen2_moe,
+    "GptOssForCausalLM": gpt_oss,
+    "Llama4ForCausalLM": llama4,
+    "OlmoeForCausalLM": olmoe,
+    "PhimoeForCausalLM": phimoe,
+    "PhiMoEForCausalLM": phimoe,
+    "MiniMaxM2ForCausalLM": minimax_m2,
+    "Glm4MoeForCausalLM": glm4_moe,
+    "Dots1ForCausalLM": dots1,
+    "GraniteMoeForCausalLM": granite_moe,
+    "GraniteMoeSharedForCausalLM": granite_moe,
+    "Ernie4_5_MoeForCausalLM": ernie_moe,
+}
+"""The reader of each architecture."""

@@ -1,0 +1,225 @@
+"""Recorded models checked: a config is read by the ordinary path, and its graph is compared with the model's own code.
+
+Parameters are compared in all and by kind, and the matmuls of a forward as a multiset of dimensions, all as integers.
+Where that code writes the same work in another way, a named rule of `RULES` changes stagedb's rows.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stagedb.build.model_graph import build_graph
+from stagedb.errors import UsageError
+from stagedb.expressions import evaluate
+from stagedb.ir.symbolic_graph import Compute, SymGraph, SymOp, SymTensor
+from stagedb.models import Card, from_hugging_face
+from stagedb.plans.graph_options import GraphOptions
+from stagedb.validation.models import RecordedModel, Row
+
+Rows = Counter[Row]
+
+
+@dataclass(frozen=True)
+class ModelDifference:
+    """A quantity of a model that differs: their value and stagedb's."""
+
+    quantity: str
+    theirs: int
+    ours: int
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """One model's outcome. unsupported: why its config makes no card. rules: those that stagedb's rows needed."""
+
+    name: str
+    differences: tuple[ModelDifference, ...] = ()
+    unsupported: str | None = None
+    rules: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether everything was compared and nothing differs."""
+        return self.unsupported is None and not self.differences
+
+
+def check_models(
+    models: Sequence[RecordedModel], progress: Callable[[int, int], None] = lambda done, of: None
+) -> Iterator[CheckedModel]:
+    """Check recorded models one after another. It needs no store."""
+    for done, model in enumerate(models):
+        progress(done, len(models))
+        yield check_model(model)
+    progress(len(models), len(models))
+
+
+def check_model(model: RecordedModel) -> CheckedModel:
+    """One recorded model compared with the graph of its config."""
+    try:
+        card = replace(from_hugging_face(model.config, name="recorded"), vocab_multiple=1)
+        graph = build_graph(card, GraphOptions())
+    except UsageError as reason:
+        return CheckedModel(model.name, unsupported=str(reason))
+    env = _environment(graph, model)
+    ours, kinds = forward_rows(card, graph, env), parameters_by_kind(graph, env)
+    rules, differences = matched(model.forward, ours)
+    differences += _counted(model, card, kinds)
+    return CheckedModel(model.name, tuple(differences), rules=rules)
+
+
+def _environment(graph: SymGraph, model: RecordedModel) -> dict[str, int]:
+    """The values of a graph's symbols on one rank, with balanced experts."""
+    degrees = dict.fromkeys(("dp", "tp", "cp", "ep", "edp", "pp", "hsdp", "cpr", "cpa"), 1)
+    fixed = {"copies": 1, "runs": 1, "capacity": 1, "per": 1, "cp_rank": 1, "step": 1}
+    widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
+    experts = graph.sizes.get("E", 1)
+    loads = {"load_all": experts, "load_most": 1, "load_here": experts + 1}
+    return {**graph.sizes, **degrees, **fixed, **widths, **loads, "B": model.batch, "S": model.seq}
+
+
+def _repeats(graph: SymGraph, env: Mapping[str, int]) -> dict[str, int]:
+    return {block.name: evaluate(block.repeat, env) for block in graph.blocks}
+
+
+def parameters_by_kind(graph: SymGraph, env: Mapping[str, int]) -> dict[str, int]:
+    """Elements of all weights, a tied one once, by the kinds of recorded models."""
+    repeats, found = _repeats(graph, env), Counter[str]()
+    for tensor in graph.tensors:
+        if tensor.role == "weight" and tensor.parameter is not None and tensor.parameter.tied is None:
+            found[_kind(tensor)] += repeats[tensor.block] * _elements(tensor, env)
+    return dict(found)
+
+
+def _elements(tensor: SymTensor, env: Mapping[str, int]) -> int:
+    count = 1
+    for size in tensor.shape:
+        count *= evaluate(size, env)
+    return count
+
+
+_PARTS = (
+    ("embedding.word", "embedding"),
+    ("embedding.position", "positions"),
+    ("head.out", "head"),
+    ("ffn.router", "router"),
+    ("ffn.shared", "shared experts"),
+    ("ffn.experts", "experts"),
+    ("attn.", "attention"),
+    ("ffn.", "feed-forward"),
+)
+"""Kinds of weights by a part of their names in graphs, after norms."""
+
+
+def _kind(tensor: SymTensor) -> str:
+    own = tensor.name.rsplit(".", 1)[0]
+    if own.endswith("norm"):
+        return "norm"
+    return next((kind for part, kind in _PARTS if part in tensor.name), "others")
+
+
+def forward_rows(card: Card, graph: SymGraph, env: Mapping[str, int]) -> Rows:
+    """The matmuls of a forward on one rank, each with its count. Attention is two, over the keys that are seen."""
+    repeats, rows = _repeats(graph, env), Rows()
+    for op in graph.ops:
+        if op.phase == "forward" and isinstance(op.work, Compute) and op.work.dims and op.block in repeats:
+            dims = tuple(evaluate(size, env) for size in op.work.dims)
+            for row in _written_out(op, op.work, dims, env):
+                rows[row] += repeats[op.block]
+    return rows
+
+
+def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[str, int]) -> tuple[Row, ...]:
+    if op.kind == "attention":
+        batch, heads, _, queries, keys, size, *values = dims
+        value, pairs = values[0] if values else size, batch * heads
+        return ("bmm", (pairs, queries, keys, size)), ("bmm", (pairs, queries, value, keys))
+    if len(dims) == 3:
+        return (("mm", (1, *dims)),)
+    batch, _, n, k = dims
+    if ".experts." in op.name:
+        rows = evaluate(work.flops, env) // (2 * n * k)
+        return (("grouped", (batch, rows, n, k)),)
+    return (("bmm", dims),)
+
+
+def _masked_keys(ours: Rows, theirs: Rows) -> Rows:
+    """Their attention computes scores with keys that a mask leaves out."""
+    wide = {(d[0], d[1], d[3]): d[2] for op, d in theirs if op == "bmm" and len(d) == 4}
+    back = {(d[0], d[1], d[2]): d[3] for op, d in theirs if op == "bmm" and len(d) == 4}
+    made = Rows()
+    for (op, dims), count in ours.items():
+        if op == "bmm":
+            pairs, m, n, k = dims
+            if n < m == wide.get((pairs, m, k)):
+                dims = (pairs, m, m, k)
+            elif k < m == back.get((pairs, m, n)):
+                dims = (pairs, m, n, m)
+        made[op, dims] += count
+    return made
+
+
+def _joined(ours: Rows, theirs: Rows) -> Rows:
+    """Their code has one matmul where the graph has several of one input: gate and up, or queries, keys and values."""
+    made = Rows(ours)
+    for (op, dims), count in theirs.items():
+        *outer, n, k = dims
+        parts = {row: found for row, found in made.items() if row[0] == op and _without_n(row[1]) == (*outer, k)}
+        if sum(row[1][-2] * found for row, found in parts.items()) == n * count:
+            for row in parts:
+                del made[row]
+            made[op, dims] += count
+    return made
+
+
+def _without_n(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return (*dims[:-2], dims[-1])
+
+
+def _all_experts(ours: Rows, theirs: Rows) -> Rows:
+    """Their code runs every token through every expert."""
+    made = Rows()
+    for (op, dims), count in ours.items():
+        if op == "grouped":
+            experts, rows, n, k = dims
+            every = {
+                d[1] for o, d in theirs if o == "bmm" and d[0] == experts and d[1] >= rows // experts and d[3] == k
+            }
+            if len(every) == 1:
+                op, dims = "bmm", (experts, every.pop(), n, k)
+        made[op, dims] += count
+    return made
+
+
+RULES: Mapping[str, Callable[[Rows, Rows], Rows]] = {
+    "keys that a mask leaves out are computed": _masked_keys,
+    "every token passes every expert": _all_experts,
+    "projections of one input are one matmul": _joined,
+}
+"""How their code writes the same work, by name. A rule changes the rows that differ, and is used if they differ."""
+
+
+def matched(theirs: Mapping[Row, int], ours: Rows) -> tuple[tuple[str, ...], list[ModelDifference]]:
+    """The rules that stagedb's rows need, and the rows that differ after them."""
+    left_theirs, left_ours = _apart(Rows(theirs), ours)
+    used = []
+    for name, rule in RULES.items():
+        changed = rule(left_ours, left_theirs)
+        if changed != left_ours:
+            used.append(name)
+            left_theirs, left_ours = _apart(left_theirs, changed)
+    rows = {**dict.fromkeys(left_theirs), **dict.fromkeys(left_ours)}
+    return tuple(used), [
+        ModelDifference(f"{op} {list(dims)}", left_theirs[op, dims], left_ours[op, dims]) for op, dims in rows
+    ]
+
+
+def _apart(theirs: Rows, ours: Rows) -> tuple[Rows, Rows]:
+    return theirs - ours, ours - theirs
+
+
+def _counted(model: RecordedModel, card: Card, kinds: Mapping[str, int]) -> list[ModelDifference]:
+    found = [("parameters", model.parameters, card.count_parameters())]
+    found.append(("weights of the graph", model.parameters, sum(kinds.values())))
+    names = dict.fromkeys([*model.kinds, *kinds])
+    found += [(f"parameters of {name}", model.kinds.get(name, 0), kinds.get(name, 0)) for name in names]
+    return [ModelDifference(*each) for each in found if each[1] != each[2]]

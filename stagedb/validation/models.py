@@ -1,0 +1,102 @@
+"""Recorded models: what a model's own code has as parameters, and the matmuls of its forward.
+
+The format is that of `tests/validation/models.json`: a list of records with `name`, `config` (a Hugging Face config),
+`parameters`, `parameters_by_name` (elements, with layer and expert numbers as `*`), and `forward`, the matmuls of one
+forward of `batch` sequences of `seq` tokens on one rank: `op`, `dims`, `count`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.inputs import read_document, shown
+
+LARGEST = 256 << 20
+"""Bytes of a file of recorded models."""
+
+Row = tuple[str, tuple[int, ...]]
+"""A matmul: `mm`, `bmm` or `grouped`, and its dimensions."""
+
+KINDS: tuple[tuple[str, str], ...] = (
+    ("norm", r"norm|\bln_|\.ln_"),
+    ("embedding", r"embed_tokens|\bwte\b|word_embeddings|embed_in\b|tok_embeddings"),
+    ("positions", r"embed_positions|\bwpe\b|position_embeddings"),
+    ("head", r"lm_head|embed_out"),
+    ("shared experts", r"shared"),
+    ("experts", r"experts"),
+    ("router", r"\brouter\b|\.gate\.|\.wg\.|router\.layer"),
+    ("attention", r"attn|attention"),
+    ("feed-forward", r"mlp|feed_forward|ffn|\.fc\d"),
+)
+"""Kinds of parameters, each with the words of its names in model code. The first that is found decides."""
+
+
+@dataclass(frozen=True)
+class RecordedModel:
+    """A model as its own code has it. parameters: elements by kind. forward: matmuls, each with its count."""
+
+    name: str
+    config: Mapping[str, Any]
+    parameters: int
+    kinds: Mapping[str, int]
+    forward: Mapping[Row, int]
+    batch: int
+    seq: int
+
+
+def read_models(path: Path) -> list[RecordedModel]:
+    """The records of a file. UsageError, with the place, for one that is not in the format."""
+    content = read_document(path, "recorded models", (".json",), LARGEST, "--models", constants=True)
+    if not isinstance(content, list):
+        raise UsageError(f"{path}: recorded models are a list, not {shown(content)}")
+    return [_model(each, f"{path}: record {number}") for number, each in enumerate(content, start=1)]
+
+
+def _model(content: object, where: str) -> RecordedModel:
+    if not isinstance(content, Mapping):
+        raise UsageError(f"{where} must be a mapping, not {shown(content)}")
+    config, named = content.get("config"), content.get("parameters_by_name")
+    if not isinstance(config, Mapping) or not isinstance(named, Mapping):
+        raise UsageError(f"{where} lacks a mapping config or parameters_by_name")
+    kinds: Counter[str] = Counter()
+    for name, elements in named.items():
+        kinds[kind_of(str(name))] += _count(elements, f"{where}: parameters of {shown(name)}", 0)
+    rows = content.get("forward")
+    if not isinstance(rows, list):
+        raise UsageError(f"{where}: forward must be a list of matmuls, not {shown(rows)}")
+    forward: Counter[Row] = Counter()
+    for row in rows:
+        forward[_row(row, where)] += _count(row.get("count"), f"{where}: count")
+    name = content.get("name")
+    return RecordedModel(
+        name=name if isinstance(name, str) else where,
+        config=config,
+        parameters=_count(content.get("parameters"), f"{where}: parameters"),
+        kinds=dict(kinds),
+        forward=dict(forward),
+        batch=_count(content.get("batch"), f"{where}: batch"),
+        seq=_count(content.get("seq"), f"{where}: seq"),
+    )
+
+
+def kind_of(name: str) -> str:
+    """The kind of a parameter, by its name in model code."""
+    return next((kind for kind, words in KINDS if re.search(words, name)), "others")
+
+
+def _row(row: object, where: str) -> Row:
+    dims = row.get("dims") if isinstance(row, Mapping) else None
+    if not isinstance(row, Mapping) or not isinstance(dims, list) or not isinstance(row.get("op"), str):
+        raise UsageError(f"{where}: a matmul has op, dims and count, not {shown(row)}")
+    flat = [each for part in dims for each in (part if isinstance(part, list) else [part])]
+    return row["op"], tuple(_count(each, f"{where}: dims") for each in flat)
+
+
+def _count(value: object, where: str, least: int = 1) -> int:
+    if type(value) is not int or value < least:
+        raise UsageError(f"{where} must be a whole number from {least}, not {shown(value)}")
+    return value
