@@ -208,6 +208,15 @@ class Card:
         if self.experts and not self.routes:
             raise UsageError(f"{self.name}: experts={self.experts}, and the pattern has no layer with experts")
 
+    def word(self, name: str) -> int:
+        """The size that its layer kinds give a word; 0 if none has it. UsageError if they give it several."""
+        sizes = {int(kind.settings[name]) for kind in self.kinds.values() if name in kind.settings}
+        if len(sizes) > 1:
+            raise UsageError(
+                f"{self.name}: layer kinds have {name} of several sizes, {shown(sorted(sizes))}: one is read"
+            )
+        return next(iter(sizes), 0)
+
     @property
     def routes(self) -> bool:
         """Whether ranks of ep divide a part of it among them."""

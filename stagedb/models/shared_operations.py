@@ -2,6 +2,7 @@
 
 from stagedb.ir.operators import (
     E4M3,
+    GATES,
     Activation,
     Add,
     Cast,
@@ -47,7 +48,7 @@ def linear(
             for word, operand in (("cast_input", x), ("cast_weight", weight))
         )
     if bias:
-        inputs = (*inputs, t.weight(f"{name}.bias", features, rows=len(features)))
+        inputs = (*inputs, t.weight(f"{name}.bias", (*batch, *features), rows=len(batch or features)))
     t.emit(name, Einsum(x.axes, weight_axes, out, bias), inputs, y)
     return y
 
@@ -75,7 +76,7 @@ def gated(
     else:
         operands = tuple(linear(t, f"{name}.{word}", x, weight_axes, inner, bias, style.fp8) for word in ("w1", "w3"))
     y = t.activation(f"{name}.gate", inner)
-    if packed or not style.eager:
+    if packed or not style.eager or card.activation in GATES:
         t.emit(f"{name}.gate", Gate(card.activation), operands, y)
         return y
     gate, up = operands

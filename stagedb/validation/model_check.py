@@ -158,6 +158,19 @@ def _masked_keys(ours: Rows, theirs: Rows) -> Rows:
     return made
 
 
+def _even_slots(ours: Rows, theirs: Rows) -> Rows:
+    """Every expert of the graph has the same number of slots: choices that E does not divide are rounded up."""
+    made = Rows()
+    for (op, dims), count in ours.items():
+        if op == "grouped":
+            experts, rows, n, k = dims
+            fewer = {d[1] for o, d in theirs if o == "grouped" and (d[0], d[3]) == (experts, k)}
+            if len(fewer) == 1 and -(-min(fewer) // experts) * experts == rows:
+                dims = (experts, fewer.pop(), n, k)
+        made[op, dims] += count
+    return made
+
+
 def _joined(ours: Rows, theirs: Rows) -> Rows:
     """Their code has one matmul where the graph has several of one input: gate and up, or queries, keys and values."""
     made = Rows(ours)
@@ -193,6 +206,7 @@ def _all_experts(ours: Rows, theirs: Rows) -> Rows:
 RULES: Mapping[str, Callable[[Rows, Rows], Rows]] = {
     "keys that a mask leaves out are computed": _masked_keys,
     "every token passes every expert": _all_experts,
+    "experts have as many slots each": _even_slots,
     "projections of one input are one matmul": _joined,
 }
 """How their code writes the same work, by name. A rule changes the rows that differ, and is used if they differ."""

@@ -478,33 +478,103 @@ class ScoresGradient(Softmax):
 class Rotary(Operator):
     """Rotary positions (Su et al. 2021) on queries or keys; in a packed tensor the values remain unchanged.
 
-    size: how many of a head's first dimensions are turned; 0: all.
+    size: how many of a head's first dimensions (`last`: of its last ones) are turned; 0: all.
     """
 
     packed: bool = False
     inverse: bool = False
     size: int = 0
+    last: bool = False
 
     kind: ClassVar[str] = "rotary"
-    later: ClassVar[frozenset[str]] = frozenset({"size"})
+    later: ClassVar[frozenset[str]] = frozenset({"size", "last"})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        operator = Rotary(self.packed, not self.inverse, self.size)
+        operator = Rotary(self.packed, not self.inverse, self.size, self.last)
         tracer.emit(grad.name, operator, (arriving(grads),), grad, template=INPUT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        x = inputs[0][..., : self.size or None]
+        at = inputs[0].shape[-1] - self.size if self.last else 0
+        x = inputs[0][..., at : at + self.size if self.size else None]
         half = x.shape[-1] // 2
         angles = place.indices("seq")[:, None] / 10000 ** (np.arange(half) / half)
         angles = angles.reshape(1, len(angles), *(1,) * (x.ndim - 3), half) * (-1 if self.inverse else 1)
         cos, sin = np.cos(angles), np.sin(angles)
         low, high = x[..., :half], x[..., half:]
-        rest = inputs[0][..., x.shape[-1] :]
-        turned = np.concatenate([low * cos - high * sin, low * sin + high * cos, rest], axis=-1)
+        before, after = inputs[0][..., :at], inputs[0][..., at + x.shape[-1] :]
+        turned = np.concatenate([before, low * cos - high * sin, low * sin + high * cos, after], axis=-1)
         if self.packed:
             turned[..., -1, :] = inputs[0][..., -1, :]
         return [turned]
+
+
+@dataclass(frozen=True)
+class SplitLast(Operator):
+    """The last axis in two parts, the axes `first` and `second`: one copy each."""
+
+    first: str
+    second: str
+
+    kind: ClassVar[str] = "copy"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        present = tuple(each for each in grads if each is not None)
+        tracer.emit(grad.name, JoinLast(), present, grad, template=INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        at = place.sizes[self.first]
+        return [inputs[0][..., :at], inputs[0][..., at:]]
+
+
+@dataclass(frozen=True)
+class JoinLast(Operator):
+    """Two tensors joined along their last axes."""
+
+    kind: ClassVar[str] = "copy"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [np.concatenate(inputs, axis=-1)]
+
+
+@dataclass(frozen=True)
+class LatentKeys(Operator):
+    """Keys and values of latent attention: from (batch, seq, heads, nope + value) and the heads' shared part of keys.
+
+    Each head's key is its own part and the shared one, (batch, seq, rope).
+    """
+
+    kind: ClassVar[str] = "copy"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
+        present = tuple(each for each in grads if each is not None)
+        tracer.emit(f"{op.name}.input_gradient", LatentKeysGradient(), present, *made, template=INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        made, shared = inputs
+        at = made.shape[-1] - place.sizes["value_dim"]
+        wide = np.broadcast_to(shared[:, :, None, :], (*made.shape[:3], shared.shape[-1]))
+        return [np.concatenate([made[..., :at], wide], axis=-1), made[..., at:]]
+
+
+@dataclass(frozen=True)
+class LatentKeysGradient(Operator):
+    """The gradients of the heads' own parts, and of the shared one, summed over heads."""
+
+    kind: ClassVar[str] = "reduce"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dk, dv = inputs
+        at = dk.shape[-1] - place.sizes["rope_dim"]
+        return [np.concatenate([dk[..., :at], dv], axis=-1), dk[..., at:].sum(axis=2)]

@@ -94,7 +94,9 @@ class Einsum(Operator):
             yield 1, other_gradient()
         if self.bias:
             dbias = tracer.gradient(op.inputs[2], f"{op.name}.bias_gradient")
-            tracer.emit(dbias.name, ReduceSum(dbias.axes), (dy,), dbias, template=WEIGHT_GRADIENT)
+            # A bias for each index of a batched axis, as experts have, is no trailing part of the result.
+            whole = self.out if dbias.axes != self.out[len(self.out) - len(dbias.axes) :] else ()
+            tracer.emit(dbias.name, ReduceSum(dbias.axes, whole), (dy,), dbias, template=WEIGHT_GRADIENT)
             yield 2, dbias
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
@@ -102,19 +104,36 @@ class Einsum(Operator):
         spec = ["".join(letters[x] for x in labels) for labels in (self.a, self.b, self.out)]
         out = np.einsum(f"{spec[0]},{spec[1]}->{spec[2]}", inputs[0], inputs[1], optimize=True)
         if self.bias and place.leader:
-            out = out + inputs[2]
+            out = out + _broadcast(inputs[2], self._bias_axes(), self.out)
         return [out]
+
+    def _bias_axes(self) -> Labels:
+        """The axes of the bias: those of the output that the weight has."""
+        return tuple(label for label in self.out if label in self.b)
+
+
+def _broadcast(values: Array, axes: Labels, over: Labels) -> Array:
+    """Values of some axes, ready to be added to those of `over`."""
+    sizes = iter(values.shape)
+    return values.reshape([next(sizes) if axis in axes else 1 for axis in over])
 
 
 @dataclass(frozen=True)
 class ReduceSum(Operator):
-    """The sum over every axis that `axes` does not name: the gradient of a broadcast."""
+    """The sum over every axis that `axes` does not name: the gradient of a broadcast.
+
+    whole: the axes of the operand; empty: `axes` are its last ones.
+    """
 
     axes: Labels
+    whole: Labels = ()
 
     kind: ClassVar[str] = "reduce"
+    later: ClassVar[frozenset[str]] = frozenset({"whole"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy = inputs[0]
+        if self.whole:
+            return [dy.sum(axis=tuple(i for i, axis in enumerate(self.whole) if axis not in self.axes))]
         # A broadcast operand has the trailing axes of the value (bias) or lacks leading ones (positions).
         return [dy.sum(axis=tuple(range(dy.ndim - len(self.axes))))]

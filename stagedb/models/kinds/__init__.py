@@ -10,13 +10,14 @@ from functools import cached_property
 from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
+from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, LayerPart, SizeSymbol, Value, Values, Word
 from stagedb.models.kinds.residual import Residual
 from stagedb.models.kinds.serial import POST_NORM, SANDWICH, SERIAL
 from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
 
-MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION, SLIDING_WINDOW, CHUNKED)}
+MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (ATTENTION, SLIDING_WINDOW, CHUNKED, LATENT_ATTENTION)}
 """Mixers by the name that a card uses."""
 
 CHANNEL_MIXERS: Mapping[str, LayerPart] = {each.name: each for each in (FEED_FORWARD, EXPERTS)}

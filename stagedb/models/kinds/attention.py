@@ -4,6 +4,7 @@ Queries have axes (batch, seq, heads, head_dim), keys and values (batch, seq, kv
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
@@ -33,6 +34,32 @@ else:
     tensors = DeferredModule("stagedb.ir.tensors")
     shared = DeferredModule("stagedb.models.shared_operations")
 
+
+@dataclass(frozen=True)
+class HeadAxes:
+    """The axes of queries, keys, values and the context; head, kv_heads and value as in `ops.Attention`."""
+
+    head: str = "head_dim"
+    kv_heads: str = "kv_heads"
+    value: str = "head_dim"
+
+    @property
+    def query(self) -> tuple[str, ...]:
+        """Of the queries."""
+        return ("batch", "seq", "heads", self.head)
+
+    @property
+    def context(self) -> tuple[str, ...]:
+        """Of the context."""
+        return ("batch", "seq", "heads", self.value)
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The fields of a fused kernel."""
+        return {"head": self.head, "kv_heads": self.kv_heads, "value": self.value}
+
+
+USUAL_HEADS = HeadAxes()
 QUERY = ("batch", "seq", "heads", "head_dim")
 KEY = ("batch", "seq", "kv_heads", "head_dim")
 PACKED = ("batch", "seq", "kv_heads", "packed", "head_dim")
@@ -46,11 +73,23 @@ def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", values:
     """Projections, attention, and the projection back. values: those of `WORDS`, and the window or chunk of a kind."""
     t.enter("attention")
     qkv = _queries_keys_values(t, card, style, values, x)
-    core = _plain_core if style.attention == "math" else _fused_core
-    context = core(t, card, style, qkv, values)
+    context = core_of(t, card, style, qkv, values)
     t.enter("attention")
     bias = bias_of(card, values) == "all"
     return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "head_dim"), bias)
+
+
+def core_of(
+    t: "Tracer",
+    card: Architecture,
+    style: "Style",
+    qkv: "tuple[Tensor, ...]",
+    values: Values,
+    heads: HeadAxes = USUAL_HEADS,
+) -> "Tensor":
+    """The attention core as the style writes it: a fused kernel, or matmuls and a softmax."""
+    core = _plain_core if style.attention == "math" else _fused_core
+    return core(t, card, style, qkv, values, heads)
 
 
 def bias_of(card: Architecture, values: Values) -> str:
@@ -131,13 +170,15 @@ def _split(t: "Tracer", qkv: "tuple[Tensor, ...]", views: bool = False) -> "tupl
     return apart
 
 
-def _fused_core(t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", values: Values) -> "Tensor":
+def _fused_core(
+    t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", values: Values, heads: HeadAxes
+) -> "Tensor":
     """One kernel. If ranks share a sequence, keys and values are moved separately from the queries."""
     qkv = _split(t, qkv, style.explicit_mask) if style.apart else qkv
     t.enter("attention_core", Tag.ATTENTION_CORE)
     rules = rules_of(card, values)
     if style.core is not None:
-        _check_shared(card, rules)
+        _check_shared(card, rules, heads)
         return _shared_core(t, style.core, qkv)
     sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
     qkv = (*qkv, *sinks)
@@ -150,8 +191,8 @@ def _fused_core(t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Ten
         mask = t.activation("attn.mask", ("seq", "kseq"))
         t.emit("attn.mask", ops.AdditiveMask(rules["window"], rules["chunk_tokens"]), (), mask)
         qkv = (*qkv, mask)
-    context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
-    t.emit("attn.core", ops.Attention(masked=style.explicit_mask, **rules), qkv, context, lse)
+    context, lse = t.activation("attn.core", heads.context), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
+    t.emit("attn.core", ops.Attention(masked=style.explicit_mask, **rules, **heads.words), qkv, context, lse)
     return context
 
 
@@ -165,8 +206,13 @@ _REACH = {
 }
 
 
-def _check_shared(card: Architecture, rules: Mapping[str, Any]) -> None:
+def _check_shared(card: Architecture, rules: Mapping[str, Any], heads: HeadAxes) -> None:
     """Raise UsageError for scores that the kernels of rings and calls by part do not compute."""
+    if heads != USUAL_HEADS:
+        raise UsageError(
+            f"{card.name} has latent attention, and rings and calls by part send keys and values of one size: take "
+            "--cp-kind ulysses"
+        )
     for word, about in _REACH.items():
         if rules[word]:
             reads = "read all keys of other ranks" if word in ("window", "chunk_tokens") else "do not compute that"
@@ -184,24 +230,27 @@ def _shared_core(t: "Tracer", core: "ops.Operator", qkv: "tuple[Tensor, ...]") -
     return ordered
 
 
-def _plain_core(t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", values: Values) -> "Tensor":
+def _plain_core(
+    t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", values: Values, heads: HeadAxes
+) -> "Tensor":
     """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
     q, k, v = _split(t, qkv)
     t.enter("attention_core", Tag.ATTENTION_CORE)
-    if card.heads != card.kv_heads:
+    if heads.kv_heads == "kv_heads" and card.heads != card.kv_heads:
         wide_k, wide_v = t.activation("attn.wide_k", QUERY), t.activation("attn.wide_v", QUERY)
         t.emit("attn.wide_k", ops.RepeatHeads(), (k,), wide_k)
         t.emit("attn.wide_v", ops.RepeatHeads(), (v,), wide_v)
         k, v = wide_k, wide_v
-    keys, pairs = ("batch", "kseq", "heads", "head_dim"), ("batch", "heads", "seq", "kseq")
+    keys, pairs = ("batch", "kseq", "heads", heads.head), ("batch", "heads", "seq", "kseq")
     scores, weights = t.activation("attn.scores", pairs), t.activation("attn.weights", pairs)
-    t.emit("attn.scores", ops.Einsum(QUERY, keys, pairs), (q, k), scores)
+    t.emit("attn.scores", ops.Einsum(heads.query, keys, pairs), (q, k), scores)
     rules = rules_of(card, values)
     sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
-    t.emit("attn.weights", ops.Softmax(**rules), (scores, *sinks), weights)
+    t.emit("attn.weights", ops.Softmax(**rules, head=heads.head), (scores, *sinks), weights)
     weights = shared.dropout(t, style, "attn.weights.dropout", weights)
-    context = t.activation("attn.context", QUERY)
-    t.emit("attn.context", ops.Einsum(pairs, keys, QUERY), (weights, v), context)
+    context = t.activation("attn.context", heads.context)
+    read = ("batch", "kseq", "heads", heads.value)
+    t.emit("attn.context", ops.Einsum(pairs, read, heads.context), (weights, v), context)
     return context
 
 

@@ -118,10 +118,10 @@ def _gated_shared(t: "Tracer", x: "Tensor", every: "Tensor") -> "Tensor":
     """The shared experts' result times a gate: one sigmoid a token (Qwen 1.5 MoE)."""
     t.enter("between")
     one = ("batch", "seq", "one")
-    logits = shared.linear(t, "ffn.shared.gate", x, ("one", "hidden"), one)
-    gate, y = t.activation("ffn.shared.sigmoid", one), t.activation("ffn.shared.gated", HIDDEN)
-    t.emit("ffn.shared.sigmoid", ops.Activation("sigmoid"), (logits,), gate)
-    t.emit("ffn.shared.gated", ops.Multiply(), (every, gate), y)
+    logits = shared.linear(t, "ffn.shared_gate", x, ("one", "hidden"), one)
+    gate, y = t.activation("ffn.shared_gate.sigmoid", one), t.activation("ffn.shared_gated", HIDDEN)
+    t.emit("ffn.shared_gate.sigmoid", ops.Activation("sigmoid"), (logits,), gate)
+    t.emit("ffn.shared_gated", ops.Multiply(), (every, gate), y)
     return y
 
 

@@ -45,7 +45,7 @@ def _sandwich(
 def _normed(t: "Tracer", card: Architecture, style: "Style", name: str, made: Branch) -> Branch:
     """A part's result after its norm, with its bias added before."""
     t.enter("between")
-    result = made.result if made.bias is None else shared.add(t, f"{name}.bias", made.result, made.bias)
+    result = made.result if made.bias is None else shared.add(t, f"{name}.biased", made.result, made.bias)
     return Branch(shared.norm(t, card, style, name, result))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from stagedb.models.card import Card
-from stagedb.models.readers import expert_decoders, first_decoders, gated_decoders, plain_decoders
+from stagedb.models.readers import expert_decoders, first_decoders, gated_decoders, latent_decoders, plain_decoders
 from stagedb.models.readers.config import WITHOUT_EFFECT, Config
 
 READERS: Mapping[str, Callable[[Config, str], Card]] = {
@@ -11,6 +11,7 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **gated_decoders.READERS,
     **plain_decoders.READERS,
     **expert_decoders.READERS,
+    **latent_decoders.READERS,
 }
 """The reader of each architecture, by its name in `architectures`."""
 

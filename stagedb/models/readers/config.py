@@ -160,6 +160,10 @@ WITHOUT_EFFECT: Mapping[str, str] = {
         "which experts are chosen, and constants of element-wise operations",
     ),
     **dict.fromkeys(
+        ("num_nextn_predict_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers"),
+        "layers that predict further tokens: the model's own class leaves them out, and so does its card",
+    ),
+    **dict.fromkeys(
         ("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
         "a head that the language model does not have",
     ),

@@ -34,9 +34,10 @@ class Layer:
 
     def content(self, card: Card, usual: Mapping[str, Value]) -> dict[str, Value]:
         """The description of its kind in a card. usual: the words of all layers."""
-        mixer = "sliding_window" if self.window else "chunked_attention" if self.chunk else "attention"
-        made: dict[str, Value] = {"mixer": mixer, "channel_mixer": "experts" if card.experts else "feed_forward"}
+        made: dict[str, Value] = {"mixer": "attention", "channel_mixer": "experts" if card.experts else "feed_forward"}
         made |= {**usual, **self.words}
+        if self.window or self.chunk:
+            made["mixer"] = "sliding_window" if self.window else "chunked_attention"
         if self.window:
             made["window"] = self.window
         if self.chunk:

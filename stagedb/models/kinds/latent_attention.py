@@ -1,0 +1,135 @@
+"""Multi-head latent attention as it is trained (DeepSeek-AI 2024): queries, and keys with values, pass a narrow latent.
+
+The latents are whole on every rank of tp, and so are the weights that make them; heads are partitioned. Keys have a
+part of each head's own, made from the latent, and one that all heads share, which has the rotary positions.
+"""
+
+from typing import TYPE_CHECKING
+
+from stagedb.errors import UsageError
+from stagedb.models.deferred_import import DeferredModule
+from stagedb.models.kinds.attention import ATTENTION, HeadAxes, core_of
+from stagedb.models.kinds.part import Architecture, Branch, Buffers, LayerPart, SizeSymbol, UserRegion, Values, Word
+
+if TYPE_CHECKING:
+    from stagedb.ir import operators as ops
+    from stagedb.ir import tensors
+    from stagedb.ir.tensors import Tensor, Tracer
+    from stagedb.models import shared_operations as shared
+    from stagedb.models.style import Style
+else:
+    ops = DeferredModule("stagedb.ir.operators")
+    tensors = DeferredModule("stagedb.ir.tensors")
+    shared = DeferredModule("stagedb.models.shared_operations")
+
+HEADS = HeadAxes(head="qk_dim", kv_heads="heads", value="value_dim")
+
+
+def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
+    t.enter("attention")
+    bias = values["latent_bias"] is True
+    q = _queries(t, card, style, values, x, bias)
+    k, v = _keys_values(t, card, style, x, bias)
+    context = core_of(t, card, style, (q, k, v), {**DEFAULTS, "scale": values["scale"]}, HEADS)
+    t.enter("attention")
+    return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "value_dim"), bias)
+
+
+DEFAULTS: Values = {"softcap": 0.0, "scale": 0.0, "sinks": False}
+"""The rules of scores, which are those of plain attention."""
+
+
+def _queries(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor", bias: bool) -> "Tensor":
+    source, axis = x, "hidden"
+    if values["q_rank"]:
+        narrow = ("batch", "seq", "q_rank")
+        source, axis = shared.linear(t, "attn.wq_a", x, ("q_rank", "hidden"), narrow, bias, style.fp8), "q_rank"
+        source = shared.norm(t, card, style, "attn.q_a_norm", source)
+    q = shared.linear(t, "attn.wq", source, ("heads", "qk_dim", axis), HEADS.query, fp8=style.fp8)
+    turned = t.activation("attn.rotary_q", HEADS.query)
+    t.emit("attn.rotary_q", ops.Rotary(size=int(values["rope_dim"]), last=True), (q,), turned)
+    return turned
+
+
+def _keys_values(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", bias: bool) -> "tuple[Tensor, Tensor]":
+    both = shared.linear(t, "attn.wkv_a", x, ("kv_a", "hidden"), ("batch", "seq", "kv_a"), bias, style.fp8)
+    latent, key = t.activation("attn.latent", ("batch", "seq", "kv_rank")), t.activation("attn.k_rope", ROPE)
+    t.emit("attn.latent", ops.SplitLast("kv_rank", "rope_dim"), (both,), latent, key)
+    turned = t.activation("attn.rotary_k", ROPE)
+    t.emit("attn.rotary_k", ops.Rotary(), (key,), turned)
+    latent = shared.norm(t, card, style, "attn.kv_a_norm", latent)
+    axes = ("batch", "seq", "heads", "kv_b")
+    made = shared.linear(t, "attn.wkv_b", latent, ("heads", "kv_b", "kv_rank"), axes, fp8=style.fp8)
+    k, v = t.activation("attn.k", HEADS.query), t.activation("attn.v", HEADS.context)
+    t.emit("attn.k", ops.LatentKeys(), (made, turned), k, v)
+    return k, v
+
+
+ROPE = ("batch", "seq", "rope_dim")
+
+
+def _parameters(card: Architecture, values: Values) -> int:
+    q_rank, kv_rank, nope, rope, value = (int(values[word]) for word in SIZES)
+    source, norms = q_rank or card.hidden, (q_rank + kv_rank) * (2 if card.norm == "layernorm" else 1)
+    queries = card.hidden * q_rank + source * card.heads * (nope + rope)
+    keys = card.hidden * (kv_rank + rope) + kv_rank * card.heads * (nope + value)
+    biases = q_rank + kv_rank + rope + card.hidden if values["latent_bias"] else 0
+    return queries + keys + card.heads * value * card.hidden + norms + biases
+
+
+def _check(card: Architecture, values: Values) -> None:
+    if int(values["rope_dim"]) % 2:
+        raise UsageError(f"{card.name}: rotary positions want an even rope_dim, not {values['rope_dim']}")
+    if card.positions != "rotary":
+        raise UsageError(f"{card.name}: latent attention has rotary positions, and positions is {card.positions}")
+
+
+def _buffers(card: Architecture, style: "Style") -> Buffers:
+    held = [(tensors.Tensor("stage.positions", ("seq",), "int64", "buffer"), "attention")]
+    held.append((tensors.Tensor("stage.rotary", ("seq", "rope_dim"), "act", "buffer"), "attention"))
+    if style.attention == "math" or style.explicit_mask:
+        held.append((tensors.Tensor("stage.mask", ("seq", "kseq"), "bool", "buffer"), "attention_core"))
+    return tuple(held)
+
+
+SIZES = ("q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim")
+
+LATENT_ATTENTION = LayerPart(
+    name="latent_attention",
+    forward=_forward,
+    parameters=_parameters,
+    check_values=_check,
+    words={
+        "q_rank": Word("the size of the latent of queries (0: they are made from the hidden state)", 0),
+        "kv_rank": Word("the size of the latent of keys and values"),
+        "nope_dim": Word("the part of a head of queries and keys without positions"),
+        "rope_dim": Word("the part of a head of queries and keys with rotary positions"),
+        "value_dim": Word("the size of a head of values"),
+        "latent_bias": Word("whether the projections to the latents, and the one back, have biases", False),
+        "scale": Word("the factor of scores (0: one over the root of the head's size)", 0.0),
+    },
+    symbols={
+        "RQ": SizeSymbol("q_rank", "size of the latent of queries", lambda card: card.word("q_rank")),
+        "RK": SizeSymbol("kv_rank", "size of the latent of keys and values", lambda card: card.word("kv_rank")),
+        "DN": SizeSymbol("nope_dim", "part of a head without positions", lambda card: card.word("nope_dim")),
+        "DR": SizeSymbol("rope_dim", "part of a head with rotary positions", lambda card: card.word("rope_dim")),
+        "DV": SizeSymbol("value_dim", "size of a head of values", lambda card: card.word("value_dim")),
+    },
+    axes={
+        "q_rank": "RQ",
+        "kv_rank": "RK",
+        "kv_a": "RK + DR",
+        "kv_b": "DN + DV",
+        "qk_dim": "DN + DR",
+        "rope_dim": "DR",
+        "value_dim": "DV",
+    },
+    user={
+        "attention": UserRegion(
+            ("batch", "heads", "kv_heads", "head_dim", "hidden"),
+            {"head_dim": "attention and rotary positions read all values of a head"},
+        )
+    },
+    left=ATTENTION.left,
+    buffers=_buffers,
+)

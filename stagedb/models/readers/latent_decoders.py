@@ -1,0 +1,76 @@
+"""Decoders with multi-head latent attention: DeepSeek V2 and V3, Kimi K2, and what has their architecture."""
+
+import math
+from dataclasses import replace
+
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.models.card import Card
+from stagedb.models.kinds import Value
+from stagedb.models.readers.config import Config, rotary
+from stagedb.models.readers.expert_decoders import sigmoid_scores, with_experts
+from stagedb.models.readers.layers import Layer, experts_from, with_layers
+from stagedb.models.readers.parts import decoder
+
+
+def deepseek_v2(config: Config, name: str) -> Card:
+    """DeepSeek V2: a softmax over all experts, whose chosen scores may be divided by their sum."""
+    card, usual = _latent(config, name)
+    words: dict[str, Value] = {"scores": "softmax", "normalised": config.flag("norm_topk_prob")}
+    factor = config.number("routed_scaling_factor", default=1.0)
+    return _laid_out(config, card, usual | words | ({} if factor == 1 else {"routing_scale": factor}))
+
+
+def deepseek_v3(config: Config, name: str) -> Card:
+    """DeepSeek V3 and R1, Kimi K2: sigmoid scores."""
+    card, usual = _latent(config, name)
+    if config.get("scoring_func", default="sigmoid") != "sigmoid":
+        raise UsageError(f"scoring_func {shown(config.get('scoring_func'))} is not supported here: sigmoid only")
+    return _laid_out(config, card, usual | sigmoid_scores(config))
+
+
+def _latent(config: Config, name: str) -> tuple[Card, dict[str, Value]]:
+    """A card without experts yet, and the words of its attention."""
+    nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
+    config.uses("head_dim", "qk_head_dim")
+    heads = config.count("num_attention_heads")
+    changed = config.changed(head_dim=nope + rope, num_key_value_heads=heads)
+    card = decoder(changed, name, "deepseek")
+    words: dict[str, Value] = {
+        "mixer": "latent_attention",
+        "q_rank": config.count("q_lora_rank", default=0, least=0),
+        "kv_rank": config.count("kv_lora_rank"),
+        "nope_dim": nope,
+        "rope_dim": rope,
+        "value_dim": config.count("v_head_dim"),
+        "latent_bias": config.flag("attention_bias"),
+        "scale": _scale(config, nope + rope),
+    }
+    return card, words
+
+
+def _scale(config: Config, size: int) -> float:
+    """The factor of scores: YaRN's, if positions are extended; 0: the usual one."""
+    turned = rotary(config)
+    factor, every = turned.get("factor"), turned.get("mscale_all_dim")
+    if not isinstance(factor, int | float) or not isinstance(every, int | float) or not every or factor <= 1:
+        return 0.0
+    more = 0.1 * float(every) * math.log(factor) + 1.0
+    return float(more * more / math.sqrt(size))
+
+
+def _laid_out(config: Config, card: Card, usual: dict[str, Value]) -> Card:
+    if not config.get("n_routed_experts"):
+        return with_layers(replace(card), [Layer()] * card.layers, usual)
+    width = config.count("moe_intermediate_size")
+    shared = width * config.count("n_shared_experts", default=0, least=0)
+    card = with_experts(config, card, width, shared)
+    return with_layers(card, [Layer(dense=not each) for each in experts_from(config, card.layers)], usual)
+
+
+READERS = {
+    "DeepseekV2ForCausalLM": deepseek_v2,
+    "DeepseekV3ForCausalLM": deepseek_v3,
+    "KimiK2ForCausalLM": deepseek_v3,
+}
+"""The reader of each architecture."""

@@ -1,0 +1,64 @@
+"""Tiny models, one for each word of a layer kind and for each field around the layers."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from stagedb.models import Card
+from tests.ir.tiny import card
+
+LATENT = {"mixer": "latent_attention", "kv_rank": 6, "nope_dim": 4, "rope_dim": 2, "value_dim": 5}
+
+VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "window": ("llama", {"mixer": "sliding_window", "window": 3}, {}),
+    "chunk": ("llama", {"mixer": "chunked_attention", "chunk": 3}, {}),
+    "no rotary positions": ("llama", {"rotary": False}, {}),
+    "partial rotary positions": ("llama", {"rotary_dim": 2}, {}),
+    "scale": ("llama", {"scale": 0.7}, {}),
+    "softcap": ("llama", {"softcap": 1.5}, {}),
+    "sinks": ("llama", {"sinks": True}, {}),
+    "sinks, capped, in a window": (
+        "llama",
+        {"mixer": "sliding_window", "window": 3, "sinks": True, "softcap": 2.0},
+        {},
+    ),
+    "norms of heads": ("llama", {"qk_norm": "head"}, {}),
+    "norms of each head": ("llama", {"qk_norm": "each_head"}, {"norm": "layernorm_no_bias"}),
+    "norms over all heads": ("llama", {"qk_norm": "all"}, {}),
+    "norms without weights": ("llama", {"qk_norm": "l2"}, {}),
+    "biases of q, k, v": ("llama", {"bias": "qkv"}, {}),
+    "biases of attention": ("llama", {"bias": "all"}, {}),
+    "biases of the feed-forward": ("llama", {"ffn_bias": "all"}, {}),
+    "fused projections": ("llama", {"qkv": "fused", "gate_up": "fused"}, {}),
+    "apart": ("gpt", {"qkv": "apart"}, {}),
+    "post-norm": ("llama", {"residual": "post_norm"}, {}),
+    "sandwich": ("llama", {"residual": "sandwich"}, {}),
+    "sandwich with biases": ("gpt", {"residual": "sandwich"}, {}),
+    "latent": ("llama", LATENT, {}),
+    "latent queries": ("llama", {**LATENT, "q_rank": 7, "latent_bias": True}, {}),
+    "router's softmax": ("deepseek", {"channel_mixer": "experts", "scores": "softmax", "normalised": False}, {}),
+    "router's sigmoid": ("deepseek", {"channel_mixer": "experts", "scores": "sigmoid", "routing_scale": 2.5}, {}),
+    "biases of experts": ("moe", {"channel_mixer": "experts", "expert_bias": True, "router_bias": True}, {}),
+    "gate of shared experts": ("deepseek", {"channel_mixer": "experts", "shared_gate": True}, {}),
+    "clamped gate": ("llama", {}, {"activation": "clamped_swiglu"}),
+    "squared relu": ("gpt", {}, {"activation": "relu2"}),
+    "tanh gelu": ("gpt", {}, {"activation": "gelu_tanh"}),
+    "quick gelu": ("llama", {}, {"activation": "quick_gelu"}),
+    "LayerNorm without a bias": ("gpt", {}, {"norm": "layernorm_no_bias"}),
+    "ALiBi": ("llama", {}, {"positions": "alibi"}),
+    "no positions": ("llama", {}, {"positions": "none"}),
+    "rows before the first position": ("gpt", {}, {"position_offset": 2}),
+    "norm of the embedding": ("llama", {}, {"embedding_norm": True}),
+    "bias of the head": ("llama", {}, {"head_bias": True}),
+    "factors": ("llama", {}, {"embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 0.25}),
+    "bound of logits": ("llama", {}, {"logit_softcap": 2.0}),
+}
+"""By name: the style of `tests.ir.tiny.card`, the words of its layers, and fields of the card that differ."""
+
+
+def variant(name: str, layers: int = 2, **more: Any) -> Card:
+    """The model of a variant; heads of keys and values are as many as tp may be."""
+    style, words, fields = VARIANTS[name]
+    kinds: Any = {"layer": words} if words else ()
+    usual = dataclasses.replace(card(style, kv_heads=4), dense_layers=0)
+    return dataclasses.replace(usual, layers=layers, layer_kinds=kinds, **{**fields, **more})
