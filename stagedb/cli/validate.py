@@ -27,6 +27,10 @@ def validate(
         Path | None,
         typer.Option(metavar="FILE", help="Instead of traces, check stagedb's counts against recorded training steps."),
     ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Instead of traces, check parameters and matmuls against recorded models."),
+    ] = None,
     reference: Annotated[
         bool,
         typer.Option("--reference", help="Instead of traces, compute the published numbers in stagedb's list again."),
@@ -34,7 +38,8 @@ def validate(
     only: Annotated[
         str | None,
         typer.Option(
-            metavar="PATTERN", help="Only check the records, or predict the steps, with such names: 'llama3-8b*'."
+            metavar="PATTERN",
+            help="Only check the records or models, or predict the steps, with such names: 'llama3-8b*'.",
         ),
     ] = None,
     *,
@@ -45,25 +50,30 @@ def validate(
 
     With DIR, checks every rule that simulators rely on, and prints the first faults with rank, node and rule. With
     --records, builds, instantiates and exports each record's configuration, and compares FLOPs by phase, collectives
-    and messages with their order, and memory. With --reference, computes volumes, FLOPs, parameters, memory and times
-    of training steps that papers print, with their sources; --only chooses among the steps, and leaves out the rest.
+    and messages with their order, and memory. With --models, reads each recorded model's config, and compares the
+    parameters, in all and by kind, and every matmul of a forward. With --reference, computes volumes, FLOPs,
+    parameters, memory and times of training steps that papers print, with their sources; --only chooses among the
+    steps, and leaves out the rest.
     Exits with status 1 if there is a fault or a difference.
     """
-    if (directory is not None) + (records is not None) + reference != 1:
+    if sum(each is not None for each in (directory, records, models)) + reference != 1:
         raise UsageError(
-            "validate checks one thing: DIR (traces), --records FILE (recorded steps), or --reference "
-            "(published numbers)"
+            "validate checks one thing: DIR (traces), --records FILE (recorded steps), --models FILE (recorded "
+            "models), or --reference (published numbers)"
         )
     if reference:
         _check_published(only, output, common)
     if only is not None and directory is not None:
         raise UsageError(
-            "--only chooses among records, or among published steps: it needs --records FILE or --reference"
+            "--only chooses among records, models or published steps: it needs --records FILE, --models FILE or "
+            "--reference"
         )
     if directory is not None:
         _check_traces(directory, replay, output, common)
     elif records is not None:
         _check_records(records, only, output, common)
+    elif models is not None:
+        _check_models(models, only, output, common)
 
 
 def _check_traces(directory: Path, replay: bool, output: Output, common: Common) -> None:
@@ -103,6 +113,34 @@ def _check_records(records: Path, only: str | None, output: Output, common: Comm
     if differ:
         common.note(f"different: {', '.join(differ)}")
     common.note(f"{agree} of {len(checked)} records agree, {len(differ)} differ{left}")
+    if differ:
+        raise typer.Exit(1)
+
+
+def _check_models(models: Path, only: str | None, output: Output, common: Common) -> None:
+    from stagedb import validation
+
+    found = validation.read_models(models)
+    chosen = [model for model in found if only is None or fnmatch.fnmatchcase(model.name, only)]
+    if not chosen:
+        raise UsageError(f"no model of {models} has a name like {shown(only)}: --only takes a pattern such as 'llama*'")
+    with progress(common, "checking", "models") as report:
+        checked = list(validation.check_models(chosen, report or _ignore))
+    rows: list[tuple[Any, ...]] = []
+    for each in checked:
+        rows += [(each.name, row.quantity, row.theirs, row.ours) for row in each.differences]
+        if each.unsupported is not None:
+            rows.append((each.name, f"not compared: {each.unsupported}", None, None))
+    output.write(("model", "quantity", "theirs", "ours"), rows)
+    for rule in dict.fromkeys(rule for each in checked for rule in each.rules):
+        common.note(f"{sum(rule in each.rules for each in checked)} models: {rule}")
+    agree = sum(each.agrees for each in checked)
+    differ = [each.name for each in checked if each.differences]
+    skipped = len(checked) - agree - len(differ)
+    if differ:
+        common.note(f"different: {', '.join(differ)}")
+    left = f", {skipped} not compared: no card can describe them yet" if skipped else ""
+    common.note(f"{agree} of {len(checked)} models agree, {len(differ)} differ{left}")
     if differ:
         raise typer.Exit(1)
 

@@ -9,6 +9,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.card import Card
 from stagedb.models.readers import READERS, Config
+from stagedb.models.readers.config import rotary
 from stagedb.models.sequence_length import read_length
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "moe_num_experts")
@@ -33,6 +34,11 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
         )
     named = [key for key in _POSITIONS if read.get(key) is not None]
     length = read_length(read, card.max_positions, f"{named[0]} of config.json" if named else "the usual positions")
+    share = rotary(read).get("partial_rotary_factor")
+    if share not in (None, 1) and not read.has_read("partial_rotary_factor"):
+        raise UsageError(
+            f"partial_rotary_factor {shown(share)} is not supported in {architecture}: whole heads are turned"
+        )
     unread = sorted(read.unread())
     if unread:
         raise UsageError(
@@ -55,6 +61,9 @@ def _architecture(config: Mapping[str, Any]) -> str:
         if word in READERS:
             return word
     given = shown(", ".join(words)) if words else "none named in `architectures`"
-    near = get_close_matches(words[0], READERS, n=3, cutoff=0.7) if words else []
-    hint = f" (near: {', '.join(near)})" if near else ""
-    raise UsageError(f"architecture not supported: {given}{hint}; supported are {', '.join(READERS)}")
+    near = get_close_matches(words[0], READERS, n=3, cutoff=0.6) if words else []
+    hint = f"; near ones are {', '.join(near)}" if near else ""
+    raise UsageError(
+        f"architecture not supported: {given}{hint}. {len(READERS)} are read, such as LlamaForCausalLM: docs/models.md "
+        "lists them, and a card of your own has other models"
+    )

@@ -1,5 +1,6 @@
 """stagedb compared with real frameworks and with published numbers.
 
+`read_models` reads a file of recorded models, and `check_models` compares the graphs of their configs with them.
 `check_published` recomputes the numbers that the project ships (`published.yaml`, the parameter counts of its model
 cards). `read_records` reads a file of recorded steps of a rank. `check_records` runs each configuration through build,
 instantiate and export, and compares the counts. `check_steps` predicts published times of training steps
@@ -7,6 +8,8 @@ instantiate and export, and compares the counts. `check_steps` predicts publishe
 """
 
 from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
+from stagedb.validation.model_check import CheckedModel, ModelDifference, check_model, check_models
+from stagedb.validation.models import RecordedModel, read_models
 from stagedb.validation.published_counts import Published, check_published
 from stagedb.validation.record_check import Checked, check_records, counts_of, select, trace_counts
 from stagedb.validation.records import Record, RecordedMemory, read_records
@@ -14,15 +17,20 @@ from stagedb.validation.step_times import Errors, PublishedStep, StepTime, check
 
 __all__ = [
     "Checked",
+    "CheckedModel",
     "CountDifference",
     "CountedMessage",
     "Counts",
     "Errors",
+    "ModelDifference",
     "Published",
     "PublishedStep",
     "Record",
     "RecordedMemory",
+    "RecordedModel",
     "StepTime",
+    "check_model",
+    "check_models",
     "check_published",
     "check_records",
     "check_steps",
@@ -30,6 +38,7 @@ __all__ = [
     "counts_of",
     "errors",
     "published_steps",
+    "read_models",
     "read_records",
     "select",
     "trace_counts",

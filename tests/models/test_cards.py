@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.ir.operators.elementwise import ACTIVATIONS
+from stagedb.ir.operators.elementwise import ACTIVATIONS, GATES
 from stagedb.models import Card, card_names, from_hugging_face, load_card
 from stagedb.models.card import CHOICES
 
@@ -181,7 +181,7 @@ def test_each_choice_has_its_parameters() -> None:
         ({"tied": 1}, "tied must be true or false"),
         ({"source": 3}, "source must be a text"),
         ({"parameters": -1}, "parameters must be positive"),
-        ({"norm": "batchnorm"}, "norm must be one of rmsnorm, layernorm, not 'batchnorm'"),
+        ({"norm": "batchnorm"}, "norm must be one of rmsnorm, layernorm, layernorm_no_bias, not 'batchnorm'"),
         ({"name": "../evil"}, "name has letters"),
         ({"name": ""}, "name has letters"),
         ({"top_k": 2}, "top_k is for a mixture of experts, and experts is 0"),
@@ -492,18 +492,18 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**MIXTRAL, "num_experts_per_tok": 9}, "top_k=9 is not from 1 to experts=8"),
         ({**QWEN_MOE, "decoder_sparse_step": "2"}, "a step of layers with experts must be a whole number"),
         ({**DEEPSEEK, "moe_layer_freq": 2.5}, "moe_layer_freq must be a whole number"),
-        ({**QWEN_MOE, "decoder_sparse_step": 49}, "leaves no layer with experts"),
+        ({**QWEN_MOE, "decoder_sparse_step": 49}, "the pattern has no layer with experts"),
         (
-            {**DEEPSEEK, "architectures": ["DeepseekV2ForCausalLM"]},
-            "not supported: 'DeepseekV2ForCausalLM'; supported are Llama",
+            {**DEEPSEEK, "architectures": ["DeepseekV9ForCausalLM"]},
+            "not supported: 'DeepseekV9ForCausalLM'; near ones are Deepseek",
         ),
         ({**LLAMA, "architectures": ["T5ForConditionalGeneration"]}, "not supported: 'T5ForConditionalGeneration'"),
         ({**LLAMA, "architectures": [["LlamaForCausalLM"]]}, "not supported: none named"),
         ({**LLAMA, "architectures": None}, "none named in `architectures`"),
-        ({**LLAMA, "hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-        ({**LLAMA, "attention_bias": True}, "attention_bias and mlp_bias that differ"),
+        ({**LLAMA, "hidden_act": "tanh"}, "hidden_act 'tanh' is not supported"),
+        ({**LLAMA, "attention_bias": "yes"}, "attention_bias must be true or false"),
         ({**LLAMA, "num_attention_heads": 3}, "hidden size 4096 is not divisible by 3 heads"),
-        ({**LLAMA, "num_hidden_layers": "32"}, "layers must be an integer"),
+        ({**LLAMA, "num_hidden_layers": "32"}, "num_hidden_layers must be a whole number from 1"),
         ({key: value for key, value in LLAMA.items() if key != "vocab_size"}, "missing vocab_size"),
         ({**QWEN, "use_sliding_window": True}, "which layers have a window"),
         ({**MISTRAL, "layer_types": ["chunked_attention"] * 32}, "layer_types 'chunked_attention' is not supported"),
@@ -523,7 +523,6 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
             {**QWEN, "use_sliding_window": True, "max_window_layers": -1},
             "max_window_layers must be a whole number from 0, not -1",
         ),
-        ({**FALCON, "alibi": True}, "alibi is not supported"),
         ({**FALCON, "num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn 3 is not supported"),
         ({**NEOX, "attention_bias": False}, "attention_bias false is not supported"),
         ({**STABLELM, "qk_layernorm": True}, "qk_layernorm is not supported"),
@@ -546,6 +545,9 @@ def test_optional_keys_of_configs() -> None:
     assert (card.kv_heads, card.head_dim, card.tied) == (32, 64, False)
     biased = from_hugging_face({**LLAMA, "attention_bias": True, "mlp_bias": True}, name="biased")
     assert biased.linear_bias
+    attention = from_hugging_face({**LLAMA, "attention_bias": True}, name="attention")
+    assert attention.count_parameters() - load_card("llama3-8b").count_parameters() == 32 * (2 * 4096 + 2 * 1024)
+    assert from_hugging_face({**FALCON, "alibi": True}, name="alibi").positions == "alibi"
     assert from_hugging_face(GPT2, name="gpt").tied
     assert from_hugging_face({**GPT2, "n_inner": 100}, name="gpt").ffn == 100
 
@@ -643,4 +645,5 @@ def test_cards_load_without_the_graphs_algebra() -> None:
 
 
 def test_cards_have_the_activations_of_the_operators() -> None:
-    assert set(CHOICES["activation"]) == set(ACTIVATIONS)
+    # A router has sigmoids, and no feed-forward has.
+    assert set(CHOICES["activation"]) == (set(ACTIVATIONS) | set(GATES)) - {"sigmoid"}

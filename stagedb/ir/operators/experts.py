@@ -82,6 +82,35 @@ class ChoiceSoftmaxGradient(Operator):
 
 
 @dataclass(frozen=True)
+class TokenGate(Operator):
+    """`y = x · sigmoid(gate)`, one gate a token: (batch, seq, hidden) and (batch, seq, one)."""
+
+    kind: ClassVar[str] = "activation"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        name = f"{op.name}.input_gradient"
+        made = [tracer.gradient(x, f"{name}.{i}") for i, x in enumerate(op.inputs)]
+        reads = (arriving(grads), *op.inputs)
+        tracer.emit(name, TokenGateGradient(), reads, *made, template=INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [inputs[0] / (1 + np.exp(-inputs[1]))]
+
+
+@dataclass(frozen=True)
+class TokenGateGradient(Operator):
+    """The gradients of the gated values and of the gate."""
+
+    kind: ClassVar[str] = "activation"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dy, x, gate = inputs
+        open_ = 1 / (1 + np.exp(-gate))
+        return [dy * open_, (dy * x).sum(axis=-1, keepdims=True) * open_ * (1 - open_)]
+
+
+@dataclass(frozen=True)
 class Normalise(Operator):
     """A token's scores divided by their sum."""
 

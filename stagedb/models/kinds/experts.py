@@ -119,9 +119,8 @@ def _gated_shared(t: "Tracer", x: "Tensor", every: "Tensor") -> "Tensor":
     t.enter("between")
     one = ("batch", "seq", "one")
     logits = shared.linear(t, "ffn.shared_gate", x, ("one", "hidden"), one)
-    gate, y = t.activation("ffn.shared_gate.sigmoid", one), t.activation("ffn.shared_gated", HIDDEN)
-    t.emit("ffn.shared_gate.sigmoid", ops.Activation("sigmoid"), (logits,), gate)
-    t.emit("ffn.shared_gated", ops.Multiply(), (every, gate), y)
+    y = t.activation("ffn.shared_gated", HIDDEN)
+    t.emit("ffn.shared_gated", ops.TokenGate(), (every, logits), y)
     return y
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from stagedb.models.card import Card
 from stagedb.models.readers import expert_decoders, first_decoders, gated_decoders, latent_decoders, plain_decoders
-from stagedb.models.readers.config import WITHOUT_EFFECT, Config
+from stagedb.models.readers.config import UNUSED_WHERE, WITHOUT_EFFECT, Config
 
 READERS: Mapping[str, Callable[[Config, str], Card]] = {
     **first_decoders.READERS,
@@ -15,4 +15,4 @@ READERS: Mapping[str, Callable[[Config, str], Card]] = {
 }
 """The reader of each architecture, by its name in `architectures`."""
 
-__all__ = ["READERS", "WITHOUT_EFFECT", "Config"]
+__all__ = ["READERS", "UNUSED_WHERE", "WITHOUT_EFFECT", "Config"]

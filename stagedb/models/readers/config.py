@@ -184,6 +184,21 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """The keys that change no shape, no FLOPs and no memory of a training step, each with the reason."""
 
+UNUSED_WHERE: Mapping[str, str] = {
+    "_sliding_window_pattern": "layer_types names the type of each layer",
+    "interleave_moe_layer_step": "moe_layers names the layers with experts",
+    "layer_types": "use_sliding_window is false",
+    "moe_layer_end_index": "it is the last layer or a later one",
+    "multi_query": "new_decoder_architecture is true",
+    "no_rope_layer_interval": "no_rope_layers names the layers with positions",
+    "original_max_position_embeddings": "it is not below max_position_embeddings",
+    "parallel_attn": "new_decoder_architecture is true",
+    "sliding_window": "no layer has a window",
+    "sliding_window_pattern": "layer_types names the type of each layer",
+    "use_sliding_window": "the config has no window",
+}
+"""The keys that another key makes meaningless, each with the condition."""
+
 Value = Any
 
 
@@ -251,6 +266,10 @@ class Config(Mapping[str, Any]):
     def uses(self, *keys: str) -> None:
         """Note that these keys are read."""
         self._read.update(keys)
+
+    def has_read(self, key: str) -> bool:
+        """Whether a reader has asked for a key."""
+        return key in self._read
 
     def unread(self) -> Iterator[str]:
         """The keys with a meaning that no reader has asked for: neither null nor false nor empty."""

@@ -153,7 +153,27 @@ def ernie_moe(config: Config, name: str) -> Card:
     last = card.layers - 1 if last == -1 else last
     every = config.count("moe_layer_interval", default=1)
     sparse = [(n + 1) % every == 0 and first <= n <= last for n in range(card.layers)]
-    return with_layers(card, [Layer(dense=not each) for each in sparse], {"scores": "softmax"})
+    # The bias that corrects the scores is a parameter in the model's own code.
+    words: dict[str, Value] = {"scores": "softmax", "router_bias": True}
+    return with_layers(card, [Layer(dense=not each) for each in sparse], words)
+
+
+def flex_olmo(config: Config, name: str) -> Card:
+    """FlexOlmo: OLMo 2 with experts."""
+    card = with_experts(config, decoder(config, name, "olmo"), config.count("intermediate_size"))
+    words: dict[str, Value] = {"residual": "post_norm", "qk_norm": "all", **softmax_scores(config, False)}
+    bias = biases("all" if config.flag("attention_bias") else "none", False)
+    return with_layers(card, [Layer()] * card.layers, words | bias)
+
+
+def hunyuan_moe(config: Config, name: str) -> Card:
+    """Hunyuan with experts: a shared one, and norms of queries and keys."""
+    config.only("use_cla", False, "keys and values shared across layers are not built")
+    width = config.count("moe_intermediate_size", "intermediate_size")
+    shared = width * config.count("num_shared_expert", default=1, least=0)
+    card = with_experts(config, decoder(config, name, "hunyuan"), width, shared)
+    bias = biases("all" if config.flag("attention_bias") else "none", False)
+    return with_layers(card, [Layer()] * card.layers, {"qk_norm": "head", **bias})
 
 
 READERS = {
@@ -169,5 +189,7 @@ READERS = {
     "GraniteMoeForCausalLM": granite_moe,
     "GraniteMoeSharedForCausalLM": granite_moe,
     "Ernie4_5_MoeForCausalLM": ernie_moe,
+    "FlexOlmoForCausalLM": flex_olmo,
+    "HunYuanMoEV1ForCausalLM": hunyuan_moe,
 }
 """The reader of each architecture."""

@@ -16,7 +16,7 @@ from stagedb.models.kinds.sliding_window import read_windows
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.expert_decoders import softmax_scores
 from stagedb.models.readers.layers import Layer, with_layers
-from stagedb.models.readers.parts import biases, decoder, head_size
+from stagedb.models.readers.parts import biases, decoder, head_size, turned
 
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
@@ -122,26 +122,29 @@ def gpt_neox(config: Config, name: str) -> Card:
     if config.get("attention_bias", default=True) is not True:
         raise UsageError("attention_bias false is not supported here: all linear layers have biases, or none")
     act = _plain(config, "hidden_act", "gelu")
-    source = _source(config, "rotary_pct")
-    card = decoder(
-        config, name, "gpt-neox", norm="layernorm", mlp="plain", activation=act, linear_bias=True, source=source
-    )
+    card = decoder(config, name, "gpt-neox", norm="layernorm", mlp="plain", activation=act, linear_bias=True)
+    card = _in_part(config, card, "rotary_pct", {})
     return _in_parallel(card, 2) if config.flag("use_parallel_residual", default=True) else card
 
 
-def _source(config: Config, key: str) -> str:
-    """The card's source, and what it leaves out. The default of these models is a quarter of each head."""
-    share = rotary(config).get("partial_rotary_factor", config.get(key, "partial_rotary_factor", default=0.25))
-    return "config.json" if share == 1 else "config.json; rotary positions on whole heads"
+def _in_part(config: Config, card: Card, key: str, usual: dict[str, Value]) -> Card:
+    """The card with rotary positions on the part of each head that the config names, and on whole heads without that.
+
+    Its source notes the second, because the default of these models is a quarter of each head.
+    """
+    if config.get(key, "partial_rotary_factor") is None and "partial_rotary_factor" not in rotary(config):
+        card = replace(card, source="config.json; rotary positions on whole heads")
+    else:
+        usual = usual | turned(config, card)
+    return with_layers(card, [Layer()] * card.layers, usual)
 
 
 def stablelm(config: Config, name: str) -> Card:
     """StableLM: LayerNorm, parallel layers in some."""
     if config.get("qk_layernorm"):
         raise UsageError("qk_layernorm is not supported: queries and keys are normalised by RMSNorm only")
-    source, bias = _source(config, "partial_rotary_factor"), config.flag("use_qkv_bias")
-    card, usual = _gated(config, name, "stablelm", norm="layernorm", qkv_bias=bias, source=source)
-    card = with_layers(card, [Layer()] * card.layers, usual)
+    card, usual = _gated(config, name, "stablelm", norm="layernorm", qkv_bias=config.flag("use_qkv_bias"))
+    card = _in_part(config, card, "partial_rotary_factor", usual)
     return _in_parallel(card, 1) if config.flag("use_parallel_residual") else card
 
 

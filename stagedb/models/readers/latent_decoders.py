@@ -32,8 +32,14 @@ def deepseek_v3(config: Config, name: str) -> Card:
 def _latent(config: Config, name: str) -> tuple[Card, dict[str, Value]]:
     """A card without experts yet, and the words of its attention."""
     nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
-    config.uses("head_dim", "qk_head_dim")
     heads = config.count("num_attention_heads")
+    for key, known in (
+        ("head_dim", (rope, nope + rope)),
+        ("qk_head_dim", (nope + rope,)),
+        ("num_key_value_heads", (heads,)),
+    ):
+        if config.get(key, default=known[0]) not in known:
+            raise UsageError(f"{key} {shown(config.get(key))} is not supported with latent attention: {known[0]} only")
     changed = config.changed(head_dim=nope + rope, num_key_value_heads=heads)
     card = decoder(changed, name, "deepseek")
     words: dict[str, Value] = {

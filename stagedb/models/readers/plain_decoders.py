@@ -115,7 +115,8 @@ def bigcode(config: Config, name: str) -> Card:
     act = activation(config, "activation_function", default="gelu_pytorch_tanh")
     heads = config.count("n_head", "num_attention_heads")
     kv_heads = 1 if config.flag("multi_query", default=True) else heads
-    config.uses("num_key_value_heads")
+    if config.get("num_key_value_heads", default=kv_heads) != kv_heads:
+        raise UsageError(f"num_key_value_heads is not supported with multi_query: {kv_heads} only")
     changes: dict[str, Any] = {"positions": "learned", "linear_bias": True, "tied_default": True, "kv_heads": kv_heads}
     return _layers(_plain(config, name, "starcoder", act, **changes), {"qkv": "fused"})
 

@@ -1,0 +1,90 @@
+"""Models as their own code has them (`models.json`: transformers 5.23, shapes only) against graphs of their configs."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from stagedb.cli.application import app
+from stagedb.errors import UsageError
+from stagedb.models import from_hugging_face
+from stagedb.models.readers import UNUSED_WHERE, WITHOUT_EFFECT
+from stagedb.validation import check_model, read_models
+
+FILE = Path(__file__).with_name("models.json")
+MODELS = {model.name: model for model in read_models(FILE)}
+NOT_YET = {"deepseek-v3.2"}
+"""Models whose blocks are not built."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_and_matmuls_are_those_of_the_models_own_code(name: str) -> None:
+    checked = check_model(MODELS[name])
+    assert (checked.unsupported is not None) == (name in NOT_YET)
+    assert not checked.differences
+
+
+def test_the_command_ends_with_how_many_agree(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["validate", "--models", str(FILE), "--only", "*-7b*"])
+    assert found.exit_code == 0, found.output
+    assert found.stderr.splitlines()[-1] == "5 of 5 models agree, 0 differ"
+    rows = json.loads(FILE.read_text())[:2]
+    rows[0]["forward"][0]["count"] += 1
+    rows[1]["parameters"] += 1
+    changed = tmp_path / "models.json"
+    changed.write_text(json.dumps(rows))
+    found = CliRunner().invoke(app, ["validate", "--models", str(changed)])
+    assert found.exit_code == 1
+    assert found.stderr.splitlines()[-1] == "0 of 2 models agree, 2 differ"
+
+
+def other(value: Any) -> Any:
+    """Another value of the same type."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value * 2 or 1
+        case None:
+            return 8
+        case str():
+            return f"{value}-other"
+        case list():
+            return value[:-1] or [1]
+        case _:
+            return {**value, "partial_rotary_factor": 0.125}
+
+
+def meaning(config: Mapping[str, Any]) -> object:
+    """The card of a config, or the reason why there is none."""
+    try:
+        return from_hugging_face(config, name="model")
+    except UsageError as reason:
+        return str(reason)
+
+
+@pytest.mark.parametrize("name", set(MODELS) - NOT_YET)
+def test_no_key_is_ignored_in_silence(name: str) -> None:
+    config = MODELS[name].config
+    card = meaning(config)
+    for key, value in config.items():
+        if key not in WITHOUT_EFFECT and key != "attn_config":
+            changed = meaning({**config, key: other(value)})
+            assert changed != card or key in UNUSED_WHERE, key
+    assert "made_up" in str(meaning({**config, "made_up": 2}))
+
+
+def test_rows_that_are_not_in_the_format_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    for content, message in (
+        ({}, "are a list"),
+        ([{"config": {}}], "record 1 lacks a mapping config or parameters_by_name"),
+        ([{"config": {}, "parameters_by_name": {}, "forward": [{"op": "mm"}]}], "a matmul has op, dims and count"),
+        ([{"config": {}, "parameters_by_name": {"a": "x"}, "forward": []}], "parameters of 'a' must be a whole number"),
+    ):
+        path.write_text(json.dumps(content))
+        with pytest.raises(UsageError, match=message):
+            read_models(path)
