@@ -68,7 +68,7 @@ class Card:
     description `layer` has attention and experts, if the model has some, and `dense` a feed-forward instead.
     embedding_norm: the embedded tokens are normalised. head_bias: the head has a bias. position_offset: rows of the
     table of learned positions before the first position.
-    embedding_scale, residual_scale, logit_scale: factors of the embedded tokens, of each part's result, and of the
+    embedding_scale, residual_scale, logit_scale: the factors that multiply embedded tokens, each part's result, and
     logits; 0: none. logit_softcap: the bound of logits, by a tanh; 0: none.
 
     Raises UsageError, naming the field, if the values make no model.

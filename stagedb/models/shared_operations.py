@@ -11,12 +11,12 @@ from stagedb.ir.operators import (
     Gate,
     LayerNorm,
     MeanSquare,
+    Multiple,
     Multiply,
     NormScale,
     Quantize,
     RMSNorm,
     Rsqrt,
-    Scale,
 )
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch
@@ -143,7 +143,7 @@ def scaled(t: Tracer, name: str, x: Tensor, factor: float) -> Tensor:
     if factor in (0.0, 1.0):
         return x
     y = t.activation(name, x.axes)
-    t.emit(name, Scale(factor), (x,), y)
+    t.emit(name, Multiple(factor), (x,), y)
     return y
 
 

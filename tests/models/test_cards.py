@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.ir.operators.elementwise import ACTIVATIONS, GATES
+from stagedb.ir.operators.activations import ACTIVATIONS, GATES
 from stagedb.models import Card, card_names, from_hugging_face, load_card
 from stagedb.models.card import CHOICES
 

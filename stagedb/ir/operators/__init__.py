@@ -7,30 +7,23 @@ import dataclasses
 import json
 
 from stagedb.ir.operators._base import Array, Operator, RankPlace
+from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
     AdditiveMask,
     Attention,
     AttentionGradient,
     FoldHeads,
-    JoinLast,
-    LatentKeys,
-    LatentKeysGradient,
     PackHeads,
-    PartAttention,
-    PartAttentionGradient,
     RepeatHeads,
     Rotary,
-    ScoredPairs,
     ScoresGradient,
     Softmax,
     SoftmaxGradient,
     SplitHeads,
-    SplitLast,
     SplitViews,
 )
 from stagedb.ir.operators.contraction import Einsum, ReduceSum
 from stagedb.ir.operators.elementwise import (
-    GATES,
     Activation,
     ActivationGradient,
     Add,
@@ -41,12 +34,12 @@ from stagedb.ir.operators.elementwise import (
     GateGradient,
     MeanSquare,
     MeanSquareGradient,
+    Multiple,
     Multiply,
     NormScale,
     NormScaleGradient,
     Rsqrt,
     RsqrtGradient,
-    Scale,
     Softcap,
     SoftcapGradient,
     SumProduct,
@@ -69,6 +62,7 @@ from stagedb.ir.operators.experts import (
     WeightedSum,
     WeightedSumGradient,
 )
+from stagedb.ir.operators.latent import JoinLast, LatentKeys, LatentKeysGradient, SplitLast
 from stagedb.ir.operators.loss import (
     CrossEntropy,
     CrossEntropyGradient,
@@ -89,6 +83,7 @@ from stagedb.ir.operators.norm import (
     UnitRMSGradient,
 )
 from stagedb.ir.operators.optimizer import AdamW
+from stagedb.ir.operators.part_attention import PartAttention, PartAttentionGradient
 from stagedb.ir.operators.quantize import E4M3, Quantize
 from stagedb.ir.operators.redistribution import Exchange, Receive, Redistribution, Rotate, Send
 from stagedb.ir.operators.ring import (
@@ -103,6 +98,7 @@ from stagedb.ir.operators.ring import (
     UnpackGradients,
     UnpackKeys,
 )
+from stagedb.ir.operators.scored_pairs import ScoredPairs
 
 OPERATORS: dict[str, type[Operator]] = {
     cls.__name__: cls
@@ -173,7 +169,7 @@ OPERATORS: dict[str, type[Operator]] = {
         ScoresGradient,
         Rsqrt,
         RsqrtGradient,
-        Scale,
+        Multiple,
         Shift,
         Softcap,
         SoftcapGradient,
@@ -258,6 +254,7 @@ __all__ = [
     "MaxOverVocabulary",
     "MeanSquare",
     "MeanSquareGradient",
+    "Multiple",
     "Multiply",
     "NormScale",
     "NormScaleGradient",
@@ -289,7 +286,6 @@ __all__ = [
     "Route",
     "Rsqrt",
     "RsqrtGradient",
-    "Scale",
     "ScoredPairs",
     "ScoresGradient",
     "Send",

@@ -1,7 +1,7 @@
 """Element-wise operators: residual additions, activations, gates, dropout, casts, and the primitives of eager norms."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from stagedb.inputs import shown
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
+from stagedb.ir.operators.activations import ACTIVATIONS, gate_slopes, gate_value
 from stagedb.ir.operators.contraction import ReduceSum
 from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
 
@@ -60,50 +61,6 @@ class Cast(Operator):
         return [inputs[0]]
 
 
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
-def _normal_cdf(x: Array) -> Array:
-    return np.asarray(0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))))
-
-
-def _gelu_slope(x: Array) -> Array:
-    return np.asarray(_normal_cdf(x) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
-
-
-def _silu_slope(x: Array) -> Array:
-    s = _sigmoid(x)
-    return np.asarray(s * (1 + x * (1 - s)))
-
-
-def _tanh_gelu(x: Array) -> Array:
-    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-
-
-def _tanh_gelu_slope(x: Array) -> Array:
-    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-    steep = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
-    return np.asarray(0.5 * (1 + np.tanh(inner)) + 0.5 * x * (1 - np.tanh(inner) ** 2) * steep)
-
-
-def _quick_gelu_slope(x: Array) -> Array:
-    s = _sigmoid(1.702 * x)
-    return np.asarray(s * (1 + 1.702 * x * (1 - s)))
-
-
-ACTIVATIONS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
-    "gelu": (lambda x: x * _normal_cdf(x), _gelu_slope),
-    "silu": (lambda x: x * _sigmoid(x), _silu_slope),
-    "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0).astype(x.dtype)),
-    "relu2": (lambda x: np.maximum(x, 0) ** 2, lambda x: 2 * np.maximum(x, 0)),
-    "gelu_tanh": (_tanh_gelu, _tanh_gelu_slope),
-    "quick_gelu": (lambda x: x * _sigmoid(1.702 * x), _quick_gelu_slope),
-    "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * (1 - _sigmoid(x))),
-}
-"""Pointwise non-linearities by name: the function and its derivative. `gelu` is the exact one."""
-
-
 @dataclass(frozen=True)
 class Activation(Operator):
     """A pointwise non-linearity, one of `ACTIVATIONS`."""
@@ -136,40 +93,6 @@ class ActivationGradient(Operator):
         return [dy * ACTIVATIONS[self.function][1](x)]
 
 
-def _clamped(gate: Array, up: Array) -> tuple[Array, Array]:
-    return np.minimum(gate, LIMIT), np.clip(up, -LIMIT, LIMIT)
-
-
-def _clamped_slopes(gate: Array, up: Array) -> tuple[Array, Array]:
-    low, wide = _clamped(gate, up)
-    of_gate = (wide + 1) * _quick_gelu_slope(low) * (gate <= LIMIT)
-    return of_gate, low * _sigmoid(1.702 * low) * (np.abs(up) <= LIMIT)
-
-
-def _clamped_gate(gate: Array, up: Array) -> Array:
-    low, wide = _clamped(gate, up)
-    return np.asarray((wide + 1) * low * _sigmoid(1.702 * low))
-
-
-LIMIT = 7.0
-"""The bound of gate and up in a `clamped_swiglu` (gpt-oss)."""
-
-GATES: Mapping[str, tuple[Callable[[Array, Array], Array], Callable[[Array, Array], tuple[Array, Array]]]] = {
-    "clamped_swiglu": (_clamped_gate, _clamped_slopes),
-}
-"""Functions of gate and up that are no product with an activation: the function and its two derivatives."""
-
-
-def _gate_value(function: str, gate: Array, up: Array) -> Array:
-    return GATES[function][0](gate, up) if function in GATES else ACTIVATIONS[function][0](gate) * up
-
-
-def _gate_slopes(function: str, gate: Array, up: Array) -> tuple[Array, Array]:
-    if function in GATES:
-        return GATES[function][1](gate, up)
-    return up * ACTIVATIONS[function][1](gate), ACTIVATIONS[function][0](gate)
-
-
 @dataclass(frozen=True)
 class Gate(Operator):
     """`f(gate) · up` (SwiGLU with silu), or one of `GATES`; one packed input has gate and up along its last axis."""
@@ -187,7 +110,7 @@ class Gate(Operator):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         gate, up = inputs if len(inputs) == 2 else (inputs[0][..., 0], inputs[0][..., 1])
-        return [_gate_value(self.function, gate, up)]
+        return [gate_value(self.function, gate, up)]
 
 
 @dataclass(frozen=True)
@@ -202,12 +125,12 @@ class GateGradient(Operator):
         dy = inputs[0]
         packed = len(inputs) == 2
         gate, up = (inputs[1][..., 0], inputs[1][..., 1]) if packed else inputs[1:]
-        of_gate, of_up = _gate_slopes(self.function, gate, up)
+        of_gate, of_up = gate_slopes(self.function, gate, up)
         return [np.stack([dy * of_gate, dy * of_up], axis=-1)] if packed else [dy * of_gate, dy * of_up]
 
 
 @dataclass(frozen=True)
-class Scale(Operator):
+class Multiple(Operator):
     """`y = factor · x`."""
 
     factor: float
@@ -215,7 +138,7 @@ class Scale(Operator):
     linear: ClassVar[bool] = True
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
-        yield 0, _one(tracer, op, Scale(self.factor), (arriving(grads),), 0)
+        yield 0, _one(tracer, op, Multiple(self.factor), (arriving(grads),), 0)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [inputs[0] * self.factor]

@@ -18,7 +18,7 @@ import numpy as np
 
 from stagedb.expressions import Expression, largest, number, smallest, symbol
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, fused_gradient
-from stagedb.ir.operators.attention import _fold, _repeat
+from stagedb.ir.operators.attention import fold_heads, repeat_heads
 from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class RingStep(Operator):
 
     def scores(self, place: RankPlace, q: Array, k: Array) -> Array:
         """Scaled scores; causal inside the rank's own part."""
-        scores = np.einsum("bqhd,bkhd->bhqk", q, _repeat(k, q.shape[2])) / np.sqrt(q.shape[-1])
+        scores = np.einsum("bqhd,bkhd->bhqk", q, repeat_heads(k, q.shape[2])) / np.sqrt(q.shape[-1])
         if self.apart(place) == 0:
             rows = np.arange(q.shape[1])
             scores = np.where(rows[None, :] <= rows[:, None], scores, -np.inf)
@@ -193,7 +193,7 @@ class RingStep(Operator):
         q, k, v = q[:, rows], k[:, columns], v[:, columns]
         scores = self.scores(place, q, k)
         own = np.log(np.exp(scores - scores.max()).sum(axis=-1)) + scores.max()
-        block = np.einsum("bhqk,bkhd->bqhd", np.exp(scores - own[..., None]), _repeat(v, q.shape[2]))
+        block = np.einsum("bhqk,bkhd->bqhd", np.exp(scores - own[..., None]), repeat_heads(v, q.shape[2]))
         if place.step == 0:
             return [block, own, np.zeros(3)]
         both = np.logaddexp(lse[:, :, rows], own)
@@ -224,13 +224,13 @@ class RingStepGradient(RingStep):
         q, k, v, do, o, lse = q[:, rows], k[:, columns], v[:, columns], do[:, rows], o[:, rows], lse[:, :, rows]
         heads = q.shape[2]
         p = np.exp(self.scores(place, q, k) - lse[..., None])
-        dp = np.einsum("bqhd,bkhd->bhqk", do, _repeat(v, heads))
+        dp = np.einsum("bqhd,bkhd->bhqk", do, repeat_heads(v, heads))
         ds = p * (dp - np.einsum("bqhd,bqhd->bhq", do, o)[..., None]) / np.sqrt(q.shape[-1])
         dq = dq_sum.copy() if dq_sum.size else np.zeros_like(whole)
         dkv = dkv_came.copy() if dkv_came.size else np.zeros_like(np.stack([whole[:, :, :kv_heads]] * 2, axis=3))
-        dq[:, rows] += np.einsum("bhqk,bkhd->bqhd", ds, _repeat(k, heads))
-        dkv[:, columns, :, 0] += _fold(np.einsum("bhqk,bqhd->bkhd", ds, q), kv_heads)
-        dkv[:, columns, :, 1] += _fold(np.einsum("bhqk,bqhd->bkhd", p, do), kv_heads)
+        dq[:, rows] += np.einsum("bhqk,bkhd->bqhd", ds, repeat_heads(k, heads))
+        dkv[:, columns, :, 0] += fold_heads(np.einsum("bhqk,bqhd->bkhd", ds, q), kv_heads)
+        dkv[:, columns, :, 1] += fold_heads(np.einsum("bhqk,bqhd->bkhd", p, do), kv_heads)
         return [dq, dkv]
 
 

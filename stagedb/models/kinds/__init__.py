@@ -12,7 +12,7 @@ from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
-from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, LayerPart, SizeSymbol, Value, Values, Word
+from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, KindWord, LayerPart, SizeSymbol, Value, Values
 from stagedb.models.kinds.residual import Residual
 from stagedb.models.kinds.serial import POST_NORM, SANDWICH, SERIAL
 from stagedb.models.kinds.sliding_window import CHUNKED, SLIDING_WINDOW
@@ -42,13 +42,13 @@ __all__ = [
     "RESIDUALS",
     "Architecture",
     "Branch",
+    "KindWord",
     "LayerKind",
     "LayerPart",
     "Residual",
     "SizeSymbol",
     "Value",
     "Values",
-    "Word",
 ]
 
 
@@ -71,7 +71,7 @@ class LayerKind:
         return MIXERS[self.mixer], CHANNEL_MIXERS[self.channel_mixer]
 
     @cached_property
-    def words(self) -> Mapping[str, Word]:
+    def words(self) -> Mapping[str, KindWord]:
         """What its parts take, by name."""
         return {name: word for part in self.parts for name, word in part.words.items()}
 

@@ -14,13 +14,13 @@ from stagedb.models.kinds.part import (
     Architecture,
     Branch,
     Buffers,
+    KindWord,
     LayerPart,
     ShardingChoices,
     SizeSymbol,
     Table,
     UserRegion,
     Values,
-    Word,
 )
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ class HeadAxes:
 
     @property
     def query(self) -> tuple[str, ...]:
-        """Of the queries."""
+        """The axes of queries."""
         return ("batch", "seq", "heads", self.head)
 
     @property
     def context(self) -> tuple[str, ...]:
-        """Of the context."""
+        """The axes of the context."""
         return ("batch", "seq", "heads", self.value)
 
     @property
@@ -309,20 +309,22 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
     }
 
 
-WORDS: Mapping[str, Word] = {
-    "bias": Word("the projections with biases; without it linear_bias and qkv_bias decide", "", ("none", "qkv", "all")),
-    "qk_norm": Word(
+WORDS: Mapping[str, KindWord] = {
+    "bias": KindWord(
+        "the projections with biases; without it linear_bias and qkv_bias decide", "", ("none", "qkv", "all")
+    ),
+    "qk_norm": KindWord(
         "norms of queries and keys: head by head (with one weight, with one for each head, or with none: l2), or over "
         "all heads of a token; without it the card's qk_norm decides",
         "",
         ("none", "head", "each_head", "all", "l2"),
     ),
-    "qkv": Word("whether one matmul makes queries, keys and values", "", ("apart", "fused")),
-    "rotary": Word("whether these layers have the model's rotary positions", True),
-    "rotary_dim": Word("how many of a head's dimensions rotary positions turn (0: all)", 0),
-    "scale": Word("the factor of scores (0: one over the root of the head's size)", 0.0),
-    "sinks": Word("whether each head has a learned score without a value in its softmax", False),
-    "softcap": Word("the bound of scores, by a tanh (0: none)", 0.0),
+    "qkv": KindWord("whether one matmul makes queries, keys and values", "", ("apart", "fused")),
+    "rotary": KindWord("whether these layers have the model's rotary positions", True),
+    "rotary_dim": KindWord("how many of a head's dimensions rotary positions turn (0: all)", 0),
+    "scale": KindWord("the factor of scores (0: one over the root of the head's size)", 0.0),
+    "sinks": KindWord("whether each head has a learned score without a value in its softmax", False),
+    "softcap": KindWord("the bound of scores, by a tanh (0: none)", 0.0),
 }
 """What a layer kind may set for attention."""
 

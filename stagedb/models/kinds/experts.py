@@ -17,13 +17,13 @@ from stagedb.models.kinds.part import (
     Architecture,
     Branch,
     Buffers,
+    KindWord,
     LayerPart,
     Rule,
     ShardingChoices,
     SizeSymbol,
     Table,
     Values,
-    Word,
 )
 
 if TYPE_CHECKING:
@@ -216,16 +216,16 @@ EXPERTS = LayerPart(
     check=_check,
     check_values=_check_values,
     words={
-        "expert_bias": Word("whether the matmuls of experts have biases", False),
-        "normalised": Word("whether the scores of a token's experts are divided by their sum", True),
-        "router_bias": Word("whether the router has a bias", False),
-        "routing_scale": Word("the factor of the weights of experts (0: none)", 0.0),
-        "scores": Word(
+        "expert_bias": KindWord("whether the matmuls of experts have biases", False),
+        "normalised": KindWord("whether the scores of a token's experts are divided by their sum", True),
+        "router_bias": KindWord("whether the router has a bias", False),
+        "routing_scale": KindWord("the factor of the weights of experts (0: none)", 0.0),
+        "scores": KindWord(
             "the function that scores all experts; without it a softmax over the logits of the chosen ones",
             "",
             ("softmax", "sigmoid"),
         ),
-        "shared_gate": Word("whether the shared experts' result has a gate", False),
+        "shared_gate": KindWord("whether the shared experts' result has a gate", False),
     },
     symbols={
         "E": SizeSymbol("experts", "number of experts", lambda card: card.experts),

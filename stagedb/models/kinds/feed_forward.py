@@ -6,13 +6,13 @@ from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.part import (
     Architecture,
     Branch,
+    KindWord,
     LayerPart,
     ShardingChoices,
     SizeSymbol,
     Table,
     UserRegion,
     Values,
-    Word,
 )
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ FEED_FORWARD = LayerPart(
     forward=_forward,
     parameters=_parameters,
     words={
-        "ffn_bias": Word(
+        "ffn_bias": KindWord(
             "the matmuls of a feed-forward with biases; without it linear_bias decides", "", ("none", "all")
         ),
-        "gate_up": Word("whether one matmul makes gate and up", "", ("apart", "fused")),
+        "gate_up": KindWord("whether one matmul makes gate and up", "", ("apart", "fused")),
     },
     symbols={"F": SizeSymbol("ffn", "width of the feed-forward block", lambda card: card.ffn)},
     axes={"ffn": "F", "two": "2"},

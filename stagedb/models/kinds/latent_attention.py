@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stagedb.errors import UsageError
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.attention import ATTENTION, HeadAxes, core_of
-from stagedb.models.kinds.part import Architecture, Branch, Buffers, LayerPart, SizeSymbol, UserRegion, Values, Word
+from stagedb.models.kinds.part import Architecture, Branch, Buffers, KindWord, LayerPart, SizeSymbol, UserRegion, Values
 
 if TYPE_CHECKING:
     from stagedb.ir import operators as ops
@@ -100,13 +100,13 @@ LATENT_ATTENTION = LayerPart(
     parameters=_parameters,
     check_values=_check,
     words={
-        "q_rank": Word("the size of the latent of queries (0: they are made from the hidden state)", 0),
-        "kv_rank": Word("the size of the latent of keys and values"),
-        "nope_dim": Word("the part of a head of queries and keys without positions"),
-        "rope_dim": Word("the part of a head of queries and keys with rotary positions"),
-        "value_dim": Word("the size of a head of values"),
-        "latent_bias": Word("whether the projections to the latents, and the one back, have biases", False),
-        "scale": Word("the factor of scores (0: one over the root of the head's size)", 0.0),
+        "q_rank": KindWord("the size of the latent of queries (0: they are made from the hidden state)", 0),
+        "kv_rank": KindWord("the size of the latent of keys and values"),
+        "nope_dim": KindWord("the part of a head of queries and keys without positions"),
+        "rope_dim": KindWord("the part of a head of queries and keys with rotary positions"),
+        "value_dim": KindWord("the size of a head of values"),
+        "latent_bias": KindWord("whether the projections to the latents, and the one back, have biases", False),
+        "scale": KindWord("the factor of scores (0: one over the root of the head's size)", 0.0),
     },
     symbols={
         "RQ": SizeSymbol("q_rank", "size of the latent of queries", lambda card: card.word("q_rank")),

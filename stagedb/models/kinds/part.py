@@ -127,7 +127,7 @@ Values = Mapping[str, Value]
 
 
 @dataclass(frozen=True)
-class Word:
+class KindWord:
     """A word that a layer kind of a card may set for a part.
 
     about: its description. default: its value where a card leaves it out; None: a card must set it, as a whole number
@@ -189,7 +189,7 @@ class LayerPart:
     idle: Callable[[Architecture, Values], int] = lambda card, values: 0
     check: Callable[[Architecture], None] = lambda card: None
     check_values: Callable[[Architecture, Values], None] = lambda card, values: None
-    words: Mapping[str, Word] = field(default_factory=dict)
+    words: Mapping[str, KindWord] = field(default_factory=dict)
     symbols: Mapping[str, SizeSymbol] = field(default_factory=dict)
     axes: Mapping[str, str] = field(default_factory=dict)
     replicable: frozenset[str] = frozenset()

@@ -179,7 +179,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "vision_config",
             "vision_feature_layer",
         ),
-        "parts beside the text model, whose graph the card is",
+        "parts other than the text model, which the card describes",
     ),
 }
 """The keys that change no shape, no FLOPs and no memory of a training step, each with the reason."""

@@ -106,7 +106,7 @@ def _glm(config: Config, name: str, residual: str) -> Card:
 
 
 def granite(config: Config, name: str) -> Card:
-    """Granite 3: factors of the embedding, of scores, of each part's result, and of the logits."""
+    """Granite 3: the embedding, scores, each part's result and the logits have factors."""
     card = granite_card(config, name)
     return with_layers(card, [Layer()] * card.layers, {**_bias(config), **granite_scale(config)})
 

@@ -1,0 +1,81 @@
+"""Latent attention: the parts of its latents, and its keys and values (DeepSeek-AI 2024)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from stagedb.ir.operators._base import Array, Operator, RankPlace
+from stagedb.workflows.training import INPUT_GRADIENT
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Operation, Tensor, Tracer
+
+
+@dataclass(frozen=True)
+class SplitLast(Operator):
+    """The last axis in two parts, the axes `first` and `second`: one copy each."""
+
+    first: str
+    second: str
+
+    kind: ClassVar[str] = "copy"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        present = tuple(each for each in grads if each is not None)
+        tracer.emit(grad.name, JoinLast(), present, grad, template=INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        at = place.sizes[self.first]
+        return [inputs[0][..., :at], inputs[0][..., at:]]
+
+
+@dataclass(frozen=True)
+class JoinLast(Operator):
+    """Two tensors joined along their last axes."""
+
+    kind: ClassVar[str] = "copy"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [np.concatenate(inputs, axis=-1)]
+
+
+@dataclass(frozen=True)
+class LatentKeys(Operator):
+    """Keys and values of latent attention: from (batch, seq, heads, nope + value) and the heads' shared part of keys.
+
+    Each head's key is its own part and the shared one, (batch, seq, rope).
+    """
+
+    kind: ClassVar[str] = "copy"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
+        present = tuple(each for each in grads if each is not None)
+        tracer.emit(f"{op.name}.input_gradient", LatentKeysGradient(), present, *made, template=INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        made, shared = inputs
+        at = made.shape[-1] - place.sizes["value_dim"]
+        wide = np.broadcast_to(shared[:, :, None, :], (*made.shape[:3], shared.shape[-1]))
+        return [np.concatenate([made[..., :at], wide], axis=-1), made[..., at:]]
+
+
+@dataclass(frozen=True)
+class LatentKeysGradient(Operator):
+    """The gradients of the heads' own parts, and of the shared one, summed over heads."""
+
+    kind: ClassVar[str] = "reduce"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dk, dv = inputs
+        at = dk.shape[-1] - place.sizes["rope_dim"]
+        return [np.concatenate([dk[..., :at], dv], axis=-1), dk[..., at:].sum(axis=2)]

@@ -1,0 +1,102 @@
+"""The rules by which queries score keys: masks, windows, caps, biases, sinks."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from stagedb.expressions import Expression, smallest
+from stagedb.ir.operators._base import Array, Operator, RankPlace
+
+
+@dataclass(frozen=True)
+class ScoredPairs(Operator):
+    """The rules by which queries score keys, of a fused kernel or of a softmax on its own.
+
+    window: the number of keys that a query sees, its own included (Beltagy et al. 2020; Jiang et al. 2023); None: all
+    before it. chunk_tokens: the sequence is in chunks of so many tokens, and a query sees keys of its own chunk alone
+    (Llama 4); None: one chunk. softcap: scores are `softcap · tanh(score / softcap)` (Gemma 2); 0: as they are.
+    scale: the factor of scores; 0: one over the root of the head's size. alibi: a score is lowered by the distance of
+    its key, with a slope for each head (Press et al. 2022). sinks: the last operand has a score for each head that
+    takes part in the softmax and has no value (gpt-oss).
+    """
+
+    window: int | None = None
+    chunk_tokens: int | None = None
+    softcap: float = 0.0
+    scale: float = 0.0
+    alibi: bool = False
+    sinks: bool = False
+
+    later: ClassVar[frozenset[str]] = frozenset({"chunk_tokens", "softcap", "scale", "alibi", "sinks"})
+
+    def seen(self, rows: Array, columns: Array) -> Array:
+        """Whether the query of each row sees the key of each column, by their positions. It sees no later key."""
+        apart = rows[:, None] - columns[None, :]
+        found = apart >= 0
+        if self.window is not None:
+            found &= apart < self.window
+        if self.chunk_tokens is not None:
+            found &= rows[:, None] // self.chunk_tokens == columns[None, :] // self.chunk_tokens
+        return np.asarray(found)
+
+    def keys_seen(self, keys: Expression) -> Expression:
+        """The number of keys, of so many, with which a kernel scores a query."""
+        for limit in (self.window, self.chunk_tokens):
+            keys = keys if limit is None else smallest(keys, limit)
+        return keys
+
+    def factor(self, head_dim: int) -> float:
+        """The factor of the products of queries and keys."""
+        return self.scale or 1 / math.sqrt(head_dim)
+
+    def scored(self, products: Array, rows: Array, heads: Array, all_heads: int) -> Array:
+        """Scores (batch, heads, queries, keys) from scaled products, before the mask. rows: positions of queries."""
+        scores = self.softcap * np.tanh(products / self.softcap) if self.softcap else products
+        if not self.alibi:
+            return scores
+        apart = np.arange(scores.shape[-1])[None, :] - rows[:, None]
+        return np.asarray(scores + slopes(all_heads)[heads][:, None, None] * apart)
+
+    def slope(self, products: Array) -> Array | float:
+        """The derivative of scores by scaled products."""
+        return 1 - np.tanh(products / self.softcap) ** 2 if self.softcap else 1.0
+
+
+def slopes(heads: int) -> Array:
+    """ALiBi's slope of each head: powers of two, and between them those of twice as many heads (Press et al. 2022)."""
+    power = 2 ** int(math.log2(heads))
+    found = [2 ** (-8 * (n + 1) / power) for n in range(power)]
+    more = [2 ** (-8 * (n + 1) / (2 * power)) for n in range(0, 2 * power, 2)]
+    return np.asarray(found + more[: heads - power])
+
+
+def scaled_products(q: Array, k: Array, factor: float) -> Array:
+    """Scaled products (batch, heads, queries, keys)."""
+    return np.asarray(np.einsum("bqhd,bkhd->bhqk", q, k) * factor)
+
+
+_SEES_ALL = ScoredPairs()
+
+
+def scores_of(q: Array, k: Array, rows: Array) -> Array:
+    """Scaled scores of queries at positions `rows` and all keys, masked pairs at minus infinity."""
+    scores = scaled_products(q, k, 1 / math.sqrt(q.shape[-1]))
+    return np.where(_SEES_ALL.seen(rows, np.arange(k.shape[1])), scores, -np.inf)
+
+
+def heads_here(place: RankPlace) -> Array:
+    """The numbers of the heads of a rank."""
+    return place.indices("heads")
+
+
+def log_sum(scores: Array, sinks: Array | None) -> Array:
+    """The log of the sum of exponentials of each row, that of its head's sink included."""
+    top = scores.max(axis=-1)
+    if sinks is not None:
+        top = np.maximum(top, sinks[:, None])
+    total = np.exp(scores - top[..., None]).sum(axis=-1)
+    if sinks is not None:
+        total = total + np.exp(sinks[:, None] - top)
+    return np.asarray(top + np.log(total))
