@@ -46,6 +46,47 @@ def cli_reference() -> str:
     return "\n".join(parts)
 
 
+def architectures() -> str:
+    """The architectures of Hugging Face configs that are read, by what they are."""
+    from stagedb.models.readers import READERS
+
+    rows: dict[str, list[str]] = {}
+    for name, reader in READERS.items():
+        rows.setdefault(" ".join(inspect.getdoc(reader).split()), []).append(f"`{name}`")  # type: ignore[union-attr]
+    lines = ["| architectures | what they are |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {', '.join(names)} | {about} |" for about, names in rows.items())]) + "\n"
+
+
+def kind_words() -> str:
+    """What a layer kind of a card may set, by part."""
+    from stagedb.models.kinds import PARTS
+
+    lines = ["| part | word | default | what it sets |", "|---|---|---|---|"]
+    seen: dict[str, object] = {}
+    for part in PARTS:
+        for name, word in part.words.items():
+            if seen.get(name) == word:
+                continue
+            seen[name] = word
+            choices = f" ({', '.join(word.choices)})" if word.choices else ""
+            default = "must be set" if word.default is None else f"`{word.default}`" if word.default != "" else ""
+            lines.append(f"| `{part.name}` | `{name}` | {default} | {word.about}{choices} |")
+    return "\n".join(lines) + "\n"
+
+
+def keys_without_effect() -> str:
+    """The keys of configs that change nothing, by reason."""
+    from stagedb.models.readers import UNUSED_WHERE, WITHOUT_EFFECT
+
+    reasons: dict[str, list[str]] = {}
+    for key, reason in WITHOUT_EFFECT.items():
+        reasons.setdefault(reason, []).append(f"`{key}`")
+    lines = ["| keys | why |", "|---|---|"]
+    lines += [f"| {', '.join(sorted(keys))} | {reason} |" for reason, keys in reasons.items()]
+    lines += [f"| `{key}` | where {condition} |" for key, condition in UNUSED_WHERE.items()]
+    return "\n".join(lines) + "\n"
+
+
 def data_model() -> str:
     """Labels, properties and relationships of the store."""
     from stagedb.store.schema import page
