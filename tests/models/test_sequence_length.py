@@ -22,6 +22,10 @@ LENGTHS = {
     **dict.fromkeys(("llama3-8b", "llama3-70b", "llama3.1-8b", "llama3.1-70b", "llama3.1-405b"), 8192),
     **dict.fromkeys(("llama3.2-1b", "llama3.2-3b", "llama4-maverick-text"), 8192),
     **dict.fromkeys(("mistral-7b-window", "mistral-7b-v0.3", "mixtral-8x22b"), 8192),
+    **dict.fromkeys(("deepseek-v3", "deepseek-v2-lite", "kimi-k2", "gpt-oss-20b", "gpt-oss-120b"), 4096),
+    **dict.fromkeys(("phi-4-14b", "olmo-2-7b", "olmoe-1b-7b", "qwen3-8b"), 4096),
+    **dict.fromkeys(("gemma-2-9b", "starcoder-15.5b"), 8192),
+    **dict.fromkeys(("bloom-7b1", "opt-6.7b", "mpt-7b"), 2048),
     "mixtral-8x7b": 32768,
 }
 """Tokens of the sequences of most of the pre-training, from the publications that the cards name."""
