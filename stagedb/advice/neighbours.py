@@ -71,9 +71,12 @@ def _stages(plan: Plan) -> Iterator[Words]:
         yield {"virtual_stages": number, **({"schedule": None} if follows else {})}
     idle = bubble(plan.orders(), plan.placement)
     for each in SCHEDULES.values():
-        suits = each.several_chunks == (plan.virtual_stages > 1) and not (each.groups and plan.microbatches % plan.pp)
-        if suits and idle > bubble(each.orders(plan.pp, plan.microbatches, plan.virtual_stages), each.placement):
-            yield {"schedule": each.name, **({"task_order": None} if plan.task_order else {})}
+        suits = each.several_chunks == (plan.virtual_stages > 1) and each.chunks in (None, plan.virtual_stages)
+        if not suits or each.misfit(plan.pp, plan.microbatches):
+            continue
+        if idle > bubble(each.orders(plan.pp, plan.microbatches, plan.virtual_stages), each.placement):
+            without = {word: None for word in ("task_order", "chunk_placement") if getattr(plan, word)}
+            yield {"schedule": each.name, **without}
 
 
 def _degrees(plan: Plan, sizes: Mapping[str, int]) -> Iterator[Words]:

@@ -92,9 +92,14 @@ class PlanWords(GraphWords, total=False):
     """Order of micro-batches on the stages: gpipe, all forwards, then all backwards; 1f1b, a warm-up of forwards,
     then a forward and a backward in turn; interleaved, 1F1B over several chunks of layers a stage; zb-h1, 1F1B with
     split backwards, whose weight gradients fill the bubble; breadth-first, all micro-batches through one chunk of
-    layers after the other; or a YAML or JSON file with the order of each stage. [1f1b]"""
+    layers after the other; interleaved-zb, interleaved 1F1B with split backwards, whose weight gradients fill the
+    bubble; zb-v, a zero-bubble schedule over two chunks a stage, up and down the stages; or a YAML or JSON file with
+    the order of each stage. [1f1b]"""
     virtual_stages: int
     """Chunks of layers on each stage; 1f1b is then interleaved. [1]"""
+    chunk_placement: str
+    """Stages of the chunks in the order of a forward: in loops over the stages, up and down them (v), or the stage
+    of each chunk, such as 0,1,1,0. [as the schedule has them]"""
     task_order: Sequence[str] | str
     """With schedule explicit: the tasks of each stage in order, as text (F0 F1 B0 B1)."""
     layers_per_stage: Sequence[int] | str

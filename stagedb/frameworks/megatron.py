@@ -38,6 +38,7 @@ MEGATRON = Framework(
     sequence_parallel_gradients="one",
     clips=False,
     posts_ahead=False,
+    whole_first_backward=False,
     # `--cp-comm-type`: p2p, all_gather, a2a, a2a+p2p.
     cp_kinds=("ring-p2p", "allgather-kv", "ulysses", "ulysses-ring"),
     # Transformer Engine's `all_gather` has a kernel call for each chunk of a rank's queries.

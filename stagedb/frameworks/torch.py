@@ -43,6 +43,8 @@ TORCH = Framework(
     clips=True,
     # `_PipelineScheduleRuntime`.
     posts_ahead=True,
+    # `_PipelineStageBase.backward_one_chunk` and `backward_weight_one_chunk`.
+    whole_first_backward=True,
     # `torch.distributed.tensor.experimental.context_parallel` with `set_rotate_method("allgather")` by default.
     cp_kinds=("ring-allgather", "allgather-kv", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"),
     # `scaled_dot_product_attention(attn_mask=...)`.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stagedb.instances.bucket_members import Bucket
 from stagedb.instances.stage_blocks import IssueOrder, Stage
-from stagedb.schedules import LOOP, ChunkPlacement, Task, receiver
+from stagedb.schedules import LOOP, ChunkPlacement, ChunkRoute, Task, receiver, sending, sent
 
 Member = tuple[int, int]
 """A rank's coordinates on cp and ep."""
@@ -17,21 +17,32 @@ Member = tuple[int, int]
 class ChunkWork:
     """The blocks and buckets of one chunk (virtual stage).
 
-    `hops`: the distances in stages to the chunk number before it and to the one after it (along the pipeline).
+    before, after: the ways to the chunk number before it and to the one after it (along the pipeline), None at the
+    pipeline's ends.
     """
 
     stage: Stage
     order: IssueOrder
     buckets: tuple[Bucket, ...]
-    hops: tuple[int, int] = (-1, 1)
+    before: ChunkRoute | None = None
+    after: ChunkRoute | None = None
 
     @property
-    def wraps(self) -> tuple[bool, bool]:
-        """Whether messages with the chunk before, and with the one after, go around the ends of a loop of stages.
+    def ends(self) -> list[object]:
+        """What is beyond both ends, for a digest: whether there is something, and where.
 
-        Then they go elsewhere than to the stages before and after. False where there is no such chunk.
+        In a loop of stages, where means whether messages go around its ends.
         """
-        return self.stage.has_previous and self.hops[0] != -1, self.stage.has_next and self.hops[1] != 1
+        ways = ((self.before, -1), (self.after, 1))
+        there = [way is not None for way, _ in ways]
+        if all(_looped(way, towards) for way, towards in ways):
+            return [*there, *(way is not None and way.step != 0 for way, _ in ways)]
+        return [*there, *([] if way is None else [way.hop, way.step] for way, _ in ways)]
+
+
+def _looped(way: ChunkRoute | None, towards: int) -> bool:
+    """Whether a way is one of a loop of stages: to the next stage, or around an end to another chunk."""
+    return way is None or (way.hop, way.step) == (towards, 0) or (way.step == towards and way.hop * towards < 0)
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,7 @@ class Feed:
     """A task of one class waits for a message of a task (by index) of the class `hop` stages away.
 
     Between chunks a message may go around the ends: from the last stage to the first the hop is 1 minus the number of
-    stages.
+    stages. With hop 0 a stage hands over to itself, without a message.
     """
 
     source_class: int
@@ -98,7 +109,7 @@ def _content(work: ChunkWork) -> Mapping[str, object]:
     return {
         "blocks": [place.block for place in work.stage.with_cuts()],
         "variants": [[place.variant, *place.steps] for place in work.stage.with_cuts()],
-        "ends": [work.stage.has_previous, work.stage.has_next, *work.wraps],
+        "ends": work.ends,
         "buckets": [
             [
                 bucket.op,
@@ -137,11 +148,13 @@ def feeds(classes: Sequence[RankClass], placement: ChunkPlacement = LOOP) -> lis
     class_of = {place: each for each in classes for place in each.places}
     stages = 1 + max(stage for stage, _ in class_of)
     indexes = {each.number: {task: index for index, task in enumerate(each.work.tasks)} for each in classes}
+    receiving = {each.number: sending(each.work.tasks) for each in classes}
     found: set[Feed] = set()
     for (stage, member), each in class_of.items():
         for index, task in enumerate(each.work.tasks):
             to = receiver(task, stage, stages, len(each.work.chunks), placement)
             if to is not None:
                 target = class_of[to[0], member].number
-                found.add(Feed(each.number, index, target, indexes[target][to[1]], to[0] - stage))
+                task_there = receiving[target][sent(to[1])]
+                found.add(Feed(each.number, index, target, indexes[target][task_there], to[0] - stage))
     return sorted(found)

@@ -21,7 +21,7 @@ from typing import Any
 
 from stagedb.instances.class_digests import ChunkWork, RankClass
 from stagedb.instances.graph_reading import Evaluated, StoredGraph
-from stagedb.instances.stage_blocks import BUCKET
+from stagedb.instances.stage_blocks import BUCKET, Stage
 from stagedb.ir.symbolic_graph import OpType, When
 from stagedb.schedules import marks
 from stagedb.workflows import TEMPLATES, Template, template_named
@@ -33,13 +33,14 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
     """One row for each block at a position of a class, cuts included. A block with loops has one more for each turn.
 
     Each row has what copying ops and edges needs. `here`, `before` and `after` are the beginnings of the ids of ops at
-    this position and at the neighbouring ones. `single` is the same for each block that the stage has once. `mark`
-    ends the ids of a turn's ops. width: the issue numbers that a turn takes.
+    this position and at the neighbouring ones, which another chunk of the stage may have. `single` is the same for each
+    block that the stage has once. `mark` ends the ids of a turn's ops. width: the issue numbers that a turn takes.
     """
     rows = []
     for each, number, work in chunks_of(classes):
         stage = work.stage
         single = {block: op_prefix(instance, each, number, at) for block, at in stage.single_blocks().items()}
+        neighbours = _neighbours(instance, each, number, stage)
         for place in stage.with_cuts():
             rows += [
                 {
@@ -56,13 +57,27 @@ def place_rows(instance: str, classes: Sequence[RankClass], width: int = 0) -> l
                     "end": place.end,
                     "peer": _peer(work, place.end),
                     "here": op_prefix(instance, each, number, place.position),
-                    "before": op_prefix(instance, each, number, place.position - 1),
-                    "after": op_prefix(instance, each, number, place.position + 1),
+                    "before": neighbours[place.position - 1],
+                    "after": neighbours[place.position + 1],
                     "single": single,
                 }
                 for step, variant in ((None, place.variant), *enumerate(place.steps))
             ]
     return rows
+
+
+def _neighbours(instance: str, each: RankClass, number: int, stage: Stage) -> Mapping[int, str]:
+    """By position, from before the first cut to after the last: the beginnings of the ids of the ops there.
+
+    Where another chunk of the stage hands over, its last position or its first one is in the place of the cut.
+    """
+    count = len(stage.places)
+    found = {at: op_prefix(instance, each, number, at) for at in range(-2, count + 2)}
+    if stage.given is not None:
+        found[-1] = op_prefix(instance, each, stage.given, len(each.work.chunks[stage.given].stage.places) - 1)
+    if stage.gives is not None:
+        found[count] = op_prefix(instance, each, stage.gives, 0)
+    return found
 
 
 def bucket_rows(instance: str, graph: str, classes: Sequence[RankClass]) -> list[Row]:
@@ -200,5 +215,5 @@ def _peer(work: ChunkWork, end: str | None) -> int | None:
     """Stages to the other end of a cut's messages; between two chunks, from the last stage to the first."""
     if end is None:
         return None
-    before, after = work.hops
-    return before if end == "previous" else after
+    way = work.before if end == "previous" else work.after
+    return None if way is None else way.hop

@@ -72,6 +72,9 @@ def instance_id(graph: StoredGraph, plan: Plan) -> str:
         # Instances of these that were stored before have dimensions of matmuls that do not match their FLOPs, or the
         # fullest rank's messages on all ranks.
         content["ragged"] = "2"
+    if plan.tasks() != plan.orders():
+        # Instances of these that were stored before run the halves of the first backward apart.
+        content["first_backward"] = "whole"
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
@@ -121,6 +124,7 @@ def prepare(stored: StoredGraph, plan: Plan) -> Prepared:
     _check_options(stored, plan)
     plan.check(stored.sizes)
     _check_copies(stored, plan)
+    _check_ends(stored, plan)
     evaluated = evaluate_graph(stored, plan)
     return Prepared(
         instance_id(stored, plan),
@@ -154,6 +158,18 @@ def _check_copies(stored: StoredGraph, plan: Plan) -> None:
         )
 
 
+def _check_ends(stored: StoredGraph, plan: Plan) -> None:
+    """Raise UsageError if the two copies of a tied weight are not on the first and the last stage, which add them."""
+    last = plan.pp * plan.virtual_stages - 1
+    ends = tuple(plan.placement.stage(number, plan.pp) for number in (0, last))
+    if plan.pp > 1 and ends != (0, plan.pp - 1) and any(op["axis"] == "embedding" for op in stored.ops):
+        raise UsageError(
+            f"the embedding and the head of graph {stored.id} are one weight, and this plan has them in chunks of "
+            f"stages {ends[0]} and {ends[1]}: tied weights need the first and the last stage, so take a schedule with "
+            "its chunks in loops (--schedule interleaved-zb) or leave --chunk-placement out"
+        )
+
+
 def rank_classes(store: Store, graph: str, plan: Plan) -> tuple[RankClass, ...]:
     """The rank classes of a graph under a plan, as its instance has them."""
     stored = read_graph(store, graph)
@@ -171,7 +187,7 @@ def _groups(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Axis
 
 
 def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[RankClass, ...]:
-    orders = plan.orders()
+    orders, placement, last = plan.tasks(), plan.placement, plan.pp * plan.virtual_stages - 1
     works = []
     room = 1 + evaluated.turns * evaluated.width
     for member in sorted({member for _, member, _ in evaluated.variants}):
@@ -182,13 +198,17 @@ def _classes(stored: StoredGraph, plan: Plan, evaluated: Evaluated) -> tuple[Ran
 
         layers = plan.chunk_layers(stored.sizes["L"])
         chunks = []
-        for number in lay_out(evaluated.blocks, layers, variants, evaluated.loops, plan.virtual_stages, plan.placement):
+        for number in lay_out(evaluated.blocks, layers, variants, evaluated.loops, plan.virtual_stages, placement):
             # torch's and Megatron's wrappers treat each chunk as a model of its own: no bucket holds weights of two
             # chunks.
             buckets, order = fill(number, evaluated.weights, evaluated.buckets, evaluated.orders, evaluated.last, room)
-            chunks.append(ChunkWork(number, order, buckets, plan.placement.hops(number.index, plan.pp)))
+            ways = (
+                placement.route(number.index, towards, plan.pp) if 0 <= number.index + towards <= last else None
+                for towards in (-1, 1)
+            )
+            chunks.append(ChunkWork(number, order, buckets, *ways))
         for stage in range(plan.pp):
-            numbers = plan.placement.chunks_of(stage, plan.pp, plan.virtual_stages)
+            numbers = placement.chunks_of(stage, plan.pp, plan.virtual_stages)
             works.append(StageWork(stage, tuple(chunks[number] for number in numbers), orders[stage], member))
     common = {"format": FORMAT, "graph": stored.id, "values": evaluated.values, "dtypes": plan.dtypes.names()}
     return classify(works, common)

@@ -48,6 +48,8 @@ class Stage:
     """The blocks of one number in the pipeline, in forward order, without the cuts: a stage, or one of its chunks.
 
     `first_layer`: its first layer's number in the model. `counted`: layers of its stage in the chunks before.
+    `given`, `gives`: the chunks of the same stage that are before and after it in the pipeline: they hand over without
+    a message. None where they are on another stage.
     """
 
     index: int
@@ -57,11 +59,13 @@ class Stage:
     has_previous: bool
     has_next: bool
     counted: int = 0
+    given: int | None = None
+    gives: int | None = None
 
     def with_cuts(self) -> tuple[Place, ...]:
-        """The places with a cut at either end that has a neighbour."""
-        before = (Place(-1, CUT, end="previous"),) if self.has_previous else ()
-        after = (Place(len(self.places), CUT, end="next"),) if self.has_next else ()
+        """The places with a cut at either end that has a neighbour on another stage."""
+        before = (Place(-1, CUT, end="previous"),) if self.has_previous and self.given is None else ()
+        after = (Place(len(self.places), CUT, end="next"),) if self.has_next and self.gives is None else ()
         return (*before, *self.places, *after)
 
     def single_blocks(self) -> Mapping[str, int]:
@@ -135,9 +139,17 @@ def lay_out(
             index > 0,
             index < last,
             counted[index],
+            *(_local(index, towards, stages, last, placement) for towards in (-1, 1)),
         )
         for index, row in enumerate(rows)
     )
+
+
+def _local(index: int, towards: int, stages: int, last: int, placement: ChunkPlacement) -> int | None:
+    """The chunk of the next number (towards 1) or the previous one, if the same stage has it."""
+    if not 0 <= index + towards <= last or placement.route(index, towards, stages).hop:
+        return None
+    return placement.located(index + towards, stages)[1]
 
 
 def _in_forward_order(blocks: Sequence[Block]) -> list[tuple[str, bool]]:

@@ -14,6 +14,7 @@ from stagedb.memory.usage import Alive, Point, Usage
 from stagedb.plans import Plan
 from stagedb.schedules import Task
 from stagedb.store import Store, json_mapping, read_graph, reading
+from stagedb.workflows import TASK_KINDS, TaskKind
 from stagedb.workload.instance_columns import ClassColumns
 from stagedb.workload.store_reading import READERS, find, read_class
 
@@ -36,18 +37,24 @@ class ClassMemory:
         """The point of the step at which the most is held."""
         return self.usage.peak()
 
+    @property
+    def kinds(self) -> tuple[TaskKind, ...]:
+        """The kinds of tasks of all chunks: one may split its backward and another not."""
+        found = {kind for program in self.programs for kind in program.items}
+        return tuple(kind for kind in TASK_KINDS.values() if kind in found)
+
     def ends(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Bytes by category before the step, and after the last task of each phase."""
         yield "start", {str(category): size for category, size in self.usage.before().items()}
-        for phase in dict.fromkeys(kind.phase for kind in self.program.items if not kind.once):
+        for phase in dict.fromkeys(kind.phase for kind in self.kinds if not kind.once):
             last = max(i for i, task in enumerate(self.usage.tasks) if task.kind.phase == phase)
             yield f"{phase}_end", {str(category): size for category, size in self.usage.after(last).items()}
         yield "step_end", {str(c): size for c, size in self.usage.after(len(self.usage.tasks) - 1).items()}
 
     def peaks(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Bytes by category at the peak of each phase, and at the peak of the step."""
-        for phase in dict.fromkeys(kind.phase for kind in self.program.items):
-            kinds = [kind for kind in self.program.items if kind.phase == phase]
+        for phase in dict.fromkeys(kind.phase for kind in self.kinds):
+            kinds = [kind for kind in self.kinds if kind.phase == phase]
             found = self.usage.at(self.usage.peak(kinds))
             yield f"{phase}_peak", {str(category): size for category, size in found.items()}
         yield "peak", {str(category): size for category, size in self.usage.at(self.peak).items()}

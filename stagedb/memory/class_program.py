@@ -81,7 +81,8 @@ class Program:
     dp shards them. own: the same without the padding of a rank's last rows. places: position and block. layers: by
     position, counted from the stage's first; None outside layers.
     recomputing: positions of layers that recompute something. storage: for each tensor, the tensor whose bytes it uses.
-    gradients: the weight of each gradient that a backward makes.
+    gradients: the weight of each gradient that a backward makes. given, gives: the chunks of the same stage
+    that are before and after it in the pipeline, which hand over without a message; None where they are elsewhere.
     """
 
     chunk: int
@@ -95,6 +96,13 @@ class Program:
     recomputing: frozenset[int]
     storage: Mapping[Key, Key]
     gradients: Mapping[Key, Key]
+    given: int | None = None
+    gives: int | None = None
+
+    def port(self, name: str) -> Key:
+        """The storage of a message's tensor: `recv_forward` and `send_backward` are at the first end."""
+        first = name in ("recv_forward", "send_backward")
+        return self.resolve((f"{CUT}.{name}", -1 if first else len(self.places)))
 
     @property
     def forward(self) -> TaskKind:
@@ -157,7 +165,7 @@ class _Making:
     ) -> None:
         self.graph, self.plan, self.columns, self.carried, self.chunk = graph, plan, columns, carried, chunk
         self.shard = shard
-        self.split = splits(tasks_of(columns))
+        self.split = splits([task for task in tasks_of(columns) if task.chunk == chunk])
         self.env = {**plan.env(graph.sizes), **plan.rank_symbols(graph.sizes, *columns.origins.member)}
         self.widths = {name: FORMAT_BYTES[format_] for name, format_ in plan.dtypes.names().items()}
         self.values: dict[str, int] = {}
@@ -168,8 +176,11 @@ class _Making:
             self.by_block.setdefault(op.block, []).append(op)
         self.rows = np.flatnonzero(columns.ops.chunk == chunk).tolist()
         self.places, self.ends = self._places()
+        self.given, self.gives = (self._local(towards) for towards in (-1, 1))
+        has_previous = self.given is not None or "previous" in self.ends.values()
+        has_next = self.gives is not None or "next" in self.ends.values()
         self.storage: dict[Key, Key] = {
-            **dict(_ports(graph.blocks, self.places, "previous" in self.ends.values(), "next" in self.ends.values())),
+            **dict(_ports(graph.blocks, self.places, has_previous, has_next)),
             **dict(_ties(self.tensors, {place.block: place.position for place in self.places if place.layer is None})),
         }
         present = self._present()
@@ -183,6 +194,15 @@ class _Making:
                     self.storage[tensor.name, position] = (tensor.storage, position)
                 if tensor.block == block and tensor.repeats is not None and not again:
                     self.storage[tensor.name, position] = (tensor.repeats, position)
+
+    def _local(self, towards: int) -> int | None:
+        """The chunk of the next number of the pipeline (towards 1) or the previous one, if the same stage has it."""
+        placement, stages = self.plan.placement, self.plan.pp
+        number = placement.position(self.columns.stages[0], self.chunk, stages)
+        if not 0 <= number + towards < stages * self.plan.virtual_stages:
+            return None
+        way = placement.route(number, towards, stages)
+        return None if way.hop else self.chunk + way.step
 
     def _places(self) -> tuple[list[BlockPlace], dict[int, str]]:
         """The blocks of the chunk in forward order, and the positions at which messages lead to other stages."""
@@ -232,6 +252,8 @@ class _Making:
             recomputing=frozenset(again),
             storage=self.storage,
             gradients=dict(self.gradients()),
+            given=self.given,
+            gives=self.gives,
         )
 
     def recomputes(self, place: BlockPlace) -> bool:

@@ -55,6 +55,10 @@ class Which(StrEnum):
         return True
 
 
+OWN = -1
+"""The chunk of a moment of the chunk whose lives are made."""
+
+
 @dataclass(frozen=True)
 class Moment:
     """A point in tasks: before the item with this index runs, or the end, if the index is the number of items.
@@ -65,7 +69,7 @@ class Moment:
     kind: TaskKind
     index: int
     which: Which = Which.EVERY
-    chunk: int = 0
+    chunk: int = OWN
 
 
 @dataclass(frozen=True)

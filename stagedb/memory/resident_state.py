@@ -77,6 +77,11 @@ def _buffers(chunk: Chunk) -> Iterator[State]:
         if held.receive_buffers and item.op.type is OpType.RECV and item.op.axis == "pp":
             size = plan.microbatches * item.message
             yield State(f"{item.op.name}.buffers", None, size, Category.COMMUNICATION)
+    handed = ((chunk.program.given, "recv_forward"), (chunk.program.gives, "recv_backward"))
+    for other, name in handed if held.receive_buffers else ():
+        if other is not None and (name == "recv_forward" or chunk.program.backwards):
+            size = plan.microbatches * chunk.program.sizes[f"cut.{name}"]
+            yield State(f"cut.{name}.buffers", None, size, Category.COMMUNICATION)
     copies = [item for item in chunk.weights_items if item.bucket is not None and bucket_policy(item.op.bucket).copied]
     for name in dict.fromkeys(item.op.name for item in copies):
         size = sum(item.bucket.bytes_in for item in copies if item.bucket is not None and item.op.name == name)

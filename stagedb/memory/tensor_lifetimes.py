@@ -1,13 +1,13 @@
 """Lifetimes of the tensors of a rank class, tied to the tasks of its schedule."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk, loss_of
 from stagedb.memory.class_program import Item, Key, Program
 from stagedb.memory.collective_buffers import collected
-from stagedb.memory.lifetimes import Category, Life, Lives, Moment, State, Which, brief
+from stagedb.memory.lifetimes import OWN, Category, Life, Lives, Moment, State, Which, brief
 from stagedb.memory.resident_state import states
 from stagedb.plans import Plan
 from stagedb.workflows import RECOMPUTE, TaskKind
@@ -19,6 +19,7 @@ SCALAR = 4
 def saved(program: Program) -> dict[int, dict[str, int]]:
     """Bytes of forward tensors, by position, whose last reader is the backward of the block at that position."""
     made = {key for item in program.items[program.forward] for key in item.writes}
+    made |= set() if program.given is None else {program.port("recv_forward")}
     backward = [item for kind in program.backwards for item in program.items[kind]]
     readers = {key: item for item in backward for key in item.reads if key in made}
     found: dict[int, dict[str, int]] = {position: {} for position, _ in program.places}
@@ -39,26 +40,27 @@ def lives(programs: Sequence[Program], plan: Plan) -> Lives:
     resident: list[State] = []
     found: list[Life] = []
     total, before = sum(1 for program in programs for _ in program.once_a_step()), 0
-    for program in programs:
-        chunk = Chunk(program, plan, held)
+    chunks = [Chunk(program, plan, held) for program in programs]
+    for chunk in chunks:
+        program = chunk.program
         resident += states(chunk)
         own = sum(1 for _ in program.once_a_step())
 
         def on_stage(moment: Moment, number: int = program.chunk, own: int = own, before: int = before) -> Moment:
             if not moment.kind.once:
-                return Moment(moment.kind, moment.index, moment.which, number)
+                return Moment(moment.kind, moment.index, moment.which, number if moment.chunk == OWN else moment.chunk)
             # The end of a step is that of all chunks' steps, which follow each other.
             index = total if moment.index == own else before + moment.index
-            return Moment(moment.kind, index, moment.which, moment.chunk)
+            return Moment(moment.kind, index, moment.which, 0)
 
-        for life in _lives_of(chunk):
+        for life in _lives_of(chunk, handed_over(chunk, chunks)):
             ends = tuple(map(on_stage, life.ends))
             found.append(dataclasses.replace(life, begin=on_stage(life.begin), ends=ends))
         before += own
     return Lives(tuple(resident), tuple(found))
 
 
-def _lives_of(chunk: Chunk) -> Iterator[Life]:
+def _lives_of(chunk: Chunk, handed: Mapping[Key, tuple[Moment, ...]]) -> Iterator[Life]:
     for kind, index, item in chunk.running:
         if item.temporary:
             name = f"{item.op.name}.temporary"
@@ -74,7 +76,7 @@ def _lives_of(chunk: Chunk) -> Iterator[Life]:
         if key in chunk.program.gradients:
             yield from _gradient(chunk, key, kind, index)
         else:
-            yield _value(chunk, key, kind, index, item)
+            yield _value(chunk, key, kind, index, item, handed.get(key) or chunk.sent.get(key))
     if not chunk.held.whole_batch:
         yield from _tokens(chunk)
     yield from _reduced(chunk)
@@ -90,16 +92,44 @@ def _tokens(chunk: Chunk) -> Iterator[Life]:
             yield Life(key[0], None, size, Category.INPUTS, begin, (Moment(kind, last + 1),))
 
 
-def _value(chunk: Chunk, key: Key, kind: TaskKind, index: int, item: Item) -> Life:
-    """A tensor from the operator that makes it to the last one that reads it."""
+def handed_over(chunk: Chunk, chunks: Sequence[Chunk]) -> Mapping[Key, tuple[Moment, ...]]:
+    """Until when what a chunk hands over to others of its stage lives.
+
+    With receive buffers it takes the place of one when its task ends (torch's `set_local_fwd_input`). Without them it
+    lives until the other chunk has read it.
+    """
+    program, found = chunk.program, dict[Key, tuple[Moment, ...]]()
+    ways = [(program.gives, "send_forward", "recv_forward", program.forward)]
+    if program.backwards:
+        ways.append((program.given, "send_backward", "recv_backward", chunk.inputs_task))
+    for other, out, into, kind in ways:
+        if other is None:
+            continue
+        key, reader = program.port(out), chunks[other]
+        if chunk.held.receive_buffers:
+            found[key] = (Moment(kind, len(program.items[kind])),)
+        elif not (key in chunk.reads and kind.keeps and chunk.reads[key][0].differentiates):
+            theirs = _ends(reader, reader.program.port(into))
+            found[key] = tuple(dataclasses.replace(each, chunk=other) for each in theirs)
+    return found
+
+
+def _ends(chunk: Chunk, key: Key) -> tuple[Moment, ...]:
+    """Where the last operator that reads a tensor ends. What a layer computes again from lives until its backward."""
     name, position = key
-    end_kind, end = chunk.reads[key]
-    ends: tuple[Moment, ...] = (Moment(end_kind, end + 1),)
+    kind, index = chunk.reads[key]
     kept = chunk.program.tensors[name].kept and position in chunk.program.recomputing
-    if kept and not end_kind.differentiates:
-        ends = (Moment(chunk.inputs_task, chunk.over(chunk.inputs_task, position)),)
-    if key in chunk.sent:
-        ends = chunk.sent[key]
+    if kept and not kind.differentiates:
+        return (Moment(chunk.inputs_task, chunk.over(chunk.inputs_task, position)),)
+    return (Moment(kind, index + 1),)
+
+
+def _value(
+    chunk: Chunk, key: Key, kind: TaskKind, index: int, item: Item, until: tuple[Moment, ...] | None = None
+) -> Life:
+    """A tensor from the operator that makes it to the last one that reads it, or `until` a moment after that."""
+    name = key[0]
+    ends = _ends(chunk, key) if until is None else until
     category = Category.TEMPORARIES
     if item.op.phase == RECOMPUTE:
         category = Category.RECOMPUTED

@@ -1,5 +1,6 @@
 """Files with a schedule's orders of tasks."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -15,26 +16,48 @@ _LARGEST = 16 << 20
 """Bytes of the largest file: the orders of thousands of stages."""
 
 
-def read_schedule_file(path: Path) -> tuple[str, ...]:
-    """The orders in a YAML or JSON file, one text for each stage. `stages` is a list of texts, or of lists of tasks.
+@dataclass(frozen=True)
+class OrderFile:
+    """The orders of the stages as texts, and the placement of their chunks as a plan writes it; None: not given."""
 
-    Raises UsageError with the line of the fault.
+    stages: tuple[str, ...]
+    placement: str | None = None
+
+
+def read_schedule_file(path: Path) -> OrderFile:
+    """The content of a YAML or JSON file. `stages` is a list of texts, or of lists of tasks, one for each stage.
+
+    `chunk_placement` may be there too: a name, or a list of stages. Raises UsageError with the line of the fault.
     """
     # Nodes have their lines.
     root = compose(read_text(path, "schedule", _LARGEST, "--schedule"), f"the schedule {path}")
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{path}, line {_line(root)}: a schedule is `stages:` and a list of orders, one a stage")
-    orders: list[str] | None = None
+    nodes: dict[str, yaml.Node] = {}
     for key, value in root.value:
-        if not isinstance(key, yaml.ScalarNode) or key.value != "stages" or orders is not None:
+        if not isinstance(key, yaml.ScalarNode) or key.value not in _KEYS or key.value in nodes:
             name = shown(key.value) if isinstance(key, yaml.ScalarNode) else "this key"
-            raise UsageError(f"{path}, line {_line(key)}: {name} is unknown or appears twice; the only key is 'stages'")
-        if not isinstance(value, yaml.SequenceNode) or not value.value:
-            raise UsageError(f"{path}, line {_line(value)}: stages must be a list of orders, one for each stage")
-        orders = [_stage_text(path, index, node) for index, node in enumerate(value.value)]
-    if orders is None:
+            raise UsageError(
+                f"{path}, line {_line(key)}: {name} is unknown or appears twice; the keys are {' and '.join(_KEYS)}"
+            )
+        nodes[key.value] = value
+    value = nodes.get("stages")
+    if value is None:
         raise UsageError(f"{path}, line {_line(root)}: the key 'stages' is missing")
-    return tuple(orders)
+    if not isinstance(value, yaml.SequenceNode) or not value.value:
+        raise UsageError(f"{path}, line {_line(value)}: stages must be a list of orders, one for each stage")
+    placement = _placement_text(path, nodes["chunk_placement"]) if "chunk_placement" in nodes else None
+    return OrderFile(tuple(_stage_text(path, index, node) for index, node in enumerate(value.value)), placement)
+
+
+_KEYS = ("stages", "chunk_placement")
+
+
+def _placement_text(path: Path, node: yaml.Node) -> str:
+    parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    if not parts or not all(isinstance(part, yaml.ScalarNode) for part in parts):
+        raise UsageError(f"{path}, line {_line(node)}: chunk_placement is a name, or a list of stages")
+    return ",".join(part.value for part in parts)
 
 
 def _stage_text(path: Path, index: int, node: yaml.Node) -> str:

@@ -26,6 +26,7 @@ from stagedb.plans.expert_checks import (
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples, nearest, tried_by
 from stagedb.plans.order_files import ENDINGS, read_schedule_file
+from stagedb.plans.placement_checks import placed
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.schedule_checks import (
     check_layers_per_stage,
@@ -81,8 +82,7 @@ class Plan(PlanFields):
         self._check_batch()
         check_schedule(self)
         check_messages(self)
-        if self.schedule == EXPLICIT:
-            self._settle(**explicit(self))
+        self._settle(**(explicit(self) if self.schedule == EXPLICIT else placed(self)))
         if self.layers_per_stage is not None:
             check_layers_per_stage(self, self.layers_per_stage)
 
@@ -103,7 +103,12 @@ class Plan(PlanFields):
         if str(typed.get("schedule", "")).lower().endswith(ENDINGS):
             if "task_order" in typed:
                 raise UsageError("the plan gives its order of tasks twice: as task_order, and as a file (--schedule)")
-            typed |= {"task_order": read_schedule_file(Path(typed["schedule"])), "schedule": EXPLICIT}
+            path = Path(typed["schedule"])
+            found = read_schedule_file(path)
+            if found.placement is not None and "chunk_placement" in typed:
+                raise UsageError(f"the plan places its chunks twice: in {path}, and with --chunk-placement")
+            placement = {} if found.placement is None else {"chunk_placement": found.placement}
+            typed |= {"task_order": found.stages, "schedule": EXPLICIT, **placement}
         if isinstance(typed.get("expert_load"), str):
             typed["expert_load"] = read_load(Path(typed["expert_load"]))
         every = {**typed} if ranks is None else {**typed, "ranks": ranks}
@@ -179,8 +184,8 @@ class Plan(PlanFields):
                 last="" if most > 1 else "; other numbers need another --pp or --layers-per-stage",
                 trial=lambda change: self.changed(change).chunk_layers(layers),
             )
-        numbers = range(self.pp * self.virtual_stages)
-        return tuple(dealt[self.placement.stage(number, self.pp)] // self.virtual_stages for number in numbers)
+        numbers, placement = range(self.pp * self.virtual_stages), self.placement
+        return tuple(dealt[placement.stage(number, self.pp)] // self.virtual_stages for number in numbers)
 
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raise UsageError, with the nearest valid value, when a model of these sizes cannot run under this plan."""

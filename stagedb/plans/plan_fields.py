@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from stagedb.plans.aspects import LayoutAspects
 from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.graph_options import GraphOptions
-from stagedb.schedules import ChunkPlacement, Task, parse_order, placement_of, stage_orders
+from stagedb.schedules import (
+    ChunkPlacement,
+    Task,
+    parse_order,
+    placement_of,
+    splits,
+    stage_orders,
+    whole_backwards,
+)
 from stagedb.workflows import Workflow, find_workflow
 
 
@@ -65,7 +73,7 @@ class PlanFields(LayoutAspects, _Structure):
     @property
     def placement(self) -> ChunkPlacement:
         """Where the chunks of the stages are in the pipeline."""
-        return placement_of(self.schedule)
+        return placement_of(self.schedule, self.chunk_placement)
 
     @property
     def workflow(self) -> Workflow:
@@ -79,6 +87,14 @@ class PlanFields(LayoutAspects, _Structure):
                 parse_order(text, f"task_order[{stage}]", self.workflow) for stage, text in enumerate(self.task_order)
             )
         return stage_orders(self.schedule, self.pp, self.microbatches, self.virtual_stages, self.workflow)
+
+    def tasks(self) -> tuple[tuple[Task, ...], ...]:
+        """The tasks that each stage's ranks run: the order of tasks as the framework's runtime runs it."""
+        orders = self.orders()
+        stage, chunk = self.placement.located(0, self.pp)
+        if not self.options.framework.whole_first_backward or not splits(orders[stage]):
+            return orders
+        return (*orders[:stage], whole_backwards(orders[stage], chunk), *orders[stage + 1 :])
 
     def recomputes(self, layer: int) -> bool:
         """Whether a layer, counted from 0 on its stage, recomputes the operators that the options choose."""

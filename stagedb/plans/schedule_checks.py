@@ -6,8 +6,19 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples
 from stagedb.plans.order_files import ENDINGS
+from stagedb.plans.placement_checks import UNCHUNKED, placement_word
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES, Schedule, check_orders, order_text, splits
+from stagedb.schedules import (
+    DEFAULT,
+    EXPLICIT,
+    SCHEDULES,
+    ChunkPlacement,
+    Schedule,
+    check_orders,
+    order_text,
+    placement_of,
+    splits,
+)
 from stagedb.workflows import WORKFLOWS
 
 
@@ -24,6 +35,7 @@ def check_schedule(plan: PlanFields) -> None:
         schedule = SCHEDULES[plan.schedule]
         _check_chunks(plan, schedule)
         _check_stages(plan, schedule)
+        _check_number(plan, schedule)
         _check_groups(plan, schedule)
         _check_halves(plan, schedule)
 
@@ -58,14 +70,20 @@ def explicit(plan: PlanFields) -> dict[str, Any]:
     if not plan.task_order:
         raise UsageError(f"schedule {EXPLICIT} needs an order of tasks: name a file with it as --schedule FILE")
     orders = plan.orders()
-    chunks = check_orders(orders, plan.pp, plan.microbatches, plan.workflow)
+    words: dict[str, Any] = {}
+
+    def placement(chunks: int) -> ChunkPlacement:
+        words["chunk_placement"] = word = placement_word(plan, chunks)
+        return placement_of(EXPLICIT, word)
+
+    chunks = check_orders(orders, plan.pp, plan.microbatches, plan.workflow, placement)
     if plan.virtual_stages not in (1, chunks):
         raise Misfit(
             f"the schedule has {chunks} chunks a stage, the plan has virtual_stages {plan.virtual_stages}",
             ways=[Way({"virtual_stages": chunks}), UNCHUNKED],
         )
     # One text for each order, so that equal plans have equal digests.
-    return {"virtual_stages": chunks, "task_order": tuple(map(order_text, orders))}
+    return {"virtual_stages": chunks, "task_order": tuple(map(order_text, orders)), **words}
 
 
 def _check_chunks(plan: PlanFields, schedule: Schedule) -> None:
@@ -77,7 +95,8 @@ def _check_chunks(plan: PlanFields, schedule: Schedule) -> None:
             lead="take",
         )
     if plan.virtual_stages == 1 and schedule.several_chunks:
-        chunks = [way for n in range(2, 9) for way in _whole_groups(plan, schedule, {"virtual_stages": n})]
+        numbers = range(2, 9) if schedule.chunks is None else (schedule.chunks,)
+        chunks = [way for n in numbers for way in _whole_groups(plan, schedule, {"virtual_stages": n})]
         raise Misfit(f"schedule {schedule.name} needs several chunks a stage", [chunks], [Way(PLAIN)], lead="take")
 
 
@@ -94,10 +113,26 @@ def _check_stages(plan: PlanFields, schedule: Schedule) -> None:
     )
 
 
-def _check_groups(plan: PlanFields, schedule: Schedule) -> None:
-    if schedule.groups and plan.microbatches % plan.pp:
+def _check_number(plan: PlanFields, schedule: Schedule) -> None:
+    if schedule.chunks not in (None, plan.virtual_stages):
+        others = [
+            Way({"schedule": each.name})
+            for each in SCHEDULES.values()
+            if each.several_chunks and each.chunks is None and not each.misfit(plan.pp, plan.microbatches)
+        ]
         raise Misfit(
-            schedule.groups.format(stages=plan.pp, microbatches=plan.microbatches),
+            f"schedule {schedule.name} has {schedule.chunks} chunks a stage, the plan has virtual_stages "
+            f"{plan.virtual_stages}",
+            [[Way({"virtual_stages": schedule.chunks})]],
+            [others],
+            lead="take",
+        )
+
+
+def _check_groups(plan: PlanFields, schedule: Schedule) -> None:
+    if why := schedule.misfit(plan.pp, plan.microbatches):
+        raise Misfit(
+            why,
             multiples("global_batch_size", plan.batch, plan.micro_batch_size * plan.dp * plan.pp),
         )
 
@@ -114,7 +149,6 @@ def _check_halves(plan: PlanFields, schedule: Schedule) -> None:
         )
 
 
-UNCHUNKED = Way({"virtual_stages": 1}, "leave --virtual-stages out")
 PLAIN: Change = {"schedule": DEFAULT.name}
 """The change of a plan to the schedule that suits most plans."""
 

@@ -74,6 +74,8 @@ def _near(word: str) -> str:
 def _typed(word: str, kind: type, value: object) -> object:
     if PLAN_WORDS[word].about.file and isinstance(value, str) and Path(value).suffix and not _NUMBERS.fullmatch(value):
         return value
+    if PLAN_WORDS[word].about.numbers and isinstance(value, (list, tuple)) and all(type(each) is int for each in value):
+        return ",".join(map(str, value))
     if kind in (tuple, list) and isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
         if kind is tuple:

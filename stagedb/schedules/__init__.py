@@ -6,16 +6,27 @@ A new schedule is a file with a `Schedule`, and a line in the imports and in the
 from collections.abc import Mapping
 
 from stagedb.schedules.breadth_first import BREADTH_FIRST
-from stagedb.schedules.chunk_placement import LOOP, ChunkPlacement
+from stagedb.schedules.chunk_placement import (
+    LOOP,
+    PLACEMENTS,
+    ChunkPlacement,
+    ChunkRoute,
+    V,
+    map_text,
+    mapped,
+    stages_of,
+)
 from stagedb.schedules.gpipe import GPIPE
 from stagedb.schedules.interleaved import INTERLEAVED
+from stagedb.schedules.interleaved_zero_bubble import INTERLEAVED_ZERO_BUBBLE
 from stagedb.schedules.one_f_one_b import ONE_F_ONE_B
-from stagedb.schedules.order_replay import Span, bubble, receiver, replay, unit_cost
+from stagedb.schedules.order_replay import Span, bubble, receiver, replay, sending, sent, unit_cost
 from stagedb.schedules.order_text import EXPLICIT, check_orders, order_text, parse_order
 from stagedb.schedules.posted_receives import PostedReceive, posted
 from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Marks, Order, Task, marks, splits
+from stagedb.schedules.task import Marks, Order, Task, marks, splits, whole, whole_backwards
 from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
+from stagedb.schedules.zero_bubble_v import ZERO_BUBBLE_V
 from stagedb.workflows import DEFAULT as TRAINING
 from stagedb.workflows import Workflow
 
@@ -27,6 +38,8 @@ SCHEDULES: Mapping[str, Schedule] = {
         INTERLEAVED,
         ZERO_BUBBLE_H1,
         BREADTH_FIRST,
+        INTERLEAVED_ZERO_BUBBLE,
+        ZERO_BUBBLE_V,
     )
 }
 """Schedules by the name that a plan uses."""
@@ -38,16 +51,21 @@ __all__ = [
     "DEFAULT",
     "EXPLICIT",
     "LOOP",
+    "PLACEMENTS",
     "SCHEDULES",
     "ChunkPlacement",
+    "ChunkRoute",
     "Marks",
     "Order",
     "PostedReceive",
     "Schedule",
     "Span",
     "Task",
+    "V",
     "bubble",
     "check_orders",
+    "map_text",
+    "mapped",
     "marks",
     "order_text",
     "parse_order",
@@ -55,9 +73,14 @@ __all__ = [
     "posted",
     "receiver",
     "replay",
+    "sending",
+    "sent",
     "splits",
     "stage_orders",
+    "stages_of",
     "unit_cost",
+    "whole",
+    "whole_backwards",
 ]
 
 
@@ -69,6 +92,11 @@ def stage_orders(
     return tuple(tuple(task for task in order if task.kind in workflow.kinds) for order in orders)
 
 
-def placement_of(schedule: str) -> ChunkPlacement:
-    """Where the schedule with this name has its chunks. Explicit orders have them in loops."""
-    return SCHEDULES[schedule].placement if schedule in SCHEDULES else LOOP
+def placement_of(schedule: str, placement: str | None = None) -> ChunkPlacement:
+    """The chunks' places: those that a plan chooses, by name or as a map, or else those of the schedule.
+
+    Explicit orders have them in loops. Raises UsageError for a text that is neither name nor map.
+    """
+    if placement is None:
+        return SCHEDULES[schedule].placement if schedule in SCHEDULES else LOOP
+    return PLACEMENTS.get(placement) or mapped(stages_of(placement))

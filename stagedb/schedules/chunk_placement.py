@@ -1,7 +1,19 @@
-"""The places of the stages' chunks in the pipeline."""
+"""The places of the stages' chunks in the pipeline: in loops, up and down, or as a map from number to stage."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+
+
+@dataclass(frozen=True)
+class ChunkRoute:
+    """The way of a message: the stages, and the chunks, from one number of the pipeline to the next."""
+
+    hop: int
+    step: int
 
 
 @dataclass(frozen=True)
@@ -18,10 +30,10 @@ class ChunkPlacement:
         """The stage that has a number."""
         return self.located(number, stages)[0]
 
-    def hops(self, number: int, stages: int) -> tuple[int, int]:
-        """How many stages away the previous and the next number are, for a number that has both."""
-        own = self.stage(number, stages)
-        return self.stage(number - 1, stages) - own, self.stage(number + 1, stages) - own
+    def route(self, number: int, towards: int, stages: int) -> ChunkRoute:
+        """The way from a number to the next one (towards 1) or the previous one (-1), which must exist."""
+        (stage, chunk), (other, its) = self.located(number, stages), self.located(number + towards, stages)
+        return ChunkRoute(other - stage, its - chunk)
 
     def chunks_of(self, stage: int, stages: int, chunks: int) -> tuple[int, ...]:
         """The numbers of a stage's chunks, in the order of its chunks."""
@@ -35,3 +47,49 @@ def _loop_located(number: int, stages: int) -> tuple[int, int]:
 
 LOOP = ChunkPlacement(lambda stage, chunk, stages: chunk * stages + stage, _loop_located)
 """Chunk c of stage i has the number c * stages + i: a message from the last stage goes round to the first."""
+
+
+def _turned(place: int, chunk: int, stages: int) -> int:
+    return stages - 1 - place if chunk % 2 else place
+
+
+def _v_located(number: int, stages: int) -> tuple[int, int]:
+    chunk, place = divmod(number, stages)
+    return _turned(place, chunk, stages), chunk
+
+
+V = ChunkPlacement(lambda stage, chunk, stages: chunk * stages + _turned(stage, chunk, stages), _v_located)
+"""Every second chunk goes back from the last stage to the first: the stage where it turns has two numbers in a row."""
+
+PLACEMENTS = {"loop": LOOP, "v": V}
+"""Placements by the names that a plan uses."""
+
+
+def mapped(of: Sequence[int]) -> ChunkPlacement:
+    """The placement that has each number on the stage that `of` gives. A stage counts its chunks in this order."""
+    counts: Counter[int] = Counter()
+    located: list[tuple[int, int]] = []
+    for stage in of:
+        located.append((stage, counts[stage]))
+        counts[stage] += 1
+    numbers = {place: number for number, place in enumerate(located)}
+    return ChunkPlacement(
+        lambda stage, chunk, stages: numbers[stage, chunk],
+        lambda number, stages: located[number],
+    )
+
+
+def stages_of(text: str) -> tuple[int, ...]:
+    """The stages of a map as a plan writes it, `0,1,1,0`. UsageError if it is none."""
+    words = text.split(",")
+    if not all(word.strip().isascii() and word.strip().isdecimal() and len(word.strip()) < 8 for word in words):
+        raise UsageError(
+            f"unknown chunk_placement {shown(text)}: --chunk-placement is {' or '.join(PLACEMENTS)}, or the stage of "
+            "each chunk in the order of a forward, such as 0,1,1,0"
+        )
+    return tuple(map(int, words))
+
+
+def map_text(placement: ChunkPlacement, stages: int, chunks: int) -> str:
+    """The text that `stages_of` reads."""
+    return ",".join(str(placement.stage(number, stages)) for number in range(stages * chunks))

@@ -1,12 +1,16 @@
 """A replay of orders. It runs each task after those that it depends on, proves that orders end, and times bubbles."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from stagedb.errors import UsageError
 from stagedb.schedules.chunk_placement import LOOP, ChunkPlacement
 from stagedb.schedules.task import Order, Task
+from stagedb.workflows import Template
+
+Result = tuple[Template, int, int]
+"""What a template makes for a micro-batch of a chunk."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,22 @@ def receiver(
 ) -> tuple[int, Task] | None:
     """The stage and task that receive from this task: the next number after a forward, the previous after a backward.
 
-    None if nothing is sent: at the ends of the pipeline, and for weight gradients and the step.
+    It may be the same stage, which hands over without a message. None if nothing is sent: at the ends of the pipeline,
+    and for weight gradients and the step. The receiver may run this half of a backward as a part of a whole one.
     """
     hop = task.kind.hop
-    return _Pipeline(stages, chunks, placement).neighbour(task, stage, hop) if hop else None
+    place = _Pipeline(stages, chunks, placement).neighbour(stage, task.chunk, hop) if hop else None
+    return None if place is None else (place[0], Task(task.kind, task.microbatch, place[1]))
+
+
+def sending(order: Order) -> Mapping[Result, Task]:
+    """The tasks of an order that send and receive, by what they send: of the same of their neighbours they receive."""
+    return {sent(task): task for task in order if task.kind.sends}
+
+
+def sent(task: Task) -> Result:
+    """What a task sends: a backward, whole or its first half, sends the gradient of its input."""
+    return task.kind.templates[0], task.microbatch, task.chunk
 
 
 def replay(
@@ -37,17 +53,17 @@ def replay(
     """Run the orders, and return the spans of every stage. A stage runs one task at a time, after those it depends on.
 
     A forward depends on the previous forward in the pipeline. A backward depends on the next one's and on its own
-    forward. A weight gradient depends on its input gradient. Raises UsageError, which names the waiting tasks, if the
-    orders cannot end.
+    forward. A weight gradient depends on its input gradient. A whole backward is both halves. Raises UsageError, which
+    names the waiting tasks, if the orders cannot end.
     """
     stages = len(orders)
     chunks = 1 + max((task.chunk for order in orders for task in order), default=0)
     pipeline = _Pipeline(stages, chunks, placement)
-    ends: dict[tuple[int, Task], Fraction] = {}
+    ends: dict[tuple[int, Result], Fraction] = {}
     spans: list[list[Span]] = [[] for _ in orders]
     clocks = [Fraction(0)] * stages
     positions = [0] * stages
-    waiting: dict[tuple[int, Task], list[int]] = {}
+    waiting: dict[tuple[int, Result], list[int]] = {}
     ready = list(range(stages))
     while ready:
         stage = ready.pop()
@@ -59,10 +75,13 @@ def replay(
                 waiting.setdefault(missing, []).append(stage)
                 break
             start = max([clocks[stage], *(ends[need] for need in needs)])
-            clocks[stage] = ends[stage, task] = start + cost(task)
+            clocks[stage] = start + cost(task)
             spans[stage].append(Span(task, start, clocks[stage]))
             positions[stage] += 1
-            ready += waiting.pop((stage, task), [])
+            for template in task.kind.templates:
+                made = (stage, (template, task.microbatch, task.chunk))
+                ends[made] = clocks[stage]
+                ready += waiting.pop(made, [])
     stuck = [
         f"stage {stage} waits to run {_text(order[position])}"
         for stage, (order, position) in enumerate(zip(orders, positions, strict=True))
@@ -94,21 +113,18 @@ class _Pipeline:
     chunks: int
     placement: ChunkPlacement
 
-    def neighbour(self, task: Task, stage: int, hop: int) -> tuple[int, Task] | None:
-        """The stage and task of this kind that is `hop` numbers later in the pipeline."""
-        number = self.placement.position(stage, task.chunk, self.stages) + hop
-        if not 0 <= number < self.stages * self.chunks:
-            return None
-        neighbour, chunk = self.placement.located(number, self.stages)
-        return neighbour, Task(task.kind, task.microbatch, chunk)
+    def neighbour(self, stage: int, chunk: int, hop: int) -> tuple[int, int] | None:
+        """The stage and chunk that are `hop` numbers later in the pipeline."""
+        number = self.placement.position(stage, chunk, self.stages) + hop
+        return self.placement.located(number, self.stages) if 0 <= number < self.stages * self.chunks else None
 
-    def needs(self, stage: int, task: Task) -> list[tuple[int, Task]]:
-        """The stages and tasks that must have ended before this one."""
+    def needs(self, stage: int, task: Task) -> list[tuple[int, Result]]:
+        """The stages and results that must be there before this task runs."""
         hop = task.kind.hop
-        sender = self.neighbour(task, stage, -hop) if hop else None
-        found = [] if sender is None else [sender]
+        place = self.neighbour(stage, task.chunk, -hop) if hop else None
+        found = [] if place is None else [(place[0], (task.kind.templates[0], task.microbatch, place[1]))]
         if task.kind.after is not None:
-            found.append((stage, Task(task.kind.after, task.microbatch, task.chunk)))
+            found.append((stage, (task.kind.after.templates[0], task.microbatch, task.chunk)))
         return found
 
 

@@ -1,10 +1,11 @@
 """Orders of tasks as text, `F0 F1 B0 W0.1`, as people write them and plans store them. Read and checked here."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.schedules.chunk_placement import LOOP, ChunkPlacement
 from stagedb.schedules.order_replay import replay
 from stagedb.schedules.task import Order, Task, splits
 from stagedb.workflows import DEFAULT, TASK_KINDS, Workflow
@@ -44,8 +45,17 @@ def order_text(order: Order) -> str:
     )
 
 
-def check_orders(orders: Sequence[Order], stages: int, microbatches: int, workflow: Workflow = DEFAULT) -> int:
-    """The number of chunks of each stage. Raises UsageError if a plan cannot run these orders."""
+def check_orders(
+    orders: Sequence[Order],
+    stages: int,
+    microbatches: int,
+    workflow: Workflow = DEFAULT,
+    placement: Callable[[int], ChunkPlacement] = lambda chunks: LOOP,
+) -> int:
+    """The number of chunks of each stage. Raises UsageError if a plan cannot run these orders.
+
+    placement: the places of that many chunks a stage.
+    """
     if len(orders) != stages:
         raise UsageError(
             f"the schedule has the orders of {len(orders)} stages, the plan has pp {stages}: take --pp {len(orders)}"
@@ -79,5 +89,5 @@ def check_orders(orders: Sequence[Order], stages: int, microbatches: int, workfl
                     f"(--global-batch-size, --micro-batch-size and --dp set the number), chunks 0 to {chunks - 1}, and "
                     f"{more}"
                 )
-    replay(orders)
+    replay(orders, placement=placement(chunks))
     return chunks

@@ -12,11 +12,12 @@ class Schedule:
     """A pipeline schedule.
 
     name: its word in a plan. help: one line. order: the tasks of a stage, by (stage, stages, micro-batches, chunks).
-    several_chunks: whether a stage has several chunks (virtual stages) instead of one.
+    several_chunks: whether a stage has several chunks (virtual stages) instead of one. chunks: their number, if the
+    schedule suits only one.
     chunked: the name of the schedule that replaces it when a plan asks for several chunks.
     one_stage: why a plan with one stage is refused, a text with {name} and {chunks}; empty if one stage suits.
     groups: why micro-batches must be a multiple of the stages, a text with {stages} and {microbatches}; empty if
-    any number suits.
+    any number suits. rounds: the same for micro-batches // stages equal rounds, a text with {rounds} too.
     alternates: whether, with one stage, the backward of each micro-batch follows its forward at once.
     placement: the places of chunks in the pipeline.
     """
@@ -25,11 +26,20 @@ class Schedule:
     help: str
     order: Callable[[int, int, int, int], tuple[Task, ...]]
     several_chunks: bool = False
+    chunks: int | None = None
     chunked: str | None = None
     one_stage: str = ""
     groups: str = ""
+    rounds: str = ""
     alternates: bool = False
     placement: ChunkPlacement = LOOP
+
+    def misfit(self, stages: int, microbatches: int) -> str:
+        """Why so many micro-batches do not suit; empty if they do. A multiple of the stages suits every schedule."""
+        rounds = max(1, microbatches // stages)
+        why = self.groups if microbatches % stages else ""
+        why = why or (self.rounds if microbatches % rounds else "")
+        return why.format(stages=stages, microbatches=microbatches, rounds=rounds)
 
     def orders(self, stages: int, microbatches: int, chunks: int = 1) -> tuple[tuple[Task, ...], ...]:
         """The order of every stage."""

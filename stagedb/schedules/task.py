@@ -48,3 +48,21 @@ def marks(order: Order) -> Iterator[Marks]:
         yield Marks(index == indexes[0], index == indexes[-1], opened.get(task.chunk, False))
         if task.kind.sends:
             opened[task.chunk] = task.kind.differentiates
+
+
+def whole_backwards(order: Order, chunk: int) -> tuple[Task, ...]:
+    """The tasks of a runtime that runs the whole backward of this chunk where its weight gradients are due.
+
+    torch does so with the first number of the pipeline: its input needs no gradient, so that its input-gradient task
+    has nothing to send and does nothing (`stage_index == 0` in `backward_weight_one_chunk`).
+    """
+    return tuple(
+        whole(task) if task.chunk == chunk else task
+        for task in order
+        if task.chunk != chunk or not task.kind.half or not task.kind.sends
+    )
+
+
+def whole(task: Task) -> Task:
+    """The task that runs both halves of a backward in the place of this half."""
+    return task if task.kind.whole is None else Task(task.kind.whole, task.microbatch, task.chunk)

@@ -15,7 +15,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.models import Card
 from stagedb.plans import Mesh, Plan
-from stagedb.schedules import posted
+from stagedb.schedules import PostedReceive, Task, posted, whole
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns, read_trace
 from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
@@ -133,7 +133,22 @@ def _posted(db: Stagedb, instance: str, rank: int, plan: Plan | None) -> tuple[l
     classes = db.store.read("workload/classes", instance=instance)
     columns = next(read_class(db.store, each) for each in classes if each["number"] == row["class"])
     stage = Mesh.of(plan).coordinates(rank)["pp"]
-    return sequence(columns).base.tolist(), posted(plan.orders(), plan.virtual_stages, plan.placement)[stage]
+    return sequence(columns).base.tolist(), _postings(plan, stage)
+
+
+def _postings(plan: Plan, stage: int) -> tuple[Posting, ...]:
+    """The tasks of a stage and its receives where they are posted. What is posted follows from the schedule's tasks."""
+    found = posted(plan.orders(), plan.virtual_stages, plan.placement)[stage]
+    run = set(plan.tasks()[stage])
+
+    def as_run(task: Task) -> Task:
+        return task if task in run else whole(task)
+
+    return tuple(
+        PostedReceive(as_run(each.task)) if isinstance(each, PostedReceive) else as_run(each)
+        for each in found
+        if isinstance(each, PostedReceive) or each in run or not each.kind.sends
+    )
 
 
 def _as_traced(counts: Counts) -> Counts:

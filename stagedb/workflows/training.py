@@ -9,9 +9,11 @@ STEP = Template("step", "optimizer", once=True)
 
 FORWARD_TASK = TaskKind("forward", (FORWARD,), "F")
 BACKWARD_TASK = TaskKind("backward", (INPUT_GRADIENT, WEIGHT_GRADIENT), "B", after=FORWARD_TASK, cost=2)
-INPUT_GRADIENT_TASK = TaskKind("input_gradient", (INPUT_GRADIENT,), "I", after=FORWARD_TASK, half=True)
+INPUT_GRADIENT_TASK = TaskKind(
+    "input_gradient", (INPUT_GRADIENT,), "I", after=FORWARD_TASK, half=True, whole=BACKWARD_TASK
+)
 WEIGHT_GRADIENT_TASK = TaskKind(
-    "weight_gradient", (WEIGHT_GRADIENT,), "W", after=INPUT_GRADIENT_TASK, sends=False, half=True
+    "weight_gradient", (WEIGHT_GRADIENT,), "W", after=INPUT_GRADIENT_TASK, sends=False, half=True, whole=BACKWARD_TASK
 )
 STEP_TASK = TaskKind("step", (STEP,), sends=False, cost=0)
 

@@ -49,7 +49,7 @@ class TaskKind:
     after: the kind of the task of the same micro-batch and chunk that it waits for.
     sends: it sends its result to a neighbouring stage, whose task of this kind waits for that.
     cost: its time in the units in which bubbles are published: a forward is 1.
-    half: it is a part of a task that another kind runs as a whole.
+    half: it is a part of a task that another kind, `whole`, runs as a whole.
     """
 
     name: str
@@ -59,6 +59,7 @@ class TaskKind:
     sends: bool = True
     cost: int = 1
     half: bool = False
+    whole: "TaskKind | None" = None
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -25,6 +25,7 @@ from stagedb.schedules import splits
 from stagedb.store.statements import load
 from stagedb.store.stored_graphs import graph_rows
 from stagedb.workload.instance_columns import ClassColumns, Groups, RankTable, Workload
+from stagedb.workload.message_routes import placed
 from stagedb.workload.store_reading import class_of, with_calls
 
 Edge = tuple[str, str, str]
@@ -105,7 +106,7 @@ def copy_in_memory(graph: GraphInMemory, plan: Plan) -> CopiedInstance:
         plan=words,
         degrees=tuple(int(words[axis]) for axis in words["rank_order"]),
         classes=with_calls(
-            [_class(row, ops[row["class"]], edges[row["class"]], tasks[row["class"]]) for row in classes]
+            [placed(_class(row, ops[row["class"]], edges[row["class"]], tasks[row["class"]]), words) for row in classes]
         ),
         ranks=_ranks(made, plan),
         groups=_groups(made.groups),

@@ -47,8 +47,9 @@ class Ops:
 
     Compute: `flops`, with `dtype` if there are some, `bytes` (read and written). Others: `size` (of the call, which is
     one for all of its members: their largest operand), this rank's `operand` and `result` in bytes, `axis`, `dtype`;
-    messages: `peer` (how many stages away the other end is; around a ring, how many ranks of cp). A field that an op
-    does not have is 0 or "".
+    messages: `peer` (how many stages away the other end is; around a ring, how many ranks of cp), `towards` (the
+    direction of the other end: 1 the next stage or rank of a ring, -1 the one before; around the ends too), `step` (of
+    a send between stages, the chunk of the other end minus its own). A field that an op does not have is 0 or "".
     """
 
     name: tuple[str, ...]
@@ -67,6 +68,8 @@ class Ops:
     operand: Ints
     result: Ints
     peer: Ints
+    towards: Ints
+    step: Ints
 
     def __len__(self) -> int:
         return len(self.name)
@@ -78,20 +81,13 @@ class Ops:
         found: npt.NDArray[np.bool_] = on_ring & ((self.type == SEND) | (self.type == RECV))
         return found
 
-    @property
-    def towards(self) -> Ints:
-        """The direction of a message's other end: 1 the next stage or rank of a ring, -1 the one before."""
-        along: Ints = np.where(UPWARD[self.template] == (self.type == SEND), 1, -1)
-        return np.where(self.rings, np.sign(self.peer), along)
-
     def tags(self, tasks: "Tasks") -> Ints:
         """The part of a message's tag that is not its task's: its direction, and the step between the two ends' chunks.
 
-        Around the ends of the stages a message leads to another chunk. Messages around a ring come after all of these.
-        Each has its number among the task's messages of its end, and both ends count alike.
+        A message may lead to another chunk of the other end: it has the tag of that chunk. Messages around a ring come
+        after all of these. Each has its number among the task's messages of its end, and both ends count alike.
         """
-        around = (self.type == SEND) & (self.peer * self.towards < 0) & ~self.rings
-        tags: Ints = ~UPWARD[self.template] + np.where(around, 2 * self.towards, 0)
+        tags: Ints = ~UPWARD[self.template] + 2 * self.step
         on_ring = np.flatnonzero(self.rings)
         part = (self.chunk * 2 + ~UPWARD[self.template]) * len(TYPES) + self.type
         on_ring = on_ring[np.lexsort((self.order[on_ring], part[on_ring]))]

@@ -330,4 +330,6 @@ def _with_merged(ops: Ops, sets: tuple[tuple[int, ...], ...]) -> Ops:
         operand=numbers(ops.operand),
         result=numbers(ops.result),
         peer=numbers(ops.peer),
+        towards=numbers(ops.towards),
+        step=numbers(ops.step),
     )

@@ -30,6 +30,7 @@ from stagedb.workload.instance_columns import (
     Tasks,
     Workload,
 )
+from stagedb.workload.message_routes import placed, steps, towards
 
 READERS = 4
 """How many statements of an instance run at the same time."""
@@ -67,7 +68,7 @@ def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
         model=row["model"],
         plan=plan,
         degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
-        classes=with_calls(classes),
+        classes=with_calls([placed(each, plan) for each in classes]),
         ranks=ranks.result(),
         groups=groups.result(),
     )
@@ -153,23 +154,28 @@ def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
     def texts(name: str) -> tuple[str, ...]:
         return tuple(row[name][at] for at in order)
 
+    template, type_ = _codes(row["template"], TEMPLATES)[order], _codes(row["type"], TYPES)[order]
+    axis, peer = texts("axis"), numbers("peer")
+    direction = towards(axis, template, type_, peer)
     return Ops(
         name=texts("name"),
         chunk=numbers("chunk"),
-        template=_codes(row["template"], TEMPLATES)[order],
+        template=template,
         order=numbers("order"),
-        type=_codes(row["type"], TYPES)[order],
+        type=type_,
         when=_codes(row["when"], WHENS)[order],
         kind=texts("kind"),
         phase=texts("phase"),
-        axis=texts("axis"),
+        axis=axis,
         dtype=texts("dtype"),
         flops=numbers("flops"),
         bytes=numbers("bytes"),
         size=numbers("size"),
         operand=numbers("size"),
         result=numbers("result"),
-        peer=numbers("peer"),
+        peer=peer,
+        towards=direction,
+        step=steps(axis, type_, peer, direction),
     )
 
 

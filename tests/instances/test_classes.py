@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from stagedb.instances.class_digests import ChunkWork, RankClass, StageWork, classify, feeds, work_digest
 from stagedb.instances.stage_blocks import Block, IssueOrder, lay_out
-from stagedb.schedules import SCHEDULES, Task, receiver, stage_orders
+from stagedb.schedules import SCHEDULES, ChunkPlacement, ChunkRoute, Task, placement_of, receiver, stage_orders
 
 Schedule = tuple[str, int, int, int]
 
@@ -15,7 +15,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     """A name, stages, micro-batches and chunks that go together."""
     name, p = draw(st.sampled_from(sorted(SCHEDULES))), draw(st.integers(1, 8))
     if SCHEDULES[name].several_chunks:
-        return name, p, p * draw(st.integers(1, 2)), draw(st.integers(2, 3))
+        return name, p, p * draw(st.integers(1, 2)), SCHEDULES[name].chunks or draw(st.integers(2, 3))
     return name, p, draw(st.integers(1, 10)), 1
 
 
@@ -23,12 +23,21 @@ def works(schedule: Schedule, layers: list[int]) -> list[StageWork]:
     """The work of each stage of a model without buckets; layers by number in the pipeline."""
     name, p, m, v = schedule
     blocks = (Block("embedding", None), Block("layer", sum(layers)), Block("head", None))
-    numbers = lay_out(blocks, layers, chunks=v)
+    placement = placement_of(name)
+    numbers = lay_out(blocks, layers, chunks=v, placement=placement)
     chunks = [
-        ChunkWork(each, IssueOrder(len(each.places), 4, 2), (), ((at - 1) % p - at % p, (at + 1) % p - at % p))
+        ChunkWork(each, IssueOrder(len(each.places), 4, 2), (), *ways(placement, at, p, v))
         for at, each in enumerate(numbers)
     ]
-    return [StageWork(at, tuple(chunks[at::p]), order) for at, order in enumerate(stage_orders(name, p, m, v))]
+    return [
+        StageWork(at, tuple(chunks[number] for number in placement.chunks_of(at, p, v)), order)
+        for at, order in enumerate(stage_orders(name, p, m, v))
+    ]
+
+
+def ways(placement: ChunkPlacement, number: int, p: int, v: int) -> list[ChunkRoute | None]:
+    """The ways from a number to the one before and the one after."""
+    return [placement.route(number, towards, p) if 0 <= number + towards < p * v else None for towards in (-1, 1)]
 
 
 def classes(schedule: Schedule, layers: list[int]) -> tuple[RankClass, ...]:
@@ -39,7 +48,13 @@ def classes(schedule: Schedule, layers: list[int]) -> tuple[RankClass, ...]:
 def content(work: StageWork) -> list[object]:
     """What a stage does, without a digest."""
     chunks = [[place.block for place in chunk.stage.with_cuts()] for chunk in work.chunks]
-    return [chunks, [chunk.wraps for chunk in work.chunks], work.tasks]
+    beyond = [[None if way is None else _way(way) for way in (chunk.before, chunk.after)] for chunk in work.chunks]
+    return [chunks, beyond, work.tasks]
+
+
+def _way(way: ChunkRoute) -> tuple[int, int]:
+    """The direction of a way, and its step. Around the ends of a loop it leads to another chunk."""
+    return (0 if way.step and way.hop else way.hop, way.step)
 
 
 @settings(deadline=None)
@@ -75,10 +90,13 @@ def test_feeds_of_classes_are_those_of_their_stages(schedule: Schedule) -> None:
     expected = set()
     for stage, order in enumerate(orders):
         for index, task in enumerate(order):
-            to = receiver(task, stage, p, v)
+            to = receiver(task, stage, p, v, placement_of(name))
             if to is not None:
                 expected.add((number[stage], index, number[to[0]], orders[to[0]].index(to[1]), to[0] - stage))
-    found = [(feed.source_class, feed.source, feed.target_class, feed.target, feed.hop) for feed in feeds(made)]
+    found = [
+        (feed.source_class, feed.source, feed.target_class, feed.target, feed.hop)
+        for feed in feeds(made, placement_of(name))
+    ]
     assert sorted(found) == sorted(expected)
 
 

@@ -25,6 +25,15 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
         {"pp": 2, "virtual_stages": 2, "dp": 2, "recipe": "megatron", "zero": 1, "global_batch_size": 8},
     ),
     "split backwards": ("llama", {"pp": 4, "schedule": "zb-h1", "tp": 2, "global_batch_size": 6}),
+    "up and down": ("llama", {"pp": 2, "virtual_stages": 2, "schedule": "zb-v", "tp": 2, "sp": True, "dp": 2}),
+    "a map of chunks": (
+        "gpt",
+        {"pp": 2, "virtual_stages": 2, "schedule": "breadth-first", "chunk_placement": "0,0,1,1", "recipe": "megatron"},
+    ),
+    "late weight gradients": (
+        "llama",
+        {"pp": 2, "virtual_stages": 2, "schedule": "interleaved-zb", "dp": 2, "zero": 3},
+    ),
     "sharded": ("llama", {"dp": 4, "zero": 3, "hsdp": 2, "recompute": "full", "recompute_every": 2}),
     "a ring": ("llama", {"cp": 4, "dp": 2, "cp_kind": "ring-p2p", "recipe": "megatron", "zero": 1}),
     "a ring of gathers": ("llama", {"cp": 2, "tp": 2, "pp": 2, "cp_kind": "ring-allgather"}),

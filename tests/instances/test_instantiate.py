@@ -641,7 +641,14 @@ def test_no_input_gradient_waits_for_a_weight_gradient(embedded_store: Store) ->
 
 @pytest.mark.parametrize(
     "words",
-    [{"virtual_stages": 2}, {"schedule": "zb-h1"}, {"virtual_stages": 2, "schedule": "breadth-first"}],
+    [
+        {"virtual_stages": 2},
+        {"schedule": "zb-h1"},
+        {"virtual_stages": 2, "schedule": "breadth-first"},
+        {"virtual_stages": 2, "schedule": "zb-v"},
+        {"virtual_stages": 2, "schedule": "interleaved-zb"},
+        {"virtual_stages": 2, "schedule": "breadth-first", "chunk_placement": "0,0,1,1"},
+    ],
 )
 def test_a_schedule_changes_no_work(embedded_store: Store, words: dict[str, Any]) -> None:
     """Every layer computes what it does under 1F1B, on whichever stage, and as much is sent over tp."""

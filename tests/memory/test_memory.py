@@ -173,7 +173,12 @@ def test_breadth_first_holds_all_micro_batches_of_all_chunks(embedded_store: Sto
 
 @pytest.mark.parametrize(
     "words",
-    [{"virtual_stages": 2}, {"schedule": "zb-h1"}, {"virtual_stages": 2, "schedule": "breadth-first"}],
+    [
+        {"virtual_stages": 2},
+        {"schedule": "zb-h1"},
+        {"virtual_stages": 2, "schedule": "breadth-first"},
+        {"virtual_stages": 2, "schedule": "zb-v"},
+    ],
 )
 def test_gathered_parameters_are_given_back(embedded_store: Store, words: dict[str, Any]) -> None:
     for zero in (2, 3):

@@ -63,7 +63,7 @@ def test_chunks_come_from_the_file(tmp_path: Path) -> None:
         (DEADLOCK, "never ends: stage 0 waits to run backward of micro-batch 0; stage 1 waits to run forward of micro"),
         ("stages:\n- F0 F1 B0 B1\n- F0 X0 F1 B1", r"line 3, stages\[1\]: 'X0' is no task"),
         ("stages:\n- F0 F1 B0 B1\n- [F0, B0,\n   [F1], B1]", r"line 4, stages\[1\]: an order is a text or a list"),
-        ("# orders\nstage: 3", "line 2: 'stage' is unknown or appears twice; the only key is 'stages'"),
+        ("# orders\nstage: 3", "line 2: 'stage' is unknown or appears twice; the keys are stages and chunk_placement"),
         ("stages: 3", "line 1: stages must be a list of orders"),
         ("- F0", "line 1: a schedule is `stages:`"),
         ("", "line 1: a schedule is `stages:`"),
@@ -125,6 +125,70 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_schedule_that_does_not_suit_is_refused(words: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Plan.from_mapping(words)
+
+
+V_ORDERS = "F0 F0.1 B0.1 B0, F0 F0.1 B0.1 B0"
+
+
+def test_a_file_places_its_chunks(tmp_path: Path) -> None:
+    path = tmp_path / "order.yaml"
+    found = []
+    for placement in ("v", "[0, 1, 1, 0]", '"0,1,1,0"'):
+        path.write_text(f"chunk_placement: {placement}\nstages: [{V_ORDERS}]")
+        found.append(Plan.from_mapping(words(path, global_batch_size=1)))
+    assert {plan.chunk_placement for plan in found} == {"v"}
+    assert len({plan.digest for plan in found}) == 1
+    assert Plan.from_mapping(found[0].to_dict()) == found[0]
+    with pytest.raises(UsageError, match="places its chunks twice"):
+        Plan.from_mapping(words(path, global_batch_size=1, chunk_placement="v"))
+    path.write_text(f"stages: [{V_ORDERS}]")
+    assert Plan.from_mapping(words(path, global_batch_size=1)).chunk_placement is None
+    assert Plan.from_mapping(words(path, global_batch_size=1, chunk_placement=[0, 1, 1, 0])) == found[0]
+
+
+TWICE = {"pp": 2, "virtual_stages": 2, "global_batch_size": 4, "schedule": "breadth-first"}
+
+
+@pytest.mark.parametrize(("given", "kept"), [("loop", None), ("0,1,0,1", None), ("v", "v"), ("0, 1,1,0", "v")])
+def test_a_placement_has_one_form(given: str, kept: str | None) -> None:
+    plan = Plan.from_mapping({**TWICE, "chunk_placement": given})
+    assert plan.chunk_placement == kept
+    assert (plan.digest == Plan.from_mapping(TWICE).digest) == (kept is None)
+    assert plan.chunk_layers(8) == (2, 2, 2, 2)
+
+
+def test_layers_of_a_stage_follow_its_chunks() -> None:
+    plan = Plan.from_mapping({**TWICE, "chunk_placement": "v", "layers_per_stage": (6, 2)})
+    assert plan.chunk_layers(8) == (3, 1, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"chunk_placement": "w"}, "unknown chunk_placement 'w': --chunk-placement is loop or v, or the stage of each"),
+        ({"chunk_placement": "0,1,1"}, "has 1 chunks of stage 0: --chunk-placement has each of the stages 0 to 1"),
+        ({"chunk_placement": "0,1,1,0,2"}, "has 5 chunks: --chunk-placement has each"),
+        (
+            {"chunk_placement": "0,2,1,3,0,1,2,3", "pp": 4},
+            "has chunk 0 on stage 0 and the next one on stage 2: a stage",
+        ),
+        ({"schedule": "interleaved", "chunk_placement": "v"}, "this schedule never ends: stage 0 waits"),
+        (
+            {"schedule": "zb-v", "chunk_placement": "loop"},
+            "zb-v has a placement of its own, .*: leave --chunk-placement",
+        ),
+        ({"schedule": "zb-v", "virtual_stages": 3}, "zb-v has 2 chunks a stage, .*: take --virtual-stages 2, or"),
+        ({"schedule": "zb-v", "virtual_stages": 1}, "zb-v needs several chunks a stage: take --virtual-stages 2, or"),
+        ({"schedule": "zb-v", "pp": 1}, "zb-v with pp 1 has no bubble to fill: take --pp 2, or"),
+        (
+            {"schedule": "interleaved-zb", "global_batch_size": 5},
+            "in 2 equal rounds, which do not divide the plan's 5: the nearest is --global-batch-size 4",
+        ),
+    ],
+)
+def test_a_placement_that_does_not_suit_is_refused(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Plan.from_mapping({**TWICE, **words})
 
 
 def test_one_interleaved_plan_in_two_ways() -> None:

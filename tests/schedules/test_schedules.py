@@ -1,8 +1,12 @@
 """Schedules: every micro-batch once each way, every dependency met, published bubbles and live micro-batches."""
 
+import json
 from collections import Counter
+from collections.abc import Mapping
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,16 +15,25 @@ from hypothesis import strategies as st
 from stagedb import schedules as schedules_package
 from stagedb.errors import UsageError
 from stagedb.schedules import (
+    PLACEMENTS,
     SCHEDULES,
     ChunkPlacement,
     Marks,
+    PostedReceive,
     Task,
+    V,
     bubble,
+    map_text,
+    mapped,
     marks,
+    order_text,
+    posted,
     receiver,
     replay,
     splits,
     stage_orders,
+    stages_of,
+    whole_backwards,
 )
 from stagedb.workflows import TaskKind
 from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, INPUT_GRADIENT_TASK, STEP_TASK, WEIGHT_GRADIENT_TASK
@@ -36,7 +49,7 @@ def schedules(draw: st.DrawFn) -> tuple[str, int, int, int]:
     """A schedule's name, stages, micro-batches and chunks that go together."""
     name, p = draw(st.sampled_from(sorted(SCHEDULES))), draw(stage_counts)
     if SCHEDULES[name].several_chunks:
-        return name, p, p * draw(st.integers(1, 5)), draw(st.integers(2, 5))
+        return name, p, p * draw(st.integers(1, 5)), SCHEDULES[name].chunks or draw(st.integers(2, 5))
     return name, p, draw(batches), 1
 
 
@@ -84,14 +97,17 @@ def test_replay_ends_and_meets_every_dependency(chosen: tuple[str, int, int, int
             assert span.start >= at[I, mb, number].end
 
 
-BUBBLES = {"gpipe": 1, "1f1b": 1, "interleaved": 1, "zb-h1": 3, "breadth-first": 1}
+BUBBLES = {"gpipe": 1, "1f1b": 1, "interleaved": 1, "zb-h1": 3, "breadth-first": 1, "interleaved-zb": 3, "zb-v": 3}
 """By schedule, k of the published bubble (p - 1) / (k v m + p - 1).
 
-The bubble of zb-h1 is (p - 1)(T_F + T_B - T_W) (Qi et al. 2023, table 1), one unit each.
+The bubble of zb-h1 is (p - 1)(T_F + T_B - T_W) (Qi et al. 2023, table 1), one unit each. That of zb-v is only the time
+until a stage's first forward (section 6): p - 1 units on the last one.
 """
 
-FROM_A_MICROBATCH_A_STAGE = {"zb-h1", "breadth-first"}
-"""Schedules whose published bubble is that of at least as many micro-batches as stages."""
+
+def enough(name: str, p: int) -> int:
+    """From so many micro-batches on the published bubble holds."""
+    return {"zb-h1": p, "breadth-first": p, "zb-v": 2 * p - 1}.get(name, 1)
 
 
 @settings(deadline=None)
@@ -99,7 +115,7 @@ FROM_A_MICROBATCH_A_STAGE = {"zb-h1", "breadth-first"}
 def test_bubble_is_the_published_one(chosen: tuple[str, int, int, int]) -> None:
     name, p, m, v = chosen
     found = bubble(stage_orders(name, p, m, v), SCHEDULES[name].placement)
-    if name in FROM_A_MICROBATCH_A_STAGE and m < p:
+    if m < enough(name, p):
         # No longer than that of 1F1B, for any number of chunks.
         assert found <= Fraction(p - 1, m + p - 1)
     else:
@@ -211,20 +227,18 @@ def test_a_deadlock_names_the_waiting_tasks() -> None:
     )
 
 
-def _turn(number: int, stages: int) -> tuple[int, int]:
-    chunk, inside = divmod(number, stages)
-    return (stages - 1 - inside if chunk % 2 else inside), chunk
+@st.composite
+def placements(draw: st.DrawFn) -> tuple[ChunkPlacement, int, int]:
+    """A placement of so many stages and chunks: by name, or any map."""
+    p, v = draw(st.integers(1, 9)), draw(st.integers(1, 5))
+    of = draw(st.permutations([stage for stage in range(p) for _ in range(v)]))
+    return draw(st.sampled_from([*PLACEMENTS.values(), mapped(of)])), p, v
 
 
-V = ChunkPlacement(
-    lambda stage, chunk, stages: chunk * stages + (stages - 1 - stage if chunk % 2 else stage),
-    _turn,
-)
-"""Every second chunk goes back from the last stage to the first."""
-
-
-@given(st.sampled_from([*(each.placement for each in SCHEDULES.values()), V]), st.integers(1, 9), st.integers(1, 5))
-def test_a_placement_numbers_all_chunks_of_all_stages(placement: ChunkPlacement, p: int, v: int) -> None:
+@given(placements())
+def test_a_placement_numbers_all_chunks_of_all_stages(chosen: tuple[ChunkPlacement, int, int]) -> None:
+    placement, p, v = chosen
+    assert map_text(mapped(stages_of(map_text(placement, p, v))), p, v) == map_text(placement, p, v)
     numbers = [number for stage in range(p) for number in placement.chunks_of(stage, p, v)]
     assert sorted(numbers) == list(range(p * v))
     for number in numbers:
@@ -232,9 +246,9 @@ def test_a_placement_numbers_all_chunks_of_all_stages(placement: ChunkPlacement,
         assert placement.position(stage, chunk, p) == number
         assert placement.stage(number, p) == stage
     for number in range(1, p * v - 1):
-        before, after = placement.hops(number, p)
-        assert placement.stage(number, p) + before == placement.stage(number - 1, p)
-        assert placement.stage(number, p) + after == placement.stage(number + 1, p)
+        for towards in (-1, 1):
+            way, (stage, chunk) = placement.route(number, towards, p), placement.located(number, p)
+            assert placement.located(number + towards, p) == (stage + way.hop, chunk + way.step)
 
 
 def test_receivers_are_where_the_placement_has_them() -> None:
@@ -252,6 +266,50 @@ def test_replay_follows_the_placement() -> None:
     first, second = replay([order, order], placement=V)
     assert [(int(span.start), int(span.end)) for span in first] == [(0, 1), (3, 4), (4, 6), (10, 12), (12, 12)]
     assert [(int(span.start), int(span.end)) for span in second] == [(1, 2), (2, 3), (6, 8), (8, 10), (10, 10)]
+
+
+TORCH = json.loads((Path(__file__).parent / "torch_orders.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("row", TORCH["orders"], ids=lambda row: "-".join(map(str, list(row.values())[:4])))
+def test_orders_are_those_of_torch(row: Mapping[str, Any]) -> None:
+    """Orders that `_calculate_single_rank_operations` and `_add_bubbles_to_actions` make, without empty slots."""
+    found = stage_orders(row["schedule"], row["stages"], row["microbatches"], row["chunks"])
+    assert [order_text(order) for order in found] == row["orders"]
+
+
+@settings(deadline=None)
+@given(stage_counts, st.integers(0, 12))
+def test_zb_v_has_no_hole_and_holds_no_more_than_1f1b(p: int, more: int) -> None:
+    """Qi et al. 2024, section 6: a stage idles only before its first forward, and holds 2p chunks' activations."""
+    orders = stage_orders("zb-v", p, 2 * p - 1 + more, 2)
+    for stage, row in enumerate(replay(orders, placement=V)):
+        assert row[0].start == stage
+        assert all(one.end == other.start for one, other in pairwise(row))
+    assert [live(order, W) for order in orders] == [2 * p] * p
+
+
+@settings(deadline=None)
+@given(st.integers(2, 6), st.integers(1, 4), st.integers(2, 4))
+def test_weight_gradients_of_interleaved_zb_fill_its_bubble(p: int, groups: int, v: int) -> None:
+    orders = stage_orders("interleaved-zb", p, groups * p, v)
+    assert bubble(orders) < bubble(stage_orders("interleaved", p, groups * p, v))
+    for stage, order in enumerate(orders):
+        waiting = [each.kind for each in order if each.kind in (I, W)]
+        ahead = [sum({I: 1, W: -1}[kind] for kind in waiting[: at + 1]) for at in range(len(waiting))]
+        assert max(ahead) == min(stage + 1, groups * p * v)
+
+
+def test_a_whole_backward_in_the_place_of_weight_gradients() -> None:
+    """torch's first chunk: the input-gradient task does nothing, and the message comes to the whole backward."""
+    first, second = stage_orders("zb-h1", 2, 3)
+    orders = whole_backwards(first, 0), second
+    assert [order_text(order) for order in orders] == ["F0 F1 B0 F2 B1 B2", "F0 I0 F1 I1 W0 F2 I2 W1 W2"]
+    assert [str(span.task.kind) for span in replay(orders)[0]][:3] == ["forward", "forward", "backward"]
+    assert PostedReceive(Task(B, 0)) in posted(orders, 1)[0]
+    assert PostedReceive(Task(F, 0)) in posted(orders, 1)[1]
+    with pytest.raises(UsageError, match="stage 0 waits to run backward of micro-batch 0"):
+        replay([orders[0], [task for task in orders[1] if task.kind is not I]])
 
 
 def test_every_schedule_of_the_package_is_registered_once() -> None:

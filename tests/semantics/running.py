@@ -9,23 +9,30 @@ from stagedb.expressions import evaluate
 from stagedb.instances.stage_blocks import Block, lay_out
 from stagedb.ir import SymGraph
 from stagedb.ir.operators import Array
-from stagedb.schedules import stage_orders
+from stagedb.schedules import placement_of, stage_orders
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.semantics.stage import Key
 from tests.semantics.step import Pipeline, Run, run, weight_shapes
 
 
 def pipeline(
-    graph: SymGraph, schedule: str, stage_layers: tuple[int, ...], microbatches: int, chunks: int = 1
+    graph: SymGraph,
+    schedule: str,
+    stage_layers: tuple[int, ...],
+    microbatches: int,
+    chunks: int = 1,
+    placed: str | None = None,
 ) -> Pipeline:
     """The numbers of the pipeline, of so many layers each, with the orders of a schedule."""
     repeats = [None if spec.once else evaluate(spec.repeat, graph.sizes) for spec in graph.blocks]
     blocks = [Block(spec.name, times, spec.layers) for spec, times in zip(graph.blocks, repeats, strict=True)]
-    stages = lay_out(blocks, stage_layers, chunks=chunks)
+    placement = placement_of(schedule, placed)
+    stages = lay_out(blocks, stage_layers, chunks=chunks, placement=placement)
     orders = stage_orders(schedule, len(stages) // chunks, microbatches, chunks)
     return Pipeline(
         [len(stage.places) for stage in stages],
         [[(str(task.kind), task.microbatch, task.chunk) for task in order] for order in orders],
+        placement,
     )
 
 

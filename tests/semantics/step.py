@@ -14,6 +14,7 @@ import numpy as np
 from stagedb.expressions import evaluate
 from stagedb.ir.operators import Array
 from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.schedules import LOOP, ChunkPlacement
 from tests.semantics.mesh import SimulatedMesh, Value
 from tests.semantics.stage import (
     BACKWARD,
@@ -47,11 +48,12 @@ class Run:
 class Pipeline:
     """How many consecutive positions each number holds, and each stage's tasks in the order of their running.
 
-    Number n is chunk n // stages of stage n % stages.
+    placement: the stage and chunk of each number.
     """
 
     positions: Sequence[int]
     orders: Sequence[Sequence[Task]]
+    placement: ChunkPlacement = LOOP
 
 
 ALONE = ((FORWARD, 0), (BACKWARD, 0), (STEP, 0))
@@ -106,11 +108,13 @@ def run(
     post: dict[Message, Value] = {}
     bounds = pairwise(accumulate(pipeline.positions, initial=0))
     pp, stages = env["pp"], list[Stage]()
+    on = [pipeline.placement.stage(index, pp) for index in range(len(pipeline.positions))]
     for index, (start, end) in enumerate(bounds):
-        counted = sum(each.layers for each in stages[index % pp :: pp])
+        counted = sum(each.layers for each, stage in zip(stages, on, strict=False) if stage == on[index])
         more = {"stages": len(pipeline.positions), "counted": counted}
         stages.append(Stage(mesh, index, places[start:end], weights, batches, post, recompute_every, **more))
-    _run_in_turn([run_tasks(stages[stage::pp], order) for stage, order in enumerate(pipeline.orders)])
+    of_stage = [[each for each, its in zip(stages, on, strict=True) if its == stage] for stage in range(pp)]
+    _run_in_turn([run_tasks(of_stage[stage], order) for stage, order in enumerate(pipeline.orders)])
     norms = tuple(norm for stage in stages for norm in stage.norms)
     return Run(float(np.mean(list(stages[-1].losses.values()))), _together(mesh, stages), norms)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stagedb.build.model_graph import build_graph
 from stagedb.ir import SymGraph, SymOp, When
 from stagedb.plans import GraphOptions
-from stagedb.schedules import SCHEDULES
+from stagedb.schedules import SCHEDULES, placement_of
 from stagedb.workflows import Template
 from stagedb.workflows.training import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from tests.ir.environments import BATCH, SEQ, environment
@@ -48,6 +48,7 @@ def whole_run(style: str, kv_heads: int, tied: bool, layers: int, plain: GraphOp
     microbatches=st.integers(1, MICROBATCHES),
     chunks=st.sampled_from([(1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 1, 1, 1, 1)]),
     scattered=st.booleans(),
+    placed=st.sampled_from([None, "v", "0,0,1,1", "1,0,0,1"]),
 )
 def test_loss_and_gradients_do_not_depend_on_the_pipeline(
     style: str,
@@ -61,12 +62,19 @@ def test_loss_and_gradients_do_not_depend_on_the_pipeline(
     microbatches: int,
     chunks: tuple[int, ...],
     scattered: bool,
+    placed: str | None,
 ) -> None:
     each = 1
+    if placed is not None:  # other orders of several chunks may never end then
+        schedule, chunks = "breadth-first", chunks[:4]
     if chosen.recipe == "megatron" and not chosen.sp:
         chosen = dataclasses.replace(chosen, scatter_gather=scattered)
     if SCHEDULES[schedule].several_chunks:  # two stages of two or three chunks
+        chunks = chunks if SCHEDULES[schedule].chunks is None else chunks[: 2 * (SCHEDULES[schedule].chunks or 1)]
         stage_layers, microbatches, each = chunks, 2 * microbatches, len(chunks) // 2
+        # Tied weights are added over the first and the last stage.
+        ends = [placement_of(schedule, placed).stage(number, 2) for number in (0, len(chunks) - 1)]
+        tied = tied and ends == [0, 1]
     if style == "gpt" or chosen.recipe == "megatron":
         kv_heads = 4  # a packed projection cannot repeat its K/V heads
     dp, hsdp = sharing if chosen.zero > (chosen.recipe == "torch") else (sharing[0], 1)
@@ -87,7 +95,7 @@ def test_loss_and_gradients_do_not_depend_on_the_pipeline(
     graph = build_graph(model, chosen)
     made = example(graph, microbatches=microbatches)
     cp, cpa, tp = context(chosen, kv_heads, 2, tp)
-    stages = pipeline(graph, schedule, stage_layers, microbatches, each)
+    stages = pipeline(graph, schedule, stage_layers, microbatches, each, placed)
     part = made.run_pipelined(stages, dp, tp, hsdp, cp, cpa=cpa)
     agree(part, whole_run(style, kv_heads, tied, sum(stage_layers), plain, microbatches))
 

@@ -8,10 +8,16 @@ from hypothesis import strategies as st
 from stagedb.memory.lifetimes import Category, Life, Lives, Moment, State, Which
 from stagedb.memory.usage import Point, Usage
 from stagedb.schedules import marks, stage_orders
+from stagedb.workflows import TaskKind
 from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
 FORWARD, BACKWARD, STEP = FORWARD_TASK, BACKWARD_TASK, STEP_TASK
 LENGTHS = {FORWARD: 4, BACKWARD: 5, STEP: 3}
+
+
+def at(kind: TaskKind, index: int, which: Which = Which.EVERY) -> Moment:
+    """A moment of the only chunk."""
+    return Moment(kind, index, which, 0)
 
 
 @st.composite
@@ -22,16 +28,16 @@ def lives(draw: st.DrawFn) -> Life:
     begin = draw(st.integers(0, LENGTHS[kind] - 1))
     shape = draw(st.sampled_from(["within", "saved", "once", "later", "for good"]))
     if shape == "saved":
-        ends: tuple[Moment, ...] = (Moment(BACKWARD, draw(st.integers(0, LENGTHS[BACKWARD]))),)
-        return Life("x", 0, size, category, Moment(FORWARD, begin), ends)
+        ends: tuple[Moment, ...] = (at(BACKWARD, draw(st.integers(0, LENGTHS[BACKWARD]))),)
+        return Life("x", 0, size, category, at(FORWARD, begin), ends)
     if shape == "once":
-        end = Moment(STEP, draw(st.integers(0, LENGTHS[STEP])))
-        return Life("x", None, size, category, Moment(kind, begin, Which.FIRST), (end,))
+        end = at(STEP, draw(st.integers(0, LENGTHS[STEP])))
+        return Life("x", None, size, category, at(kind, begin, Which.FIRST), (end,))
     if shape == "for good":
-        return Life("x", None, size, category, Moment(kind, begin, Which.LAST), ())
+        return Life("x", None, size, category, at(kind, begin, Which.LAST), ())
     which = Which.LATER if shape == "later" else Which.EVERY
-    end = Moment(kind, draw(st.integers(begin + 1, LENGTHS[kind])), which)
-    return Life("x", 1, size, category, Moment(kind, begin, which), (end,))
+    end = at(kind, draw(st.integers(begin + 1, LENGTHS[kind])), which)
+    return Life("x", 1, size, category, at(kind, begin, which), (end,))
 
 
 @settings(max_examples=150, deadline=None)

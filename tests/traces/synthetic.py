@@ -26,6 +26,7 @@ from stagedb.workload.instance_columns import (
     Tasks,
     Workload,
 )
+from stagedb.workload.message_routes import steps, towards
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, STEP = map(
     TEMPLATES.index, ("forward", "input_gradient", "weight_gradient", "step")
@@ -60,6 +61,9 @@ def columns(
     def ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.array(values, np.int64)
 
+    axis = tuple(op.axis for op in ops)
+    template, type_, peer = (ints([getattr(op, name) for op in ops]) for name in ("template", "type", "peer"))
+    direction = towards(axis, template, type_, peer)
     return ClassColumns(
         number=number,
         digest=hashlib.sha256(b"class %d" % number).hexdigest(),
@@ -67,20 +71,22 @@ def columns(
         ops=Ops(
             name=tuple(op.name for op in ops),
             chunk=ints([0] * len(ops)),
-            template=ints([op.template for op in ops]),
+            template=template,
             order=np.arange(len(ops)) + shift,
-            type=ints([op.type for op in ops]),
+            type=type_,
             when=ints([op.when for op in ops]),
             kind=tuple(op.kind for op in ops),
             phase=tuple(PHASES[op.template] for op in ops),
-            axis=tuple(op.axis for op in ops),
+            axis=axis,
             dtype=tuple("" if op.type == COMPUTE else "bf16" for op in ops),
             flops=ints([op.flops if op.type == COMPUTE else 0 for op in ops]),
             bytes=ints([op.bytes if op.type == COMPUTE else 0 for op in ops]),
             size=ints([op.size for op in ops]),
             operand=ints([op.size for op in ops]),
             result=ints([op.size for op in ops]),
-            peer=ints([op.peer for op in ops]),
+            peer=peer,
+            towards=direction,
+            step=steps(axis, type_, peer, direction),
         ),
         edges=Edges(*(made[:, column] for column in range(3))),
         tasks=tasks,

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from stagedb.plans.aspects.word import About, aspect
-from stagedb.schedules import DEFAULT, EXPLICIT, SCHEDULES
+from stagedb.schedules import DEFAULT, EXPLICIT, PLACEMENTS, SCHEDULES
 
 _SCHEDULES = "; ".join(f"{name}, {schedule.help}" for name, schedule in SCHEDULES.items())
 
@@ -29,6 +29,19 @@ class Pipeline:
         ),
     ] = 1
     """With more than one chunk, 1f1b is interleaved 1F1B."""
+    chunk_placement: Annotated[
+        str | None,
+        About(
+            "Stages of the chunks in the order of a forward: in loops over the stages, up and down them (v), or the "
+            "stage of each chunk, such as 0,1,1,0.",
+            property="chunks in loops over the stages, up and down them (v), or the stage of each",
+            unset="as the schedule has them",
+            metavar="|".join((*PLACEMENTS, "N,N,…")),
+            numbers=True,
+            later=True,
+        ),
+    ] = None
+    """Consecutive chunks on one stage hand over without a message."""
     task_order: Annotated[
         tuple[str, ...],
         About(

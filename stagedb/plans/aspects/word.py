@@ -25,7 +25,7 @@ class About:
     least: the least valid number.
     name: the word, if the field has another name.
     symbol: the symbol of expressions that has the word's value.
-    file: a text may be the name of a file with the value.
+    file: a text may be the name of a file with the value. numbers: a list of whole numbers is a text too.
     command_line: the word is an option of the command line.
     filled: an instance always has a value, even if the word may be left out.
     needs: what a workflow must have: gradients, or an optimizer. Other workflows refuse all but the default.
@@ -45,6 +45,7 @@ class About:
     name: str = ""
     symbol: str = ""
     file: bool = False
+    numbers: bool = False
     command_line: bool = True
     filled: bool = False
     needs: Literal["", "gradients", "optimizer"] = ""

@@ -1,0 +1,45 @@
+"""Where messages between stages lead: the direction of the other end, and its chunk, from the chunk placement."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from stagedb.schedules import LOOP, placement_of
+from stagedb.workload.instance_columns import RECV, RING_AXES, SEND, UPWARD, ClassColumns, Ints
+
+
+def towards(axis: tuple[str, ...], template: Ints, type_: Ints, peer: Ints) -> Ints:
+    """The direction of each message's other end in a loop of stages: onwards along the pipeline, or back."""
+    along: Ints = np.where(UPWARD[template] == (type_ == SEND), 1, -1)
+    return np.where(_on_ring(axis), np.sign(peer), along)
+
+
+def steps(axis: tuple[str, ...], type_: Ints, peer: Ints, direction: Ints) -> Ints:
+    """The step from each send's chunk to the other end's in a loop of stages: one chunk around the ends."""
+    around = (type_ == SEND) & (peer * direction < 0) & ~_on_ring(axis)
+    found: Ints = np.where(around, direction, 0)
+    return found
+
+
+def placed(each: ClassColumns, plan: Mapping[str, Any]) -> ClassColumns:
+    """A class whose messages lead where the plan has its chunks, in place of a loop. plan: its words."""
+    placement, stages = placement_of(plan["schedule"], plan.get("chunk_placement")), int(plan["pp"])
+    if placement is LOOP:
+        return each
+    ops, stage = each.ops, each.stages[0]
+    direction, step = ops.towards.copy(), ops.step.copy()
+    for op in (row for row, axis in enumerate(ops.axis) if axis == "pp" and ops.type[row] in (SEND, RECV)):
+        onwards, sends = (1 if UPWARD[ops.template[op]] else -1), ops.type[op] == SEND
+        chunk = int(ops.chunk[op])
+        way = placement.route(placement.position(stage, chunk, stages), onwards if sends else -onwards, stages)
+        # With two stages each is next to the other in both directions.
+        if stages > 2:
+            direction[op] = 1 if way.hop % stages == 1 else -1
+        step[op] = way.step if sends else 0
+    return replace(each, ops=replace(ops, towards=direction, step=step))
+
+
+def _on_ring(axis: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.array([each in RING_AXES for each in axis], bool)
