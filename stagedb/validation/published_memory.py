@@ -54,8 +54,8 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
         last = max(i for i, task in enumerate(found.usage.tasks) if task.kind.phase == phase)
         ours = found.usage.after(last)
         over = statistics.bytes if moment == "forward_end" else 0
-        own = _of_recorder(found, record.config, moment) if theirs.recorder is None else theirs.recorder
-        recorder = {Category.COMMUNICATION: own}
+        scalars = _of_recorder(found, record.config, moment) if theirs.recorder is None else theirs.recorder
+        recorder = {Category.COMMUNICATION: scalars}
         ours = {category: ours.get(category, 0) + recorder.get(category, 0) for category in Category}
         yield from _levels(moment, theirs.levels[moment], ours, over)
     peak, bound = found.usage.at(found.peak), PEAK if record.config["hidden"] >= LARGE else SMALL

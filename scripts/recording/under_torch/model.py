@@ -174,12 +174,15 @@ class Routed(nn.Module):
 
 
 class Layer(nn.Module):
-    """One block: attention and feed-forward, each behind a norm and around a residual."""
+    """One block: attention and feed-forward, each behind a norm and around a residual.
 
-    def __init__(self, context: Context, place: int) -> None:
+    place: its number in the model. turn: its number in the chunk, from 1, by which every K-th is recomputed.
+    """
+
+    def __init__(self, context: Context, place: int, turn: int) -> None:
         super().__init__()
         config = context.config
-        self.context, self.place = context, place
+        self.context, self.turn = context, turn
         self.attn_norm = norm(config, config["hidden"])
         self.attn = Attention(context)
         self.ffn_norm = norm(config, config["hidden"])
@@ -188,7 +191,7 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         every = self.context.config.get("every", 1) or 1
-        if self.context.config["recompute"] in ("full", "sac") and self.place % every == 0:
+        if self.context.config["recompute"] in ("full", "sac") and self.turn % every == 0:
             return self.context.checkpointed(self.block, x)
         return self.block(x)
 
@@ -221,7 +224,7 @@ class Model(nn.Module):
             if config["style"] == "gpt":
                 self.pos = nn.Embedding(config["seq"], config["hidden"])
                 self.entry = Entry(config["dropout"])
-        self.layers = nn.ModuleDict({str(place): Layer(context, place) for place in layers})
+        self.layers = nn.ModuleDict({str(place): Layer(context, place, turn) for turn, place in enumerate(layers, 1)})
         if last:
             self.norm = norm(config, config["hidden"])
             self.head = nn.Linear(config["hidden"], config["vocab"], bias=False)

@@ -73,7 +73,7 @@ class Observer(TorchDispatchMode):
             observer._resized(storage)
             return result
 
-        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = resize
         shapes = ShardingPropagator._propagate_tensor_meta_non_cached
 
         def unobserved(*given: Any) -> Any:
@@ -89,7 +89,7 @@ class Observer(TorchDispatchMode):
         return self
 
     def __exit__(self, *reason: Any) -> None:
-        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = self._resize
         ShardingPropagator._propagate_tensor_meta_non_cached = self._shapes
         super().__exit__(*reason)
 

@@ -50,7 +50,9 @@ class Saved:
         kept = {held: found for held, found in self.found.items() if held.category not in NOT_SAVED}
         layers = [name for model in models for name in model.layers]
         middle = layers[len(layers) // 2] if layers else None
-        detail, outside, sums = [], {}, dict.fromkeys(layers, 0)
+        detail: list[list[Any]] = []
+        outside: dict[str, int] = {}
+        sums = dict.fromkeys(layers, 0)
         for where, shape, dtype, size in kept.values():
             parts = where.split(".")
             if parts[0] == "layers" and len(parts) > 2:
