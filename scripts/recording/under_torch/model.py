@@ -202,14 +202,10 @@ class Layer(nn.Module):
 
 
 class Entry(nn.Module):
-    """What comes between the embedding and the first layer: dropout of gpt; sequence parallelism cuts rows here."""
-
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.dropout = dropout
+    """What comes between the embedding and the first layer. Sequence parallelism cuts rows here, after dropout."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return dropped(x, self.dropout)
+        return x
 
 
 class Model(nn.Module):
@@ -223,7 +219,7 @@ class Model(nn.Module):
             self.embed = nn.Embedding(config["vocab"], config["hidden"])
             if config["style"] == "gpt":
                 self.pos = nn.Embedding(config["seq"], config["hidden"])
-                self.entry = Entry(config["dropout"])
+                self.entry = Entry()
         self.layers = nn.ModuleDict({str(place): Layer(context, place, turn) for turn, place in enumerate(layers, 1)})
         if last:
             self.norm = norm(config, config["hidden"])
@@ -235,7 +231,8 @@ class Model(nn.Module):
         if hasattr(self, "embed"):
             x = self.embed(x)
             if hasattr(self, "pos"):
-                x = self.entry(x + self.pos(self.context.tables.positions))
+                x = x + self.pos(self.context.tables.positions)
+                x = self.entry(dropped(x, self.context.config["dropout"]))
         for layer in self.layers.values():
             x = layer(x)
         if not hasattr(self, "head"):

@@ -60,7 +60,7 @@ class Saved:
                 if parts[1] == middle:
                     detail.append([".".join(parts[2:]), list(shape), dtype, size])
             else:
-                name = "between_layers" if parts[0] in ("layers", "entry") else parts[0]
+                name = "between_layers" if parts[0] in ("layers", "") else parts[0]
                 outside[name] = outside.get(name, 0) + size
         return {
             "total": sum(size for *_, size in kept.values()),
@@ -74,9 +74,8 @@ class Saved:
     def watch(self, model: nn.Module) -> None:
         """Follow which module of a model runs."""
         for name, module in model.named_modules():
-            if name:
-                module.register_forward_pre_hook(lambda *_, name=name: self.modules.append(name))
-                module.register_forward_hook(lambda *_: self.left(), always_call=True)
+            module.register_forward_pre_hook(lambda *_, name=name: self.modules.append(name))
+            module.register_forward_hook(lambda *_: self.left(), always_call=True)
 
     def left(self) -> None:
         """A module's forward is over."""
