@@ -190,8 +190,10 @@ def _parts(config: Config, chance: random.Random) -> None:
             config |= {"dense_layers": 1, "expert_ffn": 8 * chance.randrange(20, 80)}
     if config["recompute"] in ("full", "sac") and config["layers"] > 1 and chance.random() < 0.25:
         config["every"] = 2
-    # One norm cannot have gradients of distributed tensors and others.
-    alike = config["tp"] == 1 or config["dp_kind"] == "fsdp"
+    # One norm cannot have gradients on several meshes: a table of positions is on no tensor-parallel one, nor is a norm
+    # without sequence parallelism.
+    whole = config["style"] == "llama" and config["sp"]
+    alike = config["tp"] == 1 or (config["dp_kind"] == "fsdp" and whole)
     if single and alike and config["ep"] == config["cp"] == 1 and chance.random() < 0.15:
         config["clip"] = True
 
