@@ -54,7 +54,8 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
         last = max(i for i, task in enumerate(found.usage.tasks) if task.kind.phase == phase)
         ours = found.usage.after(last)
         over = statistics.bytes if moment == "forward_end" else 0
-        recorder = {Category.COMMUNICATION: _of_recorder(found, record.config, moment)}
+        scalars = _of_recorder(found, record.config, moment) if theirs.recorder is None else theirs.recorder
+        recorder = {Category.COMMUNICATION: scalars}
         ours = {category: ours.get(category, 0) + recorder.get(category, 0) for category in Category}
         yield from _levels(moment, theirs.levels[moment], ours, over)
     peak, bound = found.usage.at(found.peak), PEAK if record.config["hidden"] >= LARGE else SMALL
@@ -70,7 +71,8 @@ def memory_notes(record: Record) -> Iterator[str]:
         yield "saved for the backward: the record has only checkpoint inputs; live bytes after forward are compared"
     if record.config["ep"] > 1:
         yield "gradients of weights other than experts: the record reduces them over ep, here the ranks of dp"
-    yield "scalars of the recorder, 4 bytes each, are added: a loss of the step before, and a sum of a pipeline's loop"
+    if record.memory.recorder is None:
+        yield "4-byte scalars of the recorder are added: a loss of the step before, and a sum of a pipeline's loop"
     if record.config["style"] == "gpt" and record.config["dtype"] == "bf16":
         yield "LayerNorm's statistics: bf16 on the CPU of the record, fp32 on accelerators; counted as recorded"
 

@@ -38,7 +38,8 @@ class RecordedMemory:
     """Bytes that a recorded rank held: by moment and category, the peak, and those saved for the backward.
 
     parameters: the rank's own. levels: at the ends of forward, backward and optimizer. saved: all (of one micro-batch
-    in a pipeline). layer: those of one layer, None if a layer is checkpointed.
+    in a pipeline). layer: those of one layer, None if a layer is checkpointed. recorder: those of the recording program
+    itself at every moment, None if the record does not have them.
     """
 
     parameters: int
@@ -46,6 +47,7 @@ class RecordedMemory:
     peak: int
     saved: int
     layer: int | None
+    recorder: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ def _memory(row: Mapping[str, Any]) -> RecordedMemory:
         peak=int(held["peak"]),
         saved=int(saved["total"]),
         layer=int(saved["one_layer"]) if whole and saved["one_layer"] is not None else None,
+        recorder=None if row.get("recorder_bytes") is None else int(row["recorder_bytes"]),
     )
 
 

@@ -1,0 +1,237 @@
+"""Random configurations of training, over products of features: `drawn(seed, count)`. Plain data, without torch.
+
+A configuration has the fields that `tests/validation/records.json` has in `config`. Each feature is drawn on its own,
+and what PyTorch or this recorder cannot combine is left out by the rules here.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+Config = dict[str, Any]
+
+DEFAULTS: Config = {
+    "model": "drawn",
+    "style": "llama",
+    "hidden": 1024,
+    "layers": 2,
+    "heads": 8,
+    "kv_heads": 8,
+    "head_dim": 64,
+    "ffn": 2048,
+    "vocab": 8192,
+    "experts": 0,
+    "topk": 0,
+    "batch": 1,
+    "seq": 128,
+    "dtype": "bf16",
+    "mixed": "none",
+    "attn": "sdpa",
+    "ops": "fused",
+    "dropout": 0.0,
+    "optimizer": "adamw",
+    "tp": 1,
+    "sp": False,
+    "tp_plan": "shared",
+    "loss_parallel": True,
+    "dp": 1,
+    "dp_kind": "none",
+    "dp_replicate": 1,
+    "reshard": True,
+    "cp": 1,
+    "cp_impl": "ring-allgather",
+    "ep": 1,
+    "ep_sync": True,
+    "pp": 1,
+    "microbatches": 1,
+    "pp_schedule": "1f1b",
+    "recompute": "none",
+    "early_stop": True,
+    "rank": 0,
+    "note": "",
+    "tied": False,
+    "qkv_bias": False,
+    "all_bias": False,
+    "qk_norm": False,
+    "expert_ffn": 0,
+    "shared_ffn": 0,
+    "dense_layers": 0,
+    "stage_layers": [],
+    "every": 1,
+    "cp_join": False,
+    "ep_fsdp": False,
+    "reduce_fp32": False,
+    "accumulate": "last",
+    "virtual": 1,
+    "clip": False,
+    "orders": [],
+}
+"""A configuration with nothing special."""
+
+
+def drawn(seed: int, count: int) -> Iterator[Config]:
+    """As many configurations of a seed. Those of a larger count begin with those of a smaller."""
+    for place in range(count):
+        chance = random.Random(f"{seed}/{place}")
+        config = DEFAULTS | {"model": f"drawn-{seed}-{place}"}
+        _axes(config, chance)
+        _model(config, chance)
+        _numbers(config, chance)
+        _pipeline(config, chance)
+        _parts(config, chance)
+        config["rank"] = chance.randrange(world(config))
+        yield completed(config)
+
+
+def world(config: Config) -> int:
+    """The ranks of a configuration."""
+    size = 1
+    for axis in ("tp", "dp", "dp_replicate", "cp", "ep", "pp"):
+        size *= config[axis]
+    return size
+
+
+def _axes(config: Config, chance: random.Random) -> None:
+    config["style"] = chance.choice(("llama", "llama", "gpt", "gpt", "moe"))
+    moe = config["style"] == "moe"
+    if moe and chance.random() < 0.4:
+        config |= {"ep": chance.choice((2, 4)), "ep_sync": chance.random() < 0.7}
+    if not moe and chance.random() < 0.5:
+        config |= {"tp": chance.choice((2, 3, 4)), "sp": chance.random() < 0.6}
+        config |= {"tp_plan": chance.choice(("shared", "shared", "naive")), "loss_parallel": chance.random() < 0.7}
+    if config["ep"] == 1 and chance.random() < 0.6:
+        # DDP takes no distributed tensors.
+        kind = "fsdp" if config["tp"] > 1 else chance.choice(("fsdp", "fsdp", "ddp"))
+        config |= {"dp_kind": kind, "dp": chance.choice((2, 3, 4))}
+        if kind == "fsdp":
+            config |= {"reshard": chance.random() < 0.7, "dp_replicate": chance.choice((1, 1, 1, 2))}
+    if config["ep"] == 1 and chance.random() < 0.3:
+        kind = chance.choice(("allgather-kv", "ring-allgather", "ring-alltoall"))
+        config |= {"cp": chance.choice((2, 4)), "cp_impl": kind}
+        # Shards of weights are spread over dp and cp together.
+        config["cp_join"] = config["dp_kind"] == "fsdp" or (config["dp_kind"] == "ddp" and chance.random() < 0.5)
+    if chance.random() < 0.35:
+        config |= {"pp": chance.choice((2, 3, 4)), "loss_parallel": config["tp"] == 1}
+
+
+def _model(config: Config, chance: random.Random) -> None:
+    tp, cp, moe = config["tp"], config["cp"], config["style"] == "moe"
+    groups, copies = chance.choice((1, 2, 3)), chance.choice((1, 2, 4))
+    heads = tp * groups * copies
+    config |= {
+        "hidden": 16 * chance.randrange(64, 128),
+        "layers": chance.choice((1, 2, 2, 3)),
+        "heads": heads,
+        "kv_heads": heads if config["style"] == "gpt" else heads // copies,
+        "head_dim": chance.choice((32, 48, 64, 128)),
+        "ffn": 8 * tp * chance.randrange(60, 400),
+        "vocab": 8 * tp * chance.randrange(200, 1600),
+        "batch": chance.randrange(1, 4),
+        "seq": 2 * cp * tp * chance.randrange(8, 48),
+    }
+    if moe:
+        config |= {"experts": config["ep"] * chance.choice((1, 2, 3)), "seq": 48 * cp * chance.randrange(1, 8)}
+        config["experts"] = max(2, config["experts"])
+        config["topk"] = chance.randrange(1, min(3, config["experts"]) + 1)
+        config["ffn"] = 8 * chance.randrange(40, 160)
+
+
+def _numbers(config: Config, chance: random.Random) -> None:
+    if chance.random() < 0.15:
+        config["dtype"] = "fp32"
+    elif config["dp_kind"] == "fsdp" and chance.random() < 0.35:
+        config |= {"mixed": "fp32master"} if chance.random() < 0.5 else {"reduce_fp32": True}
+    if config["style"] != "gpt" and chance.random() < 0.2:
+        config["ops"] = "eager"
+    if config["style"] == "gpt" and chance.random() < 0.3:
+        config["dropout"] = 0.1
+    if config["cp"] == 1 and config["kv_heads"] == config["heads"] and chance.random() < 0.2:
+        config["attn"] = "math"
+    # A fused kernel recomputes the core of attention already.
+    kinds = ("none", "none", "full", "sac", *(("core",) if config["attn"] == "math" else ()))
+    config["recompute"] = chance.choice(kinds)
+    if config["recompute"] == "full" and chance.random() < 0.3:
+        config["early_stop"] = False
+
+
+def _pipeline(config: Config, chance: random.Random) -> None:
+    pp = config["pp"]
+    if pp == 1:
+        if config["ep"] == 1 and chance.random() < 0.25:
+            config |= {"microbatches": chance.choice((2, 3)), "accumulate": chance.choice(("last", "every"))}
+        return
+    config |= {"pp_schedule": chance.choice(("1f1b", "1f1b", "gpipe", "interleaved"))}
+    if config["pp_schedule"] == "interleaved":
+        config |= {
+            "virtual": 2,
+            "microbatches": pp * chance.choice((1, 2)),
+            "layers": 2 * pp * chance.choice((1, 1, 2)),
+        }
+        return
+    config |= {"microbatches": pp + chance.randrange(0, 3), "layers": pp * chance.choice((1, 2))}
+    if chance.random() < 0.25:
+        config["stage_layers"] = [chance.choice((1, 2, 3)) for _ in range(pp)]
+        config["layers"] = sum(config["stage_layers"])
+
+
+def _parts(config: Config, chance: random.Random) -> None:
+    single = config["pp"] == 1
+    if single and chance.random() < 0.15:
+        config["tied"] = True
+    if config["style"] != "gpt":
+        biases = chance.choice(("none", "none", "none", "qkv_bias", "all_bias"))
+        # Biases of experts are no part of these models.
+        if biases != "none" and not (biases == "all_bias" and config["style"] == "moe"):
+            config[biases] = True
+        config["qk_norm"] = config["tp"] == 1 and chance.random() < 0.2
+    if config["style"] == "moe":
+        config |= {"shared_ffn": chance.choice((0, 0, 8 * chance.randrange(20, 100)))}
+        if single and config["layers"] > 1 and chance.random() < 0.2:
+            config |= {"dense_layers": 1, "expert_ffn": 8 * chance.randrange(20, 80)}
+    if config["recompute"] in ("full", "sac") and config["layers"] > 1 and chance.random() < 0.25:
+        config["every"] = 2
+    # One norm cannot have gradients on several meshes: a table of positions is on no tensor-parallel one, nor is a norm
+    # without sequence parallelism.
+    whole = config["style"] == "llama" and config["sp"]
+    alike = config["tp"] == 1 or (config["dp_kind"] == "fsdp" and whole)
+    if single and alike and config["ep"] == config["cp"] == 1 and chance.random() < 0.15:
+        config["clip"] = True
+
+
+def completed(config: Config) -> Config:
+    """A configuration with its label and what it is in stagedb's words."""
+    card: Config = {
+        word: config[word] for word in ("tied", "qkv_bias", "qk_norm", "shared_ffn", "dense_layers") if config[word]
+    }
+    if config["all_bias"]:
+        card["linear_bias"] = True
+    plan: Config = {}
+    if config["every"] > 1:
+        plan["recompute_every"] = config["every"]
+    if config["stage_layers"]:
+        plan["layers_per_stage"] = config["stage_layers"]
+    if config["pp_schedule"] == "interleaved":
+        plan["virtual_stages"] = config["virtual"]
+    if config["pp_schedule"] == "izb":
+        plan["schedule"] = "orders"
+    if config["pp"] == 1 and config["microbatches"] > 1 and config["dp_kind"] != "none":
+        plan["grad_sync"] = config["accumulate"] == "every"
+    if config["cp_join"]:
+        plan["cp_grad_sync"] = True
+    return config | {"label": label(config), "extension": {"card": card, "plan": plan}}
+
+
+def label(config: Config) -> str:
+    """A name that shows what is special in a configuration."""
+    words = [
+        f"{name}={config[name]}"
+        for name, usual in DEFAULTS.items()
+        if name not in _SIZES and config[name] != usual and config[name] not in (False, [], None)
+    ]
+    return f"{config['model']}/{config['style']}/{','.join(words) or 'single'}/rank{config['rank']}"
+
+
+_SIZES = (
+    *("model", "style", "hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab", "experts", "topk"),
+    *("batch", "seq", "rank", "note", "orders", "optimizer", "expert_ffn", "shared_ffn"),
+)

@@ -1,0 +1,43 @@
+"""Experts as batched matmuls, spread over a group by all-to-alls."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed._functional_collectives as functional_collectives
+from torch import nn
+
+from scripts.recording.under_torch.kernels import swiglu
+
+
+class Experts(nn.Module):
+    """The experts of this rank. Tokens come sorted by expert, as many for each."""
+
+    def __init__(self, config: Mapping[str, Any], group: Any) -> None:
+        super().__init__()
+        self.group, self.ranks = group, config["ep"]
+        self.fused = config["ops"] == "fused"
+        own, hidden = config["experts"] // self.ranks, config["hidden"]
+        size = config.get("expert_ffn") or config["ffn"]
+        self.w1 = nn.Parameter(torch.empty(own, hidden, size))
+        self.w3 = nn.Parameter(torch.empty(own, hidden, size))
+        self.w2 = nn.Parameter(torch.empty(own, size, hidden))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        own, hidden = self.w1.shape[0], x.shape[-1]
+        if self.ranks == 1:
+            return self.computed(x.view(own, -1, hidden)).view(-1, hidden)
+        x = exchange(x, self.group).view(self.ranks, own, -1, hidden)
+        x = self.computed(x.transpose(0, 1).reshape(own, -1, hidden))
+        x = x.view(own, self.ranks, -1, hidden).transpose(0, 1).reshape(-1, hidden)
+        return exchange(x, self.group)
+
+    def computed(self, x: torch.Tensor) -> torch.Tensor:
+        """The feed-forward layer of each expert: [experts, tokens, hidden]."""
+        return torch.bmm(swiglu(torch.bmm(x, self.w1), torch.bmm(x, self.w3), self.fused), self.w2)
+
+
+def exchange(x: torch.Tensor, group: Any) -> torch.Tensor:
+    """Equal parts of the rows to every rank of the group."""
+    found = functional_collectives.all_to_all_single_autograd(x, None, None, group)
+    return functional_collectives.wait_tensor(found)

@@ -1,0 +1,184 @@
+"""A model made parallel by PyTorch's own means: tensor-parallel plans, FSDP2, DDP, over a mesh of named axes."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from scripts.recording.under_torch.model import Model
+
+AXES = (("pp", "pp"), ("dp_replicate", "dp_replicate"), ("dp", "dp"), ("cp", "cp"), ("ep", "ep"), ("tp", "tp"))
+"""The axes of a mesh and their degrees in a configuration, outermost first."""
+
+BUCKET = 25
+"""Mebibytes of a bucket of DDP."""
+
+
+class Ranks:
+    """The process group of the whole job, with one axis for each kind of parallelism that is there."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        sharded = config["dp_kind"] == "fsdp" and config.get("cp_join")
+        sizes = {name: config[field] for name, field in AXES}
+        kept = {name: size for name, size in sizes.items() if size > 1 or (name == "dp" and sharded)}
+        self.sizes = {name: size for name, size in kept.items() if size > 1} or {"none": 1}
+        world = 1
+        for size in kept.values():
+            world *= size
+        self.world = world
+        dist.init_process_group("fake", rank=config["rank"], world_size=world, store=FakeStore())
+        self.mesh: Any = None
+        if kept:
+            self.mesh = init_device_mesh("cpu", tuple(kept.values()), mesh_dim_names=tuple(kept))
+        self.names = {self[name].get_group().group_name: name for name in kept if len(kept) > 0}
+        if config.get("cp_join") and "cp" in kept and "dp" in kept:
+            self.joined = self.mesh["dp", "cp"]._flatten("dp_cp")
+            self.names[self.joined.get_group().group_name] = "dp"
+
+    def __getitem__(self, axis: str) -> Any:
+        return self.mesh[axis]
+
+    def place(self, axis: str) -> int:
+        """The rank's place on an axis, 0 where there is none."""
+        return int(self[axis].get_local_rank()) if axis in self.sizes else 0
+
+    def shard_mesh(self, config: Mapping[str, Any]) -> Any:
+        """The ranks that share weights under FSDP, behind those that keep copies."""
+        if config["dp_replicate"] > 1:
+            if config.get("cp_join"):
+                return self.mesh["dp_replicate", "dp_cp"]
+            return self.mesh["dp_replicate", "dp"]
+        return self.joined if config.get("cp_join") and hasattr(self, "joined") else self["dp"]
+
+
+def tensor_plan(config: Mapping[str, Any], model: Model) -> dict[str, ParallelStyle]:
+    """The tensor-parallel plan of a model, by the names of its modules."""
+    rows = Shard(1) if config["sp"] else Replicate()
+    shared = config["tp_plan"] == "shared"
+    entering = Replicate() if shared else rows
+
+    def column() -> ColwiseParallel:
+        return ColwiseParallel(input_layouts=entering)
+
+    plan: dict[str, ParallelStyle] = {}
+    if hasattr(model, "embed"):
+        cut = config["sp"] and config["style"] == "gpt"
+        plan["embed"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate() if cut else rows)
+        if cut:
+            plan["entry"] = PrepareModuleInput(
+                input_layouts=Replicate(), desired_input_layouts=Shard(1), use_local_output=True
+            )
+    for place in model.layers:
+        layer = f"layers.{place}."
+        if config["sp"]:
+            plan[layer + "attn_norm"] = plan[layer + "ffn_norm"] = SequenceParallel()
+        if shared:
+            for part in ("attn", "ffn"):
+                plan[layer + part] = PrepareModuleInput(input_layouts=rows, desired_input_layouts=Replicate())
+        for part in ("attn.wqkv",) if config["style"] == "gpt" else ("attn.wq", "attn.wk", "attn.wv"):
+            plan[layer + part] = column()
+        for part in ("ffn.w1",) if config["style"] == "gpt" else ("ffn.w1", "ffn.w3"):
+            plan[layer + part] = column()
+        for part in ("attn.wo", "ffn.w2"):
+            plan[layer + part] = RowwiseParallel(output_layouts=rows)
+    if hasattr(model, "head"):
+        if config["sp"]:
+            plan["norm"] = SequenceParallel()
+        whole = not config["loss_parallel"]
+        plan["head"] = ColwiseParallel(
+            input_layouts=rows, output_layouts=Replicate() if whole else Shard(-1), use_local_output=whole
+        )
+    return plan
+
+
+def policy(config: Mapping[str, Any]) -> MixedPrecisionPolicy:
+    """What FSDP gathers and reduces in."""
+    if config["mixed"] == "fp32master":
+        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return MixedPrecisionPolicy(reduce_dtype=torch.float32) if config.get("reduce_fp32") else MixedPrecisionPolicy()
+
+
+def parallel(config: Mapping[str, Any], ranks: Ranks, model: Model) -> nn.Module:
+    """The model as this rank has it."""
+    if config["tp"] > 1:
+        parallelize_module(model, ranks["tp"], tensor_plan(config, model))
+        if config.get("tied") and hasattr(model, "head"):
+            model.head.weight = model.embed.weight
+    if config["dp_kind"] == "fsdp":
+        given = {"mesh": ranks.shard_mesh(config), "mp_policy": policy(config)}
+        for layer in model.layers.values():
+            fully_shard(layer, reshard_after_forward=config["reshard"], **given)
+        fully_shard(model, **given)
+    elif config["dp_kind"] == "ddp":
+        joined = config.get("cp_join") and hasattr(ranks, "joined")
+        return replicated(model, ranks.joined if joined else ranks["dp"])
+    elif config["ep"] > 1 and config["ep_sync"]:
+        own = [name for name, _ in model.named_parameters() if ".experts." in name]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, own)
+        return replicated(model, ranks["ep"])
+    return model
+
+
+def replicated(model: Model, mesh: DeviceMesh) -> DistributedDataParallel:
+    """The model under DDP. Its reducer waits for no result of an all-reduce, for there is none."""
+    group = mesh.get_group()
+    with sized_buckets():
+        module = DistributedDataParallel(model, process_group=group, bucket_cap_mb=BUCKET, init_sync=False)
+
+    def reduced(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        dist.all_reduce(bucket.buffer(), group=group)
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    module.register_comm_hook(None, reduced)
+    module.reducer = _FirstBuckets(module.reducer)
+    return module
+
+
+@contextlib.contextmanager
+def sized_buckets() -> Iterator[None]:
+    """DDP makes buckets of its usual sizes at once inside, from the last weight on, and not after its first step."""
+    original = dist._compute_bucket_assignment_by_size
+    limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, BUCKET << 20]
+
+    def sized(tensors: Any, _: Any, *given: Any) -> Any:
+        found, sizes = original(tensors[::-1], limits, *given)
+        buckets = [[len(tensors) - 1 - place for place in bucket] for bucket in found]
+        # DDP itself begins with the last bucket.
+        return buckets[::-1], sizes[::-1]
+
+    dist._compute_bucket_assignment_by_size = sized
+    try:
+        yield
+    finally:
+        dist._compute_bucket_assignment_by_size = original
+
+
+class _FirstBuckets:
+    """DDP's reducer with the buckets of its first step. To make others, it would read the values of a tensor."""
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        return False
