@@ -1,6 +1,7 @@
 """`ls`: plans, figures, filters and order; the caller's own newest; options before the command; groups of the help."""
 
 import json
+import warnings
 from typing import Any
 
 import pytest
@@ -57,6 +58,22 @@ def test_what_cannot_be_listed_is_refused(run: Run, tiny: str, arguments: tuple[
     ran = run("ls", *arguments)
     assert (ran.status, ran.out) == (2, "")
     assert error in ran.err
+
+
+def test_nobody_renames_what_somebody_else_has_made(run: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def names(user: str, *arguments: str) -> tuple[str, str]:
+        monkeypatch.setenv("STAGEDB_USER", user)
+        ran = run(*arguments)
+        assert ran.status == 0, ran.err
+        return ran.err, rows(run, "instances")[0]["name"]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert names("ada", "instantiate", tiny, *PLAN, "--name", "base") == ("", "base")
+        printed, name = names("bob", "instantiate", tiny, *PLAN, "--name", "mine")
+        assert ("made by ada, and keeps the name 'base'" in printed, name) == (True, "base")
+        assert names("bob", "instantiate", tiny, *PLAN) == ("", "base")
+        assert names("ada", "instantiate", tiny, *PLAN, "--name", "better") == ("", "better")
 
 
 def test_the_newest_is_the_callers_own(run: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
