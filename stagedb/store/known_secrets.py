@@ -25,7 +25,8 @@ def known_secrets(words: Iterable[str], environment: Mapping[str, str], config: 
     for uri in uris:
         if isinstance(uri, str):
             # A malformed address too: what is between a colon and the last @.
-            parts = uri.rpartition("@")[0].split(":")
+            account = uri.rpartition("@")[0]
+            parts = (account.partition("://")[2] or account).split(":")
             for at in range(1, len(parts)):
                 password = ":".join(parts[at:])
                 found += [password, unquote(password)]

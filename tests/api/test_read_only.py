@@ -1,4 +1,4 @@
-"""What changes nothing writes nothing: a reader's account and a read-only server can do it, and many jobs at once."""
+"""What changes nothing writes nothing: a read-only server can do it, and many jobs at once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +8,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
-from stagedb.store import Store, embedded
-from stagedb.store.connection import _driver
+from stagedb.store import Store
 from stagedb.store.failures import ReadOnlyError
 from tests.ir.tiny import card
 
@@ -67,20 +66,3 @@ def test_a_request_makes_it_the_newest_again(store: Store) -> None:
     second = db.instantiate(MODEL, tp=4)
     assert db.instantiate(MODEL, **PLAN).id == first.id
     assert [each.id for each in db.instances()] == [first.id, second.id]
-
-
-def test_a_readers_account_can_do_all_that_changes_nothing(
-    embedded_store: Store, stagedb_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    db = Stagedb(embedded_store)
-    db.instantiate(MODEL, name="mine", **PLAN)
-    endpoint = embedded.running(stagedb_home)
-    assert endpoint is not None
-    monkeypatch.setenv("STAGEDB_USER", "reader")
-    driver = _driver(endpoint.uri, endpoint.reader_account(60), "a test")
-    with Store(driver, endpoint.database, "embedded", endpoint.uri) as reader:
-        own = Stagedb(reader)
-        assert own.export(model=MODEL, out=tmp_path / "traces", **PLAN).files == 4
-        assert [each.name for each in own.instances()] == ["mine"]
-        with pytest.raises(UsageError, match="or the account, allows no writes"):
-            own.instantiate(MODEL, tp=4)
