@@ -304,8 +304,9 @@ def open_store(
     if target is None:
         return _open_embedded(home or targets.home(env), env)
     account = (target.username, target.password or "") if target.username else None
+    write_time = targets.write_time(env)  # first: an open driver must be closed
     driver = _driver(target.uri, account, target.source, RETRY_TIME)
-    return Store(driver, target.database, "neo4j", target.uri, write_time=targets.write_time(env))
+    return Store(driver, target.database, "neo4j", target.uri, write_time=write_time)
 
 
 def open_running(home: Path) -> Store | None:

@@ -20,7 +20,7 @@ class ReadOnlyError(UsageError):
     """The store, or the account, allows no writes."""
 
 
-_ENDED_EARLY = ("TransactionTimedOut", "TransactionTerminated", "LockAcquisitionTimeout", "Transaction.Terminated")
+_ENDED_EARLY = ("TransactionTimedOut", "LockAcquisitionTimeout", "LockClientStopped", "Transaction.Terminated")
 
 
 class OutOfMemory(StagedbError):
