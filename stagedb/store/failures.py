@@ -86,8 +86,8 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
         )
     if any(word in code for word in _READ_ONLY):
         return ReadOnlyError(
-            f"the store at {uri}, or the account, allows no writes, and {doing} writes: name a store or an account "
-            "that does. What the store has can be listed, queried and exported"
+            f"the store at {uri} is read-only, or so is the account, and {doing} writes: name one that allows writing. "
+            "What the store has can be listed, queried and exported"
         )
     return StagedbError(f"{doing} failed on the store at {uri}: {text} ({code or type(error).__name__})")
 

@@ -65,7 +65,8 @@ def test_nobody_renames_what_somebody_else_has_made(run: Run, tiny: str, monkeyp
         monkeypatch.setenv("STAGEDB_USER", user)
         ran = run(*arguments)
         assert ran.status == 0, ran.err
-        return ran.err, rows(run, "instances")[0]["name"]
+        warned = "".join(line for line in ran.err.splitlines() if line.startswith("Warning"))
+        return warned, rows(run, "instances")[0]["name"]
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -119,7 +120,7 @@ def test_claims_have_the_user(store: Store, run: Run, tiny: str) -> None:
 
 
 def test_a_terminals_table_has_the_columns_with_values() -> None:
-    empty = dict.fromkeys(("id", "name", "model", "ranks", "step", "mfu", "peak", "plan", "system", "created"))
+    empty = dict.fromkeys(("id", "name", "model", "ranks", "step", "mfu", "peak", "plan", "system", "created", "state"))
     one = {**empty, "id": "0123456789abcdef", "model": "m", "timing": "scale a=2", "plan": "tp 2", "made_by": "ada"}
     assert _table([one]) == (["id", "model", "plan"], [["0123456789ab", "m", "tp 2 scale a=2"]])
     heads, _ = _table([{**one, "name": "m", "step": 1_500_000}, {**one, "name": "m", "made_by": "bob"}])
