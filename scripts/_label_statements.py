@@ -54,6 +54,7 @@ def statements() -> Iterator[tuple[str, str]]:
             "with_of": "" if parent is None else ", of",
             "parent_note": "" if parent is None else f" No row if its {parent.lower()} is gone or being deleted.",
             "finish_note": "" if parent is None else f", or its {parent.lower()} is gone or being deleted",
+            **_version_values(owner),
             "finish_parent": "" if parent is None else f"\nMATCH (n)-[:OF]->(:{parent} {{state: 'ready'}})",
         }
         for verb, template in _OWNER_TEMPLATES.items():
@@ -66,6 +67,24 @@ def parent_of(owner: str) -> str | None:
     """The label that an owner is made from: a graph for an instance, an instance for a profile."""
     found = [edge.target for edge in RELATIONSHIPS if (edge.source, edge.type) == (owner, "OF")]
     return found[0] if found else None
+
+
+def _version_values(owner: str) -> dict[str, str]:
+    """The parts of `version`: an owner and all that it is made from, each with a variable."""
+    chain = [owner]
+    while (parent := parent_of(chain[-1])) is not None:
+        chain.append(parent)
+    names = ["n", "of", "base"][: len(chain)]
+    links = [
+        f"\nOPTIONAL MATCH ({a})-[:OF]->({b}:{label})" for a, b, label in zip(names, names[1:], chain[1:], strict=False)
+    ]
+    above = " and ".join(label.lower() for label in chain[1:])
+    return {
+        "version_note": f", or its {above}" if above else "",
+        "version_columns": "state and builder of each",
+        "version_of": "".join(links),
+        "version_list": ", ".join(f"{name}.{what}" for name in names for what in ("state", "builder")),
+    }
 
 
 def _clear(owner: str, label: Label, path: tuple[Relationship, ...]) -> str:
@@ -182,17 +201,16 @@ DETACH DELETE n
 MATCH (n:{label} {{id: $id}})
 RETURN n.state AS state, n.owner AS owner, coalesce(n.lease < timestamp(), false) AS expired
 """,
-    "unfinished": """\
-// What a process builds or deletes, or did so when it died.
+    "version": """\
+// What changes when the {low} with this id is deleted or made again{version_note}.
+// No row if there is none.
 //
 // mode: reads
-// column id: string — the {low}'s id
-// column owner: string? — the process that builds or deletes it
-// column expired: boolean — its lease has run out
-MATCH (n:{label})
-WHERE n.state IN ['building', 'deleting']
-RETURN n.id AS id, n.owner AS owner, n.lease < timestamp() AS expired
-ORDER BY id
+// param id: string — the {low}'s id
+// column state: string? — ready, building, deleting or outdated
+// column made: string[] — {version_columns}
+MATCH (n:{label} {{id: $id}}){version_of}
+RETURN n.state AS state, [{version_list}] AS made
 """,
 }
 

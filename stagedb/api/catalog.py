@@ -9,10 +9,22 @@ from typing import Any, TypeVar
 from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.store import DamagedError, Store, current_user, delete, json_mapping, reading, user_of, warn_of
+from stagedb.store import (
+    DamagedError,
+    RemovedError,
+    Store,
+    Unfinished,
+    current_user,
+    delete,
+    json_mapping,
+    reading,
+    unfinished,
+    user_of,
+    warn_of,
+)
 
-Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo)
-Removed = GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo
+Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo | Unfinished)
+Removed = GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo | Unfinished
 
 Made = TypeVar("Made", InstanceInfo, ProfileInfo)
 
@@ -33,6 +45,16 @@ def instances(store: Store) -> list[InstanceInfo]:
 def profiles(store: Store) -> list[ProfileInfo]:
     """All complete profiles, the newest first."""
     return [*_infos("profile", _profile, store.read_sound("catalog/profiles"))]
+
+
+def made(known: Sequence[Info], id: str) -> Info:
+    """What has just been made or found, by its id. Raises RemovedError if another process has removed it since."""
+    found = next((each for each in known if each.id == id), None)
+    if found is None:
+        raise RemovedError(
+            f"{id[:SHORT_ID]} was removed by another process as soon as it was there: run the command again"
+        )
+    return found
 
 
 def newest(known: Sequence[Made]) -> Made:
@@ -162,10 +184,13 @@ def outdated(store: Store) -> list[OutdatedInfo]:
 def remove(store: Store, word: str, force: bool) -> list[Removed]:
     """Delete a graph, an instance with its profiles, or a profile, by id, start of an id, or name.
 
-    Raises UsageError for a graph that instances need, unless `force` is set.
+    Unfinished ones and those of an older schema can be deleted too. Raises UsageError for a graph that instances need,
+    unless `force` is set, and StagedbError for what a living process builds or deletes.
     """
     old = outdated(store)
-    hidden = next((each for each in old if each.name == word), None) or _by_id(old, word, "instance or profile")
+    invisible: list[OutdatedInfo | Unfinished] = [*old, *unfinished(store)]
+    named = next((each for each in invisible if each.name == word), None)
+    hidden = named or _by_id(invisible, word, "graph, instance or profile")
     found = find_graph(store, word) or find_instance(store, word) or find_profile(store, word)
     if found is None and hidden is not None:
         delete(store, hidden.kind, hidden.id)
@@ -228,7 +253,7 @@ def _graph(row: Mapping[str, Any]) -> GraphInfo:
         recipe=row["recipe"],
         options=json_mapping(row["options"], "options"),
         sizes=json_mapping(row["sizes"], "sizes"),
-        created=_time(row["created"]),
+        created=time_of(row["created"]),
     )
 
 
@@ -242,7 +267,7 @@ def _instance(row: Mapping[str, Any]) -> InstanceInfo:
         plan=json_mapping(row["plan"], "plan"),
         ranks=row["ranks"],
         classes=row["classes"],
-        created=_time(row["created"]),
+        created=time_of(row["created"]),
         made_by=user_of(row["builder"]),
         asked_by=user_of(row["claim"]),
     )
@@ -252,8 +277,8 @@ def _profile(row: Mapping[str, Any]) -> ProfileInfo:
     plain = {name: value for name, value in row.items() if name not in ("builder", "claim")}
     lists = {name: tuple(row[name]) for name in ("scalings", "blocking")}
     users = {"made_by": user_of(row["builder"]), "asked_by": user_of(row["claim"])}
-    return ProfileInfo(**{**plain, **lists, **users, "created": _time(row["created"])})
+    return ProfileInfo(**{**plain, **lists, **users, "created": time_of(row["created"])})
 
 
-def _time(milliseconds: int) -> str:
+def time_of(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -31,7 +31,7 @@ from stagedb.api.trace_sets import WriteProgress
 from stagedb.api.wanted_instances import StageClock, find_wanted, of_model
 from stagedb.models import Card
 from stagedb.plans import typed_words
-from stagedb.store import Store, load
+from stagedb.store import Store, Unfinished, load, read_whole, sweep
 from stagedb.systems.measured_durations import Durations
 from stagedb.systems.system import System
 from stagedb.traces import Request
@@ -189,8 +189,9 @@ class Stagedb:
     ) -> Rows:
         """The content of the store: plan, step (ns), MFU and memory peak (bytes) of graphs, instances and profiles.
 
-        kind: graphs, instances or profiles. model: only of this model. system: only profiles on it. sort: created,
-        name, ranks, step, mfu or memory. limit: the first so many of each kind.
+        kind: graphs, instances, profiles, or unfinished: what a process builds or deletes. model: only of this model.
+        system: only profiles on it. sort: created, name, ranks, step, mfu or memory. limit: the first so many of each
+        kind.
         """
         return listing.listing(self.store, kind, model, system, sort, limit)
 
@@ -224,8 +225,11 @@ class Stagedb:
             from stagedb.memory import analyse, record
 
             record(self.store, found.id, analyse(self.store, found.id))
-        peaks, levels, tensors = (
-            _rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors")
+        peaks, levels, tensors = read_whole(
+            self.store,
+            "Instance",
+            found.id,
+            lambda: [_rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors")],
         )
         return Memory(found, peaks, levels, tensors, room=system_choice.room_of(self.store, found, named))
 
@@ -402,6 +406,10 @@ class Stagedb:
         A graph that instances need is refused with UsageError, unless `force` removes these too.
         """
         return catalog.remove(self.store, word, force)
+
+    def gc(self) -> list[Unfinished]:
+        """Remove what processes left unfinished that have ended. Returns what was removed."""
+        return sweep(self.store)
 
 
 def _rows(store: Store, statement: str, instance: str) -> Rows:

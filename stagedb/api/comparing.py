@@ -1,7 +1,7 @@
 """Two instances, or two profiles, compared: words of their plans, figures, work and time that differ."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from stagedb.inputs import shown
 from stagedb.plans import GROUP_AXES
 from stagedb.plans.aspects import LATER
 from stagedb.reports.step_difference import TERMS, StepSums, names_of, part_name, sums_from, verdict
-from stagedb.store import Store
+from stagedb.store import Store, read_whole
 
 COLUMNS = ("what", "unit", "first", "second", "ratio")
 
@@ -28,6 +28,12 @@ class _Side:
     instance: InstanceInfo
     profile: ProfileInfo | None
 
+    def whole(self, store: Store, read: Callable[[], Difference]) -> Difference:
+        """`read`, while nobody changes this side."""
+        if self.profile is not None:
+            return read_whole(store, "Profile", self.profile.id, read)
+        return read_whole(store, "Instance", self.instance.id, read)
+
 
 def compare(store: Store, first: str, second: str) -> Difference:
     """The differences between two instances, or two profiles and their instances, by id or name.
@@ -41,6 +47,10 @@ def compare(store: Store, first: str, second: str) -> Difference:
             f"{shown(words[0])} is an instance and {shown(words[1])} a profile: compare two instances, or two profiles "
             f"(`stagedb profile {words[0]}` makes one)"
         )
+    return one.whole(store, lambda: other.whole(store, lambda: _differences(store, one, other)))
+
+
+def _differences(store: Store, one: _Side, other: _Side) -> Difference:
     plan = tuple(_plan(one.instance, other.instance))
     work = () if one.instance.id == other.instance.id else tuple(_work(store, one.instance, other.instance))
     time: tuple[tuple[Any, ...], ...] = ()

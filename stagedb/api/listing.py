@@ -7,12 +7,12 @@ from stagedb.api import catalog, model_names
 from stagedb.api.results import InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.store import Store
+from stagedb.store import Store, unfinished
 
-KINDS = ("graphs", "instances", "profiles")
+KINDS = ("graphs", "instances", "profiles", "unfinished")
 COLUMNS = (
     *("kind", "id", "name", "ranks", "step", "mfu", "peak", "plan", "system", "timing", "created", "model"),
-    *("instance", "made_by"),
+    *("instance", "made_by", "state"),
 )
 SORTS: Mapping[str, tuple[str, bool]] = {
     "created": ("created", True),
@@ -30,7 +30,7 @@ _Row = dict[str, Any]
 def listing(
     store: Store, kind: str | None, model: str | None, system: str | None, sort: str, limit: int | None
 ) -> Rows:
-    """A row for each graph, instance and profile; with the columns of `COLUMNS`, absent values None.
+    """A row for each graph, instance and profile, finished or not; with the columns of `COLUMNS`, absent values None.
 
     The arguments are those of `Stagedb.ls`. Raises UsageError for values that are not possible.
     """
@@ -44,9 +44,9 @@ def listing(
         raise UsageError("only profiles have a system: list profiles, or leave --system out")
     found: list[_Row] = []
     for each, read in _READERS.items():
-        if kind in (None, f"{each}s") and (system is None or each == "profile"):
+        if kind in (None, f"{each}s", each) and (system is None or each == "profile"):
             rows = [{"kind": each, **row} for row in read(store)]
-            rows = [row for row in rows if model in (None, row["model"]) and system in (None, row.get("system"))]
+            rows = [row for row in rows if model in (None, row.get("model")) and system in (None, row.get("system"))]
             found += _sorted(rows, sort)[:limit]
     if not found:
         _check_names(store, model, system)
@@ -115,10 +115,25 @@ def _profiles(store: Store) -> list[_Row]:
     ]
 
 
+def _unfinished(store: Store) -> list[_Row]:
+    """What a process builds or deletes, without figures."""
+    return [
+        {
+            "id": each.id,
+            "name": each.name,
+            "created": None if each.created is None else catalog.time_of(each.created),
+            "made_by": each.user,
+            "state": f"{each.kind.lower()} {each.state}{', by a process that has ended' if each.dead else ''}",
+        }
+        for each in unfinished(store)
+    ]
+
+
 _READERS: Mapping[str, Callable[[Store], list[_Row]]] = {
     "graph": _graphs,
     "instance": _instances,
     "profile": _profiles,
+    "unfinished": _unfinished,
 }
 
 

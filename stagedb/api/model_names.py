@@ -90,7 +90,7 @@ class Source:
 
         graph = build_graph(self.origin, self.options)
         new = write_graph(store, graph)
-        return dataclasses.replace(_by_key(store, graph.key), new=new)
+        return dataclasses.replace(catalog.made(catalog.graphs(store), graph.key), new=new)
 
 
 def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Source:
@@ -148,10 +148,6 @@ def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None
             f"The store has {held}: give one of these ids, or its options"
         )
     return found
-
-
-def _by_key(store: Store, key: str) -> GraphInfo:
-    return next(graph for graph in catalog.graphs(store) if graph.id == key)
 
 
 def describe(words: Mapping[str, object]) -> str:

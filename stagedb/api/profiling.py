@@ -87,7 +87,7 @@ def _peaks(store: Store, workload: Workload) -> Iterator[PeakMemory]:
 def keep(store: Store, job: JobProfile, name: str | None = None, progress: Progress | None = None) -> ProfileInfo:
     """Write a step that was timed to the store, unless it is there already."""
     made, new = record_profile(store, job, name, progress or (lambda done, of: None))
-    return dataclasses.replace(next(each for each in catalog.profiles(store) if each.id == made), new=new)
+    return dataclasses.replace(catalog.made(catalog.profiles(store), made), new=new)
 
 
 def _lanes(job: JobProfile) -> Rows:

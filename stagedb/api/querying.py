@@ -2,14 +2,14 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from stagedb.api import catalog
 from stagedb.api.results import QueryInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.store import Statement, Store, load, names, unknown_names
+from stagedb.store import Statement, Store, Table, load, names, read_whole, unknown_names
 
 FOLDER = "analyze/"
 CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile")}
@@ -81,7 +81,7 @@ def run(
         compares = {field.name for field in statement.params}
         find = catalog.the_profile if "profile" in compares else catalog.the_instance
         given["other"] = find(store, str(given["other"])).id
-    answer = store.query(text, given, timeout=timeout)
+    answer = _answer(store, chosen, lambda: store.query(text, given, timeout=timeout))
     rows = tuple(tuple(row) for row in answer.rows)
     hints = unknown_names(text) if statement is None else []
     if not rows and MEMORY.search(text) and "instance" in given:
@@ -91,9 +91,16 @@ def run(
     return Rows(tuple(answer.columns), rows, newest=newest, hints=tuple(hints))
 
 
+def _answer(store: Store, chosen: Mapping[str, str], ask: Callable[[], Table]) -> Table:
+    """An answer about the chosen profile, or instance, as a whole: a statement sees what others delete meanwhile."""
+    if "profile" in chosen:
+        return read_whole(store, "Profile", chosen["profile"], ask)
+    return read_whole(store, "Instance", chosen["instance"], ask) if chosen else ask()
+
+
 def _chosen(
     store: Store, asked: Set[str], instance: str | None, profile: str | None
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[dict[str, str], dict[str, str]]:
     """The values of `$instance` and `$profile`, and the descriptions of those that were chosen as the newest."""
     of = catalog.the_instance(store, instance) if instance is not None else None
     if "profile" in asked:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from stagedb.models import SequenceLength
+    from stagedb.store import Unfinished
     from stagedb.systems import Coverage
     from stagedb.timing import JobProfile, Merit
 
@@ -336,9 +337,9 @@ class OutdatedInfo:
 KINDS: Mapping[type, str] = {GraphInfo: "graph", InstanceInfo: "instance", ProfileInfo: "profile"}
 
 
-def kind_of(info: GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo) -> str:
+def kind_of(info: GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo | Unfinished) -> str:
     """`graph`, `instance` or `profile`."""
-    return info.kind.lower() if isinstance(info, OutdatedInfo) else KINDS[type(info)]
+    return KINDS[type(info)] if isinstance(info, GraphInfo | InstanceInfo | ProfileInfo) else info.kind.lower()
 
 
 _OF_CALL = ("new", "usual_length")

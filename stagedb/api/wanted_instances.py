@@ -62,7 +62,7 @@ class Wanted:
         clock.lap("build")
         before = {instance.id for instance in catalog.instances(store)}
         made = instantiate(store, graph.id, self.plan, name=self.name)
-        found = next(instance for instance in catalog.instances(store) if instance.id == made)
+        found = catalog.made(catalog.instances(store), made)
         clock.lap("instantiate")
         return dataclasses.replace(found, new=made not in before, usual_length=self.usual_length)
 

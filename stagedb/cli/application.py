@@ -20,6 +20,7 @@ from stagedb.cli import (
     store_command,
     systems,
     timeline_report,
+    unexpected_errors,
     validate,
 )
 from stagedb.cli.help_groups import group_options
@@ -94,6 +95,12 @@ def _show(message: Warning | str, category: type[Warning], *place: object, **mor
     typer.echo(f"Warning: {printable(str(message))}", err=True)
 
 
+def _print_error(text: str) -> None:
+    """Print an error in one line. An address among the arguments may have a password."""
+    shown = unexpected_errors.hiding(sys.argv)(text) if any("@" in each for each in sys.argv) else text
+    typer.echo(f"Error: {printable(shown)}", err=True)
+
+
 def run() -> None:
     """Run the command line and exit. Errors that stagedb expects become one line on standard error."""
     warnings.showwarning = _show
@@ -104,10 +111,10 @@ def run() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()  # type: ignore[attr-defined]
         else:
-            typer.echo(f"Error: {printable(refusal(error))}", err=True)
+            _print_error(refusal(error))
         sys.exit(EXIT_REFUSED)
     except StagedbError as error:
-        typer.echo(f"Error: {printable(error.on_command_line or str(error))}", err=True)
+        _print_error(error.on_command_line or str(error))
         sys.exit(error.exit_status)
     except BrokenPipeError:
         # The reader of the output has closed it. Python would complain again when it flushes at exit.

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     GRAPHS = "graphs"
     INSTANCES = "instances"
     PROFILES = "profiles"
+    UNFINISHED = "unfinished"
 
 
 WordArgument = Annotated[
@@ -62,12 +63,15 @@ _SHOWN: Mapping[str, _ListedColumn] = {
     "system": _ListedColumn("system"),
     "created": _ListedColumn("created"),
     "made_by": _ListedColumn("by"),
+    "state": _ListedColumn("state"),
 }
 
 
 @option_groups
 def ls(
-    kind: Annotated[Kind | None, typer.Argument(metavar="graphs|instances|profiles", help="List only these.")] = None,
+    kind: Annotated[
+        Kind | None, typer.Argument(metavar="graphs|instances|profiles|unfinished", help="List only these.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Only what is of this model.", autocompletion=completion.models)
     ] = None,
@@ -90,7 +94,8 @@ def ls(
     """List graphs, instances and profiles, the newest first.
 
     Step time and MFU are those of profiles. An instance has its peak memory (GB of the fullest rank) once `stagedb
-    memory` has computed it. Formats other than the table have one list with all columns, in ns and bytes.
+    memory` has computed it. What a process builds or deletes is under `unfinished`: `stagedb store gc` removes what
+    processes left that have ended. Formats other than the table have one list with all columns, in ns and bytes.
     """
 
     with common.connect() as db:
@@ -103,14 +108,14 @@ def ls(
     kinds = [*dict.fromkeys(row["kind"] for row in found)]
     for each in kinds:
         if len(kinds) > 1:
-            typer.echo(f"{'' if each == kinds[0] else chr(10)}{each}s")
+            typer.echo(f"{'' if each == kinds[0] else chr(10)}{each}{'' if each == Kind.UNFINISHED else 's'}")
         output.write(*_table([row for row in found if row["kind"] == each]))
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """The columns that have a value in some row, as people read them."""
     used = [name for name in _SHOWN if any(row[name] is not None for row in rows)]
-    if all(row["model"] == row["name"] for row in rows):
+    if all(row["model"] == row["name"] for row in rows) and "model" in used:
         used.remove("model")
     if len({row["made_by"] for row in rows}) == 1 and "made_by" in used:
         used.remove("made_by")
@@ -169,7 +174,8 @@ def rm(
 ) -> None:
     """Remove an instance, a profile or a graph.
 
-    An instance is removed with its profiles. A graph that instances need is refused without --force.
+    An instance is removed with its profiles. A graph that instances need is refused without --force. Unfinished ones
+    can be removed too, if the process that began them has ended.
     """
     from stagedb import api
 

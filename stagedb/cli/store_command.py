@@ -7,7 +7,7 @@ import typer
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.shared_options import Common, option_groups
 
-group = typer.Typer(help="The database: status, up, down, migrate.", no_args_is_help=True)
+group = typer.Typer(help="The database: status, up, down, migrate, gc.", no_args_is_help=True)
 
 
 @group.command()
@@ -58,6 +58,26 @@ def migrate(*, common: Common) -> None:
 
     applied = database.migrate(common.store, common.line, insecure=common.insecure)
     common.line(f"applied {', '.join(applied)}" if applied else "up to date")
+
+
+@group.command()
+@option_groups
+def gc(*, common: Common) -> None:
+    """Remove what processes left unfinished that have ended.
+
+    A process of another machine counts as ended a minute after its last sign of life. `stagedb ls unfinished` shows
+    them.
+    """
+    from stagedb import api
+
+    with common.connect() as db:
+        removed = db.gc()
+    for info in removed:
+        common.line(
+            f"removed {api.kind_of(info)} {info.id[:12]}{'' if info.name is None else f' {info.name}'} (unfinished)"
+        )
+    if not removed:
+        common.line("nothing to remove")
 
 
 def register(app: typer.Typer) -> None:

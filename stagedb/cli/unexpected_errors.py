@@ -30,7 +30,7 @@ def report(error: Exception, arguments: Sequence[str]) -> int:
         where = f" ({error.filename})" if error.filename else ""
         _print(f"the disk is full{where}: free some space, then run the command again")
         return EXIT_FAILED
-    hidden = _hiding(arguments)
+    hidden = hiding(arguments)
     place = _write(error, arguments, hidden)
     details = "" if place is None else f". Details are in {place}: please attach it to a report (CONTRIBUTING.md)"
     _print(f"stagedb itself failed: {type(error).__name__}: {shown(hidden(str(error)))}{details}")
@@ -41,7 +41,7 @@ def _print(text: str) -> None:
     typer.echo(f"Error: {printable(text)}", err=True)
 
 
-def _hiding(arguments: Sequence[str]) -> Callable[[str], str]:
+def hiding(arguments: Sequence[str]) -> Callable[[str], str]:
     """A function that replaces accounts in addresses, and each password that this command has."""
     try:
         from stagedb.store.known_secrets import known_secrets, without_secrets

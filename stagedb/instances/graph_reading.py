@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from stagedb.errors import StagedbError, UsageError
+from stagedb.errors import StagedbError
 from stagedb.expressions import evaluate, symbols
 from stagedb.frameworks import bucket_policy
 from stagedb.inputs import shown
@@ -15,7 +15,7 @@ from stagedb.instances.stage_blocks import BUCKET, Block
 from stagedb.ir.symbolic_graph import BlockSpec
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.schedules import splits
-from stagedb.store import Store, json_mapping
+from stagedb.store import Store, json_mapping, read_whole
 from stagedb.store.stored_graphs import blocks_of
 from stagedb.workflows import template_named
 
@@ -67,10 +67,11 @@ class Evaluated:
 
 def read_graph(store: Store, graph: str) -> StoredGraph:
     """Read the rows of a graph that instantiation needs. UsageError if the store has no complete graph with this id."""
-    rows = store.read("instantiate/graph", graph=graph)
-    if not rows:
-        raise UsageError(f"the store has no graph {shown(graph)}: `stagedb ls` lists them, `stagedb build` makes one")
-    (row,) = rows
+    return read_whole(store, "Graph", graph, partial(_read, store, graph))
+
+
+def _read(store: Store, graph: str) -> StoredGraph:
+    (row,) = store.read("instantiate/graph", graph=graph)
     return StoredGraph(
         id=graph,
         name=row["name"],

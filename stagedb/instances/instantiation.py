@@ -43,7 +43,7 @@ from stagedb.instances.stored_digests import groups_digest, ranks_digest, write_
 from stagedb.plans import AxisGroups, Plan, groups, option
 from stagedb.plans.graph_options import OMITTED_DEFAULTS
 from stagedb.schedules import splits
-from stagedb.store import Lease, Store, building, new_claim
+from stagedb.store import Lease, Store, ask_again, building
 from stagedb.store.typed_properties import plan_properties
 
 FORMAT = 5
@@ -105,7 +105,7 @@ def instantiate(
         if lease is not None:
             _Copy(store, lease, stored, plan, made.id, made.evaluated, made.classes, made.groups, progress).run()
     if lease is None:
-        store.write("instantiate/touch", instance=made.id, name=name, claim=new_claim())
+        ask_again(store, "Instance", made.id, name)
     return made.id
 
 

@@ -13,7 +13,7 @@ from stagedb.memory.tensor_lifetimes import lives, saved
 from stagedb.memory.usage import Alive, Point, Usage
 from stagedb.plans import Plan
 from stagedb.schedules import Task
-from stagedb.store import Store, json_mapping, read_graph, reading
+from stagedb.store import Store, json_mapping, read_graph, read_whole, reading
 from stagedb.workflows import TASK_KINDS, TaskKind
 from stagedb.workload.instance_columns import ClassColumns
 from stagedb.workload.store_reading import READERS, find, read_class
@@ -98,9 +98,13 @@ def analyse(
     divide. classes: those of the instance that were read already. Raises UsageError where the store has no such
     instance.
     """
-    row = find(store, instance)
-    with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
-        return _analyse(store, instance, row, shard, {each.number: each for each in classes})
+
+    def analysed() -> tuple[ClassMemory, ...]:
+        row = find(store, instance)
+        with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
+            return _analyse(store, instance, row, shard, {each.number: each for each in classes})
+
+    return read_whole(store, "Instance", instance, analysed)
 
 
 def _analyse(

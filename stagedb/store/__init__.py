@@ -3,13 +3,13 @@
 `connect` opens a store: a Neo4j server, or the embedded engine of this machine, which it starts if needed.
 `Store.read`, `Store.write` and `Store.write_rows` run the statements under `cypher/` by name. `Store.query` answers
 free Cypher that only reads. `write_graph` and `read_graph` store symbolic graphs. `building` makes a graph, an instance
-or a profile visible only when it is complete; `delete` and `sweep` remove them. Nothing else in stagedb imports the
-driver.
+or a profile visible only when it is complete; `delete` and `sweep` remove them. `read_whole` reads one with several
+statements while others write. Nothing else in stagedb imports the driver.
 """
 
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports
 from stagedb.store.connection import Store, connect, open_store
-from stagedb.store.leases import Lease, building, delete, new_claim, sweep
+from stagedb.store.leases import Lease, Unfinished, ask_again, building, delete, sweep, unfinished
 from stagedb.store.makers import current_user, user_of
 from stagedb.store.plain_values import Table
 from stagedb.store.row_checks import DamagedError, DamageWarning, json_list, json_mapping, reading, warn_of
@@ -18,6 +18,7 @@ from stagedb.store.schema_forms import Label, Property, Relationship
 from stagedb.store.statements import Field, Statement, load, names
 from stagedb.store.stored_graphs import read_graph, write_graph
 from stagedb.store.unknown_names import unknown_names
+from stagedb.store.whole_reads import RemovedError, read_whole
 
 __all__ = [
     "LABELS",
@@ -29,9 +30,12 @@ __all__ = [
     "Lease",
     "Property",
     "Relationship",
+    "RemovedError",
     "Statement",
     "Store",
     "Table",
+    "Unfinished",
+    "ask_again",
     "building",
     "connect",
     "current_user",
@@ -40,11 +44,12 @@ __all__ = [
     "json_mapping",
     "load",
     "names",
-    "new_claim",
     "open_store",
     "read_graph",
+    "read_whole",
     "reading",
     "sweep",
+    "unfinished",
     "unknown_names",
     "user_of",
     "warn_of",

@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -12,13 +13,16 @@ import neo4j
 import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.fault_injection import fault_point
 from stagedb.store import embedded
 from stagedb.store import free_queries as queries
 from stagedb.store import store_targets as targets
 from stagedb.store.failures import ConnectionLost, OutOfMemory, check_disk, is_out_of_memory, translated, unreachable
+from stagedb.store.makers import dead_owner, new_claim
 from stagedb.store.migrations import NEWEST, Migration, described, pending
 from stagedb.store.plain_values import Table
 from stagedb.store.row_checks import check_rows, json_mapping, sound
+from stagedb.store.schema import STORE, definitions
 from stagedb.store.statements import Statement, load
 from stagedb.store.typed_properties import graph_properties
 
@@ -31,6 +35,9 @@ BATCH = 5_000
 """Rows that one transaction writes. A server with too little memory gets fewer."""
 
 CONNECT_TIMEOUT = 10.0
+MIGRATION_LEASE = 120_000
+"""Milliseconds for which a process that migrates counts as alive."""
+
 RETRY_TIME = 20.0
 EMBEDDED_ATTEMPTS = 5
 EMBEDDED_RETRY_TIME = 8.0
@@ -51,8 +58,10 @@ class Store:
         engine: str,
         uri: str,
         reader: Callable[[float], neo4j.Driver] | None = None,
+        write_time: float = targets.WRITE_TIME,
     ) -> None:
         self._driver = driver
+        self._written = neo4j.unit_of_work(timeout=write_time)(_written)
         self._database = database
         self._reader = reader
         self.engine = engine
@@ -87,6 +96,7 @@ class Store:
 
     def _read(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         statement = self._statement(name, "reads", params)
+        fault_point(f"read.{name}")
         with translated(self.uri, f"statement {name}"), self._session(neo4j.READ_ACCESS) as session:
             return session.execute_read(_rows, statement.text, params)
 
@@ -97,7 +107,7 @@ class Store:
         """
         statement = self._statement(name, "writes", params)
         with translated(self.uri, f"statement {name}"), self._session(neo4j.WRITE_ACCESS) as session:
-            rows = _write(session, statement.text, params)
+            rows = self._write(session, statement, params)
         return rows[-1] if rows else {}
 
     def write_rows(self, name: str, rows: Sequence[Mapping[str, Any]], /, **params: Any) -> None:
@@ -112,13 +122,27 @@ class Store:
                 batch = [dict(row) for row in rows[start : start + size]]
                 try:
                     with translated(self.uri, f"statement {name}"):
-                        _write(session, statement.text, {**params, "rows": batch})
+                        self._write(session, statement, {**params, "rows": batch})
                 except OutOfMemory:
                     if len(batch) == 1:
                         raise
                     size = max(1, len(batch) // 2)
                     continue
                 start += size
+
+    def _write(self, session: neo4j.Session, statement: Statement, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Run a statement in a managed transaction, and again if another one merged the same node at the same time.
+
+        One engine lets both make the node, and the second one fails when it commits. The second run finds the node.
+        """
+        for pause in (0.05, 0.2, None):
+            try:
+                return session.execute_write(self._written, statement, params)
+            except neo4j.exceptions.ConstraintError:
+                if pause is None or "MERGE" not in statement.text:
+                    raise
+                time.sleep(pause * (1 + random.random()))
+        raise AssertionError("unreachable")
 
     def query(self, text: str, params: Mapping[str, Any] | None = None, *, timeout: float = 60.0) -> Table:
         """The answer to a Cypher text that only reads. All its effects are rolled back.
@@ -153,21 +177,44 @@ class Store:
         return version
 
     def migrate(self) -> tuple[Migration, ...]:
-        """Apply the migrations that are pending, and return them. Several processes may do so at once.
+        """Apply the migrations that are pending, and return them. One process does so, others wait for it.
 
         The store is marked after the last migration, so that a store that is being made does not count as outdated.
         """
-        version = self.version()
-        todo = pending(version)
-        for migration in todo:
-            self._apply(migration, empty=version == 0)
-        if todo:
-            self.write("schema/mark", version=todo[-1].version, now=time.time_ns() // 1_000_000)
-        if todo and self.engine == "neo4j":
-            # A server fills new indexes in the background, and plans queries without them until that is done.
-            with translated(self.uri, "waiting for its indexes"):
-                self._driver.execute_query(AWAIT_INDEXES, database_=self._database)
+        if not pending(self.version()):
+            return ()
+        owner = new_claim()
+        version = self._claim(owner)
+        try:
+            todo = pending(version)
+            for migration in todo:
+                self._apply(migration, empty=version == 0)
+            if todo and self.engine == "neo4j":
+                # A server fills new indexes in the background, and plans queries without them until that is done.
+                with translated(self.uri, "waiting for its indexes"):
+                    self._driver.execute_query(AWAIT_INDEXES, database_=self._database)
+            if todo:
+                self.write("schema/mark", version=todo[-1].version, now=time.time_ns() // 1_000_000)
+        finally:
+            with suppress(StagedbError):
+                self.write("schema/release", owner=owner)
         return todo
+
+    def _claim(self, owner: str) -> int:
+        """Wait until this process may migrate. Returns the version that the store has then.
+
+        A process that takes very long may lose its claim: then two migrate, which is safe and only slower.
+        """
+        for text in definitions((STORE,)):  # without its constraint two processes could make two marks
+            self._define(text)
+        dead = ""
+        while True:
+            now = time.time_ns() // 1_000_000
+            row = self.write("schema/claim", owner=owner, dead=dead, lease=MIGRATION_LEASE, now=now)
+            if row["owner"] == owner:
+                return int(row["version"])
+            dead = dead_owner(row) or ""
+            time.sleep(0 if dead else 0.2)
 
     def _apply(self, migration: Migration, empty: bool) -> None:
         """An empty database has nothing to drop or to change, and needs only the definitions."""
@@ -257,7 +304,9 @@ def open_store(
     if target is None:
         return _open_embedded(home or targets.home(env), env)
     account = (target.username, target.password or "") if target.username else None
-    return Store(_driver(target.uri, account, target.source, RETRY_TIME), target.database, "neo4j", target.uri)
+    write_time = targets.write_time(env)  # first: an open driver must be closed
+    driver = _driver(target.uri, account, target.source, RETRY_TIME)
+    return Store(driver, target.database, "neo4j", target.uri, write_time=write_time)
 
 
 def open_running(home: Path) -> Store | None:
@@ -322,19 +371,12 @@ def _driver(
     return driver
 
 
-def _write(session: neo4j.Session, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Run a statement in a managed transaction, and again if another one merged the same node at the same time.
-
-    One engine lets both make the node, and the second one fails when it commits. The second run finds the node.
-    """
-    for pause in (0.05, 0.2, None):
-        try:
-            return session.execute_write(_rows, text, params)
-        except neo4j.exceptions.ConstraintError:
-            if pause is None or "MERGE" not in text:
-                raise
-            time.sleep(pause * (1 + random.random()))
-    raise AssertionError("unreachable")
+def _written(
+    transaction: neo4j.ManagedTransaction, statement: Statement, params: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    rows = _rows(transaction, statement.text, params)
+    fault_point(f"write.{statement.name}")
+    return rows
 
 
 def _rows(transaction: neo4j.ManagedTransaction, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:

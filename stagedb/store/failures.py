@@ -13,7 +13,14 @@ LEAST_FREE = 16 << 20
 """Free bytes that the embedded engine needs to make an empty store."""
 
 _FULL = ("no space left", "file size limit", "file too large", "disk full", "disk quota")
-_READ_ONLY = ("WriteOnReadOnlyAccess", "ReadOnly", "NotALeader", "AccessMode")
+_READ_ONLY = ("WriteOnReadOnlyAccess", "ReadOnly", "NotALeader", "AccessMode", "Security.Forbidden")
+
+
+class ReadOnlyError(UsageError):
+    """The store, or the account, allows no writes."""
+
+
+_ENDED_EARLY = ("TransactionTimedOut", "LockAcquisitionTimeout", "LockClientStopped", "Transaction.Terminated")
 
 
 class OutOfMemory(StagedbError):
@@ -72,8 +79,16 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
         return OutOfMemory(
             f"{doing} needs more memory than the store at {uri} gives a transaction: raise its limit ({text})"
         )
+    if any(word in code for word in _ENDED_EARLY):
+        return StagedbError(
+            f"the store at {uri} ended {doing}, which took too long: another client may hold what it needs, or the "
+            f"server has too much to do. Run the command again; STAGEDB_WRITE_TIME allows more seconds ({code})"
+        )
     if any(word in code for word in _READ_ONLY):
-        return UsageError(f"the store at {uri} is read-only, and {doing} writes: name one that allows writing")
+        return ReadOnlyError(
+            f"the store at {uri} is read-only, or so is the account, and {doing} writes: name one that allows writing. "
+            "What the store has can be listed, queried and exported"
+        )
     return StagedbError(f"{doing} failed on the store at {uri}: {text} ({code or type(error).__name__})")
 
 

@@ -24,9 +24,12 @@ def known_secrets(words: Iterable[str], environment: Mapping[str, str], config: 
                 found += [table.get("password"), environment.get(str(table.get("password_env")))]
     for uri in uris:
         if isinstance(uri, str):
-            account = uri.partition("://")[2].rpartition("@")[0]
-            password = account.partition(":")[2]
-            found += [password, unquote(password)]
+            # A malformed address too: what is between a colon and the last @.
+            account = uri.rpartition("@")[0]
+            parts = (account.partition("://")[2] or account).split(":")
+            for at in range(1, len(parts)):
+                password = ":".join(parts[at:])
+                found += [password, unquote(password)]
     return frozenset(secret for secret in found if isinstance(secret, str) and len(secret) >= SHORTEST)
 
 

@@ -5,22 +5,19 @@ has died if its lease has run out, or if its process on this machine has ended. 
 clears what a dead one left, and so does `sweep`. Times are the server's.
 """
 
-import os
-import secrets
-import socket
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import psutil
-
 from stagedb.errors import StagedbError
+from stagedb.inputs import shown
 from stagedb.store.connection import Store
-from stagedb.store.failures import ConnectionLost
-from stagedb.store.makers import current_user
+from stagedb.store.failures import ConnectionLost, ReadOnlyError
+from stagedb.store.makers import current_user, dead_owner, new_claim, user_of
 from stagedb.store.schema import VERSION, members
 
 Kind = Literal["Graph", "Instance", "Profile"]
@@ -32,7 +29,19 @@ CHUNK = 2_000
 """Nodes that one transaction deletes."""
 
 _WAIT = 0.2
+WAITS_IN_SILENCE = 25
+"""Waits for another builder before a warning names it: 5 s."""
+
+_FOLDERS: Mapping[Kind, str] = {"Instance": "instantiate", "Profile": "profile"}
 _PARENTS: Mapping[Kind, str] = {"Instance": "graph", "Profile": "instance"}
+
+
+class KeptNameWarning(UserWarning):
+    """A request for what somebody else has made and named does not rename it."""
+
+
+class WaitWarning(UserWarning):
+    """This process waits for another one, which builds the same thing."""
 
 
 class Lease:
@@ -113,6 +122,32 @@ def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -
         lease._ended.set()
 
 
+def ask_again(store: Store, kind: Kind, id: str, name: str | None) -> None:
+    """Make a thing that exists the newest of this user, and give it a name, if one is given.
+
+    Nothing is written if it has both already, as in a hundred tasks of one job. Where writing is not allowed, only a
+    new name is an error. What somebody else has made and named keeps its name, with a warning.
+    """
+    low, folder, user = kind.lower(), _FOLDERS[kind], current_user()
+    rows = store.read(f"{folder}/asked", **{low: id, "user": user})
+    if not rows:
+        return  # removed meanwhile, which the caller finds when it reads the thing
+    (row,) = rows
+    maker, new = user_of(row["builder"]), name not in (None, row["name"])
+    if new and row["name"] is not None and maker not in (None, user):
+        warnings.warn(
+            f"{low} {id[:12]} exists, made by {maker}, and keeps the name {shown(row['name'])}: name it so, or by its "
+            "id; `stagedb tag` renames it for all",
+            KeptNameWarning,
+            stacklevel=2,
+        )
+        name, new = None, False
+    if not new and row["newest"]:
+        return
+    with suppress(*(() if new else (ReadOnlyError,))):
+        store.write(f"{folder}/touch", **{low: id, "name": name, "claim": new_claim()})
+
+
 def delete(store: Store, kind: Kind, id: str) -> bool:
     """Delete a graph, an instance (with its profiles) or a profile. False if there is none.
 
@@ -125,7 +160,7 @@ def delete(store: Store, kind: Kind, id: str) -> bool:
     if kind == "Instance":
         _check_profiles(store, id)
     row = store.write(
-        f"lifecycle/retire_{kind.lower()}", id=id, owner=owner, lease=_milliseconds(), dead=_dead_owner(state) or ""
+        f"lifecycle/retire_{kind.lower()}", id=id, owner=owner, lease=_milliseconds(), dead=dead_owner(state) or ""
     )
     if not row:
         raise StagedbError(f"{kind.lower()} {id} is being built or deleted by another process: wait until it is done")
@@ -143,35 +178,70 @@ def _check_profiles(store: Store, instance: str) -> None:
     """Raise StagedbError while a living process writes a profile of an instance."""
     for row in store.read("catalog/profiles_of", instance=instance):
         state = _state(store, "Profile", row["id"])
-        if state is not None and state["state"] != "ready" and not state["expired"] and _dead_owner(state) is None:
+        if state is not None and state["state"] != "ready" and not state["expired"] and dead_owner(state) is None:
             raise StagedbError(
                 f"profile {row['id']} of instance {instance} is being built or deleted by another process: wait until "
                 "it is done"
             )
 
 
-def sweep(store: Store) -> list[tuple[Kind, str]]:
-    """Delete what dead builders left, and return it."""
-    swept: list[tuple[Kind, str]] = []
-    kinds: tuple[Kind, ...] = ("Profile", "Instance", "Graph")
-    for kind in kinds:
-        for row in store.read(f"lifecycle/unfinished_{kind.lower()}"):
-            if row["expired"] or _dead_owner(row) is not None:
-                # Another process may have begun to build or to sweep it since.
-                with suppress(StagedbError):
-                    if delete(store, kind, row["id"]):
-                        swept.append((kind, row["id"]))
+@dataclass(frozen=True)
+class Unfinished:
+    """A graph, instance or profile that a process builds or deletes, or left so when it ended.
+
+    state: building or deleting. user: whose process it is, if known. dead: whether the process has ended, or shows no
+    sign of life. created: when its building began, in ms since 1970.
+    """
+
+    kind: Kind
+    id: str
+    name: str | None
+    state: str
+    user: str | None
+    dead: bool
+    created: int | None
+
+
+def unfinished(store: Store) -> list[Unfinished]:
+    """All that is unfinished: profiles, then instances, then graphs, in which order they can be deleted."""
+    found = [
+        Unfinished(
+            row["kind"],
+            row["id"],
+            row["name"],
+            row["state"],
+            user_of(row["owner"]),
+            row["expired"] or dead_owner(row) is not None,
+            row["created"],
+        )
+        for row in store.read("catalog/unfinished")
+    ]
+    return sorted(found, key=lambda each: each.kind, reverse=True)
+
+
+def sweep(store: Store) -> list[Unfinished]:
+    """Delete what dead processes left, and return it."""
+    swept = []
+    for each in unfinished(store):
+        if each.dead:
+            # Another process may have begun to build or to sweep it since.
+            with suppress(StagedbError):
+                if delete(store, each.kind, each.id):
+                    swept.append(each)
     return swept
 
 
 def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> Lease | None:
-    owner = new_claim()
+    owner, waits = new_claim(), 0
     while True:
         state = _state(store, kind, id)
         if state is not None and state["state"] == "ready":
             return None
-        dead = _dead_owner(state) if state is not None else None
+        dead = dead_owner(state) if state is not None else None
         if state is not None and dead is None and not state["expired"]:
+            waits += 1
+            if waits == WAITS_IN_SILENCE:
+                warnings.warn(_waiting(kind, id, state), WaitWarning, stacklevel=2)
             time.sleep(_WAIT)
             continue
         row = store.write(
@@ -194,6 +264,15 @@ def _claim(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> 
             return lease
 
 
+def _waiting(kind: Kind, id: str, state: Mapping[str, Any]) -> str:
+    whose = user_of(state["owner"]) or "another process"
+    doing = "deletes" if state["state"] == "deleting" else "builds"
+    return (
+        f"waiting for {kind.lower()} {id}, which {whose} {doing} ({state['owner'] or 'unknown'}); this process takes "
+        f"over {LEASE:.0f} s after the other one's last sign of life"
+    )
+
+
 def _clear(store: Store, kind: Kind, id: str, lease: Lease) -> None:
     for label, _ in members(kind):
         while store.write(f"lifecycle/clear_{label.name.lower()}", id=id, limit=CHUNK)["deleted"] > 0:
@@ -211,36 +290,3 @@ def _state(store: Store, kind: Kind, id: str) -> dict[str, Any] | None:
 
 def _milliseconds() -> int:
     return round(LEASE * 1000)
-
-
-def new_claim() -> str:
-    """The text that identifies one builder: `machine pid started word user`.
-
-    started: when its process began. word: random, so that each claim of a process has its own text.
-    """
-    started = psutil.Process().create_time()
-    return f"{_machine()} {os.getpid()} {started:.2f} {secrets.token_hex(8)} {current_user()}"
-
-
-def _machine() -> str:
-    """This machine, more exactly its space of process numbers: a container has its own."""
-    try:
-        space = Path("/proc/self/ns/pid").readlink().name
-    except OSError:
-        space = ""
-    return f"{socket.gethostname()}/{space}".replace(" ", "_")
-
-
-def _dead_owner(state: Mapping[str, Any]) -> str | None:
-    """The owner, if it is a process of this machine that has ended."""
-    owner = state["owner"]
-    parts = owner.split() if isinstance(owner, str) else []
-    if len(parts) not in (4, 5) or parts[0] != _machine():  # an older version writes no user
-        return None
-    try:
-        alive = abs(psutil.Process(int(parts[1])).create_time() - float(parts[2])) < 1.0
-    except psutil.NoSuchProcess:
-        alive = False
-    except (psutil.Error, ValueError):
-        return None
-    return None if alive else str(owner)

@@ -1,12 +1,18 @@
 """The users who make instances and profiles. In a shared store, the newest one is the caller's own newest.
 
-A claim (`stagedb.store.leases`) is a text that ends with the user's name. `builder` of a node is the claim of the
-process that made it, `claim` that of the one which last asked for it.
+A claim (`new_claim`) is a text that identifies a process and ends with the user's name. `builder` of a node is the
+claim of the process that made it, `claim` that of the one which last asked for it.
 """
 
 import getpass
 import os
+import secrets
+import socket
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
 
 _LONGEST = 64
 
@@ -26,3 +32,36 @@ def user_of(claim: str | None) -> str | None:
     """The user of a claim; None if it has none, as those of older versions."""
     parts = (claim or "").split()
     return parts[4] if len(parts) == 5 else None
+
+
+def new_claim() -> str:
+    """The text that identifies one builder: `machine pid started word user`.
+
+    started: when its process began. word: random, so that each claim of a process has its own text.
+    """
+    started = psutil.Process().create_time()
+    return f"{_machine()} {os.getpid()} {started:.2f} {secrets.token_hex(8)} {current_user()}"
+
+
+def _machine() -> str:
+    """This machine, more exactly its space of process numbers: a container has its own."""
+    try:
+        space = Path("/proc/self/ns/pid").readlink().name
+    except OSError:
+        space = ""
+    return f"{socket.gethostname()}/{space}".replace(" ", "_")
+
+
+def dead_owner(state: Mapping[str, Any]) -> str | None:
+    """The owner, if it is a process of this machine that has ended."""
+    owner = state["owner"]
+    parts = owner.split() if isinstance(owner, str) else []
+    if len(parts) not in (4, 5) or parts[0] != _machine():  # an older version writes no user
+        return None
+    try:
+        alive = abs(psutil.Process(int(parts[1])).create_time() - float(parts[2])) < 1.0
+    except psutil.NoSuchProcess:
+        alive = False
+    except (psutil.Error, ValueError):
+        return None
+    return None if alive else str(owner)

@@ -23,6 +23,9 @@ STORE = Label(
         id_of("`stagedb`"),
         Property("version", "integer", "number of the newest migration applied"),
         Property("created", "integer", "when the first migration was applied", "ms since 1970"),
+        Property("owner", "string?", "the process that migrates it; absent when none does"),
+        Property("lease", "integer?", "until when that process counts as alive", "ms since 1970"),
+        Property("claim", "string?", "the process that last asked to migrate it; it is written to take the lock"),
     ),
 )
 

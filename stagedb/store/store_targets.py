@@ -23,9 +23,17 @@ _PLAIN = ("bolt", "neo4j")
 """Schemes that send everything as it is, the password included. `+s` encrypts, `+ssc` does so for a certificate that
 the server signed itself."""
 
+_LONGEST_WRITE = 86_400
 _KEYS = {"uri", "username", "password", "password_env", "database"}
 INSECURE = "STAGEDB_INSECURE"
 """Environment variable: 1 sends passwords unencrypted too, as `--insecure` does."""
+
+WRITE_TIME = 60.0
+"""Seconds after which a server ends a transaction that writes; STAGEDB_WRITE_TIME overrides it.
+
+So a suspended client holds its locks no longer. One that waits for these locks has as long, and begins later. The
+largest batches take a few seconds. The embedded engine ignores it: it has no locks that outlast a commit.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,13 @@ def choose(
     name = word if word is not None else settings.get("default")
     if name is None or name == EMBEDDED:
         return None
+    if isinstance(name, str) and any(mark in name for mark in "@:/"):
+        # It may be an address with a password, so that its text stays out of the error.
+        source = "--store" if word is not None else f"default of {config}"
+        raise UsageError(
+            f"{source} is neither the URI of a store nor the name of one: write a URI as bolt://host:7687, with the "
+            "account in NEO4J_USERNAME and NEO4J_PASSWORD; a name has no @ : or /"
+        )
     stores = settings.get("stores", {})
     if not isinstance(stores, dict) or not isinstance(name, str) or not isinstance(stores.get(name), dict):
         known = ", ".join(sorted(stores)) if isinstance(stores, dict) and stores else "none"
@@ -102,6 +117,20 @@ def _switch(environment: Mapping[str, str], name: str) -> bool:
     if text not in ("", "0", "1"):
         raise UsageError(f"{name} must be 1 or 0, not {shown(text)}")
     return text == "1"
+
+
+def write_time(environment: Mapping[str, str]) -> float:
+    """Seconds after which a server ends a transaction that writes. Raises UsageError for a text that is no time."""
+    text = environment.get("STAGEDB_WRITE_TIME", str(WRITE_TIME))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= _LONGEST_WRITE:
+        raise UsageError(
+            f"STAGEDB_WRITE_TIME must be a number of seconds from 1 to {_LONGEST_WRITE}, not {shown(text)}"
+        )
+    return seconds
 
 
 def config_file(environment: Mapping[str, str]) -> Path:

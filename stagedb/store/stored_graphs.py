@@ -3,11 +3,11 @@
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.fault_injection import fault_point
-from stagedb.inputs import shown
 from stagedb.ir.symbolic_graph import (
     FORMAT,
     BlockSpec,
@@ -29,6 +29,7 @@ from stagedb.store.connection import Store
 from stagedb.store.leases import building
 from stagedb.store.row_checks import json_list, json_mapping
 from stagedb.store.typed_properties import graph_properties
+from stagedb.store.whole_reads import read_whole
 from stagedb.workflows import Template, template_named
 
 
@@ -58,10 +59,11 @@ def write_graph(store: Store, graph: SymGraph) -> bool:
 
 def read_graph(store: Store, id: str) -> SymGraph:
     """The graph with this id, equal to the one that was written. Raises UsageError if there is none."""
-    found = store.read("build/graph", id=id)
-    if not found:
-        raise UsageError(f"the store has no graph {shown(id)}: `stagedb ls` lists them, `stagedb build` makes one")
-    (row,) = found
+    return read_whole(store, "Graph", id, partial(_read, store, id))
+
+
+def _read(store: Store, id: str) -> SymGraph:
+    (row,) = store.read("build/graph", id=id)
     if row["format"] != FORMAT:
         raise UsageError(
             f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: "

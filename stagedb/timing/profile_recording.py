@@ -14,7 +14,7 @@ from typing import Any
 
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import check_unicode
-from stagedb.store import Lease, Store, building, delete, new_claim
+from stagedb.store import Lease, Store, ask_again, building, delete
 from stagedb.systems import Durations
 from stagedb.timing.critical_path_rows import Row, path_rows
 from stagedb.timing.step_profile import JobProfile
@@ -65,7 +65,7 @@ def record_profile(
         if lease is not None:
             _Writing(store, lease, found, job, progress).run()
     if lease is None:
-        store.write("profile/touch", profile=found, name=name, claim=new_claim())
+        ask_again(store, "Profile", found, name)
     return found, lease is not None
 
 

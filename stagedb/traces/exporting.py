@@ -6,7 +6,7 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
-from stagedb.store import Store
+from stagedb.store import Store, read_whole
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
 from stagedb.traces.bundle import class_facts, groups_of, set_facts
@@ -62,10 +62,10 @@ def export(
     request.check(world, only)
     files = world if only is None else len(parse_ranks(only, world))
     if only is None and world >= SHARED_FILES and not request.resume and request.rank_files is not None:
-        _check_counts(store, instance, request, world)
+        read_whole(store, "Instance", instance, lambda: _check_counts(store, instance, request, world))
     with writers_for(0 if request.rank_files is None else files, 0, request.processes, counter) as pool:
         with clock.stage("read"):
-            workload = read_workload(store, instance, row)
+            workload = read_workload(store, instance)
             timing = None if profile is None else read_timing(store, profile, workload)
         with clock.stage("encode"):
             traces = trace_set(workload, only, request.granularity, system, timing, simulator_named(request.simulator))

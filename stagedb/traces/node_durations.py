@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.store import Store
+from stagedb.store import Store, read_whole
 from stagedb.systems.system import System
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.workload.instance_columns import ClassColumns, Workload
@@ -50,6 +50,10 @@ def read_timing(store: Store, profile: str, workload: Workload) -> NodeTiming:
     Raises UsageError if the store has no such profile, or if it is of another instance, and StagedbError if its
     durations do not fit the workload.
     """
+    return read_whole(store, "Profile", profile, lambda: _read(store, profile, workload))
+
+
+def _read(store: Store, profile: str, workload: Workload) -> NodeTiming:
     # Most exports need no profile, and start sooner without these modules.
     from stagedb.timing import read_profile
     from stagedb.timing.lanes import lane_numbers

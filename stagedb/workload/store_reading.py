@@ -12,7 +12,7 @@ import numpy as np
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.instances.stored_digests import check_digests, check_unchanged, groups_digest, ranks_digest
-from stagedb.store import DamagedError, Store, json_mapping, reading
+from stagedb.store import DamagedError, Store, json_mapping, read_whole, reading
 from stagedb.workload.instance_columns import (
     COLLECTIVE,
     EDGE_KINDS,
@@ -46,9 +46,13 @@ def find(store: Store, instance: str) -> Mapping[str, Any]:
     return rows[0]
 
 
-def read_workload(store: Store, instance: str, row: Mapping[str, Any] | None = None) -> Workload:
-    """The columns of an instance that an export or a timeline needs. `row` is the result of `find`."""
-    row = row or find(store, instance)
+def read_workload(store: Store, instance: str) -> Workload:
+    """The columns of an instance that an export or a timeline needs. Raises UsageError if the store has none."""
+    return read_whole(store, "Instance", instance, partial(_read, store, instance))
+
+
+def _read(store: Store, instance: str) -> Workload:
+    row = find(store, instance)
     with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
         return _workload(store, instance, row)
 

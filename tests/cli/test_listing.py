@@ -1,6 +1,7 @@
 """`ls`: plans, figures, filters and order; the caller's own newest; options before the command; groups of the help."""
 
 import json
+import warnings
 from typing import Any
 
 import pytest
@@ -59,6 +60,23 @@ def test_what_cannot_be_listed_is_refused(run: Run, tiny: str, arguments: tuple[
     assert error in ran.err
 
 
+def test_nobody_renames_what_somebody_else_has_made(run: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def names(user: str, *arguments: str) -> tuple[str, str]:
+        monkeypatch.setenv("STAGEDB_USER", user)
+        ran = run(*arguments)
+        assert ran.status == 0, ran.err
+        warned = "".join(line for line in ran.err.splitlines() if line.startswith("Warning"))
+        return warned, rows(run, "instances")[0]["name"]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert names("ada", "instantiate", tiny, *PLAN, "--name", "base") == ("", "base")
+        printed, name = names("bob", "instantiate", tiny, *PLAN, "--name", "mine")
+        assert ("made by ada, and keeps the name 'base'" in printed, name) == (True, "base")
+        assert names("bob", "instantiate", tiny, *PLAN) == ("", "base")
+        assert names("ada", "instantiate", tiny, *PLAN, "--name", "better") == ("", "better")
+
+
 def test_the_newest_is_the_callers_own(run: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def as_user(name: str) -> Run:
         monkeypatch.setenv("STAGEDB_USER", name)
@@ -102,7 +120,7 @@ def test_claims_have_the_user(store: Store, run: Run, tiny: str) -> None:
 
 
 def test_a_terminals_table_has_the_columns_with_values() -> None:
-    empty = dict.fromkeys(("id", "name", "model", "ranks", "step", "mfu", "peak", "plan", "system", "created"))
+    empty = dict.fromkeys(("id", "name", "model", "ranks", "step", "mfu", "peak", "plan", "system", "created", "state"))
     one = {**empty, "id": "0123456789abcdef", "model": "m", "timing": "scale a=2", "plan": "tp 2", "made_by": "ada"}
     assert _table([one]) == (["id", "model", "plan"], [["0123456789ab", "m", "tp 2 scale a=2"]])
     heads, _ = _table([{**one, "name": "m", "step": 1_500_000}, {**one, "name": "m", "made_by": "bob"}])

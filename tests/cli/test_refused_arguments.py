@@ -23,7 +23,10 @@ NO_PATHS = {"a long name": LONG, "NUL": "a\0b", "half of a surrogate pair": "\ud
             ("export", "--granularity", "ops"),
             "unknown granularity 'ops' (did you mean op?): --granularity is op",
         ),
-        (("ls", "graph"), "unknown kind 'graph' (did you mean graphs?): KIND is graphs, instances or profiles"),
+        (
+            ("ls", "graph"),
+            "unknown kind 'graph' (did you mean graphs?): KIND is graphs, instances, profiles or unfinished",
+        ),
         (("exprot",), "unknown command 'exprot' (did you mean export"),
         (("export", "--shrad", "0/2"), "unknown option '--shrad' (did you mean --shard or --reshard?)"),
         (("export", "--tp", "two"), "--tp must be a whole number"),

@@ -86,6 +86,30 @@ def test_the_details_of_an_unexpected_error_have_no_password(
     assert not [part for part in parts_of(SECRET) if part in text]
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "neo4j:hunter2@db.example.org",
+        "bolt:/neo4j:hunter2@db.example.org",
+        "bolt//neo4j:hunter2@db.example.org:7687",
+        "bolt://neo4j:hunter2@db.example.org:port",
+        "bolt://neo4j:hunter2@db.example.org/name",
+        "blt://neo4j:hunter2@127.0.0.1:1",
+        "bolt://neo4j:hunter2@",
+        "bolt://neo4j:hunter2@[::1",
+    ],
+)
+def test_a_malformed_address_is_refused_without_its_password(
+    offline: Run, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in (("ls", "--store", address), ("ls", f"--store={address}"), ("ls", f"--stor={address}"), (address,)):
+        ran = offline(*words)
+        assert (ran.status, "hunter2" in ran.out + ran.err) == (2, False), ran.err
+    monkeypatch.setenv("NEO4J_URI", address)
+    ran = offline("ls")
+    assert (ran.status, "hunter2" in ran.out + ran.err) == (2, False), ran.err
+
+
 def test_a_broken_configuration_is_refused_without_its_lines(offline: Run, tmp_path: Path, monkeypatch: Any) -> None:
     config = tmp_path / "config.toml"
     monkeypatch.setenv("STAGEDB_CONFIG", str(config))

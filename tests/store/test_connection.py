@@ -58,23 +58,34 @@ def test_a_foreign_database_is_refused_and_left_alone(store: Store, store_enviro
 
 @pytest.mark.parametrize("times", range(3))
 def test_a_database_that_several_open_first_at_once_serves_all(
-    store: Store, store_environment: dict[str, str], tmp_path: Path, times: int
+    store: Store, store_environment: dict[str, str], tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One of them makes the schema."""
+    applied, apply = [], Store._apply
+
+    def noted(self: Store, migration: migrations.Migration, empty: bool) -> None:
+        applied.append(migration.version)
+        apply(self, migration, empty)
+
+    monkeypatch.setattr(Store, "_apply", noted)
     environment = store_environment if store.engine == "neo4j" else {"STAGEDB_HOME": str(tmp_path)}
-    together = threading.Barrier(4)
+    together = threading.Barrier(8)
 
     def open_first() -> int:
         together.wait()
         with connect(environment=environment) as opened:
             return opened.version()
 
-    with contextlib.ExitStack() as ends, ThreadPoolExecutor(4) as people:
+    with contextlib.ExitStack() as ends, ThreadPoolExecutor(8) as people:
         if store.engine == "neo4j":
             ends.enter_context(bare(store))
         else:
             ends.callback(embedded.stop, tmp_path)
-        opening = [people.submit(open_first) for _ in range(4)]
-        assert [each.result() for each in opening] == [migrations.NEWEST] * 4
+        opening = [people.submit(open_first) for _ in range(8)]
+        assert [each.result() for each in opening] == [migrations.NEWEST] * 8
+        assert applied == [each.version for each in migrations.MIGRATIONS]
+        with connect(environment=environment) as opened:
+            assert opened.query("MATCH (s:Store) RETURN s.owner AS owner, s.lease AS lease").rows == ((None, None),)
 
 
 def test_a_newer_store_is_refused(store: Store, store_environment: dict[str, str]) -> None:

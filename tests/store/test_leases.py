@@ -88,7 +88,7 @@ def test_what_a_killed_writer_left_is_swept(store: Store, store_environment: dic
     killed = writer(store_environment, "build.reads:kill")
     killed.communicate(timeout=120)
     write_graph(store, other)
-    assert sweep(store) == [("Graph", graph.key)]
+    assert [(each.kind, each.id) for each in sweep(store)] == [("Graph", graph.key)]
     assert ids(store) == [other.key]
     assert read_graph(store, other.key) == other
     assert sweep(store) == []

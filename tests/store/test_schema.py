@@ -158,10 +158,10 @@ SCANS = {
     "catalog/outdated": "all instances and profiles that an older version wrote",
     "catalog/outdated_instances": "all instances that an older version wrote",
     "catalog/outdated_profiles": "all profiles that an older version wrote",
+    "instantiate/asked": "all instances of a user",
+    "profile/asked": "all profiles of a user",
     # What an interrupted run left: a handful of nodes have these labels, and `state` has no index.
-    "lifecycle/unfinished_graph": "all graphs that are not whole",
-    "lifecycle/unfinished_instance": "all instances that are not whole",
-    "lifecycle/unfinished_profile": "all profiles that are not whole",
+    "catalog/unfinished": "all that is not whole",
     # Once in the life of a store: they look at all that an older version wrote, or stop at the first node.
     "schema/is_empty": "whether there is any node",
     "schema/graphs_v3": "migration",

@@ -244,7 +244,7 @@ def test_a_killed_writer_leaves_nothing_to_see_and_is_swept(
         assert record_profile(store, job)[1]
         assert left(store) == whole(job)
     else:
-        assert [kind for kind, _ in sweep(store)] == ["Profile"]
+        assert [each.kind for each in sweep(store)] == ["Profile"]
         assert left(store) == 0
 
 

@@ -1,0 +1,39 @@
+"""A command that is stopped at a statement, while a test does something else to the store."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+
+
+def settings(environment: dict[str, str]) -> dict[str, str]:
+    """The variables of a command that uses the store of this environment."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEO4J_", "STAGEDB_"))}
+    return {**kept, **environment}
+
+
+def stopped_at(point: str, arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a command of stagedb, and wait until it has suspended itself at a point such as `read.workload/edges`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stagedb", *arguments],
+        env={**settings(environment), "STAGEDB_FAULT": f"{point}:pause" if ":" not in point else point},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 180
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "the command did not come to its point"
+        time.sleep(0.05)
+    return process
+
+
+def resumed(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Let a stopped command go on. Its exit status, and all that it printed."""
+    process.send_signal(signal.SIGCONT)
+    out, errors = process.communicate(timeout=180)
+    return process.returncode, out + errors
