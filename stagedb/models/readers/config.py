@@ -149,7 +149,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "scale_attn_weights",
             "use_bidirectional_attention",
             "moe_normalize_expert_weights",
-            "layer_norm_elementwise_affine",
             "alibi_bias_max",
             "bias_dropout_fusion",
             "masked_softmax_fusion",

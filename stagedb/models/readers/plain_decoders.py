@@ -58,6 +58,7 @@ def bloom(config: Config, name: str) -> Card:
 def opt(config: Config, name: str) -> Card:
     """OPT: learned positions, two rows of whose table come before the first position."""
     config.only("do_layer_norm_before", True, "norms after the sums are not built")
+    config.only("layer_norm_elementwise_affine", True, "norms have weights")
     hidden = config.count("hidden_size")
     if config.count("word_embed_proj_dim", default=hidden) != hidden:
         raise UsageError(
@@ -81,7 +82,7 @@ def mpt(config: Config, name: str) -> Card:
     hidden = config.count("d_model")
     if hidden % heads:
         raise UsageError(f"d_model {hidden} is not divisible by n_heads {heads}")
-    ratio = config.count("expansion_ratio", default=4)
+    config.only("expansion_ratio", 4, "the feed-forward of the model's own code is four times as wide as its stream")
     if not alibi:
         raise UsageError("attn_config without alibi is not supported: MPT's learned positions are not read")
     config.only("no_bias", True, "MPT with biases is not read")
@@ -94,7 +95,7 @@ def mpt(config: Config, name: str) -> Card:
         heads=heads,
         kv_heads=inner.count("kv_n_heads", default=heads),
         head_dim=hidden // heads,
-        ffn=ratio * hidden,
+        ffn=4 * hidden,
         vocab=config.count("vocab_size"),
         norm="layernorm_no_bias",
         mlp="plain",
