@@ -538,7 +538,6 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
             "max_window_layers must be a whole number from 0, not -1",
         ),
         ({**FALCON, "num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn 3 is not supported"),
-        ({**NEOX, "attention_bias": False}, "attention_bias false is not supported"),
         ({**STABLELM, "qk_layernorm": True}, "qk_layernorm is not supported"),
         ({**GPT2, "add_cross_attention": True}, "add_cross_attention"),
         ({**GPT2, "activation_function": "tanh"}, "activation_function 'tanh' is not supported"),

@@ -53,7 +53,7 @@ def other(value: Any) -> Any:
         case str():
             return f"{value}-other"
         case list():
-            return value[:-1] or [1]
+            return value[:-1] if value else [1]
         case _:
             return {**value, "partial_rotary_factor": 0.125}
 

@@ -190,6 +190,8 @@ UNUSED_WHERE: Mapping[str, str] = {
     "moe_layer_end_index": "it is the last layer or a later one",
     "multi_query": "new_decoder_architecture is true",
     "no_rope_layer_interval": "no_rope_layers names the layers with positions",
+    "num_kv_heads": "new_decoder_architecture is false",
+    "num_ln_in_parallel_attn": "new_decoder_architecture is false",
     "original_max_position_embeddings": "it is not below max_position_embeddings",
     "parallel_attn": "new_decoder_architecture is true",
     "sliding_window": "no layer has a window",

@@ -176,7 +176,34 @@ def hunyuan_moe(config: Config, name: str) -> Card:
     return with_layers(card, [Layer()] * card.layers, {"qk_norm": "head", **bias})
 
 
+def dbrx(config: Config, name: str) -> Card:
+    """DBRX: LayerNorm without a bias, q, k and v from one matmul, experts in all layers."""
+    attention, ffn = (_inner(config, key) for key in ("attn_config", "ffn_config"))
+    hidden, heads = config.count("d_model", "hidden_size"), config.count("n_heads", "num_attention_heads")
+    words: dict[str, Any] = {"hidden_size": hidden, "num_attention_heads": heads}
+    words |= {"intermediate_size": ffn.count("ffn_hidden_size")}
+    words |= {"num_hidden_layers": config.count("n_layers", "num_hidden_layers")}
+    words |= {"max_position_embeddings": config.count("max_seq_len", "max_position_embeddings", default=2048)}
+    words |= {"num_key_value_heads": attention.count("kv_n_heads", default=1)}
+    act = ffn.get("ffn_act_fn", default={"name": "silu"})
+    words |= {"hidden_act": act.get("name") if isinstance(act, dict) else act}
+    words |= {"num_local_experts": ffn.count("moe_num_experts"), "num_experts_per_tok": ffn.count("moe_top_k")}
+    changed = config.changed(**words)
+    card = decoder(changed, name, "dbrx", norm="layernorm_no_bias")
+    card = with_experts(changed, card, ffn.count("ffn_hidden_size"))
+    return with_layers(card, [Layer()] * card.layers, {"qkv": "fused"})
+
+
+def _inner(config: Config, key: str) -> Config:
+    """A mapping inside of a config. UsageError if it is none."""
+    found = config.need(key)
+    if not isinstance(found, dict):
+        raise UsageError(f"{key} must be a mapping")
+    return Config(found)
+
+
 READERS = {
+    "DbrxForCausalLM": dbrx,
     "Qwen2MoeForCausalLM": qwen2_moe,
     "GptOssForCausalLM": gpt_oss,
     "Llama4ForCausalLM": llama4,

@@ -56,8 +56,9 @@ def mistral(config: Config, name: str) -> Card:
 
 
 def qwen2(config: Config, name: str) -> Card:
-    """Qwen 1.5 to 2.5: biases of q, k and v."""
-    card, usual = _gated(config, name, "qwen2.5", qkv_bias=True)
+    """Qwen 1.5 to 2.5, and MiMo: biases of q, k and v."""
+    # Its biases are those of q, k and v, whatever `attention_bias` is.
+    card, usual = _gated(config.changed(attention_bias=False), name, "qwen2.5", qkv_bias=True)
     return _laid_out(_used(config), card, usual)
 
 
@@ -119,11 +120,9 @@ def gpt2(config: Config, name: str) -> Card:
 
 def gpt_neox(config: Config, name: str) -> Card:
     """GPT-NeoX and Pythia: parallel layers with two norms."""
-    if config.get("attention_bias", default=True) is not True:
-        raise UsageError("attention_bias false is not supported here: all linear layers have biases, or none")
-    act = _plain(config, "hidden_act", "gelu")
-    card = decoder(config, name, "gpt-neox", norm="layernorm", mlp="plain", activation=act, linear_bias=True)
-    card = _in_part(config, card, "rotary_pct", {})
+    act, bias = _plain(config, "hidden_act", "gelu"), config.flag("attention_bias", default=True)
+    card = decoder(config, name, "gpt-neox", norm="layernorm", mlp="plain", activation=act, linear_bias=bias)
+    card = _in_part(config, card, "rotary_pct", {} if bias else biases("none", True))
     return _in_parallel(card, 2) if config.flag("use_parallel_residual", default=True) else card
 
 
@@ -199,6 +198,7 @@ READERS = {
     "LlamaForCausalLM": llama,
     "MistralForCausalLM": mistral,
     "Qwen2ForCausalLM": qwen2,
+    "MiMoForCausalLM": qwen2,
     "Qwen3ForCausalLM": qwen3,
     "MixtralForCausalLM": mixtral,
     "Qwen3MoeForCausalLM": qwen3_moe,
