@@ -200,7 +200,12 @@ def test_the_cost_of_a_delay_follows_from_path_and_slack(embedded_store: Store, 
 
 
 UNIT = 1_000
-CHAIN = {FORWARD: ".attn_norm", INPUT_GRADIENT: ".attn_norm.input_gradient", WEIGHT_GRADIENT: ".wq.weight_gradient"}
+CHAIN = {
+    FORWARD: (".attn_norm",),
+    INPUT_GRADIENT: (".attn_norm.input_gradient",),
+    WEIGHT_GRADIENT: (".wq.weight_gradient", ".wqkv.weight_gradient"),
+}
+"""By template, the ends of the name of one operator of a layer."""
 
 
 def units(rows: Workload, split: bool) -> dict[int, Ints]:
@@ -209,8 +214,8 @@ def units(rows: Workload, split: bool) -> dict[int, Ints]:
     found = {}
     for each in rows.classes:
         took = np.zeros(len(each.ops), np.int64)
-        for template, name in CHAIN.items():
-            ends = np.array([op.endswith(name) for op in each.ops.name]) & (each.ops.template == template)
+        for template, names in CHAIN.items():
+            ends = np.array([op.endswith(names) for op in each.ops.name]) & (each.ops.template == template)
             for chunk in range(1 + int(each.ops.chunk.max())):
                 chosen = np.flatnonzero(ends & (each.ops.chunk == chunk))
                 took[chosen] = cost[template] // len(chosen)
@@ -249,7 +254,8 @@ def test_bubbles_are_as_published(embedded_store: Store, words: dict[str, Any], 
 @pytest.mark.parametrize(
     "words",
     [
-        {"pp": 4, "schedule": "zb-h1", "global_batch_size": 6},
+        # In the torch recipe the first stage runs whole backwards, which the replay of units does not know.
+        {"pp": 4, "schedule": "zb-h1", "global_batch_size": 6, "recipe": "megatron"},
         {"pp": 4, "schedule": "gpipe", "global_batch_size": 5},
         {"pp": 4, "virtual_stages": 2, "global_batch_size": 12},
         {"pp": 4, "virtual_stages": 2, "schedule": "breadth-first", "global_batch_size": 3},

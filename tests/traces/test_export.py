@@ -175,7 +175,7 @@ def spread_over_stages(made: Workload) -> Workload:
         (changed(workload(), 0, "layer.0.gather", size=8), "gathers 8 bytes"),
         (changed(workload(), 1, "bucket.1", kind="broadcast"), "is a broadcast"),
         (changed(workload(), 0, "cut.send_forward", size=512), "class 0 sends messages of other sizes"),
-        (changed(workload(), 0, "cut.send_forward", peer=-1), "sends"),
+        (changed(workload(), 0, "cut.send_forward", towards=-1), "sends"),
         (without_group(workload()), "has no group"),
         (spread_over_stages(workload()), "issue different collectives"),
     ],

@@ -240,13 +240,14 @@ def recomputing(config: Mapping[str, Any], observer: Observer) -> tuple[Any, Any
 def described(job: Job) -> dict[str, Any]:
     """What a record has on the rank itself."""
     own = {id(each): local(each) for each in job.parameters()}.values()
-    return {
+    found = {
         "world": job.ranks.world,
         "mesh": job.ranks.sizes,
-        "torch": torch.__version__,
         "params": {
             "local_numel": sum(each.numel() for each in own),
             "local_bytes": sum(each.numel() * each.element_size() for each in own),
             "module_numel_before_sharding": job.whole,
         },
     }
+    found["torch"] = torch.__version__
+    return found
