@@ -57,7 +57,7 @@ def mistral(config: Config, name: str) -> Card:
 
 def qwen2(config: Config, name: str) -> Card:
     """Qwen 1.5 to 2.5, and MiMo: biases of q, k and v."""
-    # Its biases are those of q, k and v, whatever `attention_bias` is.
+    # Its biases are those of q, k and v for every value of `attention_bias`.
     card, usual = _gated(config.changed(attention_bias=False), name, "qwen2.5", qkv_bias=True)
     return _laid_out(_used(config), card, usual)
 
