@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stagedb.api.model_names import describe
     from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.querying import queries
+    from stagedb.api.removing import Unused
     from stagedb.api.results import (
         Advised,
         Chart,
@@ -59,6 +60,7 @@ __all__ = [
     "Simulated",
     "Stagedb",
     "Unpacked",
+    "Unused",
     "Viewed",
     "connect",
     "describe",
@@ -79,6 +81,7 @@ _MODULES = {
     "model_library": ("model", "models"),
     "model_names": ("describe",),
     "querying": ("queries",),
+    "removing": ("Unused",),
     "results": (
         "Advised",
         "Chart",

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, listing, model_names, querying, system_choice, trace_sets
+from stagedb.api import catalog, listing, model_names, querying, removing, system_choice, team, trace_sets
 from stagedb.api.plan_keywords import GraphWords, PlanWords
 from stagedb.api.python_words import all_for_python, for_python
 from stagedb.api.rebuilding import open_rebuilt
@@ -31,7 +31,7 @@ from stagedb.api.trace_sets import WriteProgress
 from stagedb.api.wanted_instances import StageClock, find_wanted, of_model
 from stagedb.models import Card
 from stagedb.plans import typed_words
-from stagedb.store import Store, Unfinished, load, read_whole, sweep
+from stagedb.store import Store, Unfinished, load, read_whole
 from stagedb.systems.measured_durations import Durations
 from stagedb.systems.system import System
 from stagedb.traces import Request
@@ -76,9 +76,9 @@ class Stagedb:
     ) -> InstanceInfo:
         """Copy a model, or a graph of the store, out under a plan.
 
-        target: a model, its card, or the id (or its start) of a graph. name: the name of the instance, by default the
-        model's. Several instances may have one name, which then means the newest of them. Without `seq_len` it is the
-        sequence length that the model was trained with; `usual_length` of the result has its reason.
+        target: a model, its card, or the id (or its start) of a graph. name: as in `name`.
+        Without `seq_len` it is the sequence length that the model was trained with; the result's `usual_length` has its
+        reason.
         """
         return of_model(self.store, target, typed_words(words), name).make(self.store, StageClock())
 
@@ -184,16 +184,18 @@ class Stagedb:
         *,
         model: str | None = None,
         system: str | None = None,
+        tag: str | None = None,
+        mine: bool = False,
         sort: str = "created",
         limit: int | None = None,
     ) -> Rows:
         """The content of the store: plan, step (ns), MFU and memory peak (bytes) of graphs, instances and profiles.
 
         kind: graphs, instances, profiles, or unfinished: what a process builds or deletes. model: only of this model.
-        system: only profiles on it. sort: created, name, ranks, step, mfu or memory. limit: the first so many of each
-        kind.
+        system: only profiles on it. tag: only what has it. mine: only what the caller made, asked for or named. sort:
+        created (the caller's own first), name, ranks, step, mfu or memory. limit: the first so many of each kind.
         """
-        return listing.listing(self.store, kind, model, system, sort, limit)
+        return listing.listing(self.store, kind, model, system, tag, mine, sort, limit)
 
     def show(self, word: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
         """One graph, instance or profile, by id, start of an id, or the name of an instance or a profile."""
@@ -254,7 +256,7 @@ class Stagedb:
         durations: measured durations, which replace modelled ones: a file that `stagedb.api.durations` reads, or its
         result. scale: factors on durations, such as `collective:tp=0.5`; several that match an op multiply. blocking:
         mesh axes whose communication a rank waits for before it computes on, such as `tp,pp`, because its framework
-        does. name: the name of the profile. progress: called with the number of written rows and of all rows. The same
+        does. name: a name for the profile. progress: called with the number of written rows and of all rows. The same
         profile is stored once.
 
         Queries read it from `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes. Raises UsageError if the system has
@@ -396,20 +398,53 @@ class Stagedb:
             return views.save_report(self.store, asked, out, force, progress)
         return views.save_pair(self.store, asked, second, out, force, progress)
 
-    def tag(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo:
-        """Rename an instance or a profile. Several may have one name, which then means the newest of them."""
-        return catalog.tag(self.store, word, name)
+    def name(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo:
+        """Let a name mean an instance or a profile. It moves if it is yours and means another one.
 
-    def rm(self, word: str, /, *, force: bool = False) -> "list[catalog.Removed]":
-        """Remove an instance with its profiles, a profile, or a graph. Returns what was removed.
-
-        A graph that instances need is refused with UsageError, unless `force` removes these too.
+        name: yours (`base`), or with a space (`team/base`), which is your user or your workspace. Names of others do
+        not change. Several names may mean one thing.
         """
-        return catalog.remove(self.store, word, force)
+        return team.name(self.store, word, name)
 
-    def gc(self) -> list[Unfinished]:
-        """Remove what processes left unfinished that have ended. Returns what was removed."""
-        return sweep(self.store)
+    def tag(self, word: str, /, *tags: str, remove: bool = False) -> GraphInfo | InstanceInfo | ProfileInfo:
+        """Tag a graph, an instance or a profile with words, or take these tags off."""
+        return team.tag(self.store, word, tags, remove)
+
+    def note(self, word: str, text: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
+        """Write a note about a graph, an instance or a profile."""
+        return team.note(self.store, word, text)
+
+    def log(self, word: str | None = None, /, *, user: str | None = None, days: float = 30.0, limit: int = 100) -> Rows:
+        """What changed the store, the newest first: when, who, what, with which version and command.
+
+        word: only about this graph, instance or profile, by id or name, or about what is removed by its whole id.
+        user: only what this user did. days: how far back. limit: at most so many rows.
+        """
+        return team.log(self.store, word, user, days, limit)
+
+    def origin(self, word: str, /) -> Rows:
+        """Who made a graph, an instance or a profile, when and how: a row for each of its inputs, with its digest."""
+        return team.origin(self.store, word)
+
+    def rm(self, word: str, /, *, force: bool = False) -> "list[removing.Removed]":
+        """Remove a name, and what it means unless somebody needs it; or a thing by its id. Returns what was removed.
+
+        With a name, what has other names, or what other users made, stays. With an id, such a thing is refused with
+        UsageError, as is a graph that instances need; `force` removes all of it. An instance is removed with its
+        profiles.
+        """
+        return removing.remove(self.store, word, force)
+
+    def gc(
+        self, *, dead: bool = False, unnamed_older_than: float | None = None, dry_run: bool = False
+    ) -> "list[Unfinished | removing.Unused]":
+        """Remove what ended processes left (`dead`), and what nobody named or tagged. Returns what was removed.
+
+        unnamed_older_than: days since somebody made it or asked for it. dry_run: remove nothing, and return what would
+        be removed. Raises UsageError if neither is given.
+        """
+        seconds = None if unnamed_older_than is None else unnamed_older_than * 86_400
+        return removing.collect(self.store, dead=dead, unnamed_older_than=seconds, dry_run=dry_run)
 
 
 def _rows(store: Store, statement: str, instance: str) -> Rows:

@@ -10,6 +10,7 @@ from stagedb.api.results import InstanceInfo, PeakMemory, Profile, ProfileInfo, 
 from stagedb.errors import UsageError
 from stagedb.memory import analyse
 from stagedb.store import Store
+from stagedb.store.naming import set_name, wanted_name
 from stagedb.systems import Durations, System
 from stagedb.timing import JobProfile, ProfileInputs, Scaling, blocking_axes, profile_job, record_profile
 from stagedb.timing.profile_recording import Progress
@@ -86,7 +87,10 @@ def _peaks(store: Store, workload: Workload) -> Iterator[PeakMemory]:
 
 def keep(store: Store, job: JobProfile, name: str | None = None, progress: Progress | None = None) -> ProfileInfo:
     """Write a step that was timed to the store, unless it is there already."""
-    made, new = record_profile(store, job, name, progress or (lambda done, of: None))
+    wanted = None if name is None else wanted_name(name)
+    made, new = record_profile(store, job, None if wanted is None else wanted.name, progress or (lambda done, of: None))
+    if wanted is not None:
+        set_name(store, "Profile", made, wanted)
     return dataclasses.replace(catalog.made(catalog.profiles(store), made), new=new)
 
 

@@ -43,7 +43,7 @@ from stagedb.instances.stored_digests import groups_digest, ranks_digest, write_
 from stagedb.plans import AxisGroups, Plan, groups, option
 from stagedb.plans.graph_options import OMITTED_DEFAULTS
 from stagedb.schedules import splits
-from stagedb.store import Lease, Store, ask_again, building
+from stagedb.store import Input, Lease, Store, ask_again, building
 from stagedb.store.typed_properties import plan_properties
 
 FORMAT = 5
@@ -84,10 +84,9 @@ def instantiate(
 ) -> str:
     """Copy a graph to an instance of a plan and return the instance's id. Equal requests give one instance.
 
-    The name (default: the model's) is a label that several instances may have: it means the newest of them. A request
-    for an existing instance makes it the newest again. It keeps its name unless another one is given. progress: called
-    with each stage of the copying, if there is something to copy. Raises UsageError if the store has no such graph, or
-    if the plan does not suit it.
+    name: what it is called where nobody names it, by default as the model (`stagedb.store.naming` sets names). Asking
+    for an existing instance makes it the newest of this user. progress: called with each stage of the copying, if there
+    is something to copy. Raises UsageError if the store has no such graph, or if the plan does not suit it.
     """
     check_unicode(name or "", "--name")
     stored = read_graph(store, graph)
@@ -101,11 +100,12 @@ def instantiate(
         "world": plan.world,
         "microbatches": plan.microbatches,
     }
-    with building(store, "Instance", made.id, properties) as lease:
+    inputs = (Input("graph", graph, stored.name), Input.of("plan", plan.to_json()))
+    with building(store, "Instance", made.id, properties, inputs) as lease:
         if lease is not None:
             _Copy(store, lease, stored, plan, made.id, made.evaluated, made.classes, made.groups, progress).run()
     if lease is None:
-        ask_again(store, "Instance", made.id, name)
+        ask_again(store, "Instance", made.id)
     return made.id
 
 
