@@ -162,8 +162,20 @@ class Stagedb:
         return querying.run(self.store, query, dict(params or {}), instance, profile, timeout)
 
     def queries(self) -> list[QueryInfo]:
-        """The named queries."""
-        return querying.queries()
+        """The named queries, and those that users saved in the store."""
+        return [*querying.queries(), *querying.saved(self.store)]
+
+    def save_query(self, name: str, text: str, /) -> QueryInfo:
+        """Save a query for the team: Cypher that only reads, with the header of the named queries.
+
+        name: yours, or with your workspace before it, as in `name`. It replaces the query of this name. Raises
+        UsageError for a text that could write, and for a header that does not match it.
+        """
+        return querying.save(self.store, name, text)
+
+    def forget_query(self, name: str, /) -> None:
+        """Delete a saved query of yours or of your workspace."""
+        querying.forget(self.store, name)
 
     def graphs(self) -> list[GraphInfo]:
         """The graphs of the store, the newest first."""

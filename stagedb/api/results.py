@@ -354,8 +354,7 @@ KINDS: Mapping[type, str] = {GraphInfo: "graph", InstanceInfo: "instance", Profi
 
 def kind_of(info: Any) -> str:
     """`graph`, `instance` or `profile`."""
-    found = KINDS.get(type(info))
-    return str(info.kind).lower() if found is None else found
+    return KINDS.get(type(info)) or str(info.kind).lower()
 
 
 _OF_CALL = ("new", "usual_length")

@@ -158,9 +158,9 @@ class Store:
             return queries.run(driver, self._database, self.uri, text, params or {}, timeout)
 
     def version(self) -> int:
-        """The newest migration that this database has, 0 if it is empty.
+        """The newest migration that this database has, 0 if it is empty. UsageError if it is no store.
 
-        Newer ones than this program knows count only if it cannot use the store. Raises UsageError if it is no store.
+        Newer ones than this program knows count only if it cannot use the store.
         """
         rows = self.read_sound("schema/store")
         if not rows:
@@ -177,7 +177,6 @@ class Store:
                 "one with --store or NEO4J_DATABASE"
             )
         version, applied = rows[0]["version"], rows[0]["applied"]
-        # A newer program may have added what this one does not need to know.
         return int(applied if applied <= migrations.NEWEST else max(version, migrations.NEWEST))
 
     def migrate(self) -> tuple[Migration, ...]:
