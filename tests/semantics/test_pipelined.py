@@ -44,9 +44,9 @@ def whole_run(style: str, kv_heads: int, tied: bool, layers: int, plain: GraphOp
     sharing=st.sampled_from([(1, 1), (2, 1), (4, 1), (4, 2), (2, 2)]),
     tp=st.sampled_from([1, 2, 4]),
     schedule=st.sampled_from([*SCHEDULES]),
-    stage_layers=st.sampled_from([(2,), (1, 1), (2, 1), (1, 1, 1)]),
+    stage_layers=st.sampled_from([(2,), (1, 1), (0, 2), (2, 0), (1, 1, 1)]),
     microbatches=st.integers(1, MICROBATCHES),
-    chunks=st.sampled_from([(1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 1, 1, 1, 1)]),
+    chunks=st.sampled_from([(1, 1, 1, 1), (2, 1, 1, 1), (0, 1, 2, 0), (1, 1, 1, 1, 1, 1)]),
     scattered=st.booleans(),
     placed=st.sampled_from([None, "v", "0,0,1,1", "1,0,0,1"]),
 )
