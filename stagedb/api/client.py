@@ -243,6 +243,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         name: str | None = None,
         progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
@@ -254,17 +255,18 @@ class Stagedb:
         durations: measured durations, which replace modelled ones: a file that `stagedb.api.durations` reads, or its
         result. scale: factors on durations, such as `collective:tp=0.5`; several that match an op multiply. blocking:
         mesh axes whose communication a rank waits for before it computes on, such as `tp,pp`, because its framework
-        does. name: the name of the profile. progress: called with the number of written rows and of all rows. The same
-        profile is stored once.
+        does. framework: a name of `stagedb.frameworks.FRAMEWORK_PROFILES`, which implies words of the plan (given ones
+        come first), blocking, and what runs during what. name: the name of the profile. progress: called with the
+        number of written rows and of all rows. The same profile is stored once.
 
         Queries read it from `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes. Raises UsageError if the system has
         no room or no rate for the job, for a scaling that matches nothing, and for an unknown axis.
         """
         from stagedb.api import profiling
 
-        inputs = profiling.inputs(system, durations, scale, blocking)
+        inputs = profiling.inputs(system, durations, scale, blocking, framework)
         clock = StageClock()
-        wanted = find_wanted(self.store, target, model, typed_words(words))
+        wanted = find_wanted(self.store, target, model, profiling.framework_words(framework, model, typed_words(words)))
         inputs.system.network(wanted.plan.world)  # checks that the job has room, before anything is made
         instance = wanted.make(self.store, clock)
         clock.lap("instance")
@@ -278,19 +280,21 @@ class Stagedb:
         model: str | Card | None = None,
         system: str | Path | System | None = None,
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         **words: Unpack[PlanWords],
     ) -> Advised:
         """What bounds a step, and which plans near it are faster, or fit into the accelerator's memory.
 
-        target, model and words: as in `export`, by default the newest instance. system, blocking: as in `profile`.
+        target, model and words: as in `export`, by default the newest instance. system, blocking, framework: as in
+        `profile`.
         Each plan near it has one choice changed, on the same ranks and with the same global batch, and is timed on the
         system as a profile would be. Nothing is written to the store. The graph of another framework, sharding or
         recomputation is built from the model's card; without a card these plans are in `refused`.
         """
         from stagedb.api import advice, profiling
 
-        inputs = profiling.inputs(system, None, (), blocking)
-        wanted = find_wanted(self.store, target, model, typed_words(words))
+        inputs = profiling.inputs(system, None, (), blocking, framework)
+        wanted = find_wanted(self.store, target, model, profiling.framework_words(framework, model, typed_words(words)))
         return advice.advise_on(self.store, wanted, model, inputs)
 
     def diff(self, first: str, second: str, /) -> Difference:
@@ -313,6 +317,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         out: Path | str | None = None,
         granularity: str | None = None,
         only: str | None = None,
@@ -323,15 +328,17 @@ class Stagedb:
         """Write a trace for Perfetto's viewer that shows when everything of a step runs on a system.
 
         target, model, words: what to run, as in `export`. profile: id or name of a profile of the store, which is run
-        again; or system, durations, scale and blocking, as in `profile`. out: the file (`./NAME-RANKS.pftrace` by
-        default). granularity: `op`, or `task` for slices of tasks only; by default `op` if that makes at most half a
-        million slices. only: pipeline stages to show, such as `0,4-7`. force: replace a timeline of the same name.
-        progress: as in `profile`. The store keeps the profile of the step.
+        again; or system, durations, scale, blocking and framework, as in `profile`. out: the file
+        (`./NAME-RANKS.pftrace` by default). granularity: `op`, or `task` for slices of tasks only; by default `op` if
+        that makes at most half a million slices. only: pipeline stages to show, such as `0,4-7`. force: replace a
+        timeline of the same name. progress: as in `profile`. The store keeps the profile of the step.
         """
         from stagedb.api import profiling, views
 
-        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        asked = views.StepRequest(target, model, typed_words(words), inputs)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
+        asked = views.StepRequest(
+            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs
+        )
         return views.save_timeline(self.store, asked, out, granularity, only, force, progress)
 
     def chart(
@@ -345,6 +352,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         width: int = 120,
         only: str | None = None,
         color: bool = False,
@@ -353,15 +361,17 @@ class Stagedb:
     ) -> Chart:
         """The timeline as text: a Gantt chart of the pipeline's stages.
 
-        target, model, words: as in `export`; profile, system, durations, scale, blocking: as in `timeline`. width: of
-        the chart, in columns. only: stages to show. color: with the colours of a terminal. The result is a text with
-        two attributes: its `instance`, and the `profile` of the step, which the store keeps.
+        target, model, words: as in `export`; profile, system, durations, scale, blocking, framework: as in `timeline`.
+        width: of the chart, in columns. only: stages to show. color: with the colours of a terminal. The result is a
+        text with two attributes: its `instance`, and the `profile` of the step, which the store keeps.
         Raises UsageError if the chart would be too narrow.
         """
         from stagedb.api import profiling, views
 
-        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        asked = views.StepRequest(target, model, typed_words(words), inputs)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
+        asked = views.StepRequest(
+            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs
+        )
         return views.draw_chart(self.store, asked, width, only, color, progress)
 
     def report(
@@ -376,6 +386,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         out: Path | str | None = None,
         force: bool = False,
         progress: "Progress | None" = None,
@@ -389,9 +400,11 @@ class Stagedb:
         """
         from stagedb.api import profiling, views
 
-        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        chosen = bool(system or durations or scale or blocking)
-        asked = views.StepRequest(target, model, typed_words(words), inputs, chosen)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
+        chosen = bool(system or durations or scale or blocking or framework)
+        asked = views.StepRequest(
+            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs, chosen
+        )
         if second is None:
             return views.save_report(self.store, asked, out, force, progress)
         return views.save_pair(self.store, asked, second, out, force, progress)

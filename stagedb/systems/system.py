@@ -159,10 +159,25 @@ Network = tuple[Dimension, ...]
 
 @dataclass(frozen=True)
 class Overlap:
-    """What may run in parallel. compute: one of `COMPUTE_MODES`; streams: one of `STREAMS`."""
+    """What may run in parallel. compute: one of `COMPUTE_MODES`; streams: one of `STREAMS`.
+
+    framework: the name of the framework whose rules the others are; empty for none. chunked: mesh axes whose
+    collectives run in chunks during the matmul that makes or reads them. reduced, gathered: bytes of the buckets in
+    which gradients are reduced during the last backward, and updated parameters gathered during the next forward; 0:
+    neither.
+    """
 
     compute: str = "in-order"
     streams: str = "axis"
+    framework: str = ""
+    chunked: tuple[str, ...] = ()
+    reduced: int = 0
+    gathered: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of a file, ready for JSON; those of frameworks only where they are set."""
+        named = asdict(self) | {"chunked": list(self.chunked)}
+        return {name: value for name, value in named.items() if name in ("compute", "streams") or value}
 
 
 @dataclass(frozen=True)
@@ -237,10 +252,7 @@ class System:
                 }
                 for each in self.dimensions
             ],
-            "overlap": {
-                "compute": self.overlap.compute,
-                "streams": self.overlap.streams,
-            },
+            "overlap": self.overlap.to_dict(),
             **({} if self.collectives == Collectives() else {"collectives": asdict(self.collectives)}),
         }
 

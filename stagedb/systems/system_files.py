@@ -184,11 +184,20 @@ def _algorithms(value: Value) -> tuple[str, ...]:
 
 
 def _overlap(value: Value) -> Overlap:
-    fields = value.mapping((), ("compute", "streams"))
-    compute, streams = fields.get("compute"), fields.get("streams")
+    fields = value.mapping((), ("compute", "streams", "framework", "chunked", "reduced", "gathered"))
+    compute, streams, chunked = fields.get("compute"), fields.get("streams"), fields.get("chunked")
+    buckets = {
+        name: fields[name].integer("bytes of a bucket, 0 for none", 0, 1 << 40)
+        for name in ("reduced", "gathered")
+        if name in fields
+    }
+    named = () if chunked is None else tuple(_name(each) for each in chunked.items("a list of mesh axes, such as [tp]"))
     return Overlap(
         compute.choice(COMPUTE_MODES) if compute is not None else Overlap().compute,
         streams.choice(STREAMS) if streams is not None else Overlap().streams,
+        _name(fields["framework"]) if "framework" in fields else "",
+        tuple(sorted(set(named))),
+        **buckets,
     )
 
 
