@@ -38,6 +38,9 @@ else:
     tensors = DeferredModule("stagedb.ir.tensors")
 
 CHOICE_AXES = ("batch", "seq", "choices")
+EXPERT_MATMULS = "ffn.experts"
+"""How the names of the experts' matmuls begin, in their block."""
+
 SLOTS = ("experts", "slots", "hidden")
 INNER = ("experts", "slots", "expert_ffn")
 # Experts have their matrices the other way round: one batched matmul reads the weights of all.
@@ -57,9 +60,9 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
 
     t.enter("experts", Tag.EXPERT)
     bias = bool(values["expert_bias"])
-    inner = shared.gated(t, card, style, "ffn.experts", slots, INNER, EXPERT_WEIGHT, PACKED_EXPERT_WEIGHT, bias)
+    inner = shared.gated(t, card, style, EXPERT_MATMULS, slots, INNER, EXPERT_WEIGHT, PACKED_EXPERT_WEIGHT, bias)
     back_axes = ("experts", "expert_ffn", "hidden")
-    out = shared.linear(t, "ffn.experts.w2", inner, back_axes, SLOTS, bias, fp8=style.fp8)
+    out = shared.linear(t, f"{EXPERT_MATMULS}.w2", inner, back_axes, SLOTS, bias, fp8=style.fp8)
 
     t.enter("router")
     back, y = t.activation("ffn.combine", (*CHOICE_AXES, "hidden")), t.activation("ffn.sum", HIDDEN)
