@@ -144,18 +144,17 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
 
 def _masked_keys(ours: Rows, theirs: Rows) -> Rows:
     """Their attention computes scores with keys that a mask leaves out."""
-    wide = {(d[0], d[1], d[3]): d[2] for op, d in theirs if op == "bmm" and len(d) == 4}
-    back = {(d[0], d[1], d[2]): d[3] for op, d in theirs if op == "bmm" and len(d) == 4}
     made = Rows()
     for (op, dims), count in ours.items():
+        left = count
         if op == "bmm":
             pairs, m, n, k = dims
-            if n < m == wide.get((pairs, m, k)):
-                dims = (pairs, m, m, k)
-            elif k < m == back.get((pairs, m, n)):
-                dims = (pairs, m, n, m)
-        made[op, dims] += count
-    return made
+            for whole in [(pairs, m, m, k)] * (n < m) + [(pairs, m, n, m)] * (k < m):
+                found = min(left, theirs[op, whole])
+                made[op, whole] += found
+                left -= found
+        made[op, dims] += left
+    return +made
 
 
 def _even_slots(ours: Rows, theirs: Rows) -> Rows:

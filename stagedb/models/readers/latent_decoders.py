@@ -18,7 +18,7 @@ def deepseek_v2(config: Config, name: str) -> Card:
     card, usual = _latent(config, name)
     words: dict[str, Value] = {"scores": "softmax", "normalised": config.flag("norm_topk_prob")}
     factor = config.number("routed_scaling_factor", default=1.0)
-    return _laid_out(config, card, usual | words | ({} if factor == 1 else {"routing_scale": factor}))
+    return _laid_out(config, card, usual | words | ({} if factor == 1 else {"routing_scale": factor}), 0, 2)
 
 
 def deepseek_v3(config: Config, name: str) -> Card:
@@ -26,7 +26,7 @@ def deepseek_v3(config: Config, name: str) -> Card:
     card, usual = _latent(config, name)
     if config.get("scoring_func", default="sigmoid") != "sigmoid":
         raise UsageError(f"scoring_func {shown(config.get('scoring_func'))} is not supported here: sigmoid only")
-    return _laid_out(config, card, usual | sigmoid_scores(config))
+    return _laid_out(config, card, usual | sigmoid_scores(config, factor=2.5), 3, 1)
 
 
 def _latent(config: Config, name: str) -> tuple[Card, dict[str, Value]]:
@@ -65,13 +65,14 @@ def _scale(config: Config, size: int) -> float:
     return float(more * more / math.sqrt(size))
 
 
-def _laid_out(config: Config, card: Card, usual: dict[str, Value]) -> Card:
+def _laid_out(config: Config, card: Card, usual: dict[str, Value], first: int, shared: int) -> Card:
+    """first, shared: the dense first layers and the shared experts of a config that does not name them."""
     if not config.get("n_routed_experts"):
         return with_layers(replace(card), [Layer()] * card.layers, usual)
     width = config.count("moe_intermediate_size")
-    shared = width * config.count("n_shared_experts", default=0, least=0)
-    card = with_experts(config, card, width, shared)
-    return with_layers(card, [Layer(dense=not each) for each in experts_from(config, card.layers)], usual)
+    shared = config.count("n_shared_experts", default=shared, least=0)
+    card = with_experts(config, card, width, width * shared)
+    return with_layers(card, [Layer(dense=not each) for each in experts_from(config, card.layers, first)], usual)
 
 
 READERS = {
