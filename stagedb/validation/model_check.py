@@ -133,6 +133,9 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
         batch, heads, _, queries, keys, size, *values = dims
         value, pairs = values[0] if values else size, batch * heads
         return ("bmm", (pairs, queries, keys, size)), ("bmm", (pairs, queries, value, keys))
+    if op.kind == "attention_index":
+        tokens, heads, keys, size = dims
+        return ("bmm", (tokens, heads, keys, size)), ("bmm", (tokens, 1, keys, heads))
     if len(dims) == 3:
         return (("mm", (1, *dims)),)
     batch, _, n, k = dims

@@ -91,6 +91,7 @@ LATENT: dict[str, list[Any]] = {
     "first_k_dense_replace": [0, 1],
     "attention_bias": BIAS,
 }
+INDEX: dict[str, list[Any]] = {"index_topk": [8, 100], "index_n_heads": [2, 4], "index_head_dim": [16, 32]}
 WINDOW: dict[str, list[Any]] = {"sliding_window": [8, 16, 100]}
 
 DRAWN: dict[str, tuple[str, st.SearchStrategy[dict[str, Any]]]] = {
@@ -119,6 +120,8 @@ DRAWN: dict[str, tuple[str, st.SearchStrategy[dict[str, Any]]]] = {
         ),
     ),
     "DeepseekV3ForCausalLM": ("deepseek_v3", some(**LATENT)),
+    "DeepseekV32ForCausalLM": ("deepseek_v32", some(**LATENT, **INDEX)),
+    "GlmMoeDsaForCausalLM": ("glm_moe_dsa", some(**LATENT, **INDEX)),
 }
 """By architecture: its `model_type`, and the words that it has in addition to sizes."""
 

@@ -20,14 +20,12 @@ from stagedb.validation.models import Row
 
 FILE = Path(__file__).with_name("models.json")
 MODELS = {model.name: model for model in read_models(FILE)}
-NOT_YET = {"deepseek-v3.2"}
-"""Models whose blocks are not built."""
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_and_matmuls_are_those_of_the_models_own_code(name: str) -> None:
     checked = check_model(MODELS[name])
-    assert (checked.unsupported is not None) == (name in NOT_YET)
+    assert checked.unsupported is None
     assert not checked.differences
 
 
@@ -70,7 +68,7 @@ def meaning(config: Mapping[str, Any]) -> object:
         return str(reason)
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - NOT_YET))
+@pytest.mark.parametrize("name", sorted(MODELS))
 def test_no_key_is_ignored_in_silence(name: str) -> None:
     config = MODELS[name].config
     card = meaning(config)

@@ -29,6 +29,33 @@ def deepseek_v3(config: Config, name: str) -> Card:
     return _laid_out(config, card, usual | sigmoid_scores(config, factor=2.5), 3, 1)
 
 
+def sparse(config: Config, name: str) -> Card:
+    """DeepSeek V3.2 and GLM-5: as DeepSeek V3, with an indexer that chooses the keys of each query."""
+    kinds = config.get("indexer_types", default=[])
+    frequent = config.count("index_topk_freq", default=1, least=0)
+    if frequent > 1 or config.get("index_topk_pattern") or any(each != "full" for each in _listed(kinds)):
+        raise UsageError("indexer_types with layers that share the keys of others is not supported: full only")
+    types = _listed(config.get("layer_types", default=[]))
+    if any(each != "indexed_attention" for each in types):
+        raise UsageError("layer_types is not supported here: indexed_attention only")
+    config.only("mlp_bias", False, "feed-forwards have no biases here")
+    words: dict[str, Value] = {
+        "index_heads": config.count("index_n_heads"),
+        "index_dim": config.count("index_head_dim"),
+        "index_top": config.count("index_topk"),
+    }
+    config.uses("index_skip_topk_offset")
+    card, usual = _latent(config, name)
+    return _laid_out(config, card, usual | words | sigmoid_scores(config, factor=2.5), 3, 1)
+
+
+def _listed(found: object) -> list[object]:
+    """A list of types. UsageError for other values."""
+    if not isinstance(found, list):
+        raise UsageError(f"types of layers must be a list, not {shown(found)}")
+    return found
+
+
 def _latent(config: Config, name: str) -> tuple[Card, dict[str, Value]]:
     """A card without experts yet, and the words of its attention."""
     nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
@@ -79,5 +106,7 @@ READERS = {
     "DeepseekV2ForCausalLM": deepseek_v2,
     "DeepseekV3ForCausalLM": deepseek_v3,
     "KimiK2ForCausalLM": deepseek_v3,
+    "DeepseekV32ForCausalLM": sparse,
+    "GlmMoeDsaForCausalLM": sparse,
 }
 """The reader of each architecture."""
