@@ -8,7 +8,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, listing, model_names, querying, removing, system_choice, team, trace_sets
+from stagedb.api import (
+    catalog,
+    listing,
+    memory_rows,
+    model_names,
+    querying,
+    removing,
+    system_choice,
+    team,
+    trace_sets,
+)
 from stagedb.api.plan_keywords import GraphWords, PlanWords
 from stagedb.api.python_words import all_for_python, for_python
 from stagedb.api.rebuilding import open_rebuilt
@@ -31,7 +41,7 @@ from stagedb.api.trace_sets import WriteProgress
 from stagedb.api.wanted_instances import StageClock, find_wanted, of_model
 from stagedb.models import Card
 from stagedb.plans import typed_words
-from stagedb.store import Store, Unfinished, load, read_whole
+from stagedb.store import Store, Unfinished
 from stagedb.systems.measured_durations import Durations
 from stagedb.systems.system import System
 from stagedb.traces import Request
@@ -152,14 +162,16 @@ class Stagedb:
         instance: str | None = None,
         profile: str | None = None,
         timeout: float = 60.0,
+        most: int | None = None,
     ) -> Rows:
         """Answer a Cypher text that only reads, or a named query (`queries` lists them).
 
         instance: id or name of the instance for `$instance`; the newest by default. profile: id or name of the profile
         for `$profile`; the newest by default, of that instance if one is given. timeout: seconds after which the query
-        is ended. Raises UsageError for a text that could write, and for unknown names.
+        is ended. most: rows that are read; `cut` of the result shows that there are more. Raises UsageError for a text
+        that could write, and for unknown names.
         """
-        return querying.run(self.store, query, dict(params or {}), instance, profile, timeout)
+        return querying.run(self.store, query, dict(params or {}), instance, profile, timeout, most)
 
     def queries(self) -> list[QueryInfo]:
         """The named queries, and those that users saved in the store."""
@@ -224,27 +236,19 @@ class Stagedb:
         *,
         model: str | Card | None = None,
         system: str | Path | System | None = None,
+        keep: bool = True,
         **words: Unpack[PlanWords],
     ) -> Memory:
         """The memory of one rank of each class over a step: peaks, phases, tensors.
 
         target, model and words: as in `export`, by default the newest instance. system: the one whose accelerator is to
         hold it; by default that of the newest profile. The result is computed once and kept in the store, where
-        queries read it from `Memory`, `MemoryLevel` and `MemoryTensor` nodes.
+        queries read it from `Memory`, `MemoryLevel` and `MemoryTensor` nodes. keep: False computes what the store does
+        not have, and writes nothing.
         """
         named = None if system is None else system_choice.resolve_system(system)
         found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, StageClock())
-        # Each class is written as a whole, and an interrupted run may have left some classes out.
-        if len(self.store.read("memory/all_peaks", instance=found.id)) < found.classes:
-            from stagedb.memory import analyse, record
-
-            record(self.store, found.id, analyse(self.store, found.id))
-        peaks, levels, tensors = read_whole(
-            self.store,
-            "Instance",
-            found.id,
-            lambda: [_rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors")],
-        )
+        peaks, levels, tensors = memory_rows.rows_of(self.store, found, keep)
         return Memory(found, peaks, levels, tensors, room=system_choice.room_of(self.store, found, named))
 
     def profile(
@@ -257,6 +261,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         name: str | None = None,
         progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
@@ -268,17 +273,18 @@ class Stagedb:
         durations: measured durations, which replace modelled ones: a file that `stagedb.api.durations` reads, or its
         result. scale: factors on durations, such as `collective:tp=0.5`; several that match an op multiply. blocking:
         mesh axes whose communication a rank waits for before it computes on, such as `tp,pp`, because its framework
-        does. name: a name for the profile. progress: called with the number of written rows and of all rows. The same
-        profile is stored once.
+        does. framework: a name of `stagedb.frameworks.FRAMEWORK_PROFILES`, which implies words of the plan (given ones
+        come first), blocking, and what runs during what. name: a name for the profile. progress: called with the
+        number of written rows and of all rows. The same profile is stored once.
 
         Queries read it from `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes. Raises UsageError if the system has
         no room or no rate for the job, for a scaling that matches nothing, and for an unknown axis.
         """
         from stagedb.api import profiling
 
-        inputs = profiling.inputs(system, durations, scale, blocking)
+        inputs = profiling.inputs(system, durations, scale, blocking, framework)
         clock = StageClock()
-        wanted = find_wanted(self.store, target, model, typed_words(words))
+        wanted = find_wanted(self.store, target, model, profiling.framework_words(framework, model, typed_words(words)))
         inputs.system.network(wanted.plan.world)  # checks that the job has room, before anything is made
         instance = wanted.make(self.store, clock)
         clock.lap("instance")
@@ -292,19 +298,21 @@ class Stagedb:
         model: str | Card | None = None,
         system: str | Path | System | None = None,
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         **words: Unpack[PlanWords],
     ) -> Advised:
         """What bounds a step, and which plans near it are faster, or fit into the accelerator's memory.
 
-        target, model and words: as in `export`, by default the newest instance. system, blocking: as in `profile`.
+        target, model and words: as in `export`, by default the newest instance. system, blocking, framework: as in
+        `profile`.
         Each plan near it has one choice changed, on the same ranks and with the same global batch, and is timed on the
         system as a profile would be. Nothing is written to the store. The graph of another framework, sharding or
         recomputation is built from the model's card; without a card these plans are in `refused`.
         """
         from stagedb.api import advice, profiling
 
-        inputs = profiling.inputs(system, None, (), blocking)
-        wanted = find_wanted(self.store, target, model, typed_words(words))
+        inputs = profiling.inputs(system, None, (), blocking, framework)
+        wanted = find_wanted(self.store, target, model, profiling.framework_words(framework, model, typed_words(words)))
         return advice.advise_on(self.store, wanted, model, inputs)
 
     def diff(self, first: str, second: str, /) -> Difference:
@@ -327,6 +335,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         out: Path | str | None = None,
         granularity: str | None = None,
         only: str | None = None,
@@ -337,15 +346,17 @@ class Stagedb:
         """Write a trace for Perfetto's viewer that shows when everything of a step runs on a system.
 
         target, model, words: what to run, as in `export`. profile: id or name of a profile of the store, which is run
-        again; or system, durations, scale and blocking, as in `profile`. out: the file (`./NAME-RANKS.pftrace` by
-        default). granularity: `op`, or `task` for slices of tasks only; by default `op` if that makes at most half a
-        million slices. only: pipeline stages to show, such as `0,4-7`. force: replace a timeline of the same name.
-        progress: as in `profile`. The store keeps the profile of the step.
+        again; or system, durations, scale, blocking and framework, as in `profile`. out: the file
+        (`./NAME-RANKS.pftrace` by default). granularity: `op`, or `task` for slices of tasks only; by default `op` if
+        that makes at most half a million slices. only: pipeline stages to show, such as `0,4-7`. force: replace a
+        timeline of the same name. progress: as in `profile`. The store keeps the profile of the step.
         """
         from stagedb.api import profiling, views
 
-        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        asked = views.StepRequest(target, model, typed_words(words), inputs)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
+        asked = views.StepRequest(
+            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs
+        )
         return views.save_timeline(self.store, asked, out, granularity, only, force, progress)
 
     def chart(
@@ -359,6 +370,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         width: int = 120,
         only: str | None = None,
         color: bool = False,
@@ -367,15 +379,17 @@ class Stagedb:
     ) -> Chart:
         """The timeline as text: a Gantt chart of the pipeline's stages.
 
-        target, model, words: as in `export`; profile, system, durations, scale, blocking: as in `timeline`. width: of
-        the chart, in columns. only: stages to show. color: with the colours of a terminal. The result is a text with
-        two attributes: its `instance`, and the `profile` of the step, which the store keeps.
+        target, model, words: as in `export`; profile, system, durations, scale, blocking, framework: as in `timeline`.
+        width: of the chart, in columns. only: stages to show. color: with the colours of a terminal. The result is a
+        text with two attributes: its `instance`, and the `profile` of the step, which the store keeps.
         Raises UsageError if the chart would be too narrow.
         """
         from stagedb.api import profiling, views
 
-        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        asked = views.StepRequest(target, model, typed_words(words), inputs)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
+        asked = views.StepRequest(
+            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs
+        )
         return views.draw_chart(self.store, asked, width, only, color, progress)
 
     def report(
@@ -390,6 +404,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         out: Path | str | None = None,
         force: bool = False,
         progress: "Progress | None" = None,
@@ -403,12 +418,23 @@ class Stagedb:
         """
         from stagedb.api import profiling, views
 
-        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        chosen = bool(system or durations or scale or blocking)
-        asked = views.StepRequest(target, model, typed_words(words), inputs, chosen)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
+        chosen = bool(system or durations or scale or blocking or framework)
+        asked = views.StepRequest(
+            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs, chosen
+        )
         if second is None:
             return views.save_report(self.store, asked, out, force, progress)
         return views.save_pair(self.store, asked, second, out, force, progress)
+
+    def report_page(self, profile: str, second: str | None = None, /) -> str:
+        """The report of a profile as HTML that fetches nothing; with a second one, the report that compares both.
+
+        profile, second: by id or name. Nothing is written, neither to the store nor to a file.
+        """
+        from stagedb.api import views
+
+        return views.report_page(self.store, profile, second)
 
     def name(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo:
         """Let a name mean an instance or a profile. It moves if it is yours and means another one.
@@ -457,13 +483,6 @@ class Stagedb:
         """
         seconds = None if unnamed_older_than is None else unnamed_older_than * 86_400
         return removing.collect(self.store, dead=dead, unnamed_older_than=seconds, dry_run=dry_run)
-
-
-def _rows(store: Store, statement: str, instance: str) -> Rows:
-    columns = tuple(column.name for column in load(statement).columns)
-    return Rows(
-        columns, tuple(tuple(row[name] for name in columns) for row in store.read(statement, instance=instance))
-    )
 
 
 @for_python

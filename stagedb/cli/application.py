@@ -17,6 +17,7 @@ from stagedb.cli import (
     name_tag_note,
     profile,
     query,
+    serve,
     simulate,
     store_command,
     systems,
@@ -70,6 +71,7 @@ timeline_report.register(app)
 diff.register(app)
 ls_show_rm.register(app)
 name_tag_note.register(app)
+serve.register(app)
 store_command.register(app)
 group_options(app)
 

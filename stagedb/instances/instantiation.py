@@ -42,6 +42,7 @@ from stagedb.instances.statement_rows import (
 from stagedb.instances.stored_digests import groups_digest, ranks_digest, write_class_digests
 from stagedb.plans import AxisGroups, Plan, groups, option
 from stagedb.plans.graph_options import OMITTED_DEFAULTS
+from stagedb.plans.layer_split import spelled_out
 from stagedb.schedules import splits
 from stagedb.store import Input, Lease, Store, ask_again, building
 from stagedb.store.typed_properties import plan_properties
@@ -61,7 +62,7 @@ RANKS_AT_ONCE = 8192
 
 def with_all_words(plan: Plan, layers: int) -> Plan:
     """The plan with all defaults and derived values written out: plans of equal meaning become equal."""
-    return dataclasses.replace(plan.canonical, layers_per_stage=plan.stage_layers(layers))
+    return dataclasses.replace(plan.canonical, **spelled_out(plan, plan.chunk_layers(layers)))
 
 
 def instance_id(graph: StoredGraph, plan: Plan) -> str:

@@ -16,6 +16,7 @@ from stagedb.schedules.chunk_placement import (
     mapped,
     stages_of,
 )
+from stagedb.schedules.dual_pipe_v import DUAL_PIPE_V
 from stagedb.schedules.gpipe import GPIPE
 from stagedb.schedules.interleaved import INTERLEAVED
 from stagedb.schedules.interleaved_zero_bubble import INTERLEAVED_ZERO_BUBBLE
@@ -40,6 +41,7 @@ SCHEDULES: Mapping[str, Schedule] = {
         BREADTH_FIRST,
         INTERLEAVED_ZERO_BUBBLE,
         ZERO_BUBBLE_V,
+        DUAL_PIPE_V,
     )
 }
 """Schedules by the name that a plan uses."""

@@ -26,6 +26,8 @@ LENGTHS = {
     **dict.fromkeys(("phi-4-14b", "olmo-2-7b", "olmoe-1b-7b", "qwen3-8b"), 4096),
     **dict.fromkeys(("gemma-2-9b", "starcoder-15.5b"), 8192),
     **dict.fromkeys(("bloom-7b1", "opt-6.7b", "mpt-7b"), 2048),
+    **dict.fromkeys((f"mpt-{size}" for size in ("125m", "350m", "760m", "1b", "3b", "13b", "30b", "70b")), 2048),
+    **dict.fromkeys(("nemotron4-15b", "nemotron4-340b"), 4096),
     "mixtral-8x7b": 32768,
 }
 """Tokens of the sequences of most of the pre-training, from the publications that the cards name."""
