@@ -36,7 +36,7 @@ from stagedb.plans.schedule_checks import (
     explicit,
     settled,
 )
-from stagedb.plans.sharding_checks import check_clipping, check_sharding
+from stagedb.plans.sharding_checks import check_clipping, check_gathered_chunks, check_sharding
 from stagedb.plans.strategy_checks import check_strategy
 from stagedb.plans.workflow_checks import check_needed
 from stagedb.plans.written_words import typed_words
@@ -81,6 +81,7 @@ class Plan(PlanFields):
             )
         self._check_batch()
         check_schedule(self)
+        check_gathered_chunks(self)
         check_messages(self)
         self._settle(**(explicit(self) if self.schedule == EXPLICIT else placed(self)))
         if self.layers_per_stage is not None:
