@@ -51,8 +51,9 @@ def check_gathered_chunks(plan: PlanFields) -> None:
     if options.zero < 2 or plan.virtual_stages <= ACTIVE or not options.framework.posts_ahead:
         return
     raise Misfit(
-        f"with zero {options.zero} a pipeline of {options.framework.title} keeps {ACTIVE} chunks of a stage gathered, and "
-        f"gathers others for each of their turns, which is not modelled: virtual_stages {plan.virtual_stages} is too many",
+        f"with zero {options.zero} a pipeline of {options.framework.title} keeps {ACTIVE} chunks of a stage gathered, "
+        f"and gathers others for each of their turns, which is not modelled: virtual_stages {plan.virtual_stages} are "
+        "too many",
         [Numbers("virtual_stages", range(ACTIVE, 0, -1))],
         [Way({"zero": 1})],
         lead="take",
