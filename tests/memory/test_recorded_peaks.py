@@ -5,8 +5,11 @@ import dataclasses
 import pytest
 
 from stagedb.advice.trials import memory_of
+from stagedb.errors import UsageError
 from stagedb.memory.class_memory import ClassMemory
 from stagedb.memory.usage import Point
+from stagedb.plans import Plan
+from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Task, posted, stage_orders
 from tests.memory.test_recorded_causes import LLAMA, MOE, TABLE, copied
 
 
@@ -114,3 +117,20 @@ def test_products_are_made_before_they_are_summed() -> None:
     lives = {each.name: each.bytes for each in memory.usage.held.lives}
     chosen = 16 * MOE.top_k * MOE.hidden * 2
     assert lives["layer.ffn.sum.temporary"] == lives["layer.ffn.sum.input_gradient.temporary"] == chosen
+
+
+def test_chunks_are_gathered_first_and_reduced_after_their_last_backward() -> None:
+    """Every entry takes a turn of the walk, so that reductions move the receives after them."""
+    first, _ = posted(stage_orders("interleaved", 2, 2, 2), 2)
+    assert first[:2] == (PostedGathers(0), PostedGathers(1))
+    last = {task.chunk: task for task in first if isinstance(task, Task) and not task.kind.once}
+    assert first[-3:-1] == (last[0], PostedReductions(0))
+    later = first[first.index(last[1]) + 1 :]
+    assert next(each for each in later if not isinstance(each, PostedReceive)) == PostedReductions(1)
+
+
+def test_more_chunks_than_a_runtime_keeps_gathered_are_refused() -> None:
+    words = {"pp": 2, "dp": 2, "zero": 3, "global_batch_size": 8, "schedule": "interleaved", "seq_len": 16}
+    Plan.from_mapping({**words, "virtual_stages": 3})
+    with pytest.raises(UsageError, match=r"--virtual-stages 3.*--zero 1"):
+        Plan.from_mapping({**words, "virtual_stages": 4})
