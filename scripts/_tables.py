@@ -26,7 +26,7 @@ from stagedb.systems.tables.measured_table import MeasuredTable, table_of
 from stagedb.systems.tables.shapes import Columns
 from stagedb.systems.tables.table_files import digest_of, load_table, packed, shipped
 
-SAMPLED = 60
+SAMPLED = 100
 """Held-out rows of each table in the sample."""
 
 

@@ -32,6 +32,7 @@ RETURN collect(o.index) AS index, collect(o.id) AS id, collect(o.sym) AS sym, co
   collect(o.chunk) AS chunk, collect(o.template) AS template, collect(o.`order`) AS `order`, collect(o.type) AS type,
   collect(o.`when`) AS `when`, collect(o.kind) AS kind, collect(o.phase) AS phase,
   collect(coalesce(o.axis, '')) AS axis, collect(coalesce(o.dtype, '')) AS dtype, collect(o.flops) AS flops,
-  collect(o.bytes_read + o.bytes_written) AS bytes, collect(coalesce(o.dims, [])) AS dims, collect(o.temporary) AS temporary,
+  collect(o.bytes_read + o.bytes_written) AS bytes, collect(coalesce(o.dims, [])) AS dims,
+  collect(o.temporary) AS temporary,
   collect(coalesce(o.comm_bytes, 0)) AS size, collect(coalesce(o.comm_out_bytes, 0)) AS result,
   collect(coalesce(o.peer, 0)) AS peer

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         properties,
     )
     from stagedb.api.simulated import Simulated
-    from stagedb.api.system_choice import durations, system, systems
+    from stagedb.api.system_choice import durations, import_systems, system, system_curves, systems
     from stagedb.api.trace_sets import unpack, validate
 
 __all__ = [
@@ -65,12 +65,14 @@ __all__ = [
     "connect",
     "describe",
     "durations",
+    "import_systems",
     "kind_of",
     "model",
     "models",
     "properties",
     "queries",
     "system",
+    "system_curves",
     "systems",
     "unpack",
     "validate",
@@ -101,7 +103,7 @@ _MODULES = {
         "properties",
     ),
     "simulated": ("Simulated",),
-    "system_choice": ("durations", "system", "systems"),
+    "system_choice": ("durations", "import_systems", "system", "system_curves", "systems"),
     "trace_sets": ("unpack", "validate"),
     "plan_keywords": ("GraphWords", "PlanWords"),
 }

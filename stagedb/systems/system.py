@@ -96,7 +96,7 @@ class Accelerator:
 
     peak: TFLOP/s by dtype. bandwidth: GB/s of its memory. capacity: GB of its memory. launch: ns that every kernel
     takes in addition to its work. matmul, attention: efficiency by FLOPs of the operation. memory: efficiency by the
-    bytes that it reads and writes. sustained: the share of their measured speed that kernels with a table keep in a
+    bytes that it reads and writes. sustained: the share of their measured speed that matmuls with a table keep in a
     training step, where power limits the clocks and other kernels use the caches.
     """
 

@@ -77,8 +77,8 @@ GPUS = tuple(_RUNS)
 def chosen(gpu: str) -> tuple[Chosen, ...]:
     """The tables of an accelerator: one of each operator and format.
 
-    Matmuls are those of torch's own kernels (cuBLAS), experts grouped matmuls of CUTLASS with equal loads, fp8 experts
-    in blocks. Attention is FlashAttention 3 on Hopper.
+    Matmuls are those of torch's own kernels (cuBLAS), experts grouped matmuls of CUTLASS with equal loads. Attention is
+    FlashAttention 3 on Hopper.
     """
     runs = _RUNS[gpu]
     found = [
@@ -90,7 +90,7 @@ def chosen(gpu: str) -> tuple[Chosen, ...]:
     moe = f"{gpu}/moe/{runs.experts}/moe_perf.parquet"
     found.append(Chosen("experts", "bf16", moe, {"moe_dtype": "bfloat16", "kernel_source": runs.kernel, **runs.load}))
     if "fp8" in runs.formats and gpu not in _NO_BLOCKS:
-        found.append(Chosen("experts", "fp8", moe, {"moe_dtype": "fp8_block", **runs.load}))
+        found.append(Chosen("experts", "fp8", moe, {"moe_dtype": "fp8", "kernel_source": runs.kernel, **runs.load}))
     found.append(Chosen("collective", "bf16", f"{gpu}/comm/{runs.collective}/nccl_perf.parquet"))
     return tuple(found)
 
