@@ -70,6 +70,30 @@ EXACT = {
     "mpt-13b": 12_853_954_560,
     "mpt-30b": 29_975_214_080,
     "mpt-70b": 64_862_437_376,
+    "command-r-35b": 34_980_831_232,
+    "deepseek-v3.2": 671_877_929_216,
+    "falcon-7b": 6_921_720_704,
+    "gemma-3-12b-text": 11_766_034_176,
+    "gemma-3-27b-text": 27_009_346_304,
+    "glm-4.5-air": 106_852_245_504,
+    "glm-4.5": 352_797_814_784,
+    "glm-5": 743_911_199_232,
+    "granite-3-8b": 8_170_848_256,
+    "llama4-scout-text": 107_769_861_120,
+    "minimax-m2": 228_689_748_992,
+    "mistral-nemo-12b": 12_247_782_400,
+    "nemotron4-15b": 15_628_775_424,
+    "olmo-3-32b": 32_233_522_176,
+    "olmo-3-7b": 7_298_011_136,
+    "phi-3-mini": 3_821_079_552,
+    "phi-3.5-moe": 41_872_793_600,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "qwen3-4b": 4_022_468_096,
+    "starcoder2-15b": 15_957_889_024,
+    "starcoder2-3b": 3_030_371_328,
 }
 """Parameters of the published checkpoints, and of models whose tables print all digits."""
 
@@ -97,8 +121,7 @@ PRINTED = {
     "megatron-1t": (1008.0e9, 0.05e9),
     "deepseek-v2-lite-ffn": (15.7e9, 0.1e9),  # its attention has more parameters than the published one
     "llama4-maverick-text": (400e9, 1e9),
-    "nemotron4-15b": (15.6e9, 0.1e9),
-    "nemotron4-340b": (341e9, 0.1e9),
+    "nemotron4-340b": (341.0e9, 0.1e9),  # 9.4 of embeddings and 331.6 of layers
     "palm-540b": (540.35e9, 0.01e9),  # one norm a layer more than the paper's parallel blocks
 }
 """Parameters as papers print them, and how far an exact count may be away."""
