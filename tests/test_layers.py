@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1] / "stagedb"
 LAYERS = (
     *("outputs", "inputs", "expressions", "systems", "workflows", "ir", "models", "frameworks", "schedules", "plans"),
     *("build", "store", "instances", "workload", "memory", "timing", "advice", "traces", "reports", "api"),
-    *("validation", "cli"),
+    *("validation", "serve", "cli"),
 )
 """Each package may import those before it."""
 

@@ -10,4 +10,4 @@
 // column bytes: integer [bytes] — of all of them together
 MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass)-[:HAS_MEMORY]->(:Memory)-[:HOLDS]->(n:MemoryTensor)
 RETURN n.class AS class, n.name AS name, n.layer AS layer, n.category AS category, n.count AS count, n.bytes AS bytes
-ORDER BY class, bytes DESC, name, layer
+ORDER BY class, bytes DESC, name, layer, category

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, listing, model_names, querying, system_choice, trace_sets
+from stagedb.api import catalog, listing, memory_rows, model_names, querying, system_choice, trace_sets
 from stagedb.api.plan_keywords import GraphWords, PlanWords
 from stagedb.api.python_words import all_for_python, for_python
 from stagedb.api.rebuilding import open_rebuilt
@@ -31,7 +31,7 @@ from stagedb.api.trace_sets import WriteProgress
 from stagedb.api.wanted_instances import StageClock, find_wanted, of_model
 from stagedb.models import Card
 from stagedb.plans import typed_words
-from stagedb.store import Store, Unfinished, load, read_whole, sweep
+from stagedb.store import Store, Unfinished, sweep
 from stagedb.systems.measured_durations import Durations
 from stagedb.systems.system import System
 from stagedb.traces import Request
@@ -152,14 +152,16 @@ class Stagedb:
         instance: str | None = None,
         profile: str | None = None,
         timeout: float = 60.0,
+        most: int | None = None,
     ) -> Rows:
         """Answer a Cypher text that only reads, or a named query (`queries` lists them).
 
         instance: id or name of the instance for `$instance`; the newest by default. profile: id or name of the profile
         for `$profile`; the newest by default, of that instance if one is given. timeout: seconds after which the query
-        is ended. Raises UsageError for a text that could write, and for unknown names.
+        is ended. most: rows that are read; `cut` of the result shows that there are more. Raises UsageError for a text
+        that could write, and for unknown names.
         """
-        return querying.run(self.store, query, dict(params or {}), instance, profile, timeout)
+        return querying.run(self.store, query, dict(params or {}), instance, profile, timeout, most)
 
     def queries(self) -> list[QueryInfo]:
         """The named queries."""
@@ -210,27 +212,19 @@ class Stagedb:
         *,
         model: str | Card | None = None,
         system: str | Path | System | None = None,
+        keep: bool = True,
         **words: Unpack[PlanWords],
     ) -> Memory:
         """The memory of one rank of each class over a step: peaks, phases, tensors.
 
         target, model and words: as in `export`, by default the newest instance. system: the one whose accelerator is to
         hold it; by default that of the newest profile. The result is computed once and kept in the store, where
-        queries read it from `Memory`, `MemoryLevel` and `MemoryTensor` nodes.
+        queries read it from `Memory`, `MemoryLevel` and `MemoryTensor` nodes. keep: False computes what the store does
+        not have, and writes nothing.
         """
         named = None if system is None else system_choice.resolve_system(system)
         found = find_wanted(self.store, target, model, typed_words(words)).make(self.store, StageClock())
-        # Each class is written as a whole, and an interrupted run may have left some classes out.
-        if len(self.store.read("memory/all_peaks", instance=found.id)) < found.classes:
-            from stagedb.memory import analyse, record
-
-            record(self.store, found.id, analyse(self.store, found.id))
-        peaks, levels, tensors = read_whole(
-            self.store,
-            "Instance",
-            found.id,
-            lambda: [_rows(self.store, f"memory/all_{name}", found.id) for name in ("peaks", "levels", "tensors")],
-        )
+        peaks, levels, tensors = memory_rows.rows_of(self.store, found, keep)
         return Memory(found, peaks, levels, tensors, room=system_choice.room_of(self.store, found, named))
 
     def profile(
@@ -409,6 +403,15 @@ class Stagedb:
             return views.save_report(self.store, asked, out, force, progress)
         return views.save_pair(self.store, asked, second, out, force, progress)
 
+    def report_page(self, profile: str, second: str | None = None, /) -> str:
+        """The report of a profile as HTML that fetches nothing; with a second one, the report that compares both.
+
+        profile, second: by id or name. Nothing is written, neither to the store nor to a file.
+        """
+        from stagedb.api import views
+
+        return views.report_page(self.store, profile, second)
+
     def tag(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo:
         """Rename an instance or a profile. Several may have one name, which then means the newest of them."""
         return catalog.tag(self.store, word, name)
@@ -423,13 +426,6 @@ class Stagedb:
     def gc(self) -> list[Unfinished]:
         """Remove what processes left unfinished that have ended. Returns what was removed."""
         return sweep(self.store)
-
-
-def _rows(store: Store, statement: str, instance: str) -> Rows:
-    columns = tuple(column.name for column in load(statement).columns)
-    return Rows(
-        columns, tuple(tuple(row[name] for name in columns) for row in store.read(statement, instance=instance))
-    )
 
 
 @for_python

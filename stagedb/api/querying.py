@@ -28,6 +28,9 @@ def queries() -> list[QueryInfo]:
             description=statement.description,
             parameters=tuple(field.name for field in statement.params),
             columns=tuple(field.name for field in statement.columns),
+            takes=statement.params,
+            gives=statement.columns,
+            text=statement.text,
         )
         for statement in map(load, _named())
     ]
@@ -61,7 +64,13 @@ def _named() -> list[str]:
 
 
 def run(
-    store: Store, query: str, params: Mapping[str, Any], instance: str | None, profile: str | None, timeout: float
+    store: Store,
+    query: str,
+    params: Mapping[str, Any],
+    instance: str | None,
+    profile: str | None,
+    timeout: float,
+    most: int | None = None,
 ) -> Rows:
     """The answer to a text, or to a named query. If `instance` or `profile` is None, a query that uses it gets the
     newest.
@@ -81,14 +90,14 @@ def run(
         compares = {field.name for field in statement.params}
         find = catalog.the_profile if "profile" in compares else catalog.the_instance
         given["other"] = find(store, str(given["other"])).id
-    answer = _answer(store, chosen, lambda: store.query(text, given, timeout=timeout))
+    answer = _answer(store, chosen, lambda: store.query(text, given, timeout=timeout, most=most))
     rows = tuple(tuple(row) for row in answer.rows)
     hints = unknown_names(text) if statement is None else []
     if not rows and MEMORY.search(text) and "instance" in given:
         hints += _without_memory(store, str(given["instance"]))
     if statement is not None and "wire_bytes" in answer.columns:
         hints += _without_wires(store, str(given["profile"]))
-    return Rows(tuple(answer.columns), rows, newest=newest, hints=tuple(hints))
+    return Rows(tuple(answer.columns), rows, newest=newest, hints=tuple(hints), cut=answer.cut)
 
 
 def _answer(store: Store, chosen: Mapping[str, str], ask: Callable[[], Table]) -> Table:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from stagedb.models import SequenceLength
-    from stagedb.store import Unfinished
+    from stagedb.store import Field, Unfinished
     from stagedb.systems import Coverage
     from stagedb.timing import JobProfile, Merit
 
@@ -29,6 +29,8 @@ class Rows:
     """If the caller did not name the instance or profile: the newest one, which the query used, by parameter."""
     hints: tuple[str, ...] = dataclasses.field(default=(), kw_only=True, compare=False)
     """Why an answer may be unexpected: words that no store has, or numbers that are not computed yet."""
+    cut: bool = dataclasses.field(default=False, kw_only=True, compare=False)
+    """Whether there are more rows than the caller wanted."""
 
     def __repr__(self) -> str:
         return f"Rows({len(self.rows):,} of {', '.join(self.columns)})"
@@ -312,13 +314,19 @@ class Advised:
 
 @dataclass(frozen=True)
 class QueryInfo:
-    """A named query: its subject, its parameters, and its columns."""
+    """A named query: its subject, its parameters, and its columns.
+
+    takes, gives: the same parameters and columns, each with its type, unit and meaning. text: its Cypher.
+    """
 
     name: str
     subject: str
     description: str
     parameters: tuple[str, ...]
     columns: tuple[str, ...]
+    takes: tuple[Field, ...] = ()
+    gives: tuple[Field, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True)

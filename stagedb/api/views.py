@@ -139,6 +139,20 @@ def save_report(
     return Viewed(path, len(made), step.job.step, step.instance, profiles=(kept,))
 
 
+def report_page(store: Store, first: str, second: str | None) -> str:
+    """The page of one profile of the store, or of two, as `save_report` and `save_pair` write it. Writes nothing."""
+    found = [catalog.the_profile(store, word) for word in (first, second) if word is not None]
+    shown_steps = [(stored_step(store, each), each.name or each.instance_name) for each in found]
+    return render(shown_steps[0][0]) if second is None else render_pair(shown_steps[0], shown_steps[1])
+
+
+def stored_step(store: Store, profile: ProfileInfo) -> StepView:
+    """The step of a profile, run again."""
+    instance = catalog.the_instance(store, profile.instance)
+    job = job_of(store, instance, read_profile(store, profile.id).inputs, profile)
+    return StepView.of(job, analyse(store, instance.id, classes=job.workload.classes))
+
+
 def save_pair(
     store: Store, asked: StepRequest, second: str, out: Path | str | None, force: bool, progress: Progress | None
 ) -> Viewed:

@@ -16,6 +16,7 @@ from stagedb.cli import (
     models,
     profile,
     query,
+    serve,
     simulate,
     store_command,
     systems,
@@ -68,6 +69,7 @@ advise.register(app)
 timeline_report.register(app)
 diff.register(app)
 ls_show_rm.register(app)
+serve.register(app)
 store_command.register(app)
 group_options(app)
 

@@ -1,8 +1,6 @@
 """Printed rows: one code path for every command that prints rows."""
 
-import csv
 import io
-import json
 import os
 import shutil
 import sys
@@ -17,7 +15,7 @@ import typer
 from stagedb.cli.help_groups import ROWS
 from stagedb.cli.table_layout import GAP, fit
 from stagedb.errors import UsageError
-from stagedb.outputs import printable, write_whole
+from stagedb.outputs import csv_text, json_lines, json_text, plain_cell, printable, readable_cell, write_whole
 
 _UNBOUNDED = 100_000
 """Characters of a line that may be as long as it needs."""
@@ -71,34 +69,12 @@ class Output:
 def render(format_: RowFormat, columns: Sequence[str], rows: Sequence[Sequence[Any]], room: int | None) -> str:
     """The rows as text, to print or save. room: characters of the terminal; None: the text is not for one."""
     if format_ is RowFormat.CSV:
-        return _csv(columns, rows)
+        return csv_text(columns, rows)
     if format_ is RowFormat.TABLE:
         return _table(columns, rows, room)
-    lines = [json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str) for row in rows]
     if format_ is RowFormat.NDJSON:
-        return "".join(f"{line}\n" for line in lines)
-    return "[" + ",\n ".join(lines) + "]\n"
-
-
-def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = []
-    for cells in (columns, *([_cell(value) for value in row] for row in rows)):
-        text = io.StringIO()
-        # The writer quotes each part of its line terminator: with both characters, a lone one is safe in a cell.
-        csv.writer(text, lineterminator="\r\n").writerow(cells)
-        lines.append(text.getvalue().removesuffix("\r\n") + "\n")
-    return "".join(lines)
-
-
-def _cell(value: Any) -> str:
-    """A value as text: empty for null, JSON for lists and maps."""
-    if value is None:
-        return ""
-    if isinstance(value, list | tuple | dict):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
+        return "".join(f"{line}\n" for line in json_lines(columns, rows))
+    return json_text(columns, rows)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], room: int | None) -> str:
@@ -111,7 +87,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], room: int | No
         return "no rows\n"
     numeric = [all(_is_number(row[at]) or row[at] is None for row in rows) and bool(rows) for at in range(len(columns))]
     heads = [printable(column) for column in columns]
-    cells = [[printable(_readable(value)) for value in row] for row in rows]
+    cells = [[printable(readable_cell(value)) for value in row] for row in rows]
     layout = fit(heads, cells, numeric, room or _UNBOUNDED)
     style = "" if os.environ.get("NO_COLOR") else "bold"
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=style)
@@ -134,16 +110,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _readable(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.6g}"
-    if isinstance(value, list | tuple) and all(isinstance(item, int | str) for item in value):
-        return ",".join(map(str, value))
-    return _cell(value)
-
-
 def _parquet(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -155,7 +121,7 @@ def _parquet(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
             arrays.append(pa.array(values))
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
             # A column of mixed types, or of maps with different keys, is text, as in csv.
-            arrays.append(pa.array([None if value is None else _cell(value) for value in values]))
+            arrays.append(pa.array([None if value is None else plain_cell(value) for value in values]))
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, names=list(columns)), sink)
     return sink.getvalue()

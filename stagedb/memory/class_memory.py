@@ -146,10 +146,11 @@ def record(store: Store, instance: str, found: tuple[ClassMemory, ...]) -> None:
     graph = find(store, instance)["graph"]
     known = frozenset(name for each in found for program in each.programs for name in program.tensors)
     for each in found:
-        store.write_rows("memory/record", [_row(graph, instance, known, each)], instance=instance)
+        store.write_rows("memory/record", [stored_row(graph, instance, known, each)], instance=instance)
 
 
-def _row(graph: str, instance: str, known: frozenset[str], each: ClassMemory) -> dict[str, Any]:
+def stored_row(graph: str, instance: str, known: frozenset[str], each: ClassMemory) -> dict[str, Any]:
+    """The memory of a class as the store has it. known: names of tensors that the graph has; others are buffers."""
     number, point = each.rank_class.number, each.peak
     task, op, name = each.at(point)
     origins = each.rank_class.origins

@@ -1,9 +1,23 @@
-"""The one door for what goes out: files that are written whole, names of files, and text for a terminal."""
+"""The one door for what goes out: whole files, names of files, text for a terminal, rows as CSV and JSON."""
 
 from stagedb.outputs.file_names import file_name
 from stagedb.outputs.path_texts import check_path, not_a_path, path_text
 from stagedb.outputs.printable_text import printable
+from stagedb.outputs.row_texts import csv_text, json_lines, json_text, plain_cell, readable_cell
 from stagedb.outputs.units import GB
 from stagedb.outputs.whole_files import write_whole
 
-__all__ = ["GB", "check_path", "file_name", "not_a_path", "path_text", "printable", "write_whole"]
+__all__ = [
+    "GB",
+    "check_path",
+    "csv_text",
+    "file_name",
+    "json_lines",
+    "json_text",
+    "not_a_path",
+    "path_text",
+    "plain_cell",
+    "printable",
+    "readable_cell",
+    "write_whole",
+]

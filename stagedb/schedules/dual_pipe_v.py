@@ -18,7 +18,7 @@ UP, DOWN = 0, 1
 
 
 @dataclass
-class _DualRunning:
+class _Issued:
     """The tasks so far. waiting: weight gradients that were put off, the oldest first."""
 
     tasks: list[Task] = field(default_factory=list)
@@ -49,7 +49,7 @@ class _DualRunning:
 def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
     """The eight steps of the publication; from the fourth to the fifth a forward and a backward make a pair."""
     del chunks
-    now, rest = _DualRunning(), stages - stage - 1
+    now, rest = _Issued(), stages - stage - 1
     for _ in range(2 * rest):
         now.forward(UP)
     for _ in range(stage + 1):

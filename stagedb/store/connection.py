@@ -17,13 +17,21 @@ from stagedb.fault_injection import fault_point
 from stagedb.store import embedded
 from stagedb.store import free_queries as queries
 from stagedb.store import store_targets as targets
-from stagedb.store.failures import ConnectionLost, OutOfMemory, check_disk, is_out_of_memory, translated, unreachable
+from stagedb.store.failures import (
+    ConnectionLost,
+    OutOfMemory,
+    ReadOnlyError,
+    check_disk,
+    translated,
+    unreachable,
+)
 from stagedb.store.makers import dead_owner, new_claim
 from stagedb.store.migrations import NEWEST, Migration, described, pending
 from stagedb.store.plain_values import Table
 from stagedb.store.row_checks import check_rows, json_mapping, sound
 from stagedb.store.schema import STORE, definitions
 from stagedb.store.statements import Statement, load
+from stagedb.store.transactions import rows_of, written
 from stagedb.store.typed_properties import graph_properties
 
 AWAIT_INDEXES: Final = "CALL db.awaitIndexes(60)"
@@ -61,9 +69,10 @@ class Store:
         write_time: float = targets.WRITE_TIME,
     ) -> None:
         self._driver = driver
-        self._written = neo4j.unit_of_work(timeout=write_time)(_written)
+        self._written = neo4j.unit_of_work(timeout=write_time)(written)
         self._database = database
         self._reader = reader
+        self._writes = True
         self.engine = engine
         """`embedded` or `neo4j`."""
         self.uri = uri
@@ -80,6 +89,11 @@ class Store:
     def close(self) -> None:
         """Close the connections. The embedded engine ends by itself, some time after its last client."""
         self._driver.close()
+
+    def only_read(self) -> Self:
+        """Refuse every write on this connection from now on, with ReadOnlyError. Nothing is sent for it."""
+        self._writes = False
+        return self
 
     def read(self, name: str, /, **params: Any) -> list[dict[str, Any]]:
         """Rows of the statement `cypher/<name>.cypher`. The statement must read.
@@ -98,7 +112,7 @@ class Store:
         statement = self._statement(name, "reads", params)
         fault_point(f"read.{name}")
         with translated(self.uri, f"statement {name}"), self._session(neo4j.READ_ACCESS) as session:
-            return session.execute_read(_rows, statement.text, params)
+            return session.execute_read(rows_of, statement.text, params)
 
     def write(self, name: str, /, **params: Any) -> dict[str, Any]:
         """Run a statement that writes in one transaction. Returns the last row of its result, {} for an empty result.
@@ -144,18 +158,21 @@ class Store:
                 time.sleep(pause * (1 + random.random()))
         raise AssertionError("unreachable")
 
-    def query(self, text: str, params: Mapping[str, Any] | None = None, *, timeout: float = 60.0) -> Table:
+    def query(
+        self, text: str, params: Mapping[str, Any] | None = None, *, timeout: float = 60.0, most: int | None = None
+    ) -> Table:
         """The answer to a Cypher text that only reads. All its effects are rolled back.
 
-        timeout: seconds after which the query is ended. Raises UsageError for a text that could write or that the store
+        timeout: seconds after which the query is ended. most: rows that are read; the answer's `cut` shows that there
+        are more. Raises UsageError for a text that could write or that the store
         does not understand, StagedbError if the query takes longer than `timeout`.
         """
         queries.check(text)
         if self._reader is None:
-            return queries.run(self._driver, self._database, self.uri, text, params or {}, timeout)
+            return queries.run(self._driver, self._database, self.uri, text, params or {}, timeout, most)
         # On this engine only a closed connection ends a query.
         with self._reader(timeout) as driver:
-            return queries.run(driver, self._database, self.uri, text, params or {}, timeout)
+            return queries.run(driver, self._database, self.uri, text, params or {}, timeout, most)
 
     def version(self) -> int:
         """The newest migration that this database has; 0 if it is empty. Raises UsageError if it is no store."""
@@ -183,6 +200,7 @@ class Store:
         """
         if not pending(self.version()):
             return ()
+        self._check_writes("a migration")
         owner = new_claim()
         version = self._claim(owner)
         try:
@@ -251,7 +269,13 @@ class Store:
         if statement.mode != mode:
             raise StagedbError(f"statement {name} {statement.mode}, and was called as one that {mode}")
         statement.check(frozenset(params))
+        if mode == "writes":
+            self._check_writes(f"statement {name}")
         return statement
+
+    def _check_writes(self, what: str) -> None:
+        if not self._writes:
+            raise ReadOnlyError(f"this connection to the store at {self.uri} only reads, and {what} writes")
 
     def _session(self, access: str) -> neo4j.Session:
         return self._driver.session(database=self._database, default_access_mode=access)
@@ -369,23 +393,3 @@ def _driver(
         driver.close()
         raise
     return driver
-
-
-def _written(
-    transaction: neo4j.ManagedTransaction, statement: Statement, params: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    rows = _rows(transaction, statement.text, params)
-    fault_point(f"write.{statement.name}")
-    return rows
-
-
-def _rows(transaction: neo4j.ManagedTransaction, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-    try:
-        result = transaction.run(text, dict(params))
-        keys = result.keys()
-        return [dict(zip(keys, record, strict=True)) for record in result]
-    except neo4j.exceptions.Neo4jError as error:
-        if is_out_of_memory(error):
-            # The driver would run it again unchanged until its time is over.
-            raise OutOfMemory(f"a transaction needs more memory than the server gives it ({error.code})") from error
-        raise

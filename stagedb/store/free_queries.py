@@ -1,5 +1,6 @@
 """Free Cypher queries: checked, run without the right to write, ended after their time, their values plain data."""
 
+import itertools
 import queue
 import threading
 from collections.abc import Mapping
@@ -24,8 +25,18 @@ GRACE = 1.0
 """Seconds that the server has to end a query itself. After that the caller gives up."""
 
 
-def run(driver: neo4j.Driver, database: str, uri: str, text: str, params: Mapping[str, Any], timeout: float) -> Table:
+def run(
+    driver: neo4j.Driver,
+    database: str,
+    uri: str,
+    text: str,
+    params: Mapping[str, Any],
+    timeout: float,
+    most: int | None = None,
+) -> Table:
     """The answer to a text that only reads (see `check`). Raises the errors of `Store.query`."""
+    if most is not None and most < 1:
+        raise UsageError(f"a query's number of rows is at least 1, not {most}")
     if not 0 < timeout <= LONGEST:
         raise UsageError(f"a query's time-out is a number of seconds above 0, at most {LONGEST:,}, not {timeout}")
     for name, value in params.items():
@@ -37,7 +48,7 @@ def run(driver: neo4j.Driver, database: str, uri: str, text: str, params: Mappin
     def work() -> None:
         try:
             with driver.session(database=database, default_access_mode=neo4j.READ_ACCESS) as session:
-                answers.put(_answer(session, uri, text, params, timeout))
+                answers.put(_answer(session, uri, text, params, timeout, most))
         except BaseException as error:  # noqa: BLE001 - the calling thread raises it
             answers.put(error)
 
@@ -52,15 +63,19 @@ def run(driver: neo4j.Driver, database: str, uri: str, text: str, params: Mappin
     return answer
 
 
-def _answer(session: neo4j.Session, uri: str, text: str, params: Mapping[str, Any], timeout: float) -> Table:
+def _answer(
+    session: neo4j.Session, uri: str, text: str, params: Mapping[str, Any], timeout: float, most: int | None
+) -> Table:
     try:
         with translated(uri, "the query"), session.begin_transaction(timeout=timeout) as transaction:
             result = transaction.run(text, dict(params))
-            rows = tuple(tuple(plain(value) for value in record.values()) for record in result)
+            # One row more than are wanted shows whether the answer is cut.
+            records = itertools.islice(result, None if most is None else most + 1)
+            rows = tuple(tuple(plain(value) for value in record.values()) for record in records)
             # One engine does not name the columns of an answer without rows.
             columns = tuple(result.keys()) or _columns(text)
             transaction.rollback()
-            return Table(columns, rows)
+            return Table(columns, rows[:most], cut=most is not None and len(rows) > most)
     except StagedbError as error:
         raise _explained(error, timeout) from error.__cause__
 

@@ -9,10 +9,14 @@ import neo4j.graph
 
 @dataclass(frozen=True)
 class Table:
-    """The answer to a query. Nodes, relationships and paths are dicts. Times and points are text."""
+    """The answer to a query. Nodes, relationships and paths are dicts. Times and points are text.
+
+    cut: the query has more rows than the caller wanted.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    cut: bool = False
 
 
 def plain(value: Any) -> Any:

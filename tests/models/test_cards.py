@@ -517,7 +517,6 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
         ({**MIXTRAL, "num_experts_per_tok": 9}, "top_k=9 is not from 1 to experts=8"),
         ({**QWEN_MOE, "decoder_sparse_step": "2"}, "a step of layers with experts must be a whole number"),
         ({**DEEPSEEK, "moe_layer_freq": 2.5}, "moe_layer_freq must be a whole number"),
-        ({**QWEN_MOE, "decoder_sparse_step": 49}, "the pattern has no layer with experts"),
         (
             {**DEEPSEEK, "architectures": ["DeepseekV9ForCausalLM"]},
             "not supported: 'DeepseekV9ForCausalLM'; near ones are Deepseek",

@@ -15,7 +15,7 @@ import neo4j.exceptions
 import pytest
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.store import Store, building, connect, connection, embedded, failures, migrations, open_store
+from stagedb.store import Store, building, connect, connection, embedded, failures, migrations, open_store, transactions
 from stagedb.store.failures import OutOfMemory, check_disk
 from tests.store.bare import bare_graph
 
@@ -159,7 +159,7 @@ def test_rows_are_written_in_batches(store: Store, monkeypatch: pytest.MonkeyPat
 
 def test_a_batch_that_does_not_fit_is_halved(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    run, graph = connection._rows, bare_graph(store)
+    run, graph = transactions.rows_of, bare_graph(store)
 
     def small_memory(transaction: Any, text: str, params: dict[str, Any]) -> Any:
         sizes.append(len(params["rows"]))
@@ -167,7 +167,7 @@ def test_a_batch_that_does_not_fit_is_halved(store: Store, monkeypatch: pytest.M
             raise OutOfMemory("too large")
         return run(transaction, text, params)
 
-    monkeypatch.setattr(connection, "_rows", small_memory)
+    monkeypatch.setattr(transactions, "rows_of", small_memory)
     store.write_rows("build/tensors", [{"id": f"x/{n}", "graph": "x"} for n in range(50)], graph=graph)
     assert sizes == [50, 25, 12, 12, 12, 12, 2]
     monkeypatch.undo()
@@ -178,7 +178,7 @@ def test_one_row_that_does_not_fit_is_an_error(store: Store, monkeypatch: pytest
     def no_memory(transaction: Any, text: str, params: dict[str, Any]) -> Any:
         raise OutOfMemory("too large")
 
-    monkeypatch.setattr(connection, "_rows", no_memory)
+    monkeypatch.setattr(transactions, "rows_of", no_memory)
     with pytest.raises(OutOfMemory):
         store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}] * 3, graph="x")
 

@@ -205,6 +205,8 @@ def read_sparse(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
         if type(count) is not int or count < 1:
             raise UsageError(f"{word} must be a whole number from 1, not {shown(count)}")
     without = config.get("mlp_only_layers") or ()
+    if not isinstance(without, list | tuple):
+        raise UsageError(f"mlp_only_layers must be a list of numbers of layers, not {shown(without)}")
     return tuple(
         (number + 1) % step == 0 and number % every == 0 and number >= first and number not in without
         for number in range(layers)

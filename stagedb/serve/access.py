@@ -1,0 +1,185 @@
+"""Who may read: the token, the cookie that replaces it, names of this host, and what a browser may do with a page.
+
+A page of another site can make a browser send requests here. So the `Host` header must be a name of this machine or an
+address (a name of another site may point to this machine), and a request that another site caused must be a visit.
+"""
+
+import hashlib
+import hmac
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request, cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE: Final = "stagedb_serve"
+FREE: Final = ("/static/", "/login")
+"""Paths that need no token: they show nothing of the store."""
+
+HEADERS: Mapping[str, str] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-src 'self'; frame-ancestors 'self'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "SAMEORIGIN",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Headers of every answer that does not have its own."""
+
+
+@dataclass(frozen=True)
+class AccessRules:
+    """Who may read. token: None lets everybody in who reaches the port. hosts: names, in lower case, without ports.
+
+    secure: the cookie is for HTTPS alone.
+    """
+
+    token: str | None = field(repr=False)
+    hosts: frozenset[str]
+    secure: bool = False
+
+    def is_token(self, given: str) -> bool:
+        """Whether a text is the token; the time that this takes does not depend on where they differ."""
+        return self.token is not None and hmac.compare_digest(_digest(given), _digest(self.token))
+
+    @property
+    def cookie(self) -> str:
+        """What the cookie contains: a browser that is copied does not have the token itself."""
+        return hmac.new((self.token or "").encode(), b"stagedb serve", hashlib.sha256).hexdigest()
+
+    def is_known(self, headers: Headers) -> bool:
+        """Whether a request has the cookie, or the token in an `Authorization` header."""
+        if self.token is None:
+            return True
+        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        bearer = scheme.lower() == "bearer" and self.is_token(given.strip())
+        return bearer or hmac.compare_digest(_digest(cookie), _digest(self.cookie))
+
+    def is_host(self, header: str) -> bool:
+        """Whether a `Host` header is an address, or a name of this machine."""
+        found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/\s]*)(:[0-9]{1,5})?", header)
+        if found is None:
+            return False
+        name = found[1].strip("[]").rstrip(".").lower()
+        return name in self.hosts or _is_address(name)
+
+    def let_in(self, to: str) -> Response:
+        """Send a browser that has given the token to a path of this server, with the cookie."""
+        answer = RedirectResponse(local_path(to), status_code=303)
+        answer.set_cookie(
+            COOKIE, self.cookie, httponly=True, samesite="lax", secure=self.secure, path="/", max_age=30 * 86_400
+        )
+        return answer
+
+
+class AccessGate:
+    """The middleware that applies the rules, and adds the headers of `HEADERS`."""
+
+    def __init__(self, app: ASGIApp, rules: AccessRules, login: ASGIApp) -> None:
+        self.app, self.rules, self.login = app, rules, login
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # the server closes a connection that nobody accepts
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message["headers"])
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await (self._refusal(scope) or self.app)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> ASGIApp | None:
+        """What answers instead of the application; None lets the request through."""
+        headers = Headers(scope=scope)
+        if not self.rules.is_host(headers.get("host", "")):
+            return PlainTextResponse(
+                "This server does not have the name in the address. Use one of its addresses, or start it with "
+                "`stagedb serve --allow-host NAME`.\n",
+                421,
+            )
+        allowed = ("GET", "HEAD", "POST") if scope["path"] == "/login" else ("GET", "HEAD")
+        if scope["method"] not in allowed:
+            text = f"This server only reads: {scope['method'][:20]} is not possible.\n"
+            return PlainTextResponse(text, 405, headers={"allow": ", ".join(allowed)})
+        if headers.get("sec-fetch-site") == "cross-site" and not _is_visit(headers):
+            return PlainTextResponse("Another site asked for this, and only visits may come from there.\n", 403)
+        if self.rules.token is None:
+            return None
+        words = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in words if name == "token"]
+        if given and scope["path"] != "/login" and self.rules.is_token(given[0]):
+            rest = urlencode([(name, value) for name, value in words if name != "token"])
+            return self.rules.let_in(scope["path"] + (f"?{rest}" if rest else ""))
+        if self.rules.is_known(headers) or scope["path"].startswith(FREE):
+            return None
+        return self.login
+
+
+def local_path(text: str) -> str:
+    """A path of this server, if a text is one; else the first page. A browser reads `//` and `/\\` as another host."""
+    plain = text.isprintable() and text.startswith("/") and not text.startswith(("//", "/\\"))
+    return text if plain else "/"
+
+
+async def given_token(request: Request) -> tuple[str, str]:
+    """The token of the form, and the path to go to. Only short forms are read."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > 10_000:
+            return "", "/"
+    words = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    return words.get("token", "").strip(), words.get("to", "/")
+
+
+def names_of(host: str, more: Iterable[str]) -> frozenset[str]:
+    """Names by which browsers may call a server that listens on `host`."""
+    import socket
+
+    names = {"localhost", host.lower(), *(name.rstrip(".").lower() for name in more)}
+    if not is_loopback(host):
+        names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+    return frozenset(names)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_visit(headers: Headers) -> bool:
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

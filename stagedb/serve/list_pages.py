@@ -1,0 +1,193 @@
+"""What is there: models of the library, and the graphs, instances and profiles of the store, filtered and sorted."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stagedb import api
+from stagedb.api import Rows, Stagedb
+from stagedb.api.listing import KINDS, SORTS
+from stagedb.api.listing_pages import ListedPage, page
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.reports.terminal_chart import span
+from stagedb.serve import page_frames
+from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, named
+
+SIZE = 50
+"""Rows of a page."""
+NEWEST = 8
+"""Rows of each kind on the first page."""
+
+HEADS: Mapping[str, str] = {
+    "name": "name",
+    "id": "id",
+    "model": "model",
+    "ranks": "ranks",
+    "plan": "plan",
+    "system": "system",
+    "step": "step",
+    "mfu": "MFU",
+    "peak": "memory",
+    "made_by": "by",
+    "created": "created (UTC)",
+    "state": "state",
+}
+"""Columns of a listing, and their headers."""
+
+SORTED_BY = {"created": "created", "name": "name", "ranks": "ranks", "step": "step", "mfu": "mfu", "peak": "memory"}
+"""Columns that sort a listing, and the word of the address for each."""
+
+_BY_KIND: Mapping[str, tuple[str, ...]] = {
+    "graphs": ("name", "id", "plan", "created"),
+    "instances": ("name", "id", "model", "ranks", "plan", "peak", "made_by", "created"),
+    "profiles": ("name", "id", "model", "ranks", "plan", "system", "step", "mfu", "peak", "made_by", "created"),
+    "unfinished": ("name", "id", "state", "made_by", "created"),
+}
+
+
+def home(request: Request) -> Response:
+    """The newest content of the store."""
+
+    def read(db: Stagedb) -> list[tuple[str, int, Rows]]:
+        found = []
+        for kind in ("instances", "profiles", "graphs"):
+            rows = db.ls(kind)
+            found.append((kind, len(rows), Rows(rows.columns, rows.rows[:NEWEST])))
+        return found
+
+    found = request.app.state.shared.read(read)
+    parts = [(kind, count, *table(kind, rows)) for kind, count, rows in found]
+    return page_frames.page(request, "home.html", parts=parts, heads=HEADS, empty=not any(part[1] for part in parts))
+
+
+def listing(request: Request) -> Response:
+    """One kind of thing, filtered, sorted, and in pages."""
+    kind = request.path_params["kind"]
+    if kind not in KINDS:
+        raise HTTPException(404)
+    words = request.query_params
+    model, system, text = (named(words, name) for name in ("model", "system", "text"))
+    sort = named(words, "sort") or "created"
+    number = number_of(words, "page", 1)
+
+    def read(db: Stagedb) -> tuple[Rows, Rows]:
+        every = db.ls(kind, sort=sort)
+        # A filter that nothing matches is an error that names what there is, unless there is nothing at all.
+        chosen = db.ls(kind, model=model, system=system, sort=sort) if model or system else every
+        return every, chosen
+
+    every, chosen = request.app.state.shared.read(read)
+    found = page(chosen, text, number, SIZE)
+    columns, rows = table(kind, found.rows)
+    return page_frames.page(
+        request,
+        "listing.html",
+        kind=kind,
+        kinds=[each for each in KINDS if each != "unfinished" or each == kind],
+        columns=columns,
+        rows=rows,
+        heads=HEADS,
+        found=found,
+        asked={"model": model, "system": system, "text": text, "sort": sort},
+        models=_values(every, "model"),
+        systems=_values(every, "system") if kind == "profiles" else [],
+        sorts=[each for each in SORTS if kind == "profiles" or each not in ("step", "mfu")],
+        links=_links(kind, columns, found, {"model": model, "system": system, "text": text}, sort),
+    )
+
+
+def models(request: Request) -> Response:
+    """The library of models, with links to what the store has of each."""
+    text = named(request.query_params, "text") or ""
+    rows = [row for row in api.models() if text.casefold() in f"{row['name']} {row['family']}".casefold()]
+    columns = list(rows[0]) if rows else []
+    lines = [
+        [cell(value, address("models", row["name"]) if name == "name" else None) for name, value in row.items()]
+        for row in rows
+    ]
+    return page_frames.page(request, "models.html", columns=columns, rows=lines, text=text)
+
+
+def model(request: Request) -> Response:
+    """A model's card, and what the store has of it."""
+    name = request.path_params["name"]
+    if name not in {row["name"] for row in api.models()}:
+        # Other words that name a card are files of the server's machine.
+        raise UsageError(f"the library has no model {shown(name)}: the page of models lists all of them")
+    card = api.model(name)
+
+    def read(db: Stagedb) -> Rows:
+        everything = db.ls("instances")
+        mine = [row for row in everything.rows if row[everything.columns.index("model")] == name]
+        return Rows(everything.columns, tuple(mine))
+
+    there = request.app.state.shared.read(read)
+    columns, rows = table("instances", Rows(there.columns, there.rows[:SIZE]))
+    facts = [(word, cell(value).text) for word, value in card.items() if value not in (None, "", (), [])]
+    return page_frames.page(
+        request, "model.html", name=name, facts=facts, columns=columns, rows=rows, heads=HEADS, count=len(there)
+    )
+
+
+def table(kind: str, listed: Rows) -> tuple[list[str], list[list[Cell]]]:
+    """The columns of a kind that have a value in some row, and the rows as cells."""
+    rows = list(listed)
+    columns = [name for name in _BY_KIND[kind] if name == "name" or any(row[name] is not None for row in rows)]
+    return columns, [[_cell(kind, name, row) for name in columns] for row in rows]
+
+
+def _cell(kind: str, name: str, row: Mapping[str, Any]) -> Cell:
+    value = row[name]
+    to = None if kind == "unfinished" else address(kind, row["id"])
+    if name == "name":
+        return cell(row["name"] or row["id"][:SHORT_ID], to)
+    if value is None:
+        return cell(None)
+    if name == "id":
+        return cell(value[:SHORT_ID], to)
+    if name == "plan":
+        return cell(" ".join(filter(None, (value, row["timing"]))))
+    if name == "step":
+        return Cell(span(value, 4), number=True)
+    if name == "mfu":
+        return Cell(f"{value:.1%}", number=True)
+    if name == "peak":
+        return Cell(page_frames.gigabytes(value), number=True)
+    if name == "created":
+        return Cell(value.replace("T", " ").removesuffix("Z")[:16])
+    return cell(value)
+
+
+def number_of(words: Mapping[str, str], name: str, default: int) -> int:
+    """A whole number from 1 to a million in the address."""
+    text = named(words, name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:8]) <= 1_000_000:
+        raise UsageError(f"{name} in the address is a number from 1 to 1,000,000")
+    return int(text[:8])
+
+
+def _values(rows: Rows, column: str) -> list[str]:
+    return sorted({str(row[column]) for row in rows if row[column] is not None})
+
+
+def _links(
+    kind: str, columns: Sequence[str], found: ListedPage, asked: Mapping[str, str | None], sort: str
+) -> dict[str, Any]:
+    """Addresses of the same list in another order, and of the pages before and after this one."""
+    sorts = {
+        name: address("list", kind, **{**asked, "sort": SORTED_BY[name]})
+        for name in columns
+        if name in SORTED_BY and (kind == "profiles" or name not in ("step", "mfu"))
+    }
+    turn = {
+        word: address("list", kind, **{**asked, "sort": sort, "page": at})
+        for word, at in (("before", found.number - 1), ("after", found.number + 1))
+        if 1 <= at <= found.pages
+    }
+    return {"sorts": sorts, "sorted": next(name for name in SORTED_BY if SORTED_BY[name] == sort), **turn}

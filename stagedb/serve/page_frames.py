@@ -1,0 +1,120 @@
+"""How answers become pages: templates that escape every text, cells of tables, and errors without a traceback."""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.outputs import GB, printable, readable_cell
+from stagedb.store.failures import ConnectionLost
+from stagedb.store.known_secrets import known_secrets, without_secrets
+from stagedb.store.store_targets import config_file
+
+SHORT = 28
+"""Characters of the longest text that a table shows in one line."""
+LONGEST = 2_000
+"""Characters of a text in a table. Downloads have all."""
+SHORT_ID = 12
+
+FOLDER = Path(str(files("stagedb.serve")))
+
+_log = logging.getLogger("stagedb.serve")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: its text, the address that it leads to, and whether it is a number."""
+
+    text: str
+    to: str | None = None
+    number: bool = False
+
+    @property
+    def long(self) -> bool:
+        """Whether the text needs several lines."""
+        return len(self.text) > SHORT or "\n" in self.text
+
+
+def cell(value: Any, to: str | None = None) -> Cell:
+    """A value as people read it. Control characters are written out, and long texts are cut."""
+    text = printable(readable_cell(value), kept="\n")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return Cell(text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text):,} characters)", to, number)
+
+
+def cells(rows: Sequence[Sequence[Any]]) -> list[list[Cell]]:
+    """Rows of values as cells."""
+    return [[cell(value) for value in row] for row in rows]
+
+
+def gigabytes(size: float) -> str:
+    """Bytes in GB, with two digits."""
+    return f"{size / GB:,.2f} GB"
+
+
+def address(*parts: str, **words: Any) -> str:
+    """A path of this server, with the words that are not None as its query."""
+    path = "/" + "/".join(quote(part, safe="") for part in parts)
+    query = urlencode([(name, value) for name, value in words.items() if value is not None], doseq=True)
+    return f"{path}?{query}" if query else path
+
+
+_templates = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.globals["address"] = address
+_templates.filters["printable"] = lambda text: printable(str(text), kept="")
+
+
+def page(request: Request, template: str, status: int = 200, **values: Any) -> Response:
+    """A page from its template. Its values are text, which the template escapes."""
+    words = {"path": request.url.path, "query": request.url.query, **values}
+    return HTMLResponse(_templates.get_template(template).render(words), status)
+
+
+def error_page(request: Request, error: Exception) -> Response:
+    """What happened, and what to do. The details of an unexpected error go to the server's log alone."""
+    if isinstance(error, UsageError):
+        return page(request, "error.html", 400, title="This does not work", text=str(error))
+    if isinstance(error, ConnectionLost):
+        text = "The store does not answer at the moment. Load the page again in a minute; if that does not help, ask "
+        return page(request, "error.html", 503, title="The store is away", text=f"{text}whoever runs this server.")
+    if isinstance(error, StagedbError):
+        return page(request, "error.html", 500, title="This failed", text=str(error))
+    _log.error("%s %s\n%s", request.method, request.url.path, without_secrets(_details(error), _secrets()))
+    text = "The server has written the details to its log. Other pages work; please report what you did."
+    return page(request, "error.html", 500, title="stagedb itself failed", text=text)
+
+
+def missing_page(request: Request) -> Response:
+    """The answer for an address without a page."""
+    text = "There is no such page. The links above lead to all that the store has."
+    return page(request, "error.html", 404, title="No such page", text=text)
+
+
+def _details(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def _secrets() -> frozenset[str]:
+    return known_secrets(sys.argv, os.environ, config_file(os.environ))
+
+
+def named(words: Mapping[str, str], name: str) -> str | None:
+    """A word of an address; None if it is absent or empty."""
+    return words.get(name, "").strip() or None

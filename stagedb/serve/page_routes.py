@@ -1,0 +1,131 @@
+"""The application: its pages, what they share, and the bounds of what they show."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from stagedb.api import Stagedb
+from stagedb.serve import instance_pages, list_pages, page_frames
+from stagedb.serve.access import AccessGate, AccessRules, given_token
+from stagedb.serve.shared_store import KeptResults, SharedStore
+
+Page = Callable[[Request], Response]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a server.
+
+    timeout: seconds after which a query is ended. rows: rows of a download. working: requests that compute or ask the
+    store at the same time; others wait. kept: reports and memory tables that are kept.
+    """
+
+    timeout: float = 60.0
+    rows: int = 100_000
+    working: int = 8
+    kept: int = 32
+
+
+PAGES: tuple[tuple[str, Page], ...] = (
+    ("/", list_pages.home),
+    ("/models", list_pages.models),
+    ("/models/{name}", list_pages.model),
+    ("/list/{kind}", list_pages.listing),
+    ("/show/{word}", instance_pages.show),
+    ("/graphs/{word}", instance_pages.graph),
+    ("/instances/{word}", instance_pages.instance),
+    ("/instances/{word}/memory", instance_pages.memory),
+)
+"""Every page that reads the store, by its path."""
+
+
+def application(connect: Callable[[], Stagedb], rules: AccessRules, limits: Limits | None = None) -> Starlette:
+    """The application over the store that `connect` opens. Its connection refuses every write.
+
+    The store is opened by the first request, and closed when the server ends.
+    """
+    limits = limits or Limits()
+    shared = SharedStore(connect)
+    state = {
+        "shared": shared,
+        "kept": KeptResults(limits.kept),
+        "limits": limits,
+        "working": threading.BoundedSemaphore(limits.working),
+    }
+    routes = [Route(path, _guarded(read), methods=["GET"]) for path, read in PAGES]
+    login = _login(rules)
+    app = Starlette(
+        routes=[
+            *routes,
+            Route("/login", login, methods=["GET", "POST"]),
+            Mount("/static", StaticFiles(directory=page_frames.FOLDER / "static")),
+        ],
+        exception_handlers={HTTPException: _http_error},
+        middleware=[Middleware(AccessGate, rules=rules, login=login_page)],
+        lifespan=_lifespan(shared),
+    )
+    for name, value in state.items():
+        setattr(app.state, name, value)
+    return app
+
+
+def _guarded(read: Page) -> Page:
+    """A page that waits for its turn, and whose errors become pages."""
+
+    def answer(request: Request) -> Response:
+        try:
+            with request.app.state.working:
+                return read(request)
+        except HTTPException:
+            raise
+        except Exception as error:  # noqa: BLE001 - no error may reach the browser as a traceback
+            return page_frames.error_page(request, error)
+
+    return answer
+
+
+def _lifespan(shared: SharedStore) -> Any:
+    import contextlib
+    from collections.abc import AsyncIterator
+
+    @contextlib.asynccontextmanager
+    async def run(app: Starlette) -> AsyncIterator[None]:
+        del app
+        yield
+        shared.close()
+
+    return run
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code != 404:
+        return Response(f"{error.detail}\n", error.status_code, media_type="text/plain")
+    return page_frames.missing_page(request)
+
+
+async def login_page(scope: Any, receive: Any, send: Any) -> None:
+    """The form that asks for the token, at any address."""
+    request = Request(scope, receive)
+    to = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    await page_frames.page(request, "login.html", 401, to=to, wrong=False)(scope, receive, send)
+
+
+def _login(rules: AccessRules) -> Callable[[Request], Any]:
+    async def login(request: Request) -> Response:
+        if request.method != "POST":
+            return page_frames.page(request, "login.html", to="/", wrong=False)
+        token, to = await given_token(request)
+        if rules.token is None or rules.is_token(token):
+            return rules.let_in(to)
+        return page_frames.page(request, "login.html", 401, to=to, wrong=True)
+
+    return login

@@ -1,0 +1,88 @@
+"""One connection to the store for all requests, and results that are worth keeping."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from stagedb.api import Stagedb
+from stagedb.errors import StagedbError
+from stagedb.store.failures import ConnectionLost
+
+Result = TypeVar("Result")
+
+
+class SharedStore:
+    """A store that only reads. Threads share it, and it is opened again after its engine was started anew."""
+
+    def __init__(self, connect: Callable[[], Stagedb]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._open: Stagedb | None = None
+
+    def read(self, read: Callable[[Stagedb], Result]) -> Result:
+        """The result of `read`, which is called a second time if the connection was lost."""
+        opened = self._current()
+        try:
+            return read(opened)
+        except StagedbError as error:
+            if not isinstance(error, ConnectionLost) and opened is self._open:
+                raise
+            self._drop(opened)
+        return read(self._current())
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            if self._open is not None:
+                self._open.close()
+            self._open = None
+
+    def _current(self) -> Stagedb:
+        with self._lock:
+            if self._open is None:
+                opened = self._connect()
+                opened.store.only_read()
+                self._open = opened
+            return self._open
+
+    def _drop(self, lost: Stagedb) -> None:
+        """Close a connection that was lost, unless another thread did so."""
+        with self._lock:
+            if self._open is lost:
+                self._open = None
+                lost.close()
+
+
+class KeptResults:
+    """The last results by key, such as reports. Requests for one key at the same time compute it once."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._results: OrderedDict[Hashable, Any] = OrderedDict()
+        self._busy: dict[Hashable, threading.Lock] = {}
+
+    def get(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """The result of this key, computed if it is not there. A failure is not kept."""
+        with self._lock:
+            busy = self._busy.setdefault(key, threading.Lock())
+        with busy:
+            with self._lock:
+                there = key in self._results
+                if there:
+                    self._results.move_to_end(key)
+                    kept: Result = self._results[key]
+            return kept if there else self._make(key, compute)
+
+    def _make(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        try:
+            made = compute()
+            with self._lock:
+                self._results[key] = made
+                while len(self._results) > self._most:
+                    self._results.popitem(last=False)
+            return made
+        finally:
+            with self._lock:
+                self._busy.pop(key, None)

@@ -1,0 +1,33 @@
+"""What runs inside a managed transaction."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import neo4j
+import neo4j.exceptions
+
+from stagedb.fault_injection import fault_point
+from stagedb.store.failures import OutOfMemory, is_out_of_memory
+from stagedb.store.statements import Statement
+
+
+def written(
+    transaction: neo4j.ManagedTransaction, statement: Statement, params: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Run a statement that writes."""
+    rows = rows_of(transaction, statement.text, params)
+    fault_point(f"write.{statement.name}")
+    return rows
+
+
+def rows_of(transaction: neo4j.ManagedTransaction, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a text, in a transaction that the driver may run again."""
+    try:
+        result = transaction.run(text, dict(params))
+        keys = result.keys()
+        return [dict(zip(keys, record, strict=True)) for record in result]
+    except neo4j.exceptions.Neo4jError as error:
+        if is_out_of_memory(error):
+            # The driver would run it again unchanged until its time is over.
+            raise OutOfMemory(f"a transaction needs more memory than the server gives it ({error.code})") from error
+        raise
