@@ -10,9 +10,11 @@ from importlib.resources import files
 
 import yaml
 
+from stagedb.frameworks.profiles import find_profile
 from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.systems import System
 from stagedb.systems.system_files import load_system, system_names
+from stagedb.timing.framework_timing import as_used_by
 from stagedb.workload.instance_columns import Workload
 
 
@@ -54,7 +56,7 @@ def expected_error(system: System, experts: bool) -> ExpectedError | None:
     """
     if not system.tables or not system.overlap.framework or system.name not in system_names():
         return None
-    preset = load_system(system.name)
+    preset = as_used_by(load_system(system.name), find_profile(system.overlap.framework))
     if (preset.accelerator, preset.dimensions, preset.tables) != (system.accelerator, system.dimensions, system.tables):
         return None
     kind = (system.name, system.overlap.framework, experts)

@@ -90,4 +90,7 @@ def as_used_by(system: System, profile: FrameworkProfile, kernels: str = "") -> 
         stretch=stretch_of(system, profile),
         taken=hiding.taken,
     )
-    return replace(system, overlap=overlap)
+    if not overlap.stretch:
+        return replace(system, overlap=overlap)
+    # The framework's own numbers are in place of the system's share for any of them.
+    return replace(system, overlap=overlap, accelerator=replace(system.accelerator, sustained=Fraction(1)))
