@@ -24,13 +24,18 @@ class Hiding:
     blocking: mesh axes whose communication a rank waits for. chunked: mesh axes whose collectives run in as many chunks
     as their groups have members, during the matmul that makes or reads them. reduced, gathered: bytes of the buckets in
     which gradients are reduced during the last backward, and updated parameters are gathered during the next forward; 0
-    where they are not.
+    where they are not. casts: `fused` where the kernel before casts the inputs of fp8 matmuls.
+    sums: `fp32` where a matmul that makes a gradient of weights adds it to a sum in fp32.
+    taken: the share of computing that collectives of dp take while they run, in thousandths.
     """
 
     blocking: tuple[str, ...] = ()
     chunked: tuple[str, ...] = ()
     reduced: int = 0
     gathered: int = 0
+    casts: str = ""
+    sums: str = ""
+    taken: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,15 @@ _SELECTIVE: Words = {
 }
 """torchtitan's selective checkpointing of operators: pointwise ones and every second matmul run again."""
 
+_NCCL = 200
+"""NCCL's rings have up to 24 channels, each on a multiprocessor of its own, of the 108 or 132 of an A100 or H100."""
+
 TORCH_FSDP = FrameworkProfile(
     name="torch-fsdp",
     versions="PyTorch 2.4 and later",
     recipe="torch",
     source="torch.distributed.fsdp.fully_shard: units are gathered one ahead, and reduced during the next backward",
+    hiding=Hiding(taken=_NCCL),
     words={"kernels": "eager"},
     recompute={"full": _FULL, "core": _NOTHING, "operators": {"recompute": "pointwise"}},
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
@@ -111,7 +120,7 @@ TORCHTITAN = FrameworkProfile(
     recipe="torch",
     source="torchtitan: fp32 parameters and reductions with bf16 compute (MixedPrecisionPolicy), sequence parallelism "
     "with tp, rings of gathered keys and values with cp, norms clipped; checkpointing of operators saves every second "
-    "matmul; torch.compile fuses each layer",
+    "matmul; torch.compile fuses each layer, casts to fp8 too; weights are cast once, as shards",
     words={"kernels": "fused", "clip_norm": True},
     tensor={"sp": True},
     sharded={"param_dtype": "fp32", "reduce_dtype": "fp32"},
@@ -121,7 +130,8 @@ TORCHTITAN = FrameworkProfile(
         "compile": {"kernels": "fused"},
         "asyncTP": {"kernels": "fused"},
     },
-    hidden_by={"asyncTP": Hiding(chunked=("tp",))},
+    hiding=Hiding(casts="fused", taken=_NCCL),
+    hidden_by={"eager": Hiding(taken=_NCCL), "asyncTP": Hiding(chunked=("tp",), casts="fused", taken=_NCCL)},
 )
 
 LLM_FOUNDRY = FrameworkProfile(
@@ -130,6 +140,7 @@ LLM_FOUNDRY = FrameworkProfile(
     recipe="torch",
     source="llm-foundry, scripts/train/yamls/pretrain: FULL_SHARD, mixed_precision PURE, and gradients reduced after "
     "each micro-batch; Composer's decoupled AdamW on fp32 shards; norms clipped; kernels of eager PyTorch",
+    hiding=Hiding(taken=_NCCL),
     words={"kernels": "eager", "clip_norm": True},
     sharded={"param_dtype": "fp32", "reduce_dtype": "bf16"},
     recompute={"full": _FULL, "core": _NOTHING},
@@ -152,7 +163,7 @@ MEGATRON_CORE = FrameworkProfile(
     recipe="megatron",
     source="Megatron-LM's options: --sequence-parallel, --use-flash-attn, --overlap-grad-reduce and "
     "--overlap-param-gather with buckets of 40M elements (DistributedDataParallelConfig.bucket_size)",
-    hiding=Hiding(reduced=160 * MB, gathered=80 * MB),
+    hiding=Hiding(reduced=160 * MB, gathered=80 * MB, casts="fused", sums="fp32"),
     tensor={"sp": True},
     recompute={"full": _FULL, "core": _NOTHING},
     counts_ends=True,
@@ -163,9 +174,10 @@ NEMO = FrameworkProfile(
     versions="24.07 and later",
     recipe="megatron",
     source="NeMo's performance recipes: tp_comm_overlap (user buffers), overlap_grad_reduce, overlap_param_gather, "
-    "gradients in bf16 (grad_reduce_in_fp32 off) in Megatron's buckets of 40M elements",
-    hiding=Hiding(chunked=("tp",), reduced=80 * MB, gathered=80 * MB),
-    words={"grad_dtype": "bf16"},
+    "gradients reduced in bf16 (grad_reduce_in_fp32 off) in Megatron's buckets of 40M elements, summed in fp32; "
+    "Transformer Engine casts to fp8 in the norm or activation before a matmul, and weights once a step",
+    hiding=Hiding(chunked=("tp",), reduced=80 * MB, gathered=80 * MB, casts="fused", sums="fp32"),
+    words={"reduce_dtype": "bf16"},
     tensor={"sp": True},
     recompute={"full": _FULL, "core": _NOTHING},
     counts_ends=True,

@@ -181,7 +181,10 @@ class Overlap:
     framework: the name of the framework whose rules the others are; empty for none. chunked: mesh axes whose
     collectives run in chunks during the matmul that makes or reads them. reduced, gathered: bytes of the buckets in
     which gradients are reduced during the last backward, and updated parameters gathered during the next forward; 0:
-    neither.
+    neither. casts: `fused` where the kernel before casts the inputs of fp8 matmuls, and weights are cast once a step.
+    sums: `fp32` where a matmul that makes a gradient of weights adds it to a sum in fp32. stretch: by operator, how
+    many times its measured time a kernel takes in a step. taken: the share of computing that collectives of
+    data-parallel ranks take while they run, in thousandths.
     """
 
     compute: str = "in-order"
@@ -190,10 +193,15 @@ class Overlap:
     chunked: tuple[str, ...] = ()
     reduced: int = 0
     gathered: int = 0
+    casts: str = ""
+    sums: str = ""
+    stretch: tuple[tuple[str, Fraction], ...] = ()
+    taken: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of a file, ready for JSON; those of frameworks only where they are set."""
-        named = asdict(self) | {"chunked": list(self.chunked)}
+        stretch = {operator: plain(factor) for operator, factor in self.stretch}
+        named = asdict(self) | {"chunked": list(self.chunked), "stretch": stretch}
         return {name: value for name, value in named.items() if name in ("compute", "streams") or value}
 
 

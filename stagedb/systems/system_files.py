@@ -229,8 +229,13 @@ def _algorithms(value: Value) -> tuple[str, ...]:
     return tuple(name for name in HARDWARE if name in named)
 
 
+_OF_FRAMEWORKS = ("framework", "chunked", "reduced", "gathered", "casts", "sums", "stretch", "taken")
+STRETCHED = ("matmul", "matmul-fp8", "attention")
+"""Operators that take longer in a step than alone."""
+
+
 def _overlap(value: Value) -> Overlap:
-    fields = value.mapping((), ("compute", "streams", "framework", "chunked", "reduced", "gathered"))
+    fields = value.mapping((), ("compute", "streams", *_OF_FRAMEWORKS))
     compute, streams, chunked = fields.get("compute"), fields.get("streams"), fields.get("chunked")
     buckets = {
         name: fields[name].integer("bytes of a bucket, 0 for none", 0, 1 << 40)
@@ -238,12 +243,22 @@ def _overlap(value: Value) -> Overlap:
         if name in fields
     }
     named = () if chunked is None else tuple(_name(each) for each in chunked.items("a list of mesh axes, such as [tp]"))
+    stretch = fields["stretch"].mapping((), STRETCHED) if "stretch" in fields else {}
+    factor = "how many times its measured time a kernel takes, from 1 to 10"
     return Overlap(
         compute.choice(COMPUTE_MODES) if compute is not None else Overlap().compute,
         streams.choice(STREAMS) if streams is not None else Overlap().streams,
         _name(fields["framework"]) if "framework" in fields else "",
         tuple(sorted(set(named))),
         **buckets,
+        casts=fields["casts"].choice(("fused",)) if "casts" in fields else "",
+        sums=fields["sums"].choice(("fp32",)) if "sums" in fields else "",
+        stretch=tuple(
+            (operator, Fraction(stretch[operator].number(factor, lambda number: 1 <= number <= 10)))
+            for operator in STRETCHED
+            if operator in stretch
+        ),
+        taken=fields["taken"].integer("thousandths of computing, 0 to 999", 0, 999) if "taken" in fields else 0,
     )
 
 

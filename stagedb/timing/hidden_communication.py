@@ -55,7 +55,10 @@ def _chunked(columns: ClassColumns, ns: Ints, members: Mapping[str, int]) -> Non
         ranks = members.get(ops.axis[op], 0)
         if ranks < 2 or ops.kind[op] not in ("all_gather", "reduce_scatter"):
             continue
-        near_it = [each for each in near[op] if each in free and ops.template[each] == ops.template[op]]
+        direct = near[op]
+        casts = [each for each in direct if ops.type[each] == COMPUTE and ops.kind[each] == "cast"]
+        reached = {*direct, *(far for each in casts for far in near[each])}
+        near_it = [each for each in reached if each in free and ops.template[each] == ops.template[op]]
         if near_it:
             matmul = max(near_it, key=lambda each: free[each])
             saved = min(int(ns[op]), free[matmul]) * (ranks - 1) // ranks

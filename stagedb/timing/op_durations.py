@@ -182,14 +182,20 @@ def _work(columns: ClassColumns, op: int, rings: bool) -> Work:
         dims,
         grouped=f"{EXPERT_MATMULS}." in ops.name[op],
         weights=bool(_WEIGHTS[ops.template[op]]),
-        causal=not (rings and kind.startswith("attention") and not _own_turn(ops.name[op])),
+        causal=not (rings and kind.startswith("attention") and not _own_turn(ops.name[op], ops.dims[op])),
     )
 
 
-def _own_turn(name: str) -> bool:
-    """Whether a turn of a ring has the rank's own keys: the first one, whose name ends with 0."""
+def _own_turn(name: str, dims: Sequence[int]) -> bool:
+    """Whether a turn of a ring has the rank's own keys: a forward's first one, whose name ends with 0.
+
+    A backward may take the turns in another order. Where chunks are balanced, only the own turn has as many queries as
+    keys.
+    """
     last = name.rpartition(".")[2]
-    return not last.isdecimal() or int(last) == 0
+    if not last.isdecimal() or len(dims) < 5 or dims[3] != dims[4]:
+        return not last.isdecimal()
+    return int(last) == 0 or ".input_gradient." in name
 
 
 def _representative_ranks(
