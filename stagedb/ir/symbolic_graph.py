@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 from stagedb.workflows import Template
 
-FORMAT = 5
+FORMAT = 6
 """Version of the stored form; part of every digest."""
 
 

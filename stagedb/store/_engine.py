@@ -221,4 +221,5 @@ def _serve(port: int, idle: float, stopping: _Stopping, endpoint: _EndpointFile)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # A query whose client has gone goes on in a thread, and the ordinary end of the virtual machine waits for it.
+    os._exit(main())

@@ -68,7 +68,7 @@ def test_a_damaged_node_spoils_only_what_it_belongs_to(store: Store, tmp_path: P
             db.profiles()
             assert db.export("good", out=tmp_path / "good").files == 4
             assert len(db.query("bytes_by_axis", instance="good").rows) > 0
-            assert db.store.version() == version["version"]
+            assert db.store.version() == version["applied"]
         assert all(str(each.message).isprintable() and len(str(each.message)) < 600 for each in shown)
         # What is damaged works as far as it is read, or is refused with its name. No other error comes out.
         for verb in (

@@ -316,9 +316,9 @@ def test_instances_and_profiles_get_other_names(run: Run, tiny: str) -> None:
     assert run("instantiate", tiny, *PLAN).status == 0
     assert run("profile").status == 0
     before = {row["kind"]: row for row in rows(run, "ls")}
-    printed = run("tag", "tiny", "mine").out
-    assert printed == f"instance {before['instance']['id']} now has the name mine\n"
-    assert run("tag", before["profile"]["id"], " of mine ").status == 0
+    printed = run("name", "tiny", "mine").out
+    assert printed.startswith(f"mine now means instance {before['instance']['id']} (")
+    assert run("name", before["profile"]["id"], " of mine ").status == 0
     after = {row["kind"]: row for row in rows(run, "ls")}
     assert (after["instance"]["name"], after["profile"]["name"]) == ("mine", "of mine")
     assert all(after[kind][word] == before[kind][word] for kind in before for word in ("id", "created"))
@@ -329,7 +329,7 @@ def test_instances_and_profiles_get_other_names(run: Run, tiny: str) -> None:
         (("mine", " "), "is not a name"),
         (("mine", "a\nb"), "is not a name"),
     ):
-        refused = run("tag", *arguments)
+        refused = run("name", *arguments)
         assert refused.status == 2
         assert expected in refused.err
     assert {row["kind"]: row for row in rows(run, "ls")} == after
