@@ -211,6 +211,67 @@ def step_errors() -> str:
     return "\n".join(rows) + "\n"
 
 
+def _predictions() -> list[dict[str, str]]:
+    """What `stagedb validate --steps stagedb/validation/known_steps.csv -f csv -o docs/step-predictions.csv` wrote."""
+    with Path("docs/step-predictions.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def prediction_errors() -> str:
+    """Mean and worst of the absolute errors of each source, held-out rows first, and of all sources."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in _predictions():
+        for key in ((row["source"], row["rows"]), ("all", row["rows"])):
+            found.setdefault(key, []).append(abs(float(row["predicted"]) / float(row["published"]) - 1))
+    rows = ["| source | rows | number | mean | worst |", "|---|---|---:|---:|---:|"]
+    for (source, which), off in sorted(found.items(), key=lambda each: (each[0][1] != "held out", each[0][0] != "all")):
+        rows.append(f"| {source} | {which} | {len(off)} | {sum(off) / len(off):.1%} | {max(off):.1%} |")
+    return "\n".join(rows) + "\n"
+
+
+def predictions() -> str:
+    """Every known row with its prediction, by source."""
+    parts, last = [], ""
+    for row in _predictions():
+        if row["source"] != last:
+            last = row["source"]
+            parts += [
+                "",
+                f"### {last}",
+                "",
+                "| step of | published s | predicted s | error | rows |",
+                "|---|---:|---:|---:|---|",
+            ]
+        published, ours = float(row["published"]), float(row["predicted"])
+        parts.append(
+            f"| {row['step of']} | {published:.4g} | {ours:.4g} | {ours / published - 1:+.1%} | {row['rows']} |"
+        )
+    return "\n".join(parts[1:]) + "\n"
+
+
+def calibrated_numbers() -> str:
+    """The fitted numbers with their rows."""
+    from stagedb.timing.framework_timing import calibrations
+
+    rows = ["| frameworks | systems | operator | factor | rows that fixed it |", "|---|---|---|---:|---:|"]
+    for each in calibrations():
+        rows.append(
+            f"| {', '.join(each.frameworks)} | {', '.join(each.systems)} | {each.operator} | {float(each.factor):g} | "
+            f"{each.rows} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def frameworks() -> str:
+    """The framework profiles."""
+    from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
+
+    rows = ["| `--framework` | versions | recipe | rules, and their source |", "|---|---|---|---|"]
+    for each in FRAMEWORK_PROFILES.values():
+        rows.append(f"| `{each.name}` | {each.versions} | `{each.recipe}` | {each.source} |")
+    return "\n".join(rows) + "\n"
+
+
 def _list(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 

@@ -58,12 +58,18 @@ def statements() -> Iterator[tuple[str, str]]:
             "claim_parent": "" if parent is None else _CLAIM_PARENT.format(label=parent, low=parent.lower()),
             "claim_of": "" if parent is None else "\nMERGE (n)-[:OF]->(of)",
             "with_of": "" if parent is None else ", of",
+            "title": "g.name" if owner == "Instance" else "null",
+            "title_of": "-[:OF]->(g:Graph)" if owner == "Instance" else "",
+            "names": "" if parent is None else _REMOVE_NAMES,
+            "with_names": "" if parent is None else ", names",
+            "clear_names": "" if parent is None else "\nFOREACH (x IN names | DETACH DELETE x)",
             "parent_note": "" if parent is None else f" No row if its {parent.lower()} is gone or being deleted.",
             "finish_note": "" if parent is None else f", or its {parent.lower()} is gone or being deleted",
             **_version_values(owner),
             "finish_parent": "" if parent is None else f"\nMATCH (n)-[:OF]->(:{parent} {{state: 'ready'}})",
         }
-        for verb, template in _OWNER_TEMPLATES.items():
+        named = {} if parent is None else _NAMED_TEMPLATES
+        for verb, template in {**_OWNER_TEMPLATES, **_TEAM_TEMPLATES, **named}.items():
             yield f"{verb}_{owner.lower()}", template.format(**values)
         for label, path in members(owner):
             yield f"clear_{label.name.lower()}", _clear(owner, label, path)
@@ -163,11 +169,24 @@ RETURN n.id AS id
 // mode: writes
 // param id: string — the {low}'s id
 // param owner: string — who built it
+// param user: string — the user
+// param event: map — who made it, when and how: the properties of `Event`
+// param inputs: map[] — what it was made from: id, kind, name
 // column id: string — the {low}'s id
 MATCH (n:{label} {{id: $id}})
 WHERE n.owner = $owner OR (n.state = 'ready' AND n.builder = $owner){finish_parent}
 SET n.state = 'ready'
 REMOVE n.owner, n.lease
+MERGE (u:User {{id: $user}})
+MERGE (e:Event {{id: $event.id}})
+SET e += $event
+MERGE (e)-[:DONE_BY]->(u)
+MERGE (e)-[:MADE]->(n)
+FOREACH (row IN $inputs |
+  MERGE (x:Input {{id: row.id}})
+  ON CREATE SET x.kind = row.kind, x.name = row.name
+  MERGE (e)-[:USED]->(x)
+)
 RETURN n.id AS id
 """,
     "retire": """\
@@ -178,22 +197,38 @@ RETURN n.id AS id
 // param owner: string — who deletes it
 // param lease: integer [ms] — for how long, from now
 // param dead: string — an owner that is known to have died; empty if none is
+// param unnamed: boolean — only if it has no name and no tag
 // column id: string — the {low}'s id
 MATCH (n:{label} {{id: $id}})
 SET n.claim = $owner
+WITH n
+OPTIONAL MATCH (a:Name|Tag)-[:NAMES|TAGS]->(n)
+WITH n, count(a) AS named
+WHERE NOT ($unnamed AND named > 0)
 WITH n
 WHERE n.state = 'ready' OR n.owner = $owner OR n.owner = $dead OR n.lease < timestamp()
 SET n.state = 'deleting', n.owner = $owner, n.lease = timestamp() + $lease
 RETURN n.id AS id
 """,
     "remove": """\
-// Delete the node of {a} {low} whose members are gone.
+// Delete the node of {a} {low} whose members are gone, with its names and notes.
 //
 // mode: writes
 // param id: string — the {low}'s id
 // param owner: string — who deletes it
+// param user: string — the user
+// param events: map[] — the event of its removal, the properties of `Event`; none for one that was never complete
 MATCH (n:{label} {{id: $id}})
-WHERE n.owner = $owner
+WHERE n.owner = $owner{names}
+OPTIONAL MATCH (note:Note)-[:ABOUT]->(n)
+WITH n{with_names}, collect(note) AS notes{clear_names}
+FOREACH (x IN notes | DETACH DELETE x)
+FOREACH (row IN $events |
+  MERGE (u:User {{id: $user}})
+  MERGE (e:Event {{id: row.id}})
+  SET e += row
+  MERGE (e)-[:DONE_BY]->(u)
+)
 DETACH DELETE n
 """,
     "state": """\
@@ -219,6 +254,177 @@ MATCH (n:{label} {{id: $id}}){version_of}
 RETURN n.state AS state, [{version_list}] AS made
 """,
 }
+
+_EVENT = """\
+MERGE (u:User {{id: $user}})
+MERGE (e:Event {{id: $event.id}})
+SET e += $event
+MERGE (e)-[:DONE_BY]->(u)
+"""
+
+_TEAM_TEMPLATES = {
+    "tag": """\
+// Tag {a} {low} with a word. No row if there is none.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param tag: string — the word
+// param user: string — the user
+// param event: map — the properties of `Event`
+// column id: string — the {low}'s id
+MATCH (n:{label} {{id: $id, state: 'ready'}})
+MERGE (t:Tag {{id: $tag}})
+MERGE (t)-[r:TAGS]->(n)
+ON CREATE SET r.user = $user, r.time = timestamp()
+"""
+    + _EVENT
+    + """\
+RETURN n.id AS id
+""",
+    "untag": """\
+// Take a tag off {a} {low}. No row if it does not have it.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param tag: string — the word
+// param user: string — the user
+// param event: map — the properties of `Event`
+// column id: string — the {low}'s id
+MATCH (:Tag {{id: $tag}})-[r:TAGS]->(n:{label} {{id: $id}})
+DELETE r
+"""
+    + _EVENT
+    + """\
+RETURN n.id AS id
+""",
+    "note": """\
+// Write a note about {a} {low}. No row if there is none.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param note: string — the note's id, unique in the store
+// param text: string — the note
+// param user: string — the user
+// param event: map — the properties of `Event`
+// column id: string — the {low}'s id
+MATCH (n:{label} {{id: $id, state: 'ready'}})
+"""
+    + _EVENT
+    + """\
+MERGE (m:Note {{id: $note}})
+SET m.text = $text, m.time = $event.time
+MERGE (m)-[:ABOUT]->(n)
+MERGE (m)-[:DONE_BY]->(u)
+RETURN n.id AS id
+""",
+}
+"""Statements of everything that is built under a lease."""
+
+_NAMED_TEMPLATES = {
+    "name": """\
+// Let a name mean {a} {low}. Setting the name's properties takes its lock. No row if there is no such {low}.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param name: string — the name's id
+// param properties: map — the properties of `Name`
+// param user: string — the user
+// param event: map — the properties of `Event`
+// column moved: string? — the id of the {low} that it meant before
+MATCH (n:{label} {{id: $id, state: 'ready'}})
+MERGE (a:Name {{id: $name}})
+SET a += $properties
+WITH n, a
+OPTIONAL MATCH (a)-[old:NAMES]->(o:{label}){title_of}
+WITH n, a, old, o, {title} AS title
+FOREACH (x IN CASE WHEN o.name = $properties.name AND o.id <> n.id THEN [o] ELSE [] END | SET x.name = title)
+FOREACH (x IN CASE WHEN old IS NULL THEN [] ELSE [old] END | DELETE x)
+CREATE (a)-[:NAMES]->(n)
+"""
+    + _EVENT
+    + """\
+RETURN CASE WHEN o.id <> n.id THEN o.id END AS moved
+""",
+    "unname": """\
+// Remove a name of {a} {low}. No row if it means another one by now.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param name: string — the name's id
+// param user: string — the user
+// param event: map — the properties of `Event`
+// column id: string — the {low}'s id
+MATCH (a:Name {{id: $name}})-[:NAMES]->(n:{label} {{id: $id}}){title_of}
+SET n.name = CASE WHEN n.name = a.name THEN {title} ELSE n.name END
+WITH n, a
+DETACH DELETE a
+"""
+    + _EVENT
+    + """\
+RETURN n.id AS id
+""",
+    "inherit": """\
+// Let the names, tags and notes of one {low} mean another one.
+//
+// mode: writes
+// param old: string — the id of the one
+// param new: string — the id of the other
+MATCH (o:{label} {{id: $old}})
+MATCH (n:{label} {{id: $new}})
+OPTIONAL MATCH (a:Name)-[x:NAMES]->(o)
+WITH o, n, collect(a) AS names, collect(x) AS old
+FOREACH (a IN names | MERGE (a)-[:NAMES]->(n))
+FOREACH (x IN old | DELETE x)
+WITH o, n
+OPTIONAL MATCH (t:Tag)-[x:TAGS]->(o)
+WITH o, n, collect(t) AS tags, collect(x) AS old
+FOREACH (t IN tags | MERGE (t)-[:TAGS]->(n))
+FOREACH (x IN old | DELETE x)
+WITH o, n
+OPTIONAL MATCH (m:Note)-[x:ABOUT]->(o)
+WITH n, collect(m) AS notes, collect(x) AS old
+FOREACH (m IN notes | MERGE (m)-[:ABOUT]->(n))
+FOREACH (x IN old | DELETE x)
+""",
+    "asked": """\
+// Whether {a} {low} is the newest of a user, made or asked for: then a request for it changes nothing.
+//
+// mode: reads
+// param id: string — the {low}'s id
+// param user: string — the user
+// column newest: boolean — whether the user has no newer one
+MATCH (n:{label} {{id: $id, state: 'ready'}})
+OPTIONAL MATCH (:User {{id: $user}})-[a:ASKED_FOR]->(n)
+WITH n, CASE
+    WHEN (n.builder ENDS WITH ' ' + $user OR n.claim ENDS WITH ' ' + $user) AND n.created > coalesce(a.time, 0)
+    THEN n.created
+    ELSE coalesce(a.time, 0)
+  END AS mine
+OPTIONAL MATCH (o:{label} {{state: 'ready'}})
+WHERE (o.claim ENDS WITH ' ' + $user OR o.builder ENDS WITH ' ' + $user) AND o.created >= mine AND o <> n
+WITH n, mine, count(o) AS made
+OPTIONAL MATCH (:User {{id: $user}})-[b:ASKED_FOR]->(x:{label} {{state: 'ready'}})
+WHERE b.time >= mine AND x <> n
+WITH mine, made, count(x) AS asked
+RETURN mine > 0 AND made = 0 AND asked = 0 AS newest
+""",
+    "ask": """\
+// Make an existing {low} the newest of a user.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param user: string — the user
+MATCH (n:{label} {{id: $id, state: 'ready'}})
+MERGE (u:User {{id: $user}})
+MERGE (u)-[a:ASKED_FOR]->(n)
+SET a.time = timestamp()
+""",
+}
+"""Statements of what can have a name."""
+
+_REMOVE_NAMES = """
+OPTIONAL MATCH (a:Name)-[:NAMES]->(n)
+WITH n, collect(a) AS names"""
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,10 +1,11 @@
 // All complete profiles of complete instances, the newest first.
 //
 // mode: reads
+// param user: string — whose requests are read
 // column id: string — digest of the instance's id, the system, measured durations, scalings and blocking axes
-// column name: string? — its name
+// column name: string? — what it is called where nobody names it
 // column instance: string — id of its instance
-// column instance_name: string — name of that instance
+// column instance_name: string — what that instance is called where nobody names it
 // column system: string — the system's name
 // column scalings: string[] — durations that were scaled
 // column blocking: string[] — mesh axes whose communication a rank waits for
@@ -18,10 +19,18 @@
 // column created: integer [ms] — when it was made, since 1970 (UTC)
 // column builder: string? — the process that made it
 // column claim: string? — the process that last asked for it
+// column instance_names: string[] — names of its instance
+// column names: string[] — its names, as space/name
+// column tags: string[] — its tags
+// column notes: string[] — notes about it
+// column asked: integer[] [ms] — when the user asked for it, since 1970 (UTC); empty: never
 MATCH (p:Profile {state: 'ready'})-[:OF]->(i:Instance {state: 'ready'})
 RETURN p.id AS id, p.name AS name, p.instance AS instance, i.name AS instance_name, p.system AS system,
   p.scalings AS scalings, coalesce(p.blocking, []) AS blocking, p.world AS ranks,
   p.step AS step, p.unscaled AS unscaled, p.tokens_per_second AS tokens_per_second, p.mfu AS mfu, p.hfu AS hfu,
   p.measured_time AS measured_time, p.created AS created,
-  p.builder AS builder, p.claim AS claim
+  p.builder AS builder, p.claim AS claim,
+  [(n:Name)-[:NAMES]->(i) | n.space + '/' + n.name] AS instance_names,
+  [(n:Name)-[:NAMES]->(p) | n.space + '/' + n.name] AS names, [(t:Tag)-[:TAGS]->(p) | t.id] AS tags,
+  [(m:Note)-[:ABOUT]->(p) | m.text] AS notes, [(:User {id: $user})-[a:ASKED_FOR]->(p) | a.time] AS asked
 ORDER BY created DESC, id

@@ -15,4 +15,4 @@ WITH s, s.owner IS NULL OR s.owner = $owner OR s.owner = $dead OR s.lease < time
 FOREACH (x IN CASE WHEN free THEN [1] ELSE [] END |
   SET s.owner = $owner, s.lease = timestamp() + $lease
 )
-RETURN s.version AS version, s.owner AS owner
+RETURN coalesce(s.applied, s.version) AS version, s.owner AS owner

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stagedb.api.model_names import describe
     from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.querying import queries
+    from stagedb.api.removing import Unused
     from stagedb.api.results import (
         Advised,
         Chart,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
         properties,
     )
     from stagedb.api.simulated import Simulated
-    from stagedb.api.system_choice import durations, system, systems
+    from stagedb.api.system_choice import durations, import_systems, system, system_curves, systems
     from stagedb.api.trace_sets import unpack, validate
 
 __all__ = [
@@ -59,16 +60,19 @@ __all__ = [
     "Simulated",
     "Stagedb",
     "Unpacked",
+    "Unused",
     "Viewed",
     "connect",
     "describe",
     "durations",
+    "import_systems",
     "kind_of",
     "model",
     "models",
     "properties",
     "queries",
     "system",
+    "system_curves",
     "systems",
     "unpack",
     "validate",
@@ -79,6 +83,7 @@ _MODULES = {
     "model_library": ("model", "models"),
     "model_names": ("describe",),
     "querying": ("queries",),
+    "removing": ("Unused",),
     "results": (
         "Advised",
         "Chart",
@@ -98,7 +103,7 @@ _MODULES = {
         "properties",
     ),
     "simulated": ("Simulated",),
-    "system_choice": ("durations", "system", "systems"),
+    "system_choice": ("durations", "import_systems", "system", "system_curves", "systems"),
     "trace_sets": ("unpack", "validate"),
     "plan_keywords": ("GraphWords", "PlanWords"),
 }

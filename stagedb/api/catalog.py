@@ -1,6 +1,5 @@
 """Graphs, instances and profiles of a store: found by id, by the start of an id, or by name."""
 
-import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,17 +14,14 @@ from stagedb.store import (
     Store,
     Unfinished,
     current_user,
-    delete,
     json_mapping,
     reading,
-    unfinished,
     user_of,
     warn_of,
 )
+from stagedb.store.naming import spaces
 
 Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo | Unfinished)
-Removed = GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo | Unfinished
-
 Made = TypeVar("Made", InstanceInfo, ProfileInfo)
 
 SHORT_ID = 12
@@ -38,13 +34,22 @@ def graphs(store: Store) -> list[GraphInfo]:
 
 
 def instances(store: Store) -> list[InstanceInfo]:
-    """All complete instances, the newest first."""
-    return [*_infos("instance", _instance, store.read_sound("catalog/instances"))]
+    """All complete instances: the caller's own, then all others; the newest first."""
+    rows = store.read_sound("catalog/instances", user=current_user())
+    return [*_infos("instance", _instance, sorted(rows, key=_own_first))]
 
 
 def profiles(store: Store) -> list[ProfileInfo]:
-    """All complete profiles, the newest first."""
-    return [*_infos("profile", _profile, store.read_sound("catalog/profiles"))]
+    """All complete profiles: the caller's own, then all others; the newest first."""
+    rows = store.read_sound("catalog/profiles", user=current_user())
+    return [*_infos("profile", _profile, sorted(rows, key=_own_first))]
+
+
+def _own_first(row: Mapping[str, Any]) -> tuple[bool, int]:
+    """The order of what somebody made or asked for: the caller's own first, by the newest request."""
+    made = current_user() in (user_of(row["builder"]), user_of(row["claim"]))
+    times = [*row["asked"], *([row["created"]] if made else [])]
+    return not times, -max(times or [row["created"]])
 
 
 def made(known: Sequence[Info], id: str) -> Info:
@@ -55,12 +60,6 @@ def made(known: Sequence[Info], id: str) -> Info:
             f"{id[:SHORT_ID]} was removed by another process as soon as it was there: run the command again"
         )
     return found
-
-
-def newest(known: Sequence[Made]) -> Made:
-    """The newest that the caller made or asked for, else the newest of all. known: at least one, the newest first."""
-    user = current_user()
-    return next((each for each in known if user in (each.made_by, each.asked_by)), known[0])
 
 
 def described(info: InstanceInfo | ProfileInfo) -> str:
@@ -76,27 +75,26 @@ def described(info: InstanceInfo | ProfileInfo) -> str:
 
 def find_graph(store: Store, word: str) -> GraphInfo | None:
     """The graph with this id or start of an id."""
-    return _by_id(graphs(store), word, "graph")
+    return by_id(graphs(store), word, "graph")
 
 
 def find_instance(store: Store, word: str) -> InstanceInfo | None:
-    """The instance with this id, start of an id, or name. `newest` of several with the same name."""
+    """The instance with this id, start of an id, or name (`named`)."""
     known = instances(store)
-    named = [instance for instance in known if instance.name == word]
-    return newest(named) if named else _by_id(known, word, "instance")
+    return named(known, word, "instance") or by_id(known, word, "instance")
 
 
 def the_instance(store: Store, word: str | None) -> InstanceInfo:
-    """The instance with an id or name, or `newest`. Raises UsageError if there is none."""
+    """The instance with an id or name, or the newest of the caller. Raises UsageError if there is none."""
     known = instances(store)
     if word is None:
         if not known:
             raise UsageError("the store has no instance yet: make one with `stagedb instantiate MODEL`")
-        return newest(known)
+        return known[0]
     found = find_instance(store, word)
     if found is None:
         _check_kind(store, word)
-        names = [name for instance in known for name in (instance.name, instance.id[:SHORT_ID])]
+        names = [name for each in known for name in (each.name, *each.names, each.id[:SHORT_ID])]
         raise UsageError(f"no instance {shown(word)} in the store{near(word, names)}; `stagedb ls` lists them")
     return found
 
@@ -118,14 +116,32 @@ def _check_kind(store: Store, word: str) -> None:
 
 
 def find_profile(store: Store, word: str, known: list[ProfileInfo] | None = None) -> ProfileInfo | None:
-    """The profile with this id, start of an id, or name. `newest` of several with the same name."""
+    """The profile with this id, start of an id, or name (`named`)."""
     known = profiles(store) if known is None else known
-    named = [profile for profile in known if profile.name == word]
-    return newest(named) if named else _by_id(known, word, "profile")
+    return named(known, word, "profile") or by_id(known, word, "profile")
+
+
+def named(known: Sequence[Made], word: str, what: str) -> Made | None:
+    """What a name means to the caller: with its space (`bob/base`), else a name of the caller, of the workspace, of
+    somebody else; then what is called so without a name, the newest of it. known: in the order of the catalog.
+
+    Raises UsageError if several other users have the name.
+    """
+    for full in (word, *(f"{space}/{word}" for space in spaces())):
+        found = next((each for each in known if full in each.names), None)
+        if found is not None:
+            return found
+    others = [(full, each) for each in known for full in each.names if full.partition("/")[2] == word]
+    if len({each.id for _, each in others}) > 1:
+        texts = ", ".join(sorted(full for full, _ in others)[:6])
+        raise UsageError(f"{shown(word)} is the name of more than one {what}: give one of {texts}, or an id")
+    if others:
+        return others[0][1]
+    return next((each for each in known if each.name == word and not each.names), None)
 
 
 def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = None) -> ProfileInfo:
-    """The profile with an id or name, or `newest`; only profiles of `instance`, if it is given.
+    """The profile with an id or name, or the newest; only profiles of `instance`, if it is given.
 
     Raises UsageError if there is none.
     """
@@ -136,10 +152,10 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
         if not known:
             named = "" if instance is None else f" {instance.id[:SHORT_ID]}"
             raise UsageError(f"the store has no profile{whose} yet: make one with `stagedb profile{named}`")
-        return newest(known)
+        return known[0]
     found = find_profile(store, word, known)
     if found is None:
-        names = [name for each in known for name in (each.name, each.id[:SHORT_ID]) if name is not None]
+        names = [name for each in known for name in (each.name, *each.names, each.id[:SHORT_ID]) if name is not None]
         raise UsageError(
             f"no profile {shown(word)}{whose} in the store{near(word, names)}; `stagedb ls profiles` lists them"
         )
@@ -148,10 +164,10 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
 
 def find(store: Store, word: str) -> GraphInfo | InstanceInfo | ProfileInfo:
     """The graph, instance or profile with an id or name. Raises UsageError if there is none."""
-    return find_graph(store, word) or find_instance(store, word) or find_profile(store, word) or _unknown(store, word)
+    return find_graph(store, word) or find_instance(store, word) or find_profile(store, word) or unknown(store, word)
 
 
-def _unknown(store: Store, word: str) -> GraphInfo:
+def unknown(store: Store, word: str) -> GraphInfo:
     names = [name for each in instances(store) for name in (each.name, each.id[:SHORT_ID])]
     names += [each.name or each.id[:SHORT_ID] for each in profiles(store)]
     raise UsageError(
@@ -159,60 +175,9 @@ def _unknown(store: Store, word: str) -> GraphInfo:
     )
 
 
-def tag(store: Store, word: str, name: str) -> InstanceInfo | ProfileInfo:
-    """Rename an instance or a profile. Several may have one name, which then means the newest of them.
-
-    Raises UsageError for a graph, which always has the name of its model, and for a name without letters.
-    """
-    found, name = find(store, word), name.strip()
-    if isinstance(found, GraphInfo):
-        raise UsageError(
-            f"graph {found.id[:SHORT_ID]} always has the name of its model, {found.name}: rename an instance of it"
-        )
-    if not name or not name.isprintable():
-        raise UsageError(f"{shown(name)} is not a name: a name needs printable characters")
-    kind = "profile" if isinstance(found, ProfileInfo) else "instance"
-    store.write(f"catalog/tag_{kind}", **{kind: found.id, "name": name})
-    return dataclasses.replace(found, name=name)
-
-
 def outdated(store: Store) -> list[OutdatedInfo]:
     """Instances and profiles that an older schema wrote. Readers do not see them until they are made again."""
     return [OutdatedInfo(**row) for row in store.read("catalog/outdated")]
-
-
-def remove(store: Store, word: str, force: bool) -> list[Removed]:
-    """Delete a graph, an instance with its profiles, or a profile, by id, start of an id, or name.
-
-    Unfinished ones and those of an older schema can be deleted too. Raises UsageError for a graph that instances need,
-    unless `force` is set, and StagedbError for what a living process builds or deletes.
-    """
-    old = outdated(store)
-    invisible: list[OutdatedInfo | Unfinished] = [*old, *unfinished(store)]
-    named = next((each for each in invisible if each.name == word), None)
-    hidden = named or _by_id(invisible, word, "graph, instance or profile")
-    found = find_graph(store, word) or find_instance(store, word) or find_profile(store, word)
-    if found is None and hidden is not None:
-        delete(store, hidden.kind, hidden.id)
-        return [hidden]
-    found = found or _unknown(store, word)
-    if isinstance(found, ProfileInfo):
-        delete(store, "Profile", found.id)
-        return [found]
-    if isinstance(found, InstanceInfo):
-        delete(store, "Instance", found.id)
-        return [found]
-    users: list[Removed] = [instance for instance in instances(store) if instance.graph == found.id]
-    users += [each for each in old if each.graph == found.id]
-    if users and not force:
-        raise UsageError(
-            f"{len(users)} instances need graph {found.id[:SHORT_ID]} ({found.name}): "
-            "remove them first, or add --force to remove them too"
-        )
-    for instance in users:
-        delete(store, "Instance", instance.id)
-    delete(store, "Graph", found.id)
-    return [*users, found]
 
 
 def near(word: str, names: Iterable[str]) -> str:
@@ -224,7 +189,7 @@ def near(word: str, names: Iterable[str]) -> str:
     return f": did you mean {', '.join(found[:6])}?" if found else ""
 
 
-def _by_id(known: list[Info], word: str, what: str) -> Info | None:
+def by_id(known: list[Info], word: str, what: str) -> Info | None:
     found = [info for info in known if len(word) >= 4 and info.id.startswith(word)]
     if len(found) > 1 and word != found[0].id:
         ids = ", ".join(info.id for info in found[:5])
@@ -254,13 +219,16 @@ def _graph(row: Mapping[str, Any]) -> GraphInfo:
         options=json_mapping(row["options"], "options"),
         sizes=json_mapping(row["sizes"], "sizes"),
         created=time_of(row["created"]),
+        made_by=user_of(row["builder"]),
+        tags=tuple(sorted(row["tags"])),
+        notes=tuple(row["notes"]),
     )
 
 
 def _instance(row: Mapping[str, Any]) -> InstanceInfo:
     return InstanceInfo(
         id=row["id"],
-        name=row["name"],
+        name=_called(row["names"], row["name"]),
         graph=row["graph"],
         model=row["model"],
         recipe=row["recipe"],
@@ -268,16 +236,48 @@ def _instance(row: Mapping[str, Any]) -> InstanceInfo:
         ranks=row["ranks"],
         classes=row["classes"],
         created=time_of(row["created"]),
-        made_by=user_of(row["builder"]),
-        asked_by=user_of(row["claim"]),
+        **_team(row),
     )
 
 
 def _profile(row: Mapping[str, Any]) -> ProfileInfo:
-    plain = {name: value for name, value in row.items() if name not in ("builder", "claim")}
-    lists = {name: tuple(row[name]) for name in ("scalings", "blocking")}
-    users = {"made_by": user_of(row["builder"]), "asked_by": user_of(row["claim"])}
-    return ProfileInfo(**{**plain, **lists, **users, "created": time_of(row["created"])})
+    plain = {name: value for name, value in row.items() if name not in _NOT_OF_PROFILE}
+    return ProfileInfo(
+        **{
+            **plain,
+            "name": _called(row["names"], row["name"]) if row["names"] else row["name"],
+            "instance_name": _called(row["instance_names"], row["instance_name"]),
+            "scalings": tuple(row["scalings"]),
+            "blocking": tuple(row["blocking"]),
+            "created": time_of(row["created"]),
+            **_team(row),
+        }
+    )
+
+
+_NOT_OF_PROFILE = ("builder", "claim", "asked", "instance_names")
+"""Columns of `catalog/profiles` that are not fields."""
+
+
+def _team(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Whose an instance or a profile is, and what users wrote about it."""
+    return {
+        "made_by": user_of(row["builder"]),
+        "asked_by": current_user() if row["asked"] else user_of(row["claim"]),
+        "names": tuple(sorted(row["names"])),
+        "tags": tuple(sorted(row["tags"])),
+        "notes": tuple(row["notes"]),
+    }
+
+
+def _called(names: Sequence[str], otherwise: str) -> str:
+    """What the caller calls a thing with these names: by the own name without its space, else by the team's."""
+    user, *team = spaces()
+    for space in (user, *team):
+        own = sorted(each for each in names if each.partition("/")[0] == space)
+        if own:
+            return own[0].partition("/")[2] if space == user else own[0]
+    return min(names, default=otherwise)
 
 
 def time_of(milliseconds: int) -> str:

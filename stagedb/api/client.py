@@ -8,7 +8,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from stagedb.api import catalog, listing, memory_rows, model_names, querying, system_choice, trace_sets
+from stagedb.api import (
+    catalog,
+    listing,
+    memory_rows,
+    model_names,
+    querying,
+    removing,
+    system_choice,
+    team,
+    trace_sets,
+)
 from stagedb.api.plan_keywords import GraphWords, PlanWords
 from stagedb.api.python_words import all_for_python, for_python
 from stagedb.api.rebuilding import open_rebuilt
@@ -31,7 +41,7 @@ from stagedb.api.trace_sets import WriteProgress
 from stagedb.api.wanted_instances import StageClock, find_wanted, of_model
 from stagedb.models import Card
 from stagedb.plans import typed_words
-from stagedb.store import Store, Unfinished, sweep
+from stagedb.store import Store, Unfinished
 from stagedb.systems.measured_durations import Durations
 from stagedb.systems.system import System
 from stagedb.traces import Request
@@ -77,9 +87,9 @@ class Stagedb:
     ) -> InstanceInfo:
         """Copy a model, or a graph of the store, out under a plan.
 
-        target: a model, its card, or the id (or its start) of a graph. name: the name of the instance, by default the
-        model's. Several instances may have one name, which then means the newest of them. Without `seq_len` it is the
-        sequence length that the model was trained with; `usual_length` of the result has its reason.
+        target: a model, its card, or the id (or its start) of a graph. name: as in `name`.
+        Without `seq_len` it is the sequence length that the model was trained with; the result's `usual_length` has its
+        reason.
         """
         return of_model(self.store, target, typed_words(words), name).make(self.store, StageClock())
 
@@ -165,8 +175,20 @@ class Stagedb:
         return querying.run(self.store, query, dict(params or {}), instance, profile, timeout, most)
 
     def queries(self) -> list[QueryInfo]:
-        """The named queries."""
-        return querying.queries()
+        """The named queries, and those that users saved in the store."""
+        return [*querying.queries(), *querying.saved(self.store)]
+
+    def save_query(self, name: str, text: str, /) -> QueryInfo:
+        """Save a query for the team: Cypher that only reads, with the header of the named queries.
+
+        name: yours, or with your workspace before it, as in `name`. It replaces the query of this name. Raises
+        UsageError for a text that could write, and for a header that does not match it.
+        """
+        return querying.save(self.store, name, text)
+
+    def forget_query(self, name: str, /) -> None:
+        """Delete a saved query of yours or of your workspace."""
+        querying.forget(self.store, name)
 
     def sub_graph(self, *nodes: str, more: Sequence[tuple[str, str]] = ()) -> "SubGraph":
         """Nodes of the store with some neighbours of each kind, as a graph to draw.
@@ -197,16 +219,18 @@ class Stagedb:
         *,
         model: str | None = None,
         system: str | None = None,
+        tag: str | None = None,
+        mine: bool = False,
         sort: str = "created",
         limit: int | None = None,
     ) -> Rows:
         """The content of the store: plan, step (ns), MFU and memory peak (bytes) of graphs, instances and profiles.
 
         kind: graphs, instances, profiles, or unfinished: what a process builds or deletes. model: only of this model.
-        system: only profiles on it. sort: created, name, ranks, step, mfu or memory. limit: the first so many of each
-        kind.
+        system: only profiles on it. tag: only what has it. mine: only what the caller made, asked for or named. sort:
+        created (the caller's own first), name, ranks, step, mfu or memory. limit: the first so many of each kind.
         """
-        return listing.listing(self.store, kind, model, system, sort, limit)
+        return listing.listing(self.store, kind, model, system, tag, mine, sort, limit)
 
     def show(self, word: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
         """One graph, instance or profile, by id, start of an id, or the name of an instance or a profile."""
@@ -248,6 +272,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         name: str | None = None,
         progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
@@ -259,17 +284,18 @@ class Stagedb:
         durations: measured durations, which replace modelled ones: a file that `stagedb.api.durations` reads, or its
         result. scale: factors on durations, such as `collective:tp=0.5`; several that match an op multiply. blocking:
         mesh axes whose communication a rank waits for before it computes on, such as `tp,pp`, because its framework
-        does. name: the name of the profile. progress: called with the number of written rows and of all rows. The same
-        profile is stored once.
+        does. framework: a name of `stagedb.frameworks.FRAMEWORK_PROFILES`, which implies words of the plan (given ones
+        come first), blocking, and what runs during what. name: a name for the profile. progress: called with the
+        number of written rows and of all rows. The same profile is stored once.
 
         Queries read it from `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes. Raises UsageError if the system has
         no room or no rate for the job, for a scaling that matches nothing, and for an unknown axis.
         """
         from stagedb.api import profiling
 
-        inputs = profiling.inputs(system, durations, scale, blocking)
+        inputs = profiling.inputs(system, durations, scale, blocking, framework)
         clock = StageClock()
-        wanted = find_wanted(self.store, target, model, typed_words(words))
+        wanted = find_wanted(self.store, target, model, profiling.framework_words(framework, model, typed_words(words)))
         inputs.system.network(wanted.plan.world)  # checks that the job has room, before anything is made
         instance = wanted.make(self.store, clock)
         clock.lap("instance")
@@ -283,19 +309,21 @@ class Stagedb:
         model: str | Card | None = None,
         system: str | Path | System | None = None,
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         **words: Unpack[PlanWords],
     ) -> Advised:
         """What bounds a step, and which plans near it are faster, or fit into the accelerator's memory.
 
-        target, model and words: as in `export`, by default the newest instance. system, blocking: as in `profile`.
+        target, model and words: as in `export`, by default the newest instance. system, blocking, framework: as in
+        `profile`.
         Each plan near it has one choice changed, on the same ranks and with the same global batch, and is timed on the
         system as a profile would be. Nothing is written to the store. The graph of another framework, sharding or
         recomputation is built from the model's card; without a card these plans are in `refused`.
         """
         from stagedb.api import advice, profiling
 
-        inputs = profiling.inputs(system, None, (), blocking)
-        wanted = find_wanted(self.store, target, model, typed_words(words))
+        inputs = profiling.inputs(system, None, (), blocking, framework)
+        wanted = find_wanted(self.store, target, model, profiling.framework_words(framework, model, typed_words(words)))
         return advice.advise_on(self.store, wanted, model, inputs)
 
     def diff(self, first: str, second: str, /) -> Difference:
@@ -318,6 +346,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         out: Path | str | None = None,
         granularity: str | None = None,
         only: str | None = None,
@@ -328,15 +357,17 @@ class Stagedb:
         """Write a trace for Perfetto's viewer that shows when everything of a step runs on a system.
 
         target, model, words: what to run, as in `export`. profile: id or name of a profile of the store, which is run
-        again; or system, durations, scale and blocking, as in `profile`. out: the file (`./NAME-RANKS.pftrace` by
-        default). granularity: `op`, or `task` for slices of tasks only; by default `op` if that makes at most half a
-        million slices. only: pipeline stages to show, such as `0,4-7`. force: replace a timeline of the same name.
-        progress: as in `profile`. The store keeps the profile of the step.
+        again; or system, durations, scale, blocking and framework, as in `profile`. out: the file
+        (`./NAME-RANKS.pftrace` by default). granularity: `op`, or `task` for slices of tasks only; by default `op` if
+        that makes at most half a million slices. only: pipeline stages to show, such as `0,4-7`. force: replace a
+        timeline of the same name. progress: as in `profile`. The store keeps the profile of the step.
         """
         from stagedb.api import profiling, views
 
-        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        asked = views.StepRequest(target, model, typed_words(words), inputs)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
+        asked = views.StepRequest(
+            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs
+        )
         return views.save_timeline(self.store, asked, out, granularity, only, force, progress)
 
     def chart(
@@ -350,6 +381,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         width: int = 120,
         only: str | None = None,
         color: bool = False,
@@ -358,15 +390,17 @@ class Stagedb:
     ) -> Chart:
         """The timeline as text: a Gantt chart of the pipeline's stages.
 
-        target, model, words: as in `export`; profile, system, durations, scale, blocking: as in `timeline`. width: of
-        the chart, in columns. only: stages to show. color: with the colours of a terminal. The result is a text with
-        two attributes: its `instance`, and the `profile` of the step, which the store keeps.
+        target, model, words: as in `export`; profile, system, durations, scale, blocking, framework: as in `timeline`.
+        width: of the chart, in columns. only: stages to show. color: with the colours of a terminal. The result is a
+        text with two attributes: its `instance`, and the `profile` of the step, which the store keeps.
         Raises UsageError if the chart would be too narrow.
         """
         from stagedb.api import profiling, views
 
-        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        asked = views.StepRequest(target, model, typed_words(words), inputs)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
+        asked = views.StepRequest(
+            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs
+        )
         return views.draw_chart(self.store, asked, width, only, color, progress)
 
     def report(
@@ -381,6 +415,7 @@ class Stagedb:
         durations: str | Path | Durations | None = None,
         scale: "Sequence[str | Scaling]" = (),
         blocking: str | Sequence[str] = (),
+        framework: str | None = None,
         out: Path | str | None = None,
         force: bool = False,
         progress: "Progress | None" = None,
@@ -394,9 +429,11 @@ class Stagedb:
         """
         from stagedb.api import profiling, views
 
-        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking)
-        chosen = bool(system or durations or scale or blocking)
-        asked = views.StepRequest(target, model, typed_words(words), inputs, chosen)
+        inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
+        chosen = bool(system or durations or scale or blocking or framework)
+        asked = views.StepRequest(
+            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs, chosen
+        )
         if second is None:
             return views.save_report(self.store, asked, out, force, progress)
         return views.save_pair(self.store, asked, second, out, force, progress)
@@ -410,20 +447,53 @@ class Stagedb:
 
         return views.report_page(self.store, profile, second)
 
-    def tag(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo:
-        """Rename an instance or a profile. Several may have one name, which then means the newest of them."""
-        return catalog.tag(self.store, word, name)
+    def name(self, word: str, name: str, /) -> InstanceInfo | ProfileInfo:
+        """Let a name mean an instance or a profile. It moves if it is yours and means another one.
 
-    def rm(self, word: str, /, *, force: bool = False) -> "list[catalog.Removed]":
-        """Remove an instance with its profiles, a profile, or a graph. Returns what was removed.
-
-        A graph that instances need is refused with UsageError, unless `force` removes these too.
+        name: yours (`base`), or with a space (`team/base`), which is your user or your workspace. Names of others do
+        not change. Several names may mean one thing.
         """
-        return catalog.remove(self.store, word, force)
+        return team.name(self.store, word, name)
 
-    def gc(self) -> list[Unfinished]:
-        """Remove what processes left unfinished that have ended. Returns what was removed."""
-        return sweep(self.store)
+    def tag(self, word: str, /, *tags: str, remove: bool = False) -> GraphInfo | InstanceInfo | ProfileInfo:
+        """Tag a graph, an instance or a profile with words, or take these tags off."""
+        return team.tag(self.store, word, tags, remove)
+
+    def note(self, word: str, text: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
+        """Write a note about a graph, an instance or a profile."""
+        return team.note(self.store, word, text)
+
+    def log(self, word: str | None = None, /, *, user: str | None = None, days: float = 30.0, limit: int = 100) -> Rows:
+        """What changed the store, the newest first: when, who, what, with which version and command.
+
+        word: only about this graph, instance or profile, by id or name, or about what is removed by its whole id.
+        user: only what this user did. days: how far back. limit: at most so many rows.
+        """
+        return team.log(self.store, word, user, days, limit)
+
+    def origin(self, word: str, /) -> Rows:
+        """Who made a graph, an instance or a profile, when and how: a row for each of its inputs, with its digest."""
+        return team.origin(self.store, word)
+
+    def rm(self, word: str, /, *, force: bool = False) -> "list[removing.Removed]":
+        """Remove a name, and what it means unless somebody needs it; or a thing by its id. Returns what was removed.
+
+        With a name, what has other names, or what other users made, stays. With an id, such a thing is refused with
+        UsageError, as is a graph that instances need; `force` removes all of it. An instance is removed with its
+        profiles.
+        """
+        return removing.remove(self.store, word, force)
+
+    def gc(
+        self, *, dead: bool = False, unnamed_older_than: float | None = None, dry_run: bool = False
+    ) -> "list[Unfinished | removing.Unused]":
+        """Remove what ended processes left (`dead`), and what nobody named or tagged. Returns what was removed.
+
+        unnamed_older_than: days since somebody made it or asked for it. dry_run: remove nothing, and return what would
+        be removed. Raises UsageError if neither is given.
+        """
+        seconds = None if unnamed_older_than is None else unnamed_older_than * 86_400
+        return removing.collect(self.store, dead=dead, unnamed_older_than=seconds, dry_run=dry_run)
 
 
 @for_python

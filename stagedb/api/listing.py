@@ -7,12 +7,12 @@ from stagedb.api import catalog, model_names
 from stagedb.api.results import InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.store import Store, unfinished
+from stagedb.store import Store, current_user, unfinished
 
 KINDS = ("graphs", "instances", "profiles", "unfinished")
 COLUMNS = (
     *("kind", "id", "name", "ranks", "step", "mfu", "peak", "plan", "system", "timing", "created", "model"),
-    *("instance", "made_by", "state"),
+    *("instance", "made_by", "state", "names", "tags", "mine"),
 )
 SORTS: Mapping[str, tuple[str, bool]] = {
     "created": ("created", True),
@@ -28,7 +28,14 @@ _Row = dict[str, Any]
 
 
 def listing(
-    store: Store, kind: str | None, model: str | None, system: str | None, sort: str, limit: int | None
+    store: Store,
+    kind: str | None,
+    model: str | None,
+    system: str | None,
+    tag: str | None,
+    mine: bool,
+    sort: str,
+    limit: int | None,
 ) -> Rows:
     """A row for each graph, instance and profile, finished or not; with the columns of `COLUMNS`, absent values None.
 
@@ -47,6 +54,9 @@ def listing(
         if kind in (None, f"{each}s", each) and (system is None or each == "profile"):
             rows = [{"kind": each, **row} for row in read(store)]
             rows = [row for row in rows if model in (None, row.get("model")) and system in (None, row.get("system"))]
+            rows = [
+                row for row in rows if (tag is None or tag in row.get("tags", ())) and (row.get("mine") or not mine)
+            ]
             found += _sorted(rows, sort)[:limit]
     if not found:
         _check_names(store, model, system)
@@ -67,8 +77,10 @@ def _check_names(store: Store, model: str | None, system: str | None) -> None:
 
 
 def _sorted(rows: Sequence[_Row], sort: str) -> list[_Row]:
-    """The rows in order, those without the figure last. Equal ones stay in their order, the newest first."""
+    """The rows in order, those without the figure last. Equal ones stay in their order, the caller's own first."""
     column, largest_first = SORTS[sort]
+    if sort == "created":
+        return list(rows)
     there = [row for row in rows if row.get(column) is not None]
     return [
         *sorted(there, key=lambda row: row[column], reverse=largest_first),
@@ -84,6 +96,9 @@ def _graphs(store: Store) -> list[_Row]:
             "model": each.name,
             "plan": model_names.describe(each.options),
             "created": each.created,
+            "made_by": each.made_by,
+            "tags": list(each.tags),
+            "mine": each.made_by == current_user(),
         }
         for each in catalog.graphs(store)
     ]
@@ -149,7 +164,15 @@ def _of_instance(each: InstanceInfo, peaks: Mapping[str, tuple[int, int]]) -> _R
 
 
 def _made(each: InstanceInfo | ProfileInfo) -> _Row:
-    return {"created": each.created, "made_by": each.made_by}
+    user = current_user()
+    named = any(name.partition("/")[0] == user for name in each.names)
+    return {
+        "created": each.created,
+        "made_by": each.made_by,
+        "names": list(each.names),
+        "tags": list(each.tags),
+        "mine": named or user in (each.made_by, each.asked_by),
+    }
 
 
 def _peaks(store: Store) -> dict[str, tuple[int, int]]:

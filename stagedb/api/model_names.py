@@ -15,7 +15,7 @@ from stagedb.models import Card, SequenceLength, card_names, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.plans.context_checks import with_default_kind
 from stagedb.plans.written_words import OPTION_WORDS
-from stagedb.store import Store, write_graph
+from stagedb.store import Input, Store, write_graph
 
 FILE_ENDINGS = (".yaml", ".yml", ".json", ".toml")
 
@@ -89,7 +89,7 @@ class Source:
         from stagedb.build.model_graph import build_graph
 
         graph = build_graph(self.origin, self.options)
-        new = write_graph(store, graph)
+        new = write_graph(store, graph, (Input("card", self.origin.digest[:32], self.origin.name),))
         return dataclasses.replace(catalog.made(catalog.graphs(store), graph.key), new=new)
 
 

@@ -104,6 +104,12 @@ class PlanWords(GraphWords, total=False):
     """With schedule explicit: the tasks of each stage in order, as text (F0 F1 B0 B1)."""
     layers_per_stage: Sequence[int] | str
     """Layers of each stage. [evenly, the remainder to the early stages]"""
+    layers_per_chunk: Sequence[int] | str
+    """Layers of each chunk in the order of a forward; 0 for a first chunk with only the embedding, or a last one
+    with only the head. [a stage's layers evenly]"""
+    counted_ends: Literal["none", "embedding", "loss", "both"]
+    """Ends of the model that count as one layer each in an even split: its stages and chunks have so much less.
+    [none]"""
     ulysses: int
     """With --cp-kind ulysses-ring: neighbours that exchange heads, in a ring over cp / N. [1]"""
     capacity_factor: float

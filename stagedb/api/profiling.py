@@ -8,10 +8,13 @@ from typing import Any
 from stagedb.api import catalog, system_choice
 from stagedb.api.results import InstanceInfo, PeakMemory, Profile, ProfileInfo, Rows
 from stagedb.errors import UsageError
+from stagedb.frameworks.profiles import find_profile
 from stagedb.memory import analyse
 from stagedb.store import Store
+from stagedb.store.naming import set_name, wanted_name
 from stagedb.systems import Durations, System
 from stagedb.timing import JobProfile, ProfileInputs, Scaling, blocking_axes, profile_job, record_profile
+from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.profile_recording import Progress
 from stagedb.workload.instance_columns import Workload
 from stagedb.workload.store_reading import read_workload
@@ -27,9 +30,16 @@ def inputs(
     durations: str | Path | Durations | None,
     scale: Sequence[str | Scaling],
     blocking: str | Sequence[str],
+    framework: str | None = None,
 ) -> ProfileInputs:
-    """Read the system, the durations, the scalings and the axes. Raises UsageError for invalid ones."""
+    """Read the system, the durations, the scalings and the axes. Raises UsageError for invalid ones.
+
+    framework: a name of a framework profile: the system as that uses it, and its blocking axes if none are given.
+    """
     found = system_choice.resolve_system(system)
+    if framework is not None:
+        profile = find_profile(framework)
+        found, blocking = as_used_by(found, profile), blocking or profile.hiding.blocking
     return ProfileInputs(
         found,
         durations if durations is None or isinstance(durations, Durations) else system_choice.durations(durations),
@@ -44,15 +54,25 @@ def inputs_or_profile(
     durations: str | Path | Durations | None,
     scale: Sequence[str | Scaling],
     blocking: str | Sequence[str],
+    framework: str | None = None,
 ) -> ProfileInputs | str:
     """The same, or the id of a profile, which has all of them. UsageError if both are given."""
     if profile is None:
-        return inputs(system, durations, scale, blocking)
+        return inputs(system, durations, scale, blocking, framework)
     given = {"--system": system, "--durations": durations, "--scale": scale, "--blocking": blocking}
+    given["--framework"] = framework
     for option, value in given.items():
         if value:
             raise UsageError(f"a profile is shown as it was made: leave out {option}, or --profile")
     return profile
+
+
+def framework_words(framework: str | None, model: object, words: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The words of a request with those that a framework implies: all for a model, the recipe for an instance."""
+    if framework is None:
+        return words
+    profile = find_profile(framework)
+    return profile.plan_words(words) if model is not None else {"recipe": profile.recipe, **words}
 
 
 def run(
@@ -86,7 +106,10 @@ def _peaks(store: Store, workload: Workload) -> Iterator[PeakMemory]:
 
 def keep(store: Store, job: JobProfile, name: str | None = None, progress: Progress | None = None) -> ProfileInfo:
     """Write a step that was timed to the store, unless it is there already."""
-    made, new = record_profile(store, job, name, progress or (lambda done, of: None))
+    wanted = None if name is None else wanted_name(name)
+    made, new = record_profile(store, job, None if wanted is None else wanted.name, progress or (lambda done, of: None))
+    if wanted is not None:
+        set_name(store, "Profile", made, wanted)
     return dataclasses.replace(catalog.made(catalog.profiles(store), made), new=new)
 
 

@@ -10,6 +10,8 @@ from stagedb.api.results import QueryInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.store import Statement, Store, Table, load, names, read_whole, unknown_names
+from stagedb.store.naming import spaces, wanted_name
+from stagedb.store.saved_queries import forget_query, save_query, saved_queries
 
 FOLDER = "analyze/"
 CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile")}
@@ -34,6 +36,55 @@ def queries() -> list[QueryInfo]:
         )
         for statement in map(load, _named())
     ]
+
+
+def saved(store: Store) -> list[QueryInfo]:
+    """The queries that users saved in the store, by name."""
+    return [
+        QueryInfo(
+            name=str(each.name),
+            subject="saved",
+            description=each.statement.description,
+            parameters=tuple(field.name for field in each.statement.params),
+            columns=tuple(field.name for field in each.statement.columns),
+        )
+        for each in saved_queries(store)
+    ]
+
+
+def save(store: Store, name: str, text: str) -> QueryInfo:
+    """Save a query under a name of the caller or of the workspace. UsageError if it cannot be a named query."""
+    wanted = wanted_name(name.replace("-", "_"))
+    if wanted.name in {each.rsplit("/", 1)[-1] for each in _named()}:
+        raise UsageError(f"{shown(wanted.name)} is a named query of stagedb: choose another name")
+    save_query(store, wanted, text)
+    return next(each for each in saved(store) if each.name == str(wanted))
+
+
+def forget(store: Store, name: str) -> None:
+    """Delete a saved query of the caller or of the workspace. UsageError if there is none."""
+    forget_query(store, wanted_name(name.replace("-", "_")))
+
+
+def _saved(store: Store, word: str) -> Statement | None:
+    """The saved query of a word: with its space, else the caller's, the workspace's, the only one of this name."""
+    known = saved_queries(store)
+    path = word.replace("-", "_")
+    for full in (path, *(f"{space}/{path}" for space in spaces())):
+        found = next((each for each in known if str(each.name) == full), None)
+        if found is not None:
+            return found.statement
+    others = [each for each in known if each.name.name == path]
+    if len(others) > 1:
+        texts = ", ".join(str(each.name) for each in others)
+        raise UsageError(f"{shown(word)} is the name of several saved queries: give one of {texts}")
+    return others[0].statement if others else None
+
+
+def is_named(word: str) -> bool:
+    """Whether a word is the name of a query that comes with stagedb."""
+    path = word.removeprefix(FOLDER).replace("-", "_")
+    return any(path in (name.rsplit("/", 1)[-1], name.removeprefix(FOLDER)) for name in _named())
 
 
 def find(word: str) -> Statement:
@@ -78,7 +129,7 @@ def run(
     With a profile and no instance, `$instance` is the instance of the profile. With an instance, the profile is one of
     its profiles. The parameter `other` of a named query may also be a name or the start of an id.
     """
-    text, statement = _text(query)
+    text, statement = _text(store, query)
     asked = {name for name, pattern in CHOSEN.items() if pattern.search(text)}
     params = dict(params)
     instance = _take("instance", asked, params, instance)
@@ -145,12 +196,12 @@ def _without_wires(store: Store, profile: str) -> list[str]:
     return ["an older stagedb made this profile, without the traffic into the network: profile it again"]
 
 
-def _text(query: str) -> tuple[str, Statement | None]:
-    """The Cypher of a query: one word is a name, everything else a text."""
+def _text(store: Store, query: str) -> tuple[str, Statement | None]:
+    """The Cypher of a query: one word is a name, everything else a text. Names of stagedb come before saved ones."""
     word = query.strip()
     if not WORD.match(word):
         return query, None
-    statement = find(word)
+    statement = (None if is_named(word) else _saved(store, word)) or find(word)
     return statement.text, statement
 
 

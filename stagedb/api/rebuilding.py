@@ -12,6 +12,7 @@ from stagedb.api import catalog
 from stagedb.errors import StagedbError
 from stagedb.plans import Plan
 from stagedb.store import Store, connect, delete, json_mapping
+from stagedb.store.naming import inherit
 
 Notice = Callable[[str], None]
 """Called with a line for each thing that is done."""
@@ -75,6 +76,7 @@ def _instance(store: Store, row: Mapping[str, Any], now: dict[str, str]) -> str:
     now[row["id"]] = made
     if made == row["id"]:
         return "made again"
+    inherit(store, "Instance", row["id"], made)
     delete(store, "Instance", row["id"])
     return f"made again as {made[: catalog.SHORT_ID]}"
 
@@ -94,5 +96,6 @@ def _profile(store: Store, row: Mapping[str, Any], now: Mapping[str, str]) -> st
     made, _ = record_profile(store, job, row["name"])
     if made == row["id"]:
         return "made again"
+    inherit(store, "Profile", row["id"], made)
     delete(store, "Profile", row["id"])
     return f"made again as {made[: catalog.SHORT_ID]}"

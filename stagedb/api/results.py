@@ -1,4 +1,7 @@
-"""The results of the verbs: plain rows."""
+"""The results of the verbs: plain rows.
+
+Long because every result explains its fields.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from stagedb.models import SequenceLength
-    from stagedb.store import Field, Unfinished
+    from stagedb.store import Field
     from stagedb.systems import Coverage
     from stagedb.timing import JobProfile, Merit
 
@@ -53,7 +56,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """A symbolic graph in the store. `new`: this call wrote it. `sizes`: the model's symbols."""
+    """A symbolic graph in the store. `new`: this call wrote it. `sizes`: the model's symbols.
+
+    `made_by`: the user who made it; None if an older stagedb wrote it. `tags` and `notes` are those of all users.
+    """
 
     id: str
     name: str
@@ -61,6 +67,9 @@ class GraphInfo:
     options: Mapping[str, Any]
     sizes: Mapping[str, int]
     created: str
+    made_by: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     new: bool = False
 
     def _repr_html_(self) -> str:
@@ -70,6 +79,9 @@ class GraphInfo:
 @dataclass(frozen=True)
 class InstanceInfo:
     """A graph under one plan. `graph` is its id, `model` the model's name, `ranks` the size of its world.
+
+    `name` is the caller's name of it, else one of the team's or of somebody else (`bob/base`), else the model's.
+    `names` are all its names, as `space/name`; `tags` and `notes` are those of all users.
 
     `plan` has the plan's words (`stagedb.plans.Plan.to_dict`), `classes` is the number of rank classes.
     `made_by`, `asked_by`: the users who made it, and who last asked for it; None if an older stagedb wrote it.
@@ -87,6 +99,9 @@ class InstanceInfo:
     created: str
     made_by: str | None = None
     asked_by: str | None = None
+    names: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     new: bool = False
     usual_length: SequenceLength | None = dataclasses.field(default=None, compare=False)
 
@@ -188,7 +203,8 @@ class Memory:
 class ProfileInfo:
     """A profile in the store: a step of an instance on a system.
 
-    name: given by the user, if at all. instance, instance_name: the id and the name of its instance.
+    name, names, tags, notes: as of an instance; name is None without a name. instance, instance_name: the id and the
+    name of its instance.
     blocking: mesh axes whose communication a rank waits for. step, unscaled: ns of the step, and without the scalings.
     measured_time: share of the modelled time that was measured. made_by, asked_by: as of an instance. `new`: this
     call wrote it.
@@ -211,6 +227,9 @@ class ProfileInfo:
     created: str
     made_by: str | None = None
     asked_by: str | None = None
+    names: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     new: bool = False
 
     def _repr_html_(self) -> str:
@@ -345,9 +364,9 @@ class OutdatedInfo:
 KINDS: Mapping[type, str] = {GraphInfo: "graph", InstanceInfo: "instance", ProfileInfo: "profile"}
 
 
-def kind_of(info: GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo | Unfinished) -> str:
+def kind_of(info: Any) -> str:
     """`graph`, `instance` or `profile`."""
-    return KINDS[type(info)] if isinstance(info, GraphInfo | InstanceInfo | ProfileInfo) else info.kind.lower()
+    return KINDS.get(type(info)) or str(info.kind).lower()
 
 
 _OF_CALL = ("new", "usual_length")

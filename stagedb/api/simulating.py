@@ -99,6 +99,7 @@ def _as_roofline(system: System, found: SimulatedSet) -> System:
     rates = dict.fromkeys(accelerator.peak, peak(found.job))
     return dataclasses.replace(
         system,
+        tables=(),
         accelerator=dataclasses.replace(
             accelerator, peak=rates, launch=Fraction(0), matmul=FLAT, attention=FLAT, memory=FLAT
         ),

@@ -1,5 +1,6 @@
 """Systems and measured durations, which give an instance its times. They need no store."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,14 @@ from stagedb.api.python_words import for_python
 from stagedb.api.results import InstanceInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import is_directory
-from stagedb.outputs import path_text
+from stagedb.outputs import check_path, path_text
 from stagedb.store import Store
 from stagedb.systems.measured_durations import Durations, read_durations
 from stagedb.systems.system import Dimension, System, plain
 from stagedb.systems.system_files import DEFAULT, load_system, system_names
+from stagedb.systems.tables.aiconfigurator import GPUS
+from stagedb.systems.tables.curves import curves
+from stagedb.systems.tables.importing import import_wheel
 
 
 def systems() -> list[dict[str, Any]]:
@@ -27,6 +31,38 @@ def system(name: str | Path) -> dict[str, Any]:
     UsageError for unknown names, and with file, line and key for a file that does not describe a system.
     """
     return dict(_flat("", load_system(name).to_dict()))
+
+
+@for_python
+def system_curves(name: str | Path) -> list[dict[str, Any]]:
+    """What the operators of a system's tables reach at usual sizes, a row each; none without tables.
+
+    `rate` is in `unit`, `share` of the accelerator's peak or the network's bandwidth. UsageError as for `system`.
+    """
+    return [asdict(point) for point in curves(load_system(name))]
+
+
+@for_python
+def import_systems(
+    gpu: str | None = None, wheel: Path | str | None = None, to: Path | str = "."
+) -> list[dict[str, Any]]:
+    """Write systems of the measured latencies in the wheel aiconfigurator-core, and a row for each file.
+
+    gpu: a folder of the wheel's `systems/data`; None: all that stagedb reads. wheel: its file, or the folder that it
+    was unpacked to; None: the installed one. to: a directory, which is made if it is missing. UsageError for an
+    unknown accelerator, and without the wheel.
+    """
+    to = Path(to)
+    check_path(to, "--out")
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {path_text(to)}: {error.strerror} (--out)") from None
+    written = []
+    for each in GPUS if gpu is None else (gpu,):
+        for path, rows in import_wheel(each, None if wheel is None else Path(wheel), to):
+            written.append({"file": str(path), "rows": rows or None, "bytes": path.stat().st_size})
+    return written
 
 
 @for_python

@@ -14,6 +14,7 @@ from stagedb.plans import Plan
 from stagedb.plans.schedule_checks import follows_from_chunks
 from stagedb.plans.written_words import DTYPE_WORDS
 from stagedb.store import Store
+from stagedb.store.naming import set_name, wanted_name
 
 DEFAULT_MODEL = "llama3-70b"
 DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
@@ -58,10 +59,13 @@ class Wanted:
 
         if self.there is not None:
             return dataclasses.replace(self.there, usual_length=self.usual_length)
+        name = None if self.name is None else wanted_name(self.name)
         graph = self.source.in_store(store)
         clock.lap("build")
         before = {instance.id for instance in catalog.instances(store)}
-        made = instantiate(store, graph.id, self.plan, name=self.name)
+        made = instantiate(store, graph.id, self.plan, name=None if name is None else name.name)
+        if name is not None:
+            set_name(store, "Instance", made, name)
         found = catalog.made(catalog.instances(store), made)
         clock.lap("instantiate")
         return dataclasses.replace(found, new=made not in before, usual_length=self.usual_length)

@@ -9,7 +9,20 @@ from collections.abc import Callable, Mapping
 from stagedb.build.costs import CLASS_BYTES, Sizes
 from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
-from stagedb.ir.operators import CrossEntropyGradient, GateGradient, Operator, RMSNormGradient, SumExp
+from stagedb.ir.operators import (
+    CrossEntropyGradient,
+    Gate,
+    GateGradient,
+    MeanSquare,
+    MeanSquareGradient,
+    Operator,
+    RMSNorm,
+    RMSNormGradient,
+    SumExp,
+    SumProduct,
+    WeightedSum,
+    WeightedSumGradient,
+)
 from stagedb.ir.tensors import Operation
 
 Of = Callable[[Operation, Sizes, Mapping[str, Layout]], Expression]
@@ -44,15 +57,57 @@ def _gate_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -
     return 3 * sizes.bytes(dy, layouts[dy.name])
 
 
+def _norm(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
+    """The scaled input in fp32; of an input in another format its copy in fp32, too."""
+    x = op.inputs[0]
+    copied = smallest(4 - CLASS_BYTES[x.dtype], 1)
+    return sizes.elements(x, layouts[x.name]) * CLASS_BYTES["fp32"] * (1 + copied)
+
+
 def _norm_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
-    """Three values of the input's size in fp32: the normalised input, the scaled gradient and their product."""
+    """Four values of the input's size in fp32 and a mean for each row, less the input's gradient, which they make.
+
+    The four are the normalised input, the scaled gradient, its part along the input, and their difference.
+    """
+    (x, rstd), dx = (op.inputs[1], op.inputs[3]), op.outputs[0]
+    wide = 4 * sizes.elements(x, layouts[x.name]) * CLASS_BYTES["fp32"]
+    return wide + sizes.bytes(rstd, layouts[rstd.name]) - sizes.bytes(dx, layouts[dx.name])
+
+
+def _gate(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
+    """The activation of the gate, which is then multiplied."""
+    (y,) = op.outputs
+    return sizes.bytes(y, layouts[y.name])
+
+
+def _as_first(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
+    """A value of the first input's size: a square, or a product that is then summed."""
+    x = op.inputs[0]
+    return sizes.bytes(x, layouts[x.name])
+
+
+def _as_values(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
+    """The product of gradients and values of a token's choices, which is summed to the gradient of weights."""
+    values = op.inputs[1]
+    return sizes.bytes(values, layouts[values.name])
+
+
+def _square_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
+    """The gradient of the mean, as wide as the input, and the input to the power of one, and doubled."""
     x = op.inputs[1]
-    return 3 * sizes.elements(x, layouts[x.name]) * CLASS_BYTES["fp32"]
+    return 3 * sizes.bytes(x, layouts[x.name])
 
 
 _RULES: Mapping[type[Operator], Of] = {
     CrossEntropyGradient: _loss_gradient,
     SumExp: _exponentials,
     GateGradient: _gate_gradient,
+    Gate: _gate,
+    MeanSquare: _as_first,
+    MeanSquareGradient: _square_gradient,
+    RMSNorm: _norm,
     RMSNormGradient: _norm_gradient,
+    SumProduct: _as_first,
+    WeightedSum: _as_first,
+    WeightedSumGradient: _as_values,
 }

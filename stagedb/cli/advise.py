@@ -59,7 +59,7 @@ def advise(
         raise UsageError("tables with different columns do not fit into one file: --show changes or what-ifs")
     given = words.words()
     with common.connect() as db:
-        found = db.advise(target, model=model, system=on.system, blocking=on.blocking, **given)
+        found = db.advise(target, model=model, system=on.system, blocking=on.blocking, framework=on.framework, **given)
     common.profile({"advice": found.seconds})
     if target is None and model is None and not given and found.instance is not None:
         common.note(f"of the newest instance, {found.instance.id[:12]} {found.instance.name}")

@@ -14,6 +14,7 @@ from stagedb.cli import (
     ls_show_rm,
     memory,
     models,
+    name_tag_note,
     profile,
     query,
     serve,
@@ -69,6 +70,7 @@ advise.register(app)
 timeline_report.register(app)
 diff.register(app)
 ls_show_rm.register(app)
+name_tag_note.register(app)
 serve.register(app)
 store_command.register(app)
 group_options(app)

@@ -1,4 +1,4 @@
-"""`ls`, `show`, `tag` and `rm`: the content of the store."""
+"""`ls`, `show` and `rm`: the content of the store."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stagedb.cli import completion
+from stagedb.cli.name_tag_note import WordArgument
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.outputs import GB
@@ -20,16 +21,6 @@ class Kind(StrEnum):
     INSTANCES = "instances"
     PROFILES = "profiles"
     UNFINISHED = "unfinished"
-
-
-WordArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID|NAME",
-        help="Id of a graph, an instance or a profile (its start is enough), or the name of one of the last two.",
-        autocompletion=completion.anything,
-    ),
-]
 
 
 class Sort(StrEnum):
@@ -63,6 +54,7 @@ _SHOWN: Mapping[str, _ListedColumn] = {
     "system": _ListedColumn("system"),
     "created": _ListedColumn("created"),
     "made_by": _ListedColumn("by"),
+    "tags": _ListedColumn("tags", " ".join),
     "state": _ListedColumn("state"),
 }
 
@@ -82,24 +74,36 @@ def ls(
     sort: Annotated[
         Sort,
         typer.Option(
-            help="created: the newest first; step: the shortest; mfu: the highest; memory: the smallest peak; ranks: "
-            "the fewest."
+            help="created: yours first, then the newest; step: the shortest; mfu: the highest; memory: the smallest "
+            "peak; ranks: the fewest."
         ),
     ] = Sort.CREATED,
+    tag: Annotated[str | None, typer.Option(metavar="TAG", help="Only what has this tag.")] = None,
+    mine: Annotated[bool, typer.Option("--mine", help="Only what you made, asked for or named.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="The first N of each kind.")] = None,
     *,
     output: Output,
     common: Common,
 ) -> None:
-    """List graphs, instances and profiles, the newest first.
+    """List graphs, instances and profiles, yours first.
+
+    Yours is what you made or asked for; the newest is first. A name of somebody else has the user before it.
 
     Step time and MFU are those of profiles. An instance has its peak memory (GB of the fullest rank) once `stagedb
-    memory` has computed it. What a process builds or deletes is under `unfinished`: `stagedb store gc` removes what
-    processes left that have ended. Formats other than the table have one list with all columns, in ns and bytes.
+    memory` has computed it. What a process builds or deletes is under `unfinished`: `stagedb store gc --dead` removes
+    what processes left that have ended. Formats other than the table have one list with all columns, in ns and bytes.
     """
 
     with common.connect() as db:
-        found = db.ls(None if kind is None else kind.value, model=model, system=system, sort=sort.value, limit=limit)
+        found = db.ls(
+            None if kind is None else kind.value,
+            model=model,
+            system=system,
+            tag=tag,
+            mine=mine,
+            sort=sort.value,
+            limit=limit,
+        )
     if output.format is not RowFormat.TABLE or output.output is not None or not found.rows:
         short = {"id", "instance"}
         rows = [[value[:12] if name in short and value else value for name, value in row.items()] for row in found]
@@ -114,7 +118,7 @@ def ls(
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """The columns that have a value in some row, as people read them."""
-    used = [name for name in _SHOWN if any(row[name] is not None for row in rows)]
+    used = [name for name in _SHOWN if any(row.get(name) not in (None, []) for row in rows)]
     if all(row["model"] == row["name"] for row in rows) and "model" in used:
         used.remove("model")
     if len({row["made_by"] for row in rows}) == 1 and "made_by" in used:
@@ -148,33 +152,18 @@ def show(
 
 
 @option_groups
-def tag(
-    word: WordArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")],
-    *,
-    common: Common,
-) -> None:
-    """Rename an instance or a profile.
-
-    Several may have one name, which then means the newest of them. Ids do not change.
-    """
-    from stagedb import api
-
-    with common.connect() as db:
-        found = db.tag(word, name)
-    common.line(f"{api.kind_of(found)} {found.id[:12]} now has the name {found.name}")
-
-
-@option_groups
 def rm(
     word: WordArgument,
-    force: Annotated[bool, typer.Option("--force", help="With a graph, remove its instances too.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove what others need too: their names, profiles and instances.")
+    ] = False,
     *,
     common: Common,
 ) -> None:
-    """Remove an instance, a profile or a graph.
+    """Remove a name with what it means, or a thing by its id.
 
-    An instance is removed with its profiles. A graph that instances need is refused without --force. Unfinished ones
+    What has other names, or what other users made, stays when a name is removed, and is refused by its id. An instance
+    is removed with its profiles. A graph that instances need is refused. --force removes all of this. Unfinished things
     can be removed too, if the process that began them has ended.
     """
     from stagedb import api
@@ -182,13 +171,23 @@ def rm(
     with common.connect() as db:
         removed = db.rm(word, force=force)
     for info in removed:
-        name = "" if info.name is None else f" {info.name}"
-        common.line(f"removed {api.kind_of(info)} {info.id[:12]}{name}")
+        common.line(_removed(api.kind_of(info), info))
+
+
+def _removed(kind: str, info: Any) -> str:
+    """What became of a thing, with those whose it was."""
+    name = "" if info.name is None else f" {info.name}"
+    holders = getattr(info, "holders", ())
+    if holders:
+        return f"removed the name{name}; {kind} {info.id[:12]} stays ({'; '.join(holders)})"
+    others = [each for each in getattr(info, "names", ()) if each.rpartition("/")[2] != info.name]
+    made = getattr(info, "made_by", None)
+    whose = [*(f"named {each}" for each in others), *([f"made by {made}"] if others and made else [])]
+    return f"removed {kind} {info.id[:12]}{name}" + (f" ({', '.join(whose)})" if whose else "")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command()(ls)
     app.command()(show)
-    app.command()(tag)
     app.command()(rm)

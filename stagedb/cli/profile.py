@@ -139,8 +139,23 @@ def _lines(found: "Profile") -> list[str]:
         if unmatched := found.job.durations.unmatched:
             rows = ", ".join(row.where for row in unmatched[:4]) + (", …" if len(unmatched) > 4 else "")
             lines.append(f"{count(len(unmatched), 'measured row')} without an operator here: {rows}")
+    if not found.job.scalings and found.job.measured is None:
+        lines.append(_expected(found))
     lines.append(memory_line(found.memory, found.room))
     return lines
+
+
+def _expected(found: "Profile") -> str:
+    """The error to expect of the step, as published steps of its kind have it."""
+    from stagedb.timing.expected_errors import expected_error, has_experts
+
+    overlap = found.job.system.overlap
+    error = expected_error(found.job.system, has_experts(found.job.workload))
+    if error is not None:
+        return f"expected error {error}"
+    if not overlap.framework:
+        return "expected error unknown: --framework names the framework, by whose published steps it is known"
+    return f"expected error unknown: no published step with {overlap.framework} on {found.info.system} was held out"
 
 
 def memory_line(memory: "Sequence[PeakMemory]", room: int | None) -> str:

@@ -1,6 +1,7 @@
 """`query` and `queries`: questions in Cypher."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
-from stagedb.inputs import parse_json, shown
+from stagedb.inputs import parse_json, read_text, shown
 
 
 @option_groups
@@ -69,14 +70,40 @@ def query(
 
 
 @option_groups
-def queries(*, output: Output, common: Common) -> None:
+def queries(
+    saved: Annotated[bool, typer.Option("--saved", help="List those that users saved in the store instead.")] = False,
+    save: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Save the query of --file in the store, under this name.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A query: a header as that of the named queries, and Cypher.")
+    ] = None,
+    forget: Annotated[str | None, typer.Option(metavar="NAME", help="Delete a saved query of yours.")] = None,
+    *,
+    output: Output,
+    common: Common,
+) -> None:
     """List the named queries by subject, with their parameters.
 
-    Formats other than the table have their columns too.
+    Formats other than the table have their columns too. A saved query is run by its name, as a named one.
     """
-    del common  # reads no store
     from stagedb import api
 
+    if (save is None) != (file is None):
+        raise UsageError("--save NAME and --file FILE go together: give both, or neither")
+    if save is not None or forget is not None:
+        with common.connect() as db:
+            if save is not None:
+                common.line(f"saved query {db.save_query(save, read_text(Path(str(file)), 'query')).name}")
+            if forget is not None:
+                db.forget_query(forget)
+                common.line(f"deleted query {forget}")
+        return
+    if saved:
+        with common.connect() as db:
+            infos = [each for each in db.queries() if each.subject == "saved"]
+    else:
+        infos = api.queries()
     records = [
         {
             "name": info.name,
@@ -85,7 +112,7 @@ def queries(*, output: Output, common: Common) -> None:
             "asks": info.description,
             "columns": list(info.columns),
         }
-        for info in api.queries()
+        for info in infos
     ]
     if output.format is RowFormat.TABLE:
         for record in records:

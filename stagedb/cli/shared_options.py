@@ -21,6 +21,7 @@ from typer.models import OptionInfo
 
 from stagedb.cli import EXIT_INTERRUPTED, completion
 from stagedb.cli.help_groups import EVERY, TIMING
+from stagedb.frameworks.profiles import FRAMEWORK_NAMES
 from stagedb.outputs import printable
 
 if TYPE_CHECKING:
@@ -60,6 +61,16 @@ Blocking = Annotated[
     ),
 ]
 
+FrameworkName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The framework: its recipe, what it waits for, and what it hides behind computing: "
+        + ", ".join(FRAMEWORK_NAMES)
+        + ".",
+    ),
+]
+
 
 @dataclass(frozen=True)
 class SystemOptions:
@@ -69,6 +80,7 @@ class SystemOptions:
 
     system: System = None
     blocking: Blocking = ""
+    framework: FrameworkName = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,7 @@ class TimingOptions:
         ),
     ] = None
     blocking: Blocking = ""
+    framework: FrameworkName = None
 
     def words(self) -> dict[str, Any]:
         """The fields as keyword arguments."""

@@ -1,13 +1,18 @@
 """`store`: the database itself."""
 
 import dataclasses
+import re
+from typing import Annotated
 
 import typer
 
+from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.shared_options import Common, option_groups
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
 
-group = typer.Typer(help="The database: status, up, down, migrate, gc.", no_args_is_help=True)
+group = typer.Typer(help="The database: status, up, down, migrate, gc, log.", no_args_is_help=True)
 
 
 @group.command()
@@ -62,22 +67,83 @@ def migrate(*, common: Common) -> None:
 
 @group.command()
 @option_groups
-def gc(*, common: Common) -> None:
-    """Remove what processes left unfinished that have ended.
+def gc(
+    dead: Annotated[
+        bool, typer.Option("--dead", help="What processes left unfinished that have ended. Builders do this too.")
+    ] = False,
+    unnamed_older_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE",
+            help="What nobody named or tagged, nor made or asked for within this time, such as 30d or 12h.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove it. Without this, what is not dead is only listed.")
+    ] = False,
+    *,
+    common: Common,
+) -> None:
+    """Remove what nobody needs.
 
-    A process of another machine counts as ended a minute after its last sign of life. `stagedb ls unfinished` shows
-    them.
+    At least one scope is needed. A process of another machine counts as ended a minute after its last sign of life:
+    `stagedb ls unfinished` shows them. What is unnamed is listed first, and removed with --yes.
     """
     from stagedb import api
 
+    age = None if unnamed_older_than is None else days_of(unnamed_older_than, "--unnamed-older-than")
+    dry = age is not None and not yes
     with common.connect() as db:
-        removed = db.gc()
+        removed = db.gc(dead=dead, unnamed_older_than=age, dry_run=dry)
     for info in removed:
-        common.line(
-            f"removed {api.kind_of(info)} {info.id[:12]}{'' if info.name is None else f' {info.name}'} (unfinished)"
-        )
+        name = "" if info.name is None else f" {info.name}"
+        why = f"unnamed, made by {info.made_by or 'somebody'}" if isinstance(info, api.Unused) else "unfinished"
+        common.line(f"{'would remove' if dry else 'removed'} {api.kind_of(info)} {info.id[:12]}{name} ({why})")
     if not removed:
         common.line("nothing to remove")
+    elif dry:
+        common.note(f"{len(removed)} things; add --yes to remove them")
+
+
+def days_of(text: str, option: str) -> float:
+    """The days of an age such as `30d`, `12h` or `0d`."""
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{option} {shown(text)} is not an age: write days or hours, such as 30d or 12h")
+    return float(found[1]) / (24 if found[2] == "h" else 1)
+
+
+_AGE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([dh])")
+
+
+@group.command()
+@option_groups
+def log(
+    word: Annotated[
+        str | None,
+        typer.Argument(metavar="ID|NAME", help="Only about this.  [everything]", autocompletion=completion.anything),
+    ] = None,
+    user: Annotated[str | None, typer.Option(metavar="USER", help="Only what this user did.")] = None,
+    days: Annotated[float, typer.Option(metavar="N", help="How far back.")] = 30.0,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="The newest N.")] = 100,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Instead, who made ID|NAME, how, and the digest of each of its inputs.")
+    ] = False,
+    *,
+    output: Output,
+    common: Common,
+) -> None:
+    """Show who changed the store: when, what, with which command.
+
+    What is removed can be named by its whole id.
+    """
+    if origin and word is None:
+        raise UsageError("--origin needs an ID|NAME")
+    with common.connect() as db:
+        found = db.origin(str(word)) if origin else db.log(word, user=user, days=days, limit=limit)
+    output.write(found.columns, found.rows)
+    for hint in found.hints:
+        common.note(hint)
 
 
 def register(app: typer.Typer) -> None:

@@ -10,6 +10,7 @@ import typer
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
+from stagedb.cli.validate_steps import check_steps
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 
@@ -31,6 +32,10 @@ def validate(
         Path | None,
         typer.Option(metavar="FILE", help="Instead of traces, check parameters and matmuls against recorded models."),
     ] = None,
+    steps: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Instead of traces, predict published step times: a CSV file of plans."),
+    ] = None,
     reference: Annotated[
         bool,
         typer.Option("--reference", help="Instead of traces, compute the published numbers in stagedb's list again."),
@@ -51,29 +56,29 @@ def validate(
     With DIR, checks every rule that simulators rely on, and prints the first faults with rank, node and rule. With
     --records, builds, instantiates and exports each record's configuration, and compares FLOPs by phase, collectives
     and messages with their order, and memory. With --models, reads each recorded model's config, and compares the
-    parameters, in all and by kind, and every matmul of a forward. With --reference, computes volumes, FLOPs,
-    parameters, memory and times of training steps that papers print, with their sources; --only chooses among the
-    steps, and leaves out the rest.
-    Exits with status 1 if there is a fault or a difference.
+    parameters, in all and by kind, and every matmul of a forward. With --steps, predicts the step of each row's plan,
+    and prints the errors by source; a row that no plan can express is named with the reason. With --reference,
+    computes volumes, FLOPs, parameters, memory and times of training steps that papers print, with their sources;
+    --only chooses among the steps, and leaves out the rest.
+    Exits with status 1 if there is a fault or a difference; with --steps always with 0.
     """
-    if sum(each is not None for each in (directory, records, models)) + reference != 1:
+    if sum(each is not None for each in (directory, records, models, steps)) + reference != 1:
         raise UsageError(
             "validate checks one thing: DIR (traces), --records FILE (recorded steps), --models FILE (recorded "
-            "models), or --reference (published numbers)"
+            "models), --steps FILE (published step times), or --reference (published numbers)"
         )
     if reference:
         _check_published(only, output, common)
     if only is not None and directory is not None:
         raise UsageError(
-            "--only chooses among records, models or published steps: it needs --records FILE, --models FILE or "
-            "--reference"
+            "--only chooses among records, models or published steps: it needs --records FILE, --models FILE, "
+            "--steps FILE or --reference"
         )
     if directory is not None:
         _check_traces(directory, replay, output, common)
-    elif records is not None:
-        _check_records(records, only, output, common)
-    elif models is not None:
-        _check_models(models, only, output, common)
+    for path, check in ((records, _check_records), (models, _check_models), (steps, check_steps)):
+        if path is not None:
+            check(path, only, output, common)
 
 
 def _check_traces(directory: Path, replay: bool, output: Output, common: Common) -> None:

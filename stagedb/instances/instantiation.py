@@ -42,8 +42,9 @@ from stagedb.instances.statement_rows import (
 from stagedb.instances.stored_digests import groups_digest, ranks_digest, write_class_digests
 from stagedb.plans import AxisGroups, Plan, groups, option
 from stagedb.plans.graph_options import OMITTED_DEFAULTS
+from stagedb.plans.layer_split import spelled_out
 from stagedb.schedules import splits
-from stagedb.store import Lease, Store, ask_again, building
+from stagedb.store import Input, Lease, Store, ask_again, building
 from stagedb.store.typed_properties import plan_properties
 
 FORMAT = 5
@@ -61,7 +62,7 @@ RANKS_AT_ONCE = 8192
 
 def with_all_words(plan: Plan, layers: int) -> Plan:
     """The plan with all defaults and derived values written out: plans of equal meaning become equal."""
-    return dataclasses.replace(plan.canonical, layers_per_stage=plan.stage_layers(layers))
+    return dataclasses.replace(plan.canonical, **spelled_out(plan, plan.chunk_layers(layers)))
 
 
 def instance_id(graph: StoredGraph, plan: Plan) -> str:
@@ -84,10 +85,9 @@ def instantiate(
 ) -> str:
     """Copy a graph to an instance of a plan and return the instance's id. Equal requests give one instance.
 
-    The name (default: the model's) is a label that several instances may have: it means the newest of them. A request
-    for an existing instance makes it the newest again. It keeps its name unless another one is given. progress: called
-    with each stage of the copying, if there is something to copy. Raises UsageError if the store has no such graph, or
-    if the plan does not suit it.
+    name: what it is called where nobody names it, by default as the model (`stagedb.store.naming` sets names). Asking
+    for an existing instance makes it the newest of this user. progress: called with each stage of the copying, if there
+    is something to copy. Raises UsageError if the store has no such graph, or if the plan does not suit it.
     """
     check_unicode(name or "", "--name")
     stored = read_graph(store, graph)
@@ -101,11 +101,12 @@ def instantiate(
         "world": plan.world,
         "microbatches": plan.microbatches,
     }
-    with building(store, "Instance", made.id, properties) as lease:
+    inputs = (Input("graph", graph, stored.name), Input.of("plan", plan.to_json()))
+    with building(store, "Instance", made.id, properties, inputs) as lease:
         if lease is not None:
             _Copy(store, lease, stored, plan, made.id, made.evaluated, made.classes, made.groups, progress).run()
     if lease is None:
-        ask_again(store, "Instance", made.id, name)
+        ask_again(store, "Instance", made.id)
     return made.id
 
 

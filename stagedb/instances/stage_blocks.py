@@ -122,12 +122,12 @@ def lay_out(
         )
     last = len(stage_layers) - 1
     rows: list[list[tuple[str, bool]]] = [[] for _ in stage_layers]
-    stage, dealt, left = 0, 0, layers
+    owners = [number for number, count in enumerate(stage_layers) for _ in range(count)]
+    dealt = 0
     for name, is_layer in units:
-        if left and dealt == stage_layers[stage]:
-            stage, dealt = stage + 1, 0
-        rows[stage].append((name, is_layer))
-        dealt, left = dealt + is_layer, left - is_layer
+        number = 0 if not dealt and not is_layer else last if dealt == layers else owners[dealt]
+        rows[number].append((name, is_layer))
+        dealt += is_layer
     stages = len(stage_layers) // chunks
     counted = [_before(stage_layers, index, stages, placement) for index in range(len(stage_layers))]
     return tuple(

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.symbolic_graph import OpType, SymOp
-from stagedb.memory.class_program import BucketStorage, Item, Key, Program
+from stagedb.memory.class_program import BucketStorage, Item, Key, PlacedWeight, Program
 from stagedb.memory.lifetimes import Moment, Which
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import SCHEDULES
@@ -170,6 +170,11 @@ class Chunk:
             for kind in self.kinds
         }
 
+    def returned(self, key: Key) -> int:
+        """The item at which the call returns that makes a gradient."""
+        kind, index, item = self.begins[key]
+        return self.released[kind].get((_forward_of(item.op), item.position), index)
+
     @cached_property
     def modelled(self) -> int:
         """Where the forward of the model ends; the loss comes after it."""
@@ -196,7 +201,7 @@ class Chunk:
                 found[item.reads[0]] = (over,)
             elif item.op.type is OpType.SEND and self.split:
                 found[item.reads[0]] = ()  # it is the `grad` of an input, which the next step clears
-            elif item.op.type is OpType.SEND:
+            elif item.op.type is OpType.SEND and self.plan.virtual_stages == 1:
                 found[item.reads[0]] = (self.backward_over(Which.LATER), self.backward_over(Which.LAST))
         if self.last_loss is not None:
             # The last stage keeps the input of the loss function: the logits before they are cast.
@@ -233,6 +238,37 @@ class Chunk:
         return found
 
     @cached_property
+    def tied(self) -> Mapping[Key, tuple[Moment, Moment]]:
+        """By weight with gradients at two ends, when their sum is made and when both are freed.
+
+        The sum is made when the second one's operator is over. One that is cut is a view of the whole until then.
+        """
+        found: dict[Key, tuple[Moment, Moment]] = {}
+        for key in self._second_gradients:
+            kind, index, item = self.begins[key]
+            over = Moment(kind, index + 1, prepared=True)
+            cut = item.op.kind == "slice"
+            found[self.program.gradients[key]] = (Moment(kind, index), Moment(kind, index + 1)) if cut else (over, over)
+        return found
+
+    @property
+    def _second_gradients(self) -> Iterator[Key]:
+        made = (key for key in self.begins if key in self.program.gradients)
+        return (key for key in made if key not in self.first_gradients)
+
+    @cached_property
+    def _gradient_of(self) -> Mapping[Key, Key]:
+        """By weight, the gradient that the backward makes first of it."""
+        return {self.program.gradients[key]: key for key in self.first_gradients}
+
+    def gradient_bytes(self, member: PlacedWeight, which: Which) -> int:
+        """Bytes of the whole gradient of a bucket's weight where it is reduced; `last`: of the sum of micro-batches."""
+        key = self._gradient_of[self.program.resolve((member.weight, member.position))]
+        size = self.program.sizes[key[0]]
+        wider = which is Which.LAST and self.width("reduce") > self.width("grad")
+        return size // self.width("grad") * self.width("reduce") if wider else size
+
+    @cached_property
     def first_gradients(self) -> frozenset[Key]:
         """The gradients that the backward makes first of each weight. Only a tied weight has a second one, at its other
         end."""
@@ -264,6 +300,12 @@ class Chunk:
             return len(items)
         return 1 + max(i for i, item in enumerate(items) if item.position == position and item.bucket is None)
 
+    def recomputed(self, position: int) -> int:
+        """Where the backward of a position has computed again what it does; its end, if it computes nothing again."""
+        items = self.program.items[self.inputs_task]
+        again = [i for i, item in enumerate(items) if item.position == position and item.op.phase == RECOMPUTE]
+        return 1 + again[-1] if again else self.over(self.inputs_task, position)
+
     def given_back(self, unit: int | None, which: Which = Which.EVERY) -> Moment:
         """When gathered parameters are freed: before the unit's gradients are scattered, or at its backward's end."""
         task = self.inputs_task if which is Which.EVERY else self.weights_task
@@ -272,4 +314,4 @@ class Chunk:
             for i, item in enumerate(self.program.items[task])
             if item.bucket is not None and item.op.kind == "reduce_scatter" and self.unit(item.bucket) == unit
         ]
-        return Moment(task, found[0] if found else self.over(task, unit), which)
+        return Moment(task, found[0] if found else self.over(task, unit), which, prepared=bool(found))

@@ -39,22 +39,26 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Ite
     yield Life(name, layer, size, Category.GATHERED, Moment(forward, index, which), (end,))
 
 
-def _converted(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
-    """The result of a reduce-scatter in another format than the parameters, which is copied to theirs.
+def _reduced(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
+    """The result of a reduce-scatter, its copy in the format of parameters, and the unit's last whole gradient.
 
-    The copy is made when the whole gradients have been freed: only what is more than they were counts. If replicas
-    reduce the result again, it is held until the backward ends (`FSDPParamGroup._all_reduce_state`).
+    These are there when the other whole gradients are freed: only what is more than those counts. The last one is held
+    until the results are dealt out (a loop in `foreach_reduce` names it). If replicas reduce the result again, it is
+    held until the backward ends (`FSDPParamGroup._all_reduce_state`): by that alone where another tensor has the sums.
     """
     reduced, param, which = chunk.width("reduce"), chunk.width("param"), Which(op.when)
-    if reduced == param:
-        return
     layer, task = chunk.layer_of(chunk.unit(bucket)), chunk.weights_task
-    summed = which is Which.LAST and reduced > chunk.width("grad")
-    whole = bucket.bytes_in // reduced * (reduced if summed else chunk.width("grad"))
-    more = bucket.bytes_out + bucket.bytes_out // reduced * param - whole
+    whole = [chunk.gradient_bytes(member, which) for member in bucket.members]
+    copied = 0 if reduced == param else bucket.bytes_out // reduced * param
+    more = bucket.bytes_out + copied + whole[-1] - sum(whole)
     if more > 0:
         yield brief(f"{op.name}.copied", layer, more, Category.TEMPORARIES, task, index, which)
-    if chunk.plan.hsdp > 1:
+    if chunk.plan.hsdp == 1:
+        return
+    yield brief(f"{op.name}.last", layer, whole[-1], Category.TEMPORARIES, task, index + 1, which)
+    if which is Which.EVERY and not copied:
+        which = Which.LATER
+    if copied or which is Which.LATER:
         begin, end = Moment(task, index + 1, which), Moment(task, len(chunk.program.items[task]), which)
         yield Life(f"{op.name}.reduced", layer, bucket.bytes_out, Category.TEMPORARIES, begin, (end,))
 
@@ -84,15 +88,17 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     begun = next(i for i, each in enumerate(items) if each.position == unit and each.bucket is None)
     before = items[begun - 1].bucket
     # It is copied out of the buffer before the next unit's gather, which is issued first, allocates a buffer of its
-    # own.
+    # own; without such a gather right before its first operator.
     copied = begun - 1 if before is not None and before.gathers and begun - 1 > index else begun
+    alone = copied == begun
     ends: tuple[Moment, ...] = (chunk.given_back(unit),)
     if which is Which.CLOSED:
         forward = chunk.program.forward
         ends = (Moment(forward, chunk.over(forward, unit), Which.OPENED), chunk.given_back(unit, Which.LAST))
-    buffer = Moment(chunk.inputs_task, index + 1, which), (Moment(chunk.inputs_task, begun, which),)
+    begin = Moment(chunk.inputs_task, copied, which, prepared=alone)
+    buffer = Moment(chunk.inputs_task, index + 1, which), (Moment(chunk.inputs_task, begun, which, prepared=alone),)
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, *buffer)
-    yield Life(name, layer, size, Category.GATHERED, Moment(chunk.inputs_task, copied, which), ends)
+    yield Life(name, layer, size, Category.GATHERED, begin, ends)
 
 
 def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
@@ -101,20 +107,16 @@ def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> It
     layer, name, which = chunk.layer_of(chunk.unit(bucket)), op.name, Which(op.when)
     task, items = chunk.weights_task, chunk.program.items[chunk.weights_task]
     later = (i for i, each in enumerate(items) if i > index and each.op.name == op.name)
-    last = Moment(task, next(later, len(items)), which)
+    after = next(later, len(items))
+    last = Moment(task, after, which, prepared=after < len(items))
     yield Life(f"{name}.buffer", layer, bucket.bytes_in, Category.COMMUNICATION, Moment(task, index, which), (last,))
     if chunk.held.gradient_buffer:
         return  # added to the part that is always there
 
-    def made(when: Which) -> tuple[Moment, tuple[Moment, ...]]:
-        """From the collective's end until its result is added, or read, by the next op."""
-        return Moment(task, index + 1, when), (Moment(task, min(index + 2, len(items)), when),)
-
-    yield from _converted(chunk, index, op, bucket)
+    yield from _reduced(chunk, index, op, bucket)
     first = Which.FIRST if which is Which.EVERY else which
     for member in bucket.members:
         part, place = chunk.program.parts[member.weight], chunk.program.layers[member.position]
         label = f"{member.weight}.gradient"
-        yield Life(label, place, part, Category.GRADIENTS, Moment(task, index + 1, first), (chunk.step_end,))
-        if which is Which.EVERY:
-            yield Life(label, place, part, Category.TEMPORARIES, *made(Which.LATER))
+        begin = Moment(task, index + 1, first, prepared=True)
+        yield Life(label, place, part, Category.GRADIENTS, begin, (chunk.step_end,))

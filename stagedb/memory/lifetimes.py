@@ -64,12 +64,19 @@ class Moment:
     """A point in tasks: before the item with this index runs, or the end, if the index is the number of items.
 
     kind, which, chunk: of the tasks. The task of a kind that serves all chunks, such as the step, has chunk 0.
+    prepared: it belongs to what a framework does between the item before and this one. A life that begins there is held
+    in that time already, one that ends there is still held in it.
     """
 
     kind: TaskKind
     index: int
     which: Which = Which.EVERY
     chunk: int = OWN
+    prepared: bool = False
+
+    def place(self, begins: bool) -> int:
+        """Its place in a task with two places an item: what is done before it, and the item itself."""
+        return 2 * self.index + (begins is not self.prepared)
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,14 @@ class Lives:
 
     states: tuple[State, ...]
     lives: tuple[Life, ...]
+
+
+def between(
+    name: str, layer: int | None, size: int, category: Category, kind: TaskKind, index: int, which: Which = Which.EVERY
+) -> Life:
+    """A life of the time before an item, after the one before it."""
+    moment = Moment(kind, index, which, prepared=True)
+    return Life(name, layer, size, category, moment, (moment,))
 
 
 def brief(

@@ -48,10 +48,10 @@ def lives(programs: Sequence[Program], plan: Plan) -> Lives:
 
         def on_stage(moment: Moment, number: int = program.chunk, own: int = own, before: int = before) -> Moment:
             if not moment.kind.once:
-                return Moment(moment.kind, moment.index, moment.which, number if moment.chunk == OWN else moment.chunk)
+                return moment if moment.chunk != OWN else dataclasses.replace(moment, chunk=number)
             # The end of a step is that of all chunks' steps, which follow each other.
             index = total if moment.index == own else before + moment.index
-            return Moment(moment.kind, index, moment.which, 0)
+            return dataclasses.replace(moment, index=index, chunk=0)
 
         for life in _lives_of(chunk, handed_over(chunk, chunks)):
             ends = tuple(map(on_stage, life.ends))
@@ -115,12 +115,13 @@ def handed_over(chunk: Chunk, chunks: Sequence[Chunk]) -> Mapping[Key, tuple[Mom
 
 
 def _ends(chunk: Chunk, key: Key) -> tuple[Moment, ...]:
-    """Where the last operator that reads a tensor ends. What a layer computes again from lives until its backward."""
+    """Where the last operator that reads a tensor ends. What a layer does not compute again lives until it has computed
+    the rest again."""
     name, position = key
     kind, index = chunk.reads[key]
     kept = chunk.program.tensors[name].kept and position in chunk.program.recomputing
     if kept and not kind.differentiates:
-        return (Moment(chunk.inputs_task, chunk.over(chunk.inputs_task, position)),)
+        return (Moment(chunk.inputs_task, chunk.recomputed(position)),)
     return (Moment(kind, index + 1),)
 
 
@@ -143,22 +144,50 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
     """A weight's gradient: each backward makes one, which is added to the first or scattered to parts."""
     name, layer, size = key[0], chunk.layer(key), chunk.program.sizes[key[0]]
     scatter = chunk.scatters.get(chunk.program.gradients[key])
+    if scatter is None and chunk.held.gradient_buffer:
+        return  # added to the buffer by the kernel that makes it
     if key not in chunk.first_gradients and not chunk.held.gradient_buffer:
-        # The tie's other gradient lives already, and their sum is a third tensor (autograd's `InputBuffer`).
-        yield brief(name, layer, size, Category.TEMPORARIES, kind, index)
-        yield brief(f"{name}.sum", layer, size, Category.TEMPORARIES, kind, index)
+        # It is added to the tie's other gradient when its operator is over.
+        _, over = chunk.tied[chunk.program.gradients[key]]
+        yield Life(name, layer, size, Category.TEMPORARIES, Moment(kind, index), (over,))
         return
     if scatter is None:
-        if chunk.held.gradient_buffer:
-            return  # added to the buffer by the kernel that makes it
-        yield Life(name, layer, size, Category.GRADIENTS, Moment(kind, index, Which.FIRST), (chunk.step_end,))
-        yield brief(name, layer, size, Category.TEMPORARIES, kind, index, Which.LATER)
+        yield from _added(chunk, key, (chunk.step_end,))
         return
     at, item = scatter
     if item.op.when == "every":
-        yield Life(name, layer, size, Category.TEMPORARIES, Moment(kind, index), (Moment(chunk.weights_task, at + 1),))
+        whole, begin, parts = _tied(chunk, key)
+        yield from parts
+        yield Life(whole, layer, size, Category.TEMPORARIES, begin, (Moment(chunk.weights_task, at + 1),))
     else:
         yield from _accumulated(chunk, key, at)
+
+
+def _tied(chunk: Chunk, key: Key) -> tuple[str, Moment, tuple[Life, ...]]:
+    """The name and the begin of a weight's whole gradient, and what lives before it.
+
+    The two gradients of a tied weight are held until both are there: their sum is a third tensor (autograd's
+    `InputBuffer`).
+    """
+    kind, index, _ = chunk.begins[key]
+    name, begin = key[0], Moment(kind, index)
+    tied = chunk.tied.get(chunk.program.gradients.get(key, key))
+    if tied is None:
+        return name, begin, ()
+    summed, over = tied
+    size = chunk.program.sizes[name]
+    return f"{name}.sum", summed, (Life(name, chunk.layer(key), size, Category.TEMPORARIES, begin, (over,)),)
+
+
+def _added(chunk: Chunk, key: Key, over: tuple[Moment, ...]) -> Iterator[Life]:
+    """A gradient that the first backward makes and the others add to, until it is `over`."""
+    name, begin, parts = _tied(chunk, key)
+    layer, size = chunk.layer(key), chunk.program.sizes[key[0]]
+    yield from parts
+    first, later = (dataclasses.replace(begin, which=which) for which in (Which.FIRST, Which.LATER))
+    yield Life(name, layer, size, Category.GRADIENTS, first, over)
+    end = later if later.prepared else dataclasses.replace(later, index=chunk.returned(key) + 1)
+    yield Life(name, layer, size, Category.TEMPORARIES, later, (end,))
 
 
 def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:
@@ -178,10 +207,10 @@ def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:
         end = min(at, chunk.over(task, None if layer is None else source[1]))
         summed = size // chunk.width("grad") * chunk.width("reduce")
         yield Life(name, layer, size, Category.TEMPORARIES, Moment(kind, index), (Moment(task, end),))
-        yield Life(f"{name}.sum", layer, summed, Category.GRADIENTS, Moment(task, end, Which.FIRST), (over,))
+        begin = Moment(task, end, Which.FIRST, prepared=True)
+        yield Life(f"{name}.sum", layer, summed, Category.GRADIENTS, begin, (over,))
     else:
-        yield Life(name, layer, size, Category.GRADIENTS, Moment(kind, index, Which.FIRST), (over,))
-        yield brief(name, layer, size, Category.TEMPORARIES, kind, index, Which.LATER)
+        yield from _added(chunk, source, (over,))
 
 
 def _reduced(chunk: Chunk) -> Iterator[Life]:

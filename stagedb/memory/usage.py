@@ -20,10 +20,19 @@ Levels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Point:
-    """The moment while the item of this index of a task runs; the number of items means the task's end."""
+    """The moment while the item of this index of a task runs; the number of items means the task's end.
+
+    prepared: the time before it, after the item before.
+    """
 
     task: int
     index: int
+    prepared: bool = False
+
+    @property
+    def place(self) -> int:
+        """Its place among two an item."""
+        return 2 * self.index + (not self.prepared)
 
 
 @dataclass(frozen=True)
@@ -64,10 +73,11 @@ class Usage:
 
     @cached_property
     def _curves(self) -> dict[tuple[TaskKind, int, Marks], Levels]:
-        """By kind of task, chunk and place: bytes added since its start, while each item runs and at its end."""
+        """By kind of task, chunk and place: bytes added since its start, before and while each item runs, and at its
+        end."""
         curves = {
             (task.kind, task.chunk, mark): np.zeros(
-                (len(CATEGORIES), self.lengths[task.kind, task.chunk] + 1), np.int64
+                (len(CATEGORIES), 2 * self.lengths[task.kind, task.chunk] + 2), np.int64
             )
             for task, mark in zip(self.tasks, self.marks, strict=True)
         }
@@ -80,7 +90,7 @@ class Usage:
                 for moment in moments:
                     for mark, curve in alike.get((moment.kind, moment.chunk), ()):
                         if moment.which.fits(mark):
-                            curve[row, moment.index] += sign * life.bytes
+                            curve[row, moment.place(sign > 0)] += sign * life.bytes
         return {key: curve.cumsum(axis=1) for key, curve in curves.items()}
 
     @cached_property
@@ -92,7 +102,13 @@ class Usage:
         return np.stack(levels)
 
     def levels(self, task: int) -> Levels:
-        """Bytes by category while each item of a task runs, and at its end."""
+        """Bytes by category while each item of a task runs, or before it if more is held then, and at its end."""
+        found = self._places(task)
+        before, while_ = found[:, ::2], found[:, 1::2]
+        return np.where(before.sum(axis=0) > while_.sum(axis=0), before, while_)
+
+    def _places(self, task: int) -> Levels:
+        """Bytes by category before each item of a task, and while it runs."""
         curve = self._curves[self.tasks[task].kind, self.tasks[task].chunk, self.marks[task]]
         levels: Levels = self._before[task][:, None] + curve
         return levels
@@ -107,23 +123,19 @@ class Usage:
 
     def at(self, point: Point) -> dict[Category, int]:
         """Bytes by category at a point."""
-        return _by_category(self.levels(point.task)[:, point.index])
+        return _by_category(self._places(point.task)[:, point.place])
 
     def peak(self, kinds: Sequence[TaskKind] | None = None) -> Point:
         """The first point with the most bytes, in tasks of these kinds (None: in the step)."""
-        tops = {
-            key: (int(total.max()), int(total.argmax()))
-            for key, curve in self._curves.items()
-            for total in [curve.sum(axis=0)]
-        }
+        tops = {key: _top(curve.sum(axis=0)) for key, curve in self._curves.items()}
         best: tuple[int, Point] | None = None
         for index, (task, mark) in enumerate(zip(self.tasks, self.marks, strict=True)):
             if kinds is not None and task.kind not in kinds:
                 continue
-            top, at = tops[task.kind, task.chunk, mark]
+            top, at, prepared = tops[task.kind, task.chunk, mark]
             level = int(self._before[index].sum()) + top
             if best is None or level > best[0]:
-                best = (level, Point(index, at))
+                best = (level, Point(index, at, prepared))
         if best is None:
             raise ValueError(f"no task of these kinds: {kinds}")
         return best[1]
@@ -133,16 +145,16 @@ class Usage:
         for state in self.held.states:
             yield Alive(state.name, state.layer, state.category, 1, state.bytes)
         for life in self.held.lives:
-            count = self._passed(life.begin, point) - sum(self._passed(end, point) for end in life.ends)
+            count = self._passed(life.begin, point, True) - sum(self._passed(end, point, False) for end in life.ends)
             if count:
                 yield Alive(life.name, life.layer, life.category, count, count * life.bytes)
 
-    def _passed(self, moment: Moment, point: Point) -> int:
-        """The number of times that a moment has passed by a point."""
+    def _passed(self, moment: Moment, point: Point, begins: bool) -> int:
+        """The number of times that a moment, at which a life begins or ends, has passed by a point."""
         count = self._came[moment.kind, moment.chunk, moment.which][point.task]
         task = self.tasks[point.task]
         here = (task.kind, task.chunk) == (moment.kind, moment.chunk) and moment.which.fits(self.marks[point.task])
-        return count + (here and moment.index <= point.index)
+        return count + (here and moment.place(begins) <= point.place)
 
     @cached_property
     def _came(self) -> dict[tuple[TaskKind, int, Which], list[int]]:
@@ -156,6 +168,12 @@ class Usage:
             for kind, chunk in self.lengths
             for which in Which
         }
+
+
+def _top(totals: npt.NDArray[np.int64]) -> tuple[int, int, bool]:
+    """The most bytes of a task's places, the first item with them, and whether they are held only before it."""
+    item = int(totals.argmax()) // 2
+    return int(totals.max()), item, bool(totals[2 * item] > totals[2 * item + 1])
 
 
 def _by_category(levels: Levels) -> dict[Category, int]:

@@ -23,6 +23,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """The fields of a card whose values are from a list of words."""
 
+MOST_LAYERS = 100_000
+"""Layers of a model, at most: each has its place in a pattern."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _COUNTS = ("parameters", "experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers")
 _LENGTHS = ("train_seq_len", "left_out_window")
@@ -133,6 +136,8 @@ class Card:
             raise UsageError(f"{self.name}: {name} must be {_WORDS.get(str(wanted), wanted)}, not {shown(value)}")
         if type(value) is int and value < (0 if name in _MAY_BE_ZERO else 1):
             raise UsageError(f"{self.name}: {name} must be positive, not {value}")
+        if name == "layers" and type(value) is int and value > MOST_LAYERS:
+            raise UsageError(f"{self.name}: layers must be at most {MOST_LAYERS:,}, not {shown(value)}")
         if isinstance(value, float) and not 0 <= value < FAR:
             raise UsageError(f"{self.name}: {name} must be a number from 0, not {shown(value)}")
         if name in CHOICES and value not in CHOICES[name]:

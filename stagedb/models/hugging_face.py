@@ -27,7 +27,7 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     inner = config.get("text_config")
     read = Config({**config, **inner, "text_config": None} if isinstance(inner, Mapping) else config)
     card = READERS[architecture](read, name)
-    experts = [key for key in _EXPERTS if read.get(key)]
+    experts = [key for key in _EXPERTS if not read.has_read(key) and read.get(key)]
     if experts and not card.experts:
         raise UsageError(
             f"a mixture of experts ({experts[0]}={shown(config[experts[0]])}) is not supported in {architecture}"

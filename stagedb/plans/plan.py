@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,19 +23,18 @@ from stagedb.plans.expert_checks import (
     widths,
 )
 from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.layer_split import check_split, chunk_layers, stage_layers
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples, nearest, tried_by
 from stagedb.plans.order_files import ENDINGS, read_schedule_file
 from stagedb.plans.placement_checks import placed
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.schedule_checks import (
-    check_layers_per_stage,
     check_messages,
     check_schedule,
-    chunk_ways,
     explicit,
     settled,
 )
-from stagedb.plans.sharding_checks import check_clipping, check_sharding
+from stagedb.plans.sharding_checks import check_clipping, check_gathered_chunks, check_sharding
 from stagedb.plans.strategy_checks import check_strategy
 from stagedb.plans.workflow_checks import check_needed
 from stagedb.plans.written_words import typed_words
@@ -81,10 +79,10 @@ class Plan(PlanFields):
             )
         self._check_batch()
         check_schedule(self)
+        check_gathered_chunks(self)
         check_messages(self)
         self._settle(**(explicit(self) if self.schedule == EXPLICIT else placed(self)))
-        if self.layers_per_stage is not None:
-            check_layers_per_stage(self, self.layers_per_stage)
+        check_split(self)
 
     def _settle(self, **fields: object) -> None:
         """Set words that follow from other words, before other code has the plan."""
@@ -151,41 +149,15 @@ class Plan(PlanFields):
         return dataclasses.replace(self, global_batch_size=self.batch, expert_load=() if even else self.expert_load)
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
-        """The number of layers of each stage, in order.
-
-        Without `layers_per_stage` the first stages have one layer more where pp does not divide the layers. UsageError
-        if pp exceeds the layers, or if `layers_per_stage` has another sum.
-        """
-        if self.pp > layers:
-            raise UsageError(f"pp {self.pp} is more than the model's {layers} layers: --pp takes at most {layers}")
-        if self.layers_per_stage is None:
-            share, rest = divmod(layers, self.pp)
-            return tuple(share + (stage < rest) for stage in range(self.pp))
-        if sum(self.layers_per_stage) != layers:
-            raise UsageError(
-                f"--layers-per-stage {','.join(map(str, self.layers_per_stage))} has {sum(self.layers_per_stage)} "
-                f"layers, the model has {layers}; an even split is "
-                f"{','.join(map(str, dataclasses.replace(self, layers_per_stage=None).stage_layers(layers)))}"
-            )
-        return self.layers_per_stage
+        """The number of layers of each stage, in order. UsageError if the plan's split is of another model."""
+        return stage_layers(self, layers)
 
     def chunk_layers(self, layers: int) -> tuple[int, ...]:
         """Layers of each chunk, in the order of the pipeline (`placement`).
 
-        Raises UsageError if the chunks of a stage cannot share its layers equally.
+        Raises UsageError if the chunks of a stage cannot share its layers equally and no word gives their numbers.
         """
-        dealt = self.stage_layers(layers)
-        if any(share % self.virtual_stages for share in dealt):
-            most = math.gcd(*dealt)
-            raise Misfit(
-                f"{self.virtual_stages} virtual stages do not divide the layers of each stage "
-                f"({','.join(map(str, sorted(set(dealt), reverse=True)))})",
-                chunk_ways(self.virtual_stages, most),
-                last="" if most > 1 else "; other numbers need another --pp or --layers-per-stage",
-                trial=lambda change: self.changed(change).chunk_layers(layers),
-            )
-        numbers, placement = range(self.pp * self.virtual_stages), self.placement
-        return tuple(dealt[placement.stage(number, self.pp)] // self.virtual_stages for number in numbers)
+        return chunk_layers(self, layers, lambda change: self.changed(change).chunk_layers(layers))
 
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raise UsageError, with the nearest valid value, when a model of these sizes cannot run under this plan."""

@@ -174,12 +174,3 @@ def chunk_ways(chunks: int, most: int) -> tuple[list[Way], list[Way]]:
     if chunks > 1:
         below.append(Way({"virtual_stages": 1, **PLAIN}))
     return below, [Way({"virtual_stages": n}) for n in numbers if n > chunks]
-
-
-def check_layers_per_stage(plan: PlanFields, layers: tuple[int, ...]) -> None:
-    """Raise UsageError if explicit numbers of layers are not one for each stage."""
-    text = ",".join(map(str, layers))
-    if len(layers) != plan.pp:
-        raise UsageError(f"--layers-per-stage {text} has {len(layers)} stages, --pp {plan.pp}: they must agree")
-    if min(layers) < 1:
-        raise UsageError(f"--layers-per-stage {text} has a stage without a layer: each needs at least 1")

@@ -2,6 +2,7 @@
 
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
+from stagedb.schedules import ACTIVE
 
 
 def check_sharding(plan: PlanFields) -> None:
@@ -42,6 +43,21 @@ def check_sharding(plan: PlanFields) -> None:
             nearest("hsdp", plan.hsdp, plan.dp, fits, least=2),
             [without],
         )
+
+
+def check_gathered_chunks(plan: PlanFields) -> None:
+    """Raise UsageError if a stage has more chunks than its runtime keeps gathered: it gathers the others in turns."""
+    options = plan.options
+    if options.zero < 2 or plan.virtual_stages <= ACTIVE or not options.framework.posts_ahead:
+        return
+    raise Misfit(
+        f"with zero {options.zero} a pipeline of {options.framework.title} keeps {ACTIVE} chunks of a stage gathered, "
+        f"and gathers others for each of their turns, which is not modelled: virtual_stages {plan.virtual_stages} are "
+        "too many",
+        [Numbers("virtual_stages", range(ACTIVE, 0, -1))],
+        [Way({"zero": 1})],
+        lead="take",
+    )
 
 
 def check_clipping(plan: PlanFields) -> None:

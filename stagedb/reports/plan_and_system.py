@@ -6,6 +6,7 @@ from stagedb.reports.page_parts import facts
 from stagedb.reports.step_view import StepView
 from stagedb.systems.known_errors import known_error, known_errors
 from stagedb.systems.system import plain
+from stagedb.timing.expected_errors import expected_error, has_experts
 
 
 def plan_and_system(job: StepView) -> str:
@@ -69,6 +70,9 @@ def _plain(value: Any) -> str:
 
 def error_text(job: StepView) -> str:
     """How far predictions on the system of a step are from published steps, with the sources."""
+    expected = expected_error(job.system, has_experts(job.workload))
+    if expected is not None:
+        return str(expected)
     found = known_error(job.system)
     if found is not None:
         return (

@@ -16,13 +16,21 @@ from stagedb.schedules.chunk_placement import (
     mapped,
     stages_of,
 )
+from stagedb.schedules.dual_pipe_v import DUAL_PIPE_V
 from stagedb.schedules.gpipe import GPIPE
 from stagedb.schedules.interleaved import INTERLEAVED
 from stagedb.schedules.interleaved_zero_bubble import INTERLEAVED_ZERO_BUBBLE
 from stagedb.schedules.one_f_one_b import ONE_F_ONE_B
 from stagedb.schedules.order_replay import Span, bubble, receiver, replay, sending, sent, unit_cost
 from stagedb.schedules.order_text import EXPLICIT, check_orders, order_text, parse_order
-from stagedb.schedules.posted_receives import PostedReceive, posted
+from stagedb.schedules.posted_receives import (
+    ACTIVE,
+    PostedGathers,
+    PostedReceive,
+    PostedReductions,
+    Posting,
+    posted,
+)
 from stagedb.schedules.schedule import Schedule
 from stagedb.schedules.task import Marks, Order, Task, marks, splits, whole, whole_backwards
 from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
@@ -40,6 +48,7 @@ SCHEDULES: Mapping[str, Schedule] = {
         BREADTH_FIRST,
         INTERLEAVED_ZERO_BUBBLE,
         ZERO_BUBBLE_V,
+        DUAL_PIPE_V,
     )
 }
 """Schedules by the name that a plan uses."""
@@ -48,6 +57,7 @@ DEFAULT = ONE_F_ONE_B
 """The schedule of a plan that does not name one."""
 
 __all__ = [
+    "ACTIVE",
     "DEFAULT",
     "EXPLICIT",
     "LOOP",
@@ -57,7 +67,10 @@ __all__ = [
     "ChunkRoute",
     "Marks",
     "Order",
+    "PostedGathers",
     "PostedReceive",
+    "PostedReductions",
+    "Posting",
     "Schedule",
     "Span",
     "Task",

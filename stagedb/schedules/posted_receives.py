@@ -1,12 +1,13 @@
-"""The order in which a runtime of several chunks posts receives: `torch.distributed.pipelining`.
+"""The order in which a runtime of several chunks posts its messages: `torch.distributed.pipelining`.
 
-Its schedules name only compute. Its runtime adds each message once, by a walk over all stages in turns: every stage
-runs its next task if what that task receives has been posted. The send comes right after the task, and the receive
-after the latest task of the receiving stage so far, which may be several tasks ahead of its use. A stage that hands
-over to itself posts nothing.
+Its schedules name only compute. Its runtime adds to each stage's list when chunks are gathered and given back, and puts
+their reductions right after their last backward. Then it adds each message once, by a walk over all stages in turns:
+every stage runs its next entry if what that receives has been posted. The send comes right after the task, and the
+receive after the latest entry of the receiving stage so far, which may be several tasks ahead of its use. A stage that
+hands over to itself posts nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
@@ -22,12 +23,61 @@ class PostedReceive:
     task: Task
 
 
-def posted(
-    orders: Sequence[Order], chunks: int, placement: ChunkPlacement = LOOP
-) -> tuple[tuple[Task | PostedReceive, ...], ...]:
-    """The tasks of every stage, and its receives where they are posted. UsageError if the orders cannot end."""
+@dataclass(frozen=True)
+class PostedGathers:
+    """The gathers of all of a chunk's parameters."""
+
+    chunk: int
+
+
+@dataclass(frozen=True)
+class PostedReductions:
+    """The reductions of all of a chunk's gradients."""
+
+    chunk: int
+
+
+Posting = Task | PostedReceive | PostedGathers | PostedReductions
+
+ACTIVE = 3
+"""The chunks that the runtime keeps gathered: those of the next tasks."""
+
+
+@dataclass(frozen=True)
+class _Release:
+    """A turn of the walk in which a chunk's parameters are given back."""
+
+
+def _makes_gradients(task: Task) -> bool:
+    return any(template.gradients == "weights" for template in task.kind.templates)
+
+
+def _entries(order: Order) -> Iterator[Task | PostedGathers | PostedReductions | _Release]:
+    """The tasks of a stage with its gathers, reductions and releases."""
+    active: set[int] = set()
+    tasks = [task for task in order if not task.kind.once]
+    last = {task.chunk: place for place, task in enumerate(tasks) if _makes_gradients(task)}
+    for place, task in enumerate(tasks):
+        ahead = list(dict.fromkeys(each.chunk for each in tasks[place:]))[:ACTIVE]
+        for _ in active - set(ahead):
+            yield _Release()
+        for chunk in ahead:
+            if chunk not in active:
+                yield PostedGathers(chunk)
+        active = set(ahead)
+        yield task
+        if last.get(task.chunk) == place:
+            yield PostedReductions(task.chunk)
+    for _ in active:
+        yield _Release()
+    yield from order[len(tasks) :]
+
+
+def posted(orders: Sequence[Order], chunks: int, placement: ChunkPlacement = LOOP) -> tuple[tuple[Posting, ...], ...]:
+    """The tasks of every stage, and its messages where they are posted. UsageError if the orders cannot end."""
     stages = len(orders)
-    lists: list[list[Task | PostedReceive]] = [[] for _ in orders]
+    lists: list[list[Posting]] = [[] for _ in orders]
+    entries = [list(_entries(order)) for order in orders]
     receiving = [sending(order) for order in orders]
 
     def receiver_of(task: Task, stage: int) -> tuple[int, Result] | None:
@@ -39,12 +89,18 @@ def posted(
     }
     arrived: set[tuple[int, Result]] = set()
     places = [0] * stages
-    while any(place < len(order) for place, order in zip(places, orders, strict=True)):
+    while any(place < len(own) for place, own in zip(places, entries, strict=True)):
         moved = False
-        for stage, order in enumerate(orders):
-            if places[stage] == len(order):
+        for stage, own in enumerate(entries):
+            if places[stage] == len(own):
                 continue
-            task = order[places[stage]]
+            task = own[places[stage]]
+            if not isinstance(task, Task):
+                moved = True
+                places[stage] += 1
+                if not isinstance(task, _Release):
+                    lists[stage].append(task)
+                continue
             waits = (stage, sent(task))
             if task.kind.sends and waits in awaited and waits not in arrived:
                 continue

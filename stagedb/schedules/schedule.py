@@ -17,7 +17,8 @@ class Schedule:
     chunked: the name of the schedule that replaces it when a plan asks for several chunks.
     one_stage: why a plan with one stage is refused, a text with {name} and {chunks}; empty if one stage suits.
     groups: why micro-batches must be a multiple of the stages, a text with {stages} and {microbatches}; empty if
-    any number suits. rounds: the same for micro-batches // stages equal rounds, a text with {rounds} too.
+    any number suits. fewest: why fewer micro-batches than two a stage are refused, a text with {name}, {least} and
+    {stages}; empty if they suit. rounds: the same for micro-batches // stages equal rounds, a text with {rounds} too.
     alternates: whether, with one stage, the backward of each micro-batch follows its forward at once.
     placement: the places of chunks in the pipeline.
     """
@@ -31,11 +32,16 @@ class Schedule:
     one_stage: str = ""
     groups: str = ""
     rounds: str = ""
+    fewest: str = ""
     alternates: bool = False
     placement: ChunkPlacement = LOOP
 
     def misfit(self, stages: int, microbatches: int) -> str:
-        """Why so many micro-batches do not suit; empty if they do. A multiple of the stages suits every schedule."""
+        """Why so many micro-batches do not suit; empty if they do. A multiple of twice the stages suits
+        every schedule.
+        """
+        if self.fewest and microbatches < 2 * stages:
+            return self.fewest.format(name=self.name, least=2 * stages, stages=stages)
         rounds = max(1, microbatches // stages)
         why = self.groups if microbatches % stages else ""
         why = why or (self.rounds if microbatches % rounds else "")

@@ -9,6 +9,7 @@ statements while others write. Nothing else in stagedb imports the driver.
 
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports
 from stagedb.store.connection import Store, connect, open_store
+from stagedb.store.events import Input
 from stagedb.store.leases import Lease, Unfinished, ask_again, building, delete, sweep, unfinished
 from stagedb.store.makers import current_user, user_of
 from stagedb.store.plain_values import Table
@@ -26,6 +27,7 @@ __all__ = [
     "DamageWarning",
     "DamagedError",
     "Field",
+    "Input",
     "Label",
     "Lease",
     "Property",

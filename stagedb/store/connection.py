@@ -14,19 +14,12 @@ import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
-from stagedb.store import embedded
+from stagedb.store import embedded, migrations
 from stagedb.store import free_queries as queries
 from stagedb.store import store_targets as targets
-from stagedb.store.failures import (
-    ConnectionLost,
-    OutOfMemory,
-    ReadOnlyError,
-    check_disk,
-    translated,
-    unreachable,
-)
-from stagedb.store.makers import dead_owner, new_claim
-from stagedb.store.migrations import NEWEST, Migration, described, pending
+from stagedb.store.failures import ConnectionLost, OutOfMemory, ReadOnlyError, check_disk, translated, unreachable
+from stagedb.store.makers import current_user, dead_owner, new_claim
+from stagedb.store.migrations import Migration, described, pending
 from stagedb.store.plain_values import Table
 from stagedb.store.row_checks import check_rows, json_mapping, sound
 from stagedb.store.schema import STORE, definitions
@@ -175,7 +168,10 @@ class Store:
             return queries.run(driver, self._database, self.uri, text, params or {}, timeout, most)
 
     def version(self) -> int:
-        """The newest migration that this database has; 0 if it is empty. Raises UsageError if it is no store."""
+        """The newest migration that this database has, 0 if it is empty. UsageError if it is no store.
+
+        Newer ones than this program knows count only if it cannot use the store.
+        """
         rows = self.read_sound("schema/store")
         if not rows:
             if self.read("schema/is_empty")[0]["empty"]:
@@ -184,14 +180,14 @@ class Store:
             rows = self.read_sound("schema/store")
         if not rows and self._read("schema/store", {}):
             # The mark is damaged, and a warning has named it. The newest version is what most stores have.
-            return NEWEST
+            return migrations.NEWEST
         if not rows:
             raise UsageError(
                 f"the database at {self.uri} holds data of another program, and stagedb leaves it alone: name another "
                 "one with --store or NEO4J_DATABASE"
             )
-        version: int = rows[0]["version"]
-        return version
+        version, applied = rows[0]["version"], rows[0]["applied"]
+        return int(applied if applied <= migrations.NEWEST else max(version, migrations.NEWEST))
 
     def migrate(self) -> tuple[Migration, ...]:
         """Apply the migrations that are pending, and return them. One process does so, others wait for it.
@@ -212,7 +208,12 @@ class Store:
                 with translated(self.uri, "waiting for its indexes"):
                     self._driver.execute_query(AWAIT_INDEXES, database_=self._database)
             if todo:
-                self.write("schema/mark", version=todo[-1].version, now=time.time_ns() // 1_000_000)
+                self.write(
+                    "schema/mark",
+                    version=migrations.oldest_user(),
+                    applied=todo[-1].version,
+                    now=time.time_ns() // 1_000_000,
+                )
         finally:
             with suppress(StagedbError):
                 self.write("schema/release", owner=owner)
@@ -244,9 +245,10 @@ class Store:
             if empty:
                 return
             for name in migration.work:
-                while self.write(f"schema/{name}").get("done", 0) > 0:
+                params = {"user": current_user()} if load(f"schema/{name}").params else {}
+                while self.write(f"schema/{name}", **params).get("done", 0) > 0:
                     pass
-            if migration.work:
+            if "connect_tensors_v3" in migration.work:
                 from stagedb.store.stored_graphs import gradient_rows, read_graph
 
                 for graph in self.read("schema/graphs_v3"):

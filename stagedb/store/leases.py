@@ -8,14 +8,14 @@ clears what a dead one left, and so does `sweep`. Times are the server's.
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from stagedb.errors import StagedbError
-from stagedb.inputs import shown
 from stagedb.store.connection import Store
+from stagedb.store.events import Input, new_event
 from stagedb.store.failures import ConnectionLost, ReadOnlyError
 from stagedb.store.makers import current_user, dead_owner, new_claim, user_of
 from stagedb.store.schema import VERSION, members
@@ -32,12 +32,7 @@ _WAIT = 0.2
 WAITS_IN_SILENCE = 25
 """Waits for another builder before a warning names it: 5 s."""
 
-_FOLDERS: Mapping[Kind, str] = {"Instance": "instantiate", "Profile": "profile"}
 _PARENTS: Mapping[Kind, str] = {"Instance": "graph", "Profile": "instance"}
-
-
-class KeptNameWarning(UserWarning):
-    """A request for what somebody else has made and named does not rename it."""
 
 
 class WaitWarning(UserWarning):
@@ -75,8 +70,13 @@ class Lease:
             with suppress(StagedbError):
                 self.renew()
 
-    def _finish(self) -> None:
-        if not self._store.write(f"lifecycle/finish_{self._low}", id=self._id, owner=self.owner):
+    def _finish(self, inputs: Sequence[Input], detail: str | None) -> None:
+        made = {
+            "user": current_user(),
+            "event": new_event("made", self._kind, self._id, detail, claim=self.owner),
+            "inputs": [each.row() for each in inputs],
+        }
+        if not self._store.write(f"lifecycle/finish_{self._low}", id=self._id, owner=self.owner, **made):
             state = _state(self._store, self._kind, self._id)
             if state is not None and state["owner"] == self.owner:
                 raise StagedbError(
@@ -93,8 +93,12 @@ class Lease:
 
 
 @contextmanager
-def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -> Iterator[Lease | None]:
+def building(
+    store: Store, kind: Kind, id: str, properties: Mapping[str, Any], inputs: Sequence[Input] = ()
+) -> Iterator[Lease | None]:
     """Build a graph, an instance or a profile. All that is written inside becomes visible together, at the end.
+
+    inputs: what it is made from. The event of its making has them, the user, the version and the command.
 
     Yields None if the thing exists and is complete: there is nothing to do. While another process builds it, this
     waits. If that process died, this clears what it left and takes over. An error inside clears what was made, and is
@@ -106,8 +110,10 @@ def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -
         return
     lease._thread.start()
     try:
+        with suppress(StagedbError):
+            sweep(store)  # nobody else does so in a store where every command succeeds
         yield lease
-        lease._finish()
+        lease._finish(inputs, properties.get("system") or properties.get("name"))
     except ConnectionLost:
         raise  # the same state as after a kill: the next builder clears it
     except BaseException:
@@ -116,42 +122,29 @@ def building(store: Store, kind: Kind, id: str, properties: Mapping[str, Any]) -
         with suppress(StagedbError):
             lease._extend()
             _clear(store, kind, id, lease)
-            _remove(store, kind, id, lease.owner)
+            _remove(store, kind, id, lease.owner, [])
         raise
     finally:
         lease._ended.set()
 
 
-def ask_again(store: Store, kind: Kind, id: str, name: str | None) -> None:
-    """Make a thing that exists the newest of this user, and give it a name, if one is given.
+def ask_again(store: Store, kind: Kind, id: str) -> None:
+    """Make a thing that exists the newest of this user.
 
-    Nothing is written if it has both already, as in a hundred tasks of one job. Where writing is not allowed, only a
-    new name is an error. What somebody else has made and named keeps its name, with a warning.
+    Nothing is written if it is, as in a hundred tasks of one job, or where writing is not allowed.
     """
-    low, folder, user = kind.lower(), _FOLDERS[kind], current_user()
-    rows = store.read(f"{folder}/asked", **{low: id, "user": user})
-    if not rows:
-        return  # removed meanwhile, which the caller finds when it reads the thing
-    (row,) = rows
-    maker, new = user_of(row["builder"]), name not in (None, row["name"])
-    if new and row["name"] is not None and maker not in (None, user):
-        warnings.warn(
-            f"{low} {id[:12]} exists, made by {maker}, and keeps the name {shown(row['name'])}: name it so, or by its "
-            "id; `stagedb tag` renames it for all",
-            KeptNameWarning,
-            stacklevel=2,
-        )
-        name, new = None, False
-    if not new and row["newest"]:
-        return
-    with suppress(*(() if new else (ReadOnlyError,))):
-        store.write(f"{folder}/touch", **{low: id, "name": name, "claim": new_claim()})
+    low, user = kind.lower(), current_user()
+    rows = store.read(f"lifecycle/asked_{low}", id=id, user=user)
+    if rows and not rows[0]["newest"]:  # no row: removed meanwhile, which the caller finds when it reads the thing
+        with suppress(ReadOnlyError):
+            store.write(f"lifecycle/ask_{low}", id=id, user=user)
 
 
-def delete(store: Store, kind: Kind, id: str) -> bool:
-    """Delete a graph, an instance (with its profiles) or a profile. False if there is none.
+def delete(store: Store, kind: Kind, id: str, detail: str | None = None, *, unnamed: bool = False) -> bool:
+    """Delete a graph, instance (with its profiles) or profile, names and notes too. False without one.
 
-    It becomes invisible first. Raises StagedbError while another process builds it.
+    It becomes invisible first. detail: what the event of its removal names. unnamed: only if it has neither name nor
+    tag, else False. Raises StagedbError while another process builds it.
     """
     owner = new_claim()
     state = _state(store, kind, id)
@@ -160,8 +153,15 @@ def delete(store: Store, kind: Kind, id: str) -> bool:
     if kind == "Instance":
         _check_profiles(store, id)
     row = store.write(
-        f"lifecycle/retire_{kind.lower()}", id=id, owner=owner, lease=_milliseconds(), dead=dead_owner(state) or ""
+        f"lifecycle/retire_{kind.lower()}",
+        id=id,
+        owner=owner,
+        lease=_milliseconds(),
+        dead=dead_owner(state) or "",
+        unnamed=unnamed,
     )
+    if not row and unnamed:
+        return False
     if not row:
         raise StagedbError(f"{kind.lower()} {id} is being built or deleted by another process: wait until it is done")
     if kind == "Instance":
@@ -170,7 +170,8 @@ def delete(store: Store, kind: Kind, id: str) -> bool:
             delete(store, "Profile", profile["id"])
     lease = Lease(store, kind, id, owner)
     _clear(store, kind, id, lease)
-    _remove(store, kind, id, owner)
+    was_there = state["state"] != "building"
+    _remove(store, kind, id, owner, [new_event("removed", kind, id, detail, claim=owner)] if was_there else [])
     return True
 
 
@@ -279,8 +280,8 @@ def _clear(store: Store, kind: Kind, id: str, lease: Lease) -> None:
             lease.renew()
 
 
-def _remove(store: Store, kind: Kind, id: str, owner: str) -> None:
-    store.write(f"lifecycle/remove_{kind.lower()}", id=id, owner=owner)
+def _remove(store: Store, kind: Kind, id: str, owner: str, events: list[dict[str, Any]]) -> None:
+    store.write(f"lifecycle/remove_{kind.lower()}", id=id, owner=owner, user=current_user(), events=events)
 
 
 def _state(store: Store, kind: Kind, id: str) -> dict[str, Any] | None:

@@ -25,7 +25,9 @@ def current_user(environment: Mapping[str, str] | None = None) -> str:
     except (OSError, KeyError, ImportError):
         # An account may have no name, as in a container that runs under a number.
         name = str(os.getuid()) if hasattr(os, "getuid") else "user"
-    return "".join(each if each.isprintable() and not each.isspace() else "_" for each in name)[:_LONGEST]
+    return "".join(each if each.isprintable() and not each.isspace() and each != "/" else "_" for each in name)[
+        :_LONGEST
+    ]
 
 
 def user_of(claim: str | None) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from stagedb.errors import UsageError
 from stagedb.store.schema import definitions
+from stagedb.store.team_labels import TEAM_LABELS
 
 _INDEXES_OF_3 = (
     *("symtensor_graph", "symop_graph", "instance_graph", "rankclass_instance", "op_instance", "op_instance_class"),
@@ -25,7 +26,8 @@ class Migration:
     """One step from the previous version to `version`.
 
     drops: what is dropped, such as `INDEX name`. work: names of statements in `cypher/schema`; each runs until it
-    returns 0 as `done`. creates: Cypher that makes constraints and indexes.
+    returns 0 as `done`. creates: Cypher that makes constraints and indexes. gentle: it only adds, so that programs of
+    the version before can go on using the store, and use it while the migration runs.
     """
 
     version: int
@@ -33,6 +35,7 @@ class Migration:
     drops: tuple[str, ...] = ()
     work: tuple[str, ...] = ()
     creates: tuple[str, ...] = ()
+    gentle: bool = False
 
 
 MIGRATIONS = (
@@ -49,9 +52,21 @@ MIGRATIONS = (
     ),
     # Instances that were made before have no digests and stay as they are: to read all of them takes too long.
     Migration(5, "digests of what rank classes have"),
+    Migration(
+        6,
+        "names, tags, notes, events, saved queries",
+        work=("name_instances_v5", "name_profiles_v5"),
+        creates=definitions(TEAM_LABELS),
+        gentle=True,
+    ),
 )
 
 NEWEST = MIGRATIONS[-1].version
+
+
+def oldest_user() -> int:
+    """The oldest schema whose programs can use a store that has all migrations."""
+    return max(migration.version for migration in MIGRATIONS if not migration.gentle)
 
 
 def pending(version: int) -> tuple[Migration, ...]:

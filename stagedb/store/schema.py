@@ -12,8 +12,9 @@ from stagedb.store.instance_labels import INSTANCE_LABELS, INSTANCE_RELATIONSHIP
 from stagedb.store.memory_labels import MEMORY_LABELS, MEMORY_RELATIONSHIPS
 from stagedb.store.profile_labels import PROFILE_LABELS, PROFILE_RELATIONSHIPS
 from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
+from stagedb.store.team_labels import TEAM_LABELS, TEAM_RELATIONSHIPS
 
-VERSION = 5
+VERSION = 6
 """Version of the schema that this program writes. `Graph`, `Instance` and `Profile` nodes carry it."""
 
 STORE = Label(
@@ -21,7 +22,8 @@ STORE = Label(
     "The database itself: one node, written by the migrations.",
     (
         id_of("`stagedb`"),
-        Property("version", "integer", "number of the newest migration applied"),
+        Property("version", "integer", "the oldest schema whose programs can use the store"),
+        Property("applied", "integer?", "number of the newest migration applied; absent: it is `version`"),
         Property("created", "integer", "when the first migration was applied", "ms since 1970"),
         Property("owner", "string?", "the process that migrates it; absent when none does"),
         Property("lease", "integer?", "until when that process counts as alive", "ms since 1970"),
@@ -29,8 +31,14 @@ STORE = Label(
     ),
 )
 
-LABELS = (STORE, *GRAPH_LABELS, *INSTANCE_LABELS, *MEMORY_LABELS, *PROFILE_LABELS)
-RELATIONSHIPS = (*GRAPH_RELATIONSHIPS, *INSTANCE_RELATIONSHIPS, *MEMORY_RELATIONSHIPS, *PROFILE_RELATIONSHIPS)
+LABELS = (STORE, *GRAPH_LABELS, *INSTANCE_LABELS, *MEMORY_LABELS, *PROFILE_LABELS, *TEAM_LABELS)
+RELATIONSHIPS = (
+    *GRAPH_RELATIONSHIPS,
+    *INSTANCE_RELATIONSHIPS,
+    *MEMORY_RELATIONSHIPS,
+    *PROFILE_RELATIONSHIPS,
+    *TEAM_RELATIONSHIPS,
+)
 
 OWNERS = tuple(label.name for label in LABELS if set(OWNED) <= set(label.properties))
 """Labels that become visible only when they are complete: `Graph`, `Instance`, `Profile`."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from stagedb.ir.symbolic_graph import (
     When,
 )
 from stagedb.store.connection import Store
+from stagedb.store.events import Input
 from stagedb.store.leases import building
 from stagedb.store.row_checks import json_list, json_mapping
 from stagedb.store.typed_properties import graph_properties
@@ -33,8 +34,8 @@ from stagedb.store.whole_reads import read_whole
 from stagedb.workflows import Template, template_named
 
 
-def write_graph(store: Store, graph: SymGraph) -> bool:
-    """Write a graph to the store, unless it exists. True if it was written.
+def write_graph(store: Store, graph: SymGraph, inputs: Sequence[Input] = ()) -> bool:
+    """Write a graph to the store, unless it exists. True if it was written. inputs: what else it was made from.
 
     The graph is invisible until it is complete. If two processes write the same graph, one waits for the other.
     """
@@ -47,7 +48,7 @@ def write_graph(store: Store, graph: SymGraph) -> bool:
         "blocks": json.dumps([_block(block) for block in graph.blocks]),
         "format": FORMAT,
     }
-    with building(store, "Graph", graph.key, properties) as lease:
+    with building(store, "Graph", graph.key, properties, (*inputs, Input.of("options", graph.options))) as lease:
         if lease is None:
             return False
         for name, rows in graph_rows(graph).items():

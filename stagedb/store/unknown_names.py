@@ -9,7 +9,7 @@ from stagedb.store.schema import LABELS, RELATIONSHIPS
 
 _LABELS = frozenset(name for label in LABELS for name in (label.name, *label.also))
 _TYPES = frozenset(edge.type for edge in RELATIONSHIPS)
-_PROPERTIES = frozenset(row.name for holder in (*LABELS, *RELATIONSHIPS) for row in holder.properties)
+_PROPERTIES = frozenset(row.name for holder in (*LABELS, *RELATIONSHIPS) for row in holder.properties)  # type: ignore[attr-defined]
 
 
 def unknown_names(text: str) -> list[str]:

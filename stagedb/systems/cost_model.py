@@ -5,9 +5,11 @@ computed in exact fractions and rounded once, half up. `Costs` remembers the res
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+
+import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -16,6 +18,9 @@ from stagedb.systems.astra_sim import SimulatedCollective
 from stagedb.systems.group_placement import Placement, crossed, place
 from stagedb.systems.spread import Spread
 from stagedb.systems.system import ASTRA_SIM, Accelerator, Dimension, Network, System, inverse
+from stagedb.systems.tables.operator_times import OperatorTimes, Shaped
+from stagedb.systems.tables.shapes import COLLECTIVE
+from stagedb.systems.tables.shapes import COLLECTIVES as COLLECTIVE_KINDS
 
 Wires = tuple[tuple[str, int], ...]
 """Network dimensions, innermost first, and the bytes that are sent into each."""
@@ -25,13 +30,18 @@ Wires = tuple[tuple[str, int], ...]
 class Work:
     """An operator on one rank: its FLOPs (2 for a multiply-add), and the bytes that it reads and writes.
 
-    dtype: the format that it computes in, a name of `stagedb.plans.FORMAT_BYTES`.
+    dtype: the format that it computes in, a name of `stagedb.plans.FORMAT_BYTES`. The other fields serve systems with
+    tables (`stagedb.systems.tables.operator_times.Shaped`). dims: sizes of a matmul or an attention; empty: unknown.
     """
 
     kind: str
     dtype: str
     flops: int
     bytes: int
+    dims: tuple[int, ...] = ()
+    grouped: bool = False
+    weights: bool = False
+    causal: bool = True
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,8 @@ class Transfer:
 @dataclass(frozen=True)
 class Timed:
     """A duration. rule: where it comes from: `roofline:compute`, `roofline:memory`, the name of a collective algorithm,
-    `p2p` or `measured`. dimension: the slowest network dimension that it spans; None without a network.
+    `p2p`, `measured`, or `table:` and the operator of a system's table. dimension: the slowest network dimension that
+    it spans; None without a network.
 
     wires: the dimensions that it crosses, innermost first, each with the bytes that a rank sends into it (mean of the
     members). A byte counts once, in the outermost dimension between its two ends.
@@ -82,12 +93,26 @@ class Costs:
         self._sizes = _sizes(self.network)
         self._known: dict[Work | Transfer | tuple[str, int, Placement], Timed] = {}
         self._places: dict[tuple[int, ...], Placement] = {}
+        self._tables = OperatorTimes(system)
 
     def work(self, work: Work) -> Timed:
         """How long an operator takes."""
         if work not in self._known:
-            self._known[work] = time_work(self.system.accelerator, work)
+            self.learn([work])
         return self._known[work]
+
+    def learn(self, works: Iterable[Work]) -> None:
+        """Time many operators at once, which is faster with tables. `work` then remembers them."""
+        new = [work for work in dict.fromkeys(works) if work not in self._known]
+        shaped = [
+            Shaped(each.kind, each.dtype, each.dims, each.flops, each.bytes, each.grouped, each.weights, each.causal)
+            for each in new
+        ]
+        taken = self._tables.ns(shaped) if self.system.tables else [None] * len(new)
+        for work, ns in zip(new, taken, strict=True):
+            operator = "attention" if work.kind.startswith("attention") else "matmul"
+            modelled = time_work(self.system.accelerator, work)
+            self._known[work] = modelled if ns is None else Timed(math.floor(ns + 0.5), f"table:{operator}")
 
     def collective(self, collective: CollectiveWork) -> Timed:
         """How long a collective takes."""
@@ -109,7 +134,8 @@ class Costs:
     def _time_placed(self, kind: str, size: int, placement: Placement) -> Timed:
         collectives = self.system.collectives
         if collectives.model != ASTRA_SIM or not placement.spans:
-            return time_placed(self.network, kind, size, placement, collectives.parts)
+            modelled = time_placed(self.network, kind, size, placement, collectives.parts)
+            return self._measured(modelled, kind, size, placement)
         _check_collective(kind, size)
         memory = inverse(self.system.accelerator.bandwidth)
         simulated = SimulatedCollective(self.network, memory, kind, size, placement, collectives.parts)
@@ -118,6 +144,18 @@ class Costs:
         crosses = sorted({*sent, *(each.dimension for each in placement.spans)})
         wires = tuple((self.network[each].name, _whole(sent.get(each, Fraction(0)))) for each in crosses)
         return Timed(_whole(simulated.time()), simulated.rule, slowest, wires)
+
+    def _measured(self, modelled: Timed, kind: str, size: int, placement: Placement) -> Timed:
+        """The time of a table within the innermost dimension; beyond it, the model's after the start of a kernel."""
+        table = self._tables.table("collective", "bf16") if placement.spans else None
+        if table is None or not size:
+            return modelled
+        if len(placement.spans) > 1 or placement.spans[0].dimension > 0:
+            return replace(modelled, ns=modelled.ns + math.floor(table.floor + 0.5))
+        whole = size * placement.members if kind == "all_gather" else size
+        sizes = COLLECTIVE_KINDS.index(kind), placement.members, whole
+        rows = {name: np.array([value], np.float64) for name, value in zip(COLLECTIVE.columns, sizes, strict=True)}
+        return replace(modelled, ns=math.floor(float(table.ns(rows)[0]) + 0.5), rule="table:collective")
 
     def transfer(self, transfer: Transfer) -> Timed:
         """How long a send takes."""

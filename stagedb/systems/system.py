@@ -96,7 +96,8 @@ class Accelerator:
 
     peak: TFLOP/s by dtype. bandwidth: GB/s of its memory. capacity: GB of its memory. launch: ns that every kernel
     takes in addition to its work. matmul, attention: efficiency by FLOPs of the operation. memory: efficiency by the
-    bytes that it reads and writes.
+    bytes that it reads and writes. sustained: the share of their measured speed that matmuls with a table keep in a
+    training step, where power limits the clocks and other kernels use the caches.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Accelerator:
     matmul: Curve = FLAT
     attention: Curve = FLAT
     memory: Curve = FLAT
+    sustained: Fraction = Fraction(1)
 
     @property
     def room(self) -> int | None:
@@ -158,11 +160,49 @@ Network = tuple[Dimension, ...]
 
 
 @dataclass(frozen=True)
+class TableFile:
+    """A table of measured times that a system has for an operator in a format.
+
+    operator: one of `stagedb.systems.tables.shapes.SHAPES`. file: a name of one that stagedb carries, or a path.
+    digest: of its content, so that a system is the same only with the same measurements. source: where it comes from.
+    """
+
+    operator: str
+    dtype: str
+    file: str
+    digest: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class Overlap:
-    """What may run in parallel. compute: one of `COMPUTE_MODES`; streams: one of `STREAMS`."""
+    """What may run in parallel. compute: one of `COMPUTE_MODES`; streams: one of `STREAMS`.
+
+    framework: the name of the framework whose rules the others are; empty for none. chunked: mesh axes whose
+    collectives run in chunks during the matmul that makes or reads them. reduced, gathered: bytes of the buckets in
+    which gradients are reduced during the last backward, and updated parameters gathered during the next forward; 0:
+    neither. casts: `fused` where the kernel before casts the inputs of fp8 matmuls, and weights are cast once a step.
+    sums: `fp32` where a matmul that makes a gradient of weights adds it to a sum in fp32. stretch: by operator, how
+    many times its measured time a kernel takes in a step. taken: the share of computing that collectives of
+    data-parallel ranks take while they run, in thousandths.
+    """
 
     compute: str = "in-order"
     streams: str = "axis"
+    framework: str = ""
+    chunked: tuple[str, ...] = ()
+    reduced: int = 0
+    gathered: int = 0
+    casts: str = ""
+    sums: str = ""
+    stretch: tuple[tuple[str, Fraction], ...] = ()
+    taken: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of a file, ready for JSON; those of frameworks only where they are set."""
+        stretch = {operator: plain(factor) for operator, factor in self.stretch}
+        named = asdict(self) | {"chunked": list(self.chunked), "stretch": stretch}
+        return {name: value for name, value in named.items() if name in ("compute", "streams") or value}
 
 
 @dataclass(frozen=True)
@@ -180,7 +220,10 @@ class Collectives:
 
 @dataclass(frozen=True)
 class System:
-    """A system. sources: where its numbers come from. The size of the outermost of its `dimensions` may be open."""
+    """A system. sources: where its numbers come from. The size of the outermost of its `dimensions` may be open.
+
+    tables: measured times, which replace the formulas for their operators. At most one an operator and format.
+    """
 
     name: str
     sources: tuple[str, ...]
@@ -188,6 +231,7 @@ class System:
     dimensions: tuple[Dimension, ...]
     overlap: Overlap = Overlap()
     collectives: Collectives = Collectives()
+    tables: tuple[TableFile, ...] = ()
 
     def network(self, world: int) -> Network:
         """The dimensions with a size for a job of so many ranks. UsageError if they have too few places.
@@ -224,6 +268,7 @@ class System:
                     "attention": _points(accelerator.attention),
                     "memory": _points(accelerator.memory),
                 },
+                **({} if accelerator.sustained == 1 else {"sustained": plain(accelerator.sustained)}),
             },
             "network": [
                 {
@@ -237,11 +282,9 @@ class System:
                 }
                 for each in self.dimensions
             ],
-            "overlap": {
-                "compute": self.overlap.compute,
-                "streams": self.overlap.streams,
-            },
+            "overlap": self.overlap.to_dict(),
             **({} if self.collectives == Collectives() else {"collectives": asdict(self.collectives)}),
+            **({"tables": [asdict(each) for each in self.tables]} if self.tables else {}),
         }
 
 

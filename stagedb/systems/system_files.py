@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import lru_cache
@@ -27,7 +28,11 @@ from stagedb.systems.system import (
     Number,
     Overlap,
     System,
+    TableFile,
 )
+from stagedb.systems.tables.measured_table import WIDTHS
+from stagedb.systems.tables.shapes import SHAPES
+from stagedb.systems.tables.table_files import ENDINGS, digest_of, shipped
 
 DEFAULT = "h100"
 """The preset that is used if none is named."""
@@ -62,12 +67,17 @@ def load_system(word: str | Path) -> System:
             "path of a "
             "system's file"
         )
-    return parse_system(read_text(path, "system", option="--system"), path_text(path))
+    return parse_system(read_text(path, "system", option="--system"), path_text(path), path.parent)
 
 
-def parse_system(text: str, where: str = "the system") -> System:
-    """The system that a text describes. UsageError, which names `where`, line and key, if it describes none."""
-    fields = read_value(text, where).mapping(("name", "sources", "accelerator", "network"), ("overlap", "collectives"))
+def parse_system(text: str, where: str = "the system", folder: Path | None = None) -> System:
+    """The system that a text describes. UsageError, which names `where`, line and key, if it describes none.
+
+    folder: where its tables are, if they have no absolute paths. The tables themselves are read when they are used.
+    """
+    fields = read_value(text, where).mapping(
+        ("name", "sources", "accelerator", "network"), ("overlap", "collectives", "tables")
+    )
     return System(
         name=_name(fields["name"]),
         sources=tuple(
@@ -78,6 +88,7 @@ def parse_system(text: str, where: str = "the system") -> System:
         dimensions=_dimensions(fields["network"]),
         overlap=_overlap(fields["overlap"]) if "overlap" in fields else Overlap(),
         collectives=_collectives(fields["collectives"]) if "collectives" in fields else Collectives(),
+        tables=_tables(fields["tables"], folder) if "tables" in fields else (),
     )
 
 
@@ -105,7 +116,7 @@ def _exact(value: Value, takes: str, most: int) -> Fraction:
 
 
 def _accelerator(value: Value) -> Accelerator:
-    fields = value.mapping(("name", "peak", "memory", "launch"), ("efficiency",))
+    fields = value.mapping(("name", "peak", "memory", "launch"), ("efficiency", "sustained"))
     peak = fields["peak"].mapping((), DTYPES)
     if not peak:
         raise fields["peak"].wrong(f"TFLOP/s by dtype ({', '.join(DTYPES)}), at least one")
@@ -121,7 +132,42 @@ def _accelerator(value: Value) -> Accelerator:
         matmul=_curve(curves, "matmul"),
         attention=_curve(curves, "attention"),
         memory=_curve(curves, "memory"),
+        sustained=_share(fields["sustained"]) if "sustained" in fields else Fraction(1),
     )
+
+
+def _share(value: Value) -> Fraction:
+    return Fraction(value.number("a share above 0 and at most 1", lambda number: 0 < number <= 1))
+
+
+def _tables(value: Value, folder: Path | None) -> tuple[TableFile, ...]:
+    found: dict[tuple[str, str], TableFile] = {}
+    for each in value.items("a list of tables"):
+        fields = each.mapping(("operator", "dtype", "file"), ("source", "digest"))
+        table = TableFile(
+            operator=fields["operator"].text(f"one of {', '.join(SHAPES)}", lambda text: text in SHAPES),
+            dtype=fields["dtype"].text(f"one of {', '.join(WIDTHS)}", lambda text: text in WIDTHS),
+            file=_table_file(fields["file"], folder),
+            digest=fields["digest"].text("16 hexadecimal digits", _is_digest) if "digest" in fields else "",
+            source=fields["source"].text("a text that names a source") if "source" in fields else "",
+        )
+        if found.setdefault((table.operator, table.dtype), table) is not table:
+            raise each.refused(f"{each.key} is the second table of {table.operator} in {table.dtype}: keep one")
+    return tuple(each if each.digest else replace(each, digest=digest_of(each.file)) for each in found.values())
+
+
+def _table_file(value: Value, folder: Path | None) -> str:
+    takes = f"the name of a table that stagedb carries, or the path of a {', '.join(ENDINGS)} file"
+    text = value.text(takes, lambda text: bool(text) and "\0" not in text)
+    if Path(text).suffix not in ENDINGS:
+        if _NAME.fullmatch(text) is None or not shipped(text).is_file():
+            raise value.wrong(takes)
+        return text
+    return text if folder is None or Path(text).is_absolute() else str((folder / text).resolve())
+
+
+def _is_digest(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-f]{16}", text) is not None
 
 
 def _curve(curves: Mapping[str, Value], name: str) -> Curve:
@@ -183,12 +229,36 @@ def _algorithms(value: Value) -> tuple[str, ...]:
     return tuple(name for name in HARDWARE if name in named)
 
 
+_OF_FRAMEWORKS = ("framework", "chunked", "reduced", "gathered", "casts", "sums", "stretch", "taken")
+STRETCHED = ("matmul", "matmul-fp8", "attention")
+"""Operators that take longer in a step than alone."""
+
+
 def _overlap(value: Value) -> Overlap:
-    fields = value.mapping((), ("compute", "streams"))
-    compute, streams = fields.get("compute"), fields.get("streams")
+    fields = value.mapping((), ("compute", "streams", *_OF_FRAMEWORKS))
+    compute, streams, chunked = fields.get("compute"), fields.get("streams"), fields.get("chunked")
+    buckets = {
+        name: fields[name].integer("bytes of a bucket, 0 for none", 0, 1 << 40)
+        for name in ("reduced", "gathered")
+        if name in fields
+    }
+    named = () if chunked is None else tuple(_name(each) for each in chunked.items("a list of mesh axes, such as [tp]"))
+    stretch = fields["stretch"].mapping((), STRETCHED) if "stretch" in fields else {}
+    factor = "how many times its measured time a kernel takes, from 1 to 10"
     return Overlap(
         compute.choice(COMPUTE_MODES) if compute is not None else Overlap().compute,
         streams.choice(STREAMS) if streams is not None else Overlap().streams,
+        _name(fields["framework"]) if "framework" in fields else "",
+        tuple(sorted(set(named))),
+        **buckets,
+        casts=fields["casts"].choice(("fused",)) if "casts" in fields else "",
+        sums=fields["sums"].choice(("fp32",)) if "sums" in fields else "",
+        stretch=tuple(
+            (operator, Fraction(stretch[operator].number(factor, lambda number: 1 <= number <= 10)))
+            for operator in STRETCHED
+            if operator in stretch
+        ),
+        taken=fields["taken"].integer("thousandths of computing, 0 to 999", 0, 999) if "taken" in fields else 0,
     )
 
 

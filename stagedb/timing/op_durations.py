@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stagedb import workflows
 from stagedb.errors import UsageError
+from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.systems import (
     Costs,
     Coverage,
@@ -29,6 +31,12 @@ from stagedb.systems.measured_durations import described
 from stagedb.timing.lanes import Lane, group_of, lane_numbers
 from stagedb.timing.network_position import NEIGHBOURS
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
+
+RINGS = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
+"""Kinds of context parallelism in which a rank computes with the keys of one rank after the other."""
+
+_WEIGHTS = np.array([template.gradients == "weights" for template in workflows.TEMPLATES.values()])
+"""Whether a template makes gradients of weights; by index of TEMPLATES."""
 
 NOTHING = Timed(0, "")
 """The duration of a receive: it takes no time, its message does."""
@@ -91,6 +99,7 @@ def time_ops(
     for lane in lanes:
         columns = by_number[lane.rank_class]
         position = _Position.of(workload, lane, columns, costs)
+        costs.learn(_work(columns, op, position.rings) for op in np.flatnonzero(columns.ops.type == COMPUTE).tolist())
         modelled = [_model(costs, columns, op, position) for op in range(len(columns.ops))]
         taken = modelled
         if measured is not None:
@@ -127,6 +136,7 @@ class _Position:
     rank: int
     groups: Mapping[str, Placement]
     peers: Mapping[tuple[bool, int], int]
+    rings: bool
 
     @classmethod
     def of(cls, workload: Workload, lane: Lane, columns: ClassColumns, costs: Costs) -> "_Position":
@@ -134,14 +144,14 @@ class _Position:
         axes = sorted({ops.axis[op] for op in np.flatnonzero(ops.type == COLLECTIVE).tolist()})
         groups = {axis: costs.placement(group_of(workload.groups, axis, lane.rank)) for axis in axes}
         peers = {which: int(getattr(ranks, name)[lane.rank]) for which, name in NEIGHBOURS.items()}
-        return cls(lane.rank, groups, peers)
+        return cls(lane.rank, groups, peers, str(workload.plan.get("cp_kind", "")) in RINGS)
 
 
 def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position) -> Timed:
     ops = columns.ops
     kind = int(ops.type[op])
     if kind == COMPUTE:
-        return costs.work(Work(ops.kind[op], ops.dtype[op], int(ops.flops[op]), int(ops.bytes[op])))
+        return costs.work(_work(columns, op, position.rings))
     if kind == COLLECTIVE:
         timed = costs.placed(ops.kind[op], int(ops.size[op]), position.groups[ops.axis[op]])
         if ops.operand[op] != ops.size[op]:
@@ -156,6 +166,36 @@ def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position) ->
         return NOTHING
     target = position.peers[bool(ops.rings[op]), int(ops.towards[op])]
     return costs.transfer(Transfer(int(ops.size[op]), position.rank, target))
+
+
+def _work(columns: ClassColumns, op: int, rings: bool) -> Work:
+    """An operator of a class. rings: attentions take turns around a ring of cp; only the first one has a mask."""
+    ops = columns.ops
+    dims, kind = ops.dims[op], ops.kind[op]
+    if not dims:
+        return Work(kind, ops.dtype[op], int(ops.flops[op]), int(ops.bytes[op]))
+    return Work(
+        kind,
+        ops.dtype[op],
+        int(ops.flops[op]),
+        int(ops.bytes[op]),
+        dims,
+        grouped=f"{EXPERT_MATMULS}." in ops.name[op],
+        weights=bool(_WEIGHTS[ops.template[op]]),
+        causal=not (rings and kind.startswith("attention") and not _own_turn(ops.name[op], ops.dims[op])),
+    )
+
+
+def _own_turn(name: str, dims: Sequence[int]) -> bool:
+    """Whether a turn of a ring has the rank's own keys: a forward's first one, whose name ends with 0.
+
+    A backward may take the turns in another order. Where chunks are balanced, only the own turn has as many queries as
+    keys.
+    """
+    last = name.rpartition(".")[2]
+    if not last.isdecimal() or len(dims) < 5 or dims[3] != dims[4]:
+        return not last.isdecimal()
+    return int(last) == 0 or ".input_gradient." in name
 
 
 def _representative_ranks(

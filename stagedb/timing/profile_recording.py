@@ -14,7 +14,7 @@ from typing import Any
 
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import check_unicode
-from stagedb.store import Lease, Store, ask_again, building, delete
+from stagedb.store import Input, Lease, Store, ask_again, building, delete
 from stagedb.systems import Durations
 from stagedb.timing.critical_path_rows import Row, path_rows
 from stagedb.timing.step_profile import JobProfile
@@ -51,7 +51,7 @@ def record_profile(
 ) -> tuple[str, bool]:
     """Write a profile of an instance. Returns its id, and whether this call wrote it.
 
-    An equal profile that exists becomes the newest again. It keeps its name unless another one is given. A profile of
+    name: what it is called where nobody names it. An equal profile that exists becomes the newest of this user. One of
     another version is replaced if its step differs or its network bytes are missing. `progress` gets the number of rows
     written and the number of all rows. Raises StagedbError if the instance is not in the store or is being deleted.
     """
@@ -61,11 +61,11 @@ def record_profile(
     if there and there[0] != {**_figures(job), "name": there[0]["name"]}:
         name = name or there[0]["name"]
         delete(store, "Profile", found)
-    with building(store, "Profile", found, _properties(job, name)) as lease:
+    with building(store, "Profile", found, _properties(job, name), _inputs(job)) as lease:
         if lease is not None:
             _Writing(store, lease, found, job, progress).run()
     if lease is None:
-        ask_again(store, "Profile", found, name)
+        ask_again(store, "Profile", found)
     return found, lease is not None
 
 
@@ -73,6 +73,15 @@ def _figures(job: JobProfile) -> Row:
     """The result of `profile/figures` for a profile that is equal to this one."""
     dimensions = [each.name for each in job.system.dimensions]
     return {"step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu, "dimensions": dimensions}
+
+
+def _inputs(job: JobProfile) -> list[Input]:
+    measured = _measured(job.measured)
+    return [
+        Input("instance", job.workload.instance),
+        Input.of("system", job.system.to_dict(), job.system.name),
+        *([] if measured is None else [Input.of("durations", measured)]),
+    ]
 
 
 def _properties(job: JobProfile, name: str | None) -> dict[str, Any]:

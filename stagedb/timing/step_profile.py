@@ -8,6 +8,8 @@ from stagedb.inputs import shown
 from stagedb.plans import GROUP_AXES
 from stagedb.systems import Durations, System
 from stagedb.timing.figures_of_merit import Merit, merit_of
+from stagedb.timing.framework_terms import in_step
+from stagedb.timing.hidden_communication import hidden
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.time_spent import StepTimes, step_times
@@ -67,7 +69,9 @@ def timed_step(
 ) -> tuple[JobDurations, Timeline]:
     """Durations of a workload's ops, and its step with them. The errors are those of `profile_job`."""
     network = node_graph_of(workload, system.overlap.streams, system.network(len(workload.ranks)))
-    durations = time_ops(workload, network.lanes, system, measured)
+    alone = time_ops(workload, network.lanes, system, measured)
+    durations = in_step(workload, [lane.rank_class for lane in network.lanes], alone, system)
+    durations = hidden(workload, network.lanes, durations, system)
     return durations, run_step(network, durations.ns, system.overlap.compute, blocking=blocking)
 
 

@@ -4,30 +4,39 @@
 `check_published` recomputes the numbers that the project ships (`published.yaml`, the parameter counts of its model
 cards). `read_records` reads a file of recorded steps of a rank. `check_records` runs each configuration through build,
 instantiate and export, and compares the counts. `check_steps` predicts published times of training steps
-(`step_times.yaml`). This package uses the API.
+(`step_times.yaml`). `predict` predicts those of a file (`read_steps`). This package uses the API.
 """
 
 from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
+from stagedb.validation.known_rows import CALIBRATED, HELD_OUT, NOT_READ, parts
 from stagedb.validation.model_check import CheckedModel, ModelDifference, check_model, check_models
 from stagedb.validation.models import RecordedModel, read_models
 from stagedb.validation.published_counts import Published, check_published
 from stagedb.validation.record_check import Checked, check_records, counts_of, select, trace_counts
 from stagedb.validation.records import Record, RecordedMemory, read_records
+from stagedb.validation.step_prediction import ErrorsOf, Prediction, errors_of, predict
+from stagedb.validation.step_rows import StepRow, job_of, read_steps
 from stagedb.validation.step_times import Errors, PublishedStep, StepTime, check_steps, errors, published_steps
 
 __all__ = [
+    "CALIBRATED",
+    "HELD_OUT",
+    "NOT_READ",
     "Checked",
     "CheckedModel",
     "CountDifference",
     "CountedMessage",
     "Counts",
     "Errors",
+    "ErrorsOf",
     "ModelDifference",
+    "Prediction",
     "Published",
     "PublishedStep",
     "Record",
     "RecordedMemory",
     "RecordedModel",
+    "StepRow",
     "StepTime",
     "check_model",
     "check_models",
@@ -37,9 +46,14 @@ __all__ = [
     "compare",
     "counts_of",
     "errors",
+    "errors_of",
+    "job_of",
+    "parts",
+    "predict",
     "published_steps",
     "read_models",
     "read_records",
+    "read_steps",
     "select",
     "trace_counts",
 ]

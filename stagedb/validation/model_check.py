@@ -133,6 +133,9 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
         batch, heads, _, queries, keys, size, *values = dims
         value, pairs = values[0] if values else size, batch * heads
         return ("bmm", (pairs, queries, keys, size)), ("bmm", (pairs, queries, value, keys))
+    if op.kind == "attention_index":
+        tokens, heads, keys, size = dims
+        return ("bmm", (tokens, heads, keys, size)), ("bmm", (tokens, 1, keys, heads))
     if len(dims) == 3:
         return (("mm", (1, *dims)),)
     batch, _, n, k = dims
@@ -144,18 +147,17 @@ def _written_out(op: SymOp, work: Compute, dims: tuple[int, ...], env: Mapping[s
 
 def _masked_keys(ours: Rows, theirs: Rows) -> Rows:
     """Their attention computes scores with keys that a mask leaves out."""
-    wide = {(d[0], d[1], d[3]): d[2] for op, d in theirs if op == "bmm" and len(d) == 4}
-    back = {(d[0], d[1], d[2]): d[3] for op, d in theirs if op == "bmm" and len(d) == 4}
     made = Rows()
     for (op, dims), count in ours.items():
+        left = count
         if op == "bmm":
             pairs, m, n, k = dims
-            if n < m == wide.get((pairs, m, k)):
-                dims = (pairs, m, m, k)
-            elif k < m == back.get((pairs, m, n)):
-                dims = (pairs, m, n, m)
-        made[op, dims] += count
-    return made
+            for whole in [(pairs, m, m, k)] * (n < m) + [(pairs, m, n, m)] * (k < m):
+                found = min(left, theirs[op, whole])
+                made[op, whole] += found
+                left -= found
+        made[op, dims] += left
+    return +made
 
 
 def _even_slots(ours: Rows, theirs: Rows) -> Rows:

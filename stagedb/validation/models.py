@@ -53,10 +53,11 @@ def read_models(path: Path) -> list[RecordedModel]:
     content = read_document(path, "recorded models", (".json",), LARGEST, "--models", constants=True)
     if not isinstance(content, list):
         raise UsageError(f"{path}: recorded models are a list, not {shown(content)}")
-    return [_model(each, f"{path}: record {number}") for number, each in enumerate(content, start=1)]
+    return [record_of(each, f"{path}: record {number}") for number, each in enumerate(content, start=1)]
 
 
-def _model(content: object, where: str) -> RecordedModel:
+def record_of(content: object, where: str) -> RecordedModel:
+    """The record in a mapping. where: its place, for errors. UsageError for one that is not in the format."""
     if not isinstance(content, Mapping):
         raise UsageError(f"{where} must be a mapping, not {shown(content)}")
     config, named = content.get("config"), content.get("parameters_by_name")

@@ -7,13 +7,13 @@ A record has it in `timeline`, run-length coded: `c3` is its collective with id 
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from stagedb.inputs import shown
-from stagedb.schedules import PostedReceive, Task
+from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Posting, Task
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns
 from stagedb.validation.counts import CountDifference
@@ -39,7 +39,10 @@ class OrderedWork(NamedTuple):
 
 
 Event = Sent | OrderedWork
-Posting = Task | PostedReceive
+
+
+Apart = type[PostedGathers] | type[PostedReductions]
+"""What a runtime posts apart from the tasks of a chunk."""
 
 
 @dataclass(frozen=True)
@@ -89,38 +92,58 @@ def recorded(row: Mapping[str, Any], dtypes: Mapping[str, str]) -> list[Event]:
     return [events[word] for word in expand(row["timeline"])]
 
 
-def traced(
-    trace: TraceColumns, dims: Mapping[str, OrderedWork], firsts: Sequence[int] = (), posted: Sequence[Posting] = ()
-) -> list[Event]:
+@dataclass(frozen=True)
+class Posted:
+    """What a rank's runtime posts, and when.
+
+    firsts: the id of each task's first node. order: the rank's tasks with its messages where they are posted. apart:
+    which buckets are posted on their own, by chunk; else they are with the tasks that need them.
+    """
+
+    firsts: Sequence[int]
+    order: Sequence[Posting]
+    apart: Callable[[str], Apart | None]
+
+
+def traced(trace: TraceColumns, dims: Mapping[str, OrderedWork], posted: Posted | None = None) -> list[Event]:
     """A rank's events. `dims` has the matmuls and attentions by the op's name.
 
-    posted: the tasks of the rank with its receives where a runtime posts them; empty: with the tasks that read them.
-    firsts: the id of each task's first node then.
+    posted: None if each message is with the task that reads or makes it.
     """
-    if not posted:
-        return [event for _, event in _events(trace, dims)]
-    tasks = [each for each in posted if not isinstance(each, PostedReceive)]
-    own: dict[Task, list[Event]] = {task: [] for task in tasks}
-    receives: dict[Task, list[Event]] = {task: [] for task in tasks}
-    for node, event in _events(trace, dims):
-        task = tasks[bisect_right(firsts, node) - 1]
-        receive = isinstance(event, Sent) and event.kind == "recv" and event.axis == "pp"
-        (receives if receive else own)[task].append(event)
-    found = (receives[each.task] if isinstance(each, PostedReceive) else own[each] for each in posted)
-    return [event for events in found for event in events]
+    if posted is None:
+        return [event for _, _, event in _events(trace, dims)]
+    tasks = [each for each in posted.order if isinstance(each, Task)]
+    found: dict[Posting, list[Event]] = {each: [] for each in posted.order}
+    for node, name, event in _events(trace, dims):
+        task = tasks[bisect_right(posted.firsts, node) - 1]
+        apart = posted.apart(name)
+        if isinstance(event, Sent) and event.kind == "recv" and event.axis == "pp":
+            found[PostedReceive(task)].append(event)
+        elif apart is not None and apart(task.chunk) in found and _in_time(apart, task, tasks):
+            found[apart(task.chunk)].append(event)
+        else:
+            found[task].append(event)
+    return [event for each in posted.order for event in found[each]]
 
 
-def _events(trace: TraceColumns, dims: Mapping[str, OrderedWork]) -> Iterator[tuple[int, Event]]:
-    """The id of each node that is an event, and the event."""
+def _in_time(apart: Apart, task: Task, tasks: Sequence[Task]) -> bool:
+    """Whether it is posted apart: reductions always, gathers those of a chunk's first task."""
+    first = next(each for each in tasks if each.chunk == task.chunk)
+    return apart is not PostedGathers or task == first
+
+
+def _events(trace: TraceColumns, dims: Mapping[str, OrderedWork]) -> Iterator[tuple[int, str, Event]]:
+    """The id and the op of each node that is an event, and the event."""
     columns = trace.attributes
     for index, kind in enumerate(trace.types):
+        name = trace.names[index].rsplit(" ", 1)[0]
         if kind == pb.COMP_NODE:
-            found = dims.get(trace.names[index].rsplit(" ", 1)[0])
+            found = dims.get(name)
             if found is not None:
-                yield int(trace.ids[index]), found
+                yield int(trace.ids[index]), name, found
         else:
-            words = (columns[name][index] for name in ("phase", "kind", "axis", "dtype", "comm_size"))
-            yield int(trace.ids[index]), Sent(*words)
+            words = (columns[word][index] for word in ("phase", "kind", "axis", "dtype", "comm_size"))
+            yield int(trace.ids[index]), name, Sent(*words)
 
 
 def compare_order(theirs: Sequence[Event], ours: Sequence[Event]) -> Compared:

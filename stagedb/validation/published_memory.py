@@ -133,7 +133,7 @@ class _Statistics:
     """LayerNorm's means and deviations: torch keeps them in bf16 on a CPU, where the records were made."""
 
     def __init__(self, found: ClassMemory, config: Mapping[str, Any]) -> None:
-        items = found.program.items[found.program.forward]
+        items = [item for program in found.programs for item in program.items[program.forward]]
         norms = [item.op for item in items if item.op.kind == "norm" and isinstance(load(item.op.semantics), LayerNorm)]
         narrow = config["dtype"] == "bf16"
         self.names = {name for op in norms for name in op.writes[1:]} if narrow else set()

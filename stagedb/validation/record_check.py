@@ -6,7 +6,7 @@ FLOPs and messages come from the exported trace, the result sizes of messages fr
 import fnmatch
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.models import Card
 from stagedb.plans import Mesh, Plan
-from stagedb.schedules import PostedReceive, Task, posted, whole
+from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Posting, Task, posted, whole
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns, read_trace
 from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
-from stagedb.validation.op_order import Event, Posting, compare_order, traced, work
+from stagedb.validation.op_order import Apart, Event, Posted, compare_order, traced, work
 from stagedb.validation.published_memory import compare_memory, memory_notes
 from stagedb.validation.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
 from stagedb.workload.issue_order import sequence
@@ -111,8 +111,7 @@ def counts_of(db: Stagedb, instance: str, rank: int, plan: Plan | None = None) -
     trace = trace_counts(read)
     found = db.store.read("reference/work", instance=instance, rank=rank)
     dims = {row["name"]: work(row["kind"], row["dims"]) for row in found}
-    firsts, receives = _posted(db, instance, rank, plan)
-    events = traced(read, dims, firsts, receives)
+    events = traced(read, dims, _posted(db, instance, rank, plan))
     stored = store_counts(db, exported.instance, rank)
     if trace != _as_traced(stored):
         raise StagedbError(
@@ -122,33 +121,45 @@ def counts_of(db: Stagedb, instance: str, rank: int, plan: Plan | None = None) -
     return stored, events
 
 
-def _posted(db: Stagedb, instance: str, rank: int, plan: Plan | None) -> tuple[list[int], tuple[Posting, ...]]:
-    """The id of the first node of each of a rank's tasks, and the tasks with the receives that are posted ahead.
-
-    Both are empty if a receive is posted with its task.
-    """
+def _posted(db: Stagedb, instance: str, rank: int, plan: Plan | None) -> Posted | None:
+    """What the framework's runtime posts for a rank, and when. None if each message is with its task."""
     if plan is None or plan.virtual_stages == 1 or not plan.options.framework.posts_ahead:
-        return [], ()
+        return None
     (row,) = db.store.read("reference/class_of", instance=instance, rank=rank)
     classes = db.store.read("workload/classes", instance=instance)
     columns = next(read_class(db.store, each) for each in classes if each["number"] == row["class"])
     stage = Mesh.of(plan).coordinates(rank)["pp"]
-    return sequence(columns).base.tolist(), _postings(plan, stage)
+    return Posted(sequence(columns).base.tolist(), _postings(plan, stage), _apart(plan))
+
+
+def _apart(plan: Plan) -> Callable[[str], Apart | None]:
+    """By the name of an op, how the runtime posts it apart from tasks: gathers and reductions of FSDP's units."""
+    words: Mapping[str, Apart] = {"bucket.parameters": PostedGathers, "bucket.gradients": PostedReductions}
+
+    def apart(name: str) -> Apart | None:
+        prefix = ".".join(name.split(".")[:2])
+        return words.get(prefix) if plan.options.zero >= 2 and "regather" not in name else None
+
+    return apart
 
 
 def _postings(plan: Plan, stage: int) -> tuple[Posting, ...]:
-    """The tasks of a stage and its receives where they are posted. What is posted follows from the schedule's tasks."""
+    """The tasks of a stage and its messages where they are posted. What is posted follows from the schedule's tasks."""
     found = posted(plan.orders(), plan.virtual_stages, plan.placement)[stage]
     run = set(plan.tasks()[stage])
 
     def as_run(task: Task) -> Task:
         return task if task in run else whole(task)
 
-    return tuple(
-        PostedReceive(as_run(each.task)) if isinstance(each, PostedReceive) else as_run(each)
-        for each in found
-        if isinstance(each, PostedReceive) or each in run or not each.kind.sends
-    )
+    def kept(each: Posting) -> Iterator[Posting]:
+        if isinstance(each, PostedReceive):
+            yield PostedReceive(as_run(each.task))
+        elif not isinstance(each, Task):
+            yield each
+        elif each in run or not each.kind.sends:
+            yield as_run(each)
+
+    return tuple(one for each in found for one in kept(each))
 
 
 def _as_traced(counts: Counts) -> Counts:

@@ -45,8 +45,10 @@ ONCE_A_STEP = np.array([kind.once for kind in workflows.TASK_KINDS.values()])
 class Ops:
     """The operators of a rank class, one a row. `template`, `type` and `when` are indexes of the tuples above.
 
-    Compute: `flops`, with `dtype` if there are some, `bytes` (read and written). Others: `size` (of the call, which is
-    one for all of its members: their largest operand), this rank's `operand` and `result` in bytes, `axis`, `dtype`;
+    Compute: `flops`, with `dtype` if there are some, `bytes` (read and written), `dims` of a matmul (`[batch,] m, n,
+    k`) or an attention (batch, heads, heads of keys, queries, keys, head, and a value if that differs). Others:
+    `size` (of the call, which is one for all of its members: their largest operand), this rank's `operand` and `result`
+    in bytes, `axis`, `dtype`;
     messages: `peer` (how many stages away the other end is; around a ring, how many ranks of cp), `towards` (the
     direction of the other end: 1 the next stage or rank of a ring, -1 the one before; around the ends too), `step` (of
     a send between stages, the chunk of the other end minus its own). A field that an op does not have is 0 or "".
@@ -70,6 +72,7 @@ class Ops:
     peer: Ints
     towards: Ints
     step: Ints
+    dims: tuple[tuple[int, ...], ...]
 
     def __len__(self) -> int:
         return len(self.name)

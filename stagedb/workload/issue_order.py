@@ -332,4 +332,5 @@ def _with_merged(ops: Ops, sets: tuple[tuple[int, ...], ...]) -> Ops:
         peer=numbers(ops.peer),
         towards=numbers(ops.towards),
         step=numbers(ops.step),
+        dims=(*ops.dims, *(() for _ in sets)),
     )

@@ -180,6 +180,7 @@ def _ops(row: Mapping[str, Any], order: Ints) -> Ops:
         peer=peer,
         towards=direction,
         step=steps(axis, type_, peer, direction),
+        dims=tuple(tuple(map(int, row["dims"][at])) for at in order),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
-from stagedb.store import Store
+from stagedb.store import Store, current_user
 from stagedb.store.failures import ReadOnlyError
 from tests.ir.tiny import card
 
@@ -55,9 +55,10 @@ def test_a_new_name_is_a_write(refusing: Stagedb) -> None:
 
 def test_another_user_only_reads(refusing: Stagedb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not the user's newest yet, and stays so where nothing can be written."""
+    owner = current_user()
     monkeypatch.setenv("STAGEDB_USER", "somebody-else")
     assert refusing.export(model=MODEL, out=tmp_path / "traces", **PLAN).files == 4
-    assert refusing.profile("mine").info.name == "timed"
+    assert refusing.profile("mine").info.name == f"{owner}/timed"
 
 
 def test_a_request_makes_it_the_newest_again(store: Store) -> None:

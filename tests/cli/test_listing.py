@@ -1,7 +1,6 @@
 """`ls`: plans, figures, filters and order; the caller's own newest; options before the command; groups of the help."""
 
 import json
-import warnings
 from typing import Any
 
 import pytest
@@ -60,21 +59,122 @@ def test_what_cannot_be_listed_is_refused(run: Run, tiny: str, arguments: tuple[
     assert error in ran.err
 
 
-def test_nobody_renames_what_somebody_else_has_made(run: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def names(user: str, *arguments: str) -> tuple[str, str]:
+def test_nobody_moves_a_name_of_somebody_else(run: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def names(user: str, *arguments: str) -> tuple[str, list[str]]:
         monkeypatch.setenv("STAGEDB_USER", user)
         ran = run(*arguments)
         assert ran.status == 0, ran.err
-        warned = "".join(line for line in ran.err.splitlines() if line.startswith("Warning"))
-        return warned, rows(run, "instances")[0]["name"]
+        row = rows(run, "instances")[0]
+        return row["name"], row["names"]
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        assert names("ada", "instantiate", tiny, *PLAN, "--name", "base") == ("", "base")
-        printed, name = names("bob", "instantiate", tiny, *PLAN, "--name", "mine")
-        assert ("made by ada, and keeps the name 'base'" in printed, name) == (True, "base")
-        assert names("bob", "instantiate", tiny, *PLAN) == ("", "base")
-        assert names("ada", "instantiate", tiny, *PLAN, "--name", "better") == ("", "better")
+    assert names("ada", "instantiate", tiny, *PLAN, "--name", "base") == ("base", ["ada/base"])
+    assert names("bob", "instantiate", tiny, *PLAN) == ("ada/base", ["ada/base"])
+    assert names("bob", "instantiate", tiny, *PLAN, "--name", "base") == ("base", ["ada/base", "bob/base"])
+    assert names("bob", "instantiate", tiny, "--tp", "4", "--name", "base") == ("base", ["bob/base"])
+    assert names("ada", "show", "base") == ("base", ["ada/base"])
+    refused = run("name", "base", "bob/base")
+    assert (refused.status, refused.out) == (2, "")
+    assert "nobody moves a name of somebody else: yours begin with ada/" in refused.err
+    monkeypatch.setenv("STAGEDB_WORKSPACE", "team")
+    assert run("name", "bob/base", "team/best").status == 0
+    monkeypatch.setenv("STAGEDB_USER", "eve")
+    assert "is the name of more than one instance: give one of ada/base, bob/base" in run("show", "base").err
+    assert json.loads(run("show", "best", "-f", "json").out)[0] == {"property": "kind", "value": "instance"}
+    assert {row["name"] for row in rows(run, "instances")} == {"ada/base", "team/best"}
+    assert rows(run, "instances", "--mine") == []
+
+
+def test_a_name_is_removed_and_what_others_need_stays(run: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_user(name: str, *arguments: str, status: int = 0) -> str:
+        monkeypatch.setenv("STAGEDB_USER", name)
+        ran = run(*arguments)
+        assert ran.status == status, ran.err
+        return ran.out + ran.err
+
+    as_user("ada", "instantiate", tiny, *PLAN, "--name", "base")
+    as_user("bob", "name", "base", "mine")
+    (row,) = rows(run, "instances")
+    assert "removed the name bob/mine; instance" in as_user("bob", "rm", "mine")
+    as_user("bob", "name", "base", "mine")
+    assert "stays (bob/mine)" in as_user("ada", "rm", "base")
+    assert [each["id"] for each in rows(run, "instances")] == [row["id"]]
+    assert "is not yours alone (bob/mine)" in as_user("ada", "rm", row["id"], status=2)
+    assert "is not yours alone (made by ada)" in as_user("bob", "rm", row["id"], status=2)
+    assert "bob/mine is a name of bob" in as_user("ada", "rm", "bob/mine", status=2)
+    removed = as_user("ada", "rm", row["id"], "--force")
+    assert "(made by ada" in removed or "bob/mine" in removed
+    assert rows(run, "instances") == []
+    as_user("ada", "instantiate", tiny, *PLAN, "--name", "base")
+    as_user("ada", "name", "base", "other")
+    assert "stays (ada/other)" in as_user("ada", "rm", "base")
+    assert as_user("ada", "rm", "other").startswith("removed instance")
+    assert rows(run, "instances") == []
+
+
+def test_tags_and_notes_are_everybodys(run: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGEDB_USER", "ada")
+    assert run("profile", "--model", tiny, *PLAN, "--name", "timed").status == 0
+    kinds = {row["kind"]: row["id"] for row in rows(run)}
+    assert kinds.keys() == {"graph", "instance", "profile"}
+    for id in kinds.values():
+        assert run("tag", id, "paper", "v2").status == 0
+        assert run("note", id, "for the paper's table 3").status == 0
+    monkeypatch.setenv("STAGEDB_USER", "bob")
+    assert {row["kind"] for row in rows(run, "--tag", "paper")} == kinds.keys()
+    assert "paper, v2" in run("tag", kinds["profile"], "paper").out
+    assert run("tag", kinds["profile"], "paper", "--remove").out.endswith("has the tags v2\n")
+    assert {row["kind"] for row in rows(run, "--tag", "paper")} == {"graph", "instance"}
+    assert "has no tag 'paper'" in run("tag", kinds["profile"], "paper", "--remove").err
+    assert "for the paper's table 3" in run("show", "timed").out
+    for bad in ("two words", "", "x" * 65):
+        assert run("tag", kinds["graph"], bad).status == 2
+    assert run("note", kinds["graph"], " ").status == 2
+
+
+def test_the_log_names_who_did_what(run: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGEDB_USER", "ada")
+    assert run("profile", "--model", tiny, *PLAN, "--name", "timed").status == 0
+    monkeypatch.setenv("STAGEDB_USER", "bob")
+    assert run("instantiate", tiny, *PLAN).status == 0  # what exists is used, and the log does not grow
+    assert run("rm", "timed", "--force").status == 0
+    found = json.loads(run("store", "log", "-f", "json").out)
+    assert [(row["user"], row["action"], row["kind"]) for row in found] == [
+        ("bob", "removed", "profile"),
+        ("ada", "named", "profile"),
+        ("ada", "made", "profile"),
+        ("ada", "made", "instance"),
+        ("ada", "made", "graph"),
+    ]
+    (graph,) = {row["id"] for row in found if row["kind"] == "graph"}
+    origin = json.loads(run("store", "log", graph, "--origin", "-f", "json").out)
+    assert [(row["user"], row["input"], row["name"]) for row in origin] == [
+        ("ada", "card", "tiny"),
+        ("ada", "options", None),
+    ]
+    assert [row["action"] for row in json.loads(run("store", "log", "--user", "bob", "-f", "json").out)] == ["removed"]
+
+
+def test_gc_needs_a_scope_and_lists_before_it_removes(run: Run, tiny: str) -> None:
+    assert run("profile", "--model", tiny, *PLAN, "--name", "timed").status == 0
+    assert run("instantiate", tiny, "--tp", "4", "--name", "kept").status == 0
+    assert run("instantiate", tiny, "--tp", "2").status == 0
+    assert "removes nothing without a scope" in run("store", "gc").err
+    assert run("store", "gc", "--unnamed-older-than", "1h").out == "nothing to remove\n"
+    assert "is not an age" in run("store", "gc", "--unnamed-older-than", "soon").err
+    listed = run("store", "gc", "--unnamed-older-than", "0d")
+    assert [line.split()[:3] for line in listed.out.splitlines()] == [["would", "remove", "instance"]]
+    assert len(rows(run, "instances")) == 3
+    removed = run("store", "gc", "--unnamed-older-than", "0d", "--yes")
+    assert [line.split()[:2] for line in removed.out.splitlines()] == [["removed", "instance"]]
+    assert run("rm", "timed").status == 0
+    assert [line.split()[1] for line in run("store", "gc", "--unnamed-older-than", "0d", "--yes").out.splitlines()] == [
+        "instance"
+    ]
+    assert [row["name"] for row in rows(run, "instances")] == ["kept"]
+    assert run("rm", "kept").status == 0
+    assert [line.split()[1] for line in run("store", "gc", "--unnamed-older-than", "0d", "--yes").out.splitlines()] == [
+        "graph"
+    ]
 
 
 def test_the_newest_is_the_callers_own(run: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,23 +186,23 @@ def test_the_newest_is_the_callers_own(run: Run, tiny: str, monkeypatch: pytest.
         return as_user(name)("query", "classes").err.strip()
 
     assert as_user("ada")("instantiate", tiny, *PLAN, "--name", "hers").status == 0
-    assert newest("bob").endswith("hers, made by ada")  # bob has none yet
+    assert newest("bob").endswith("ada/hers, made by ada")  # bob has none yet
     assert as_user("bob")("instantiate", tiny, "--tp", "4", "--name", "his").status == 0
     assert newest("ada").endswith(" hers")
     assert newest("bob").endswith(" his")
-    assert newest("eve").endswith(" his, made by bob")
+    assert newest("eve").endswith(" bob/his, made by bob")
     assert as_user("bob")("profile").status == 0
     assert as_user("ada")("profile").status == 0
     assert as_user("ada")("query", "hotspots").err.startswith("of the newest profile,")
     assert {(row["kind"], row["made_by"]) for row in rows(run, "profiles")} == {("profile", "ada"), ("profile", "bob")}
     assert "  ada" in run("ls", "profiles").out
     # A name that both have means the caller's own; so does an instance that a colleague asks for again.
-    assert as_user("ada")("tag", "hers", "same").status == 0
-    assert as_user("bob")("tag", "his", "same").status == 0
+    assert as_user("ada")("name", "hers", "same").status == 0
+    assert as_user("bob")("name", "his", "same").status == 0
     shown = {name: as_user(name)("show", "same").out for name in ("ada", "bob")}
     assert shown["ada"] != shown["bob"]
     assert as_user("ada")("instantiate", tiny, "--tp", "4").status == 0
-    assert newest("ada").split(" same")[0] == newest("bob").split(" same")[0]
+    assert newest("ada").split(" bob/")[0] == newest("bob").split(" his")[0]
 
 
 def test_users_are_one_word_and_old_claims_have_none() -> None:

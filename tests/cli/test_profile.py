@@ -92,7 +92,9 @@ def test_all_views_of_a_step_name_what_blocks(run: Run, tiny: str, tmp_path: Pat
     takes = [each.out.partition(" takes ")[2].split(",")[0] for each in (*printed, plain)]
     assert takes[0] == takes[1] != takes[2]
     assert "waits for communication on" in page.read_text()
-    chart = [run("timeline", "--format", "text", *words).out for words in (("--blocking", "tp,pp"), ())]
+    chart = [
+        run("timeline", "--format", "text", "--width", "300", *words).out for words in (("--blocking", "tp,pp"), ())
+    ]
     assert chart[0] != chart[1]
 
 

@@ -63,7 +63,9 @@ SHARING: tuple[dict[str, Any], ...] = (
 
 @settings(max_examples=examples(25), deadline=None)
 @given(
-    placed=st.sampled_from([*(("breadth-first", each) for each in MAPS), ("zb-v", None), ("interleaved-zb", None)]),
+    placed=st.sampled_from(
+        [*(("breadth-first", each) for each in MAPS), ("zb-v", None), ("interleaved-zb", None), ("dualpipev", None)]
+    ),
     sharing=st.sampled_from(SHARING),
     recipe=st.sampled_from(["torch", "megatron"]),
     recompute=st.sampled_from(["none", "full"]),
@@ -89,6 +91,8 @@ def test_any_placement_pairs_its_messages_and_gives_its_memory_back(
         "global_batch_size": microbatches * sharing.get("dp", 1),
         **sharing,
     }
+    if placed[0] == "dualpipev":  # which needs two micro-batches a stage
+        words["global_batch_size"] = (3 + microbatches) * sharing.get("dp", 1)
     if recipe == "megatron" and sharing.get("zero") in (2, 3):
         words["zero"] = 1
     plan = Plan.from_mapping({"seq_len": 8, **words})

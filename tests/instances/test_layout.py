@@ -42,6 +42,14 @@ def test_a_block_between_layers_goes_with_the_layer_after_it() -> None:
     assert [place.block for place in second.places] == ["dense", "bridge", "sparse", "sparse", "head"]
 
 
+def test_the_ends_of_a_pipeline_may_have_no_layer() -> None:
+    first, *middle, last = lay_out(GPT, (0, 2, 3, 0))
+    assert first.with_cuts() == (Place(0, "embedding"), Place(1, "cut", end="next"))
+    assert last.with_cuts() == (Place(-1, "cut", end="previous"), Place(0, "head"))
+    assert [len(stage.places) for stage in middle] == [2, 3]
+    assert [stage.first_layer for stage in (first, *middle, last)] == [0, 0, 2, 5]
+
+
 def test_layers_that_the_graph_does_not_have_are_a_failure() -> None:
     with pytest.raises(StagedbError, match="4 layers are dealt to stages, but the graph's blocks repeat 5 times"):
         lay_out(GPT, (2, 2))

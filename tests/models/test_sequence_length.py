@@ -26,6 +26,46 @@ LENGTHS = {
     **dict.fromkeys(("phi-4-14b", "olmo-2-7b", "olmoe-1b-7b", "qwen3-8b"), 4096),
     **dict.fromkeys(("gemma-2-9b", "starcoder-15.5b"), 8192),
     **dict.fromkeys(("bloom-7b1", "opt-6.7b", "mpt-7b"), 2048),
+    **dict.fromkeys((f"mpt-{size}" for size in ("125m", "350m", "760m", "1b", "3b", "13b", "30b", "70b")), 2048),
+    **dict.fromkeys(("nemotron4-15b", "nemotron4-340b"), 4096),
+    **dict.fromkeys(
+        (
+            "command-r-35b",
+            "llama4-scout-text",
+            "minimax-m2",
+            "olmo-3-32b",
+            "olmo-3-7b",
+        ),
+        8192,
+    ),
+    **dict.fromkeys(
+        (
+            "deepseek-v3.2",
+            "glm-4.5-air",
+            "glm-4.5",
+            "glm-5",
+            "granite-3-8b",
+            "phi-3-mini",
+            "phi-3.5-moe",
+            "qwen3-0.6b",
+            "qwen3-1.7b",
+            "qwen3-14b",
+            "qwen3-32b",
+            "qwen3-4b",
+            "starcoder2-15b",
+            "starcoder2-3b",
+        ),
+        4096,
+    ),
+    **dict.fromkeys(("falcon-7b",), 2048),
+    **dict.fromkeys(
+        (
+            "gemma-3-12b-text",
+            "gemma-3-27b-text",
+        ),
+        32768,
+    ),
+    **dict.fromkeys(("mistral-nemo-12b",), 131072),
     "mixtral-8x7b": 32768,
 }
 """Tokens of the sequences of most of the pre-training, from the publications that the cards name."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
+from stagedb.instances.instantiation import with_all_words
 from stagedb.plans import Plan
 from stagedb.plans.order_files import read_schedule_file
 from stagedb.schedules import SCHEDULES, order_text, parse_order, stage_orders
@@ -207,6 +208,65 @@ def test_layers_of_chunks() -> None:
     ):
         Plan(pp=2, virtual_stages=4, global_batch_size=2).chunk_layers(12)
     with pytest.raises(
-        UsageError, match=r"\(4,3\): the nearest is --virtual-stages 1 --schedule 1f1b; other numbers need another --pp"
+        UsageError,
+        match=r"\(4,3\): the nearest is --virtual-stages 1 --schedule 1f1b, or --counted-ends loss, or "
+        "--layers-per-chunk "
+        "2,2,2,1; other numbers need another --pp",
     ):
         plan.chunk_layers(7)
+
+
+@pytest.mark.parametrize(
+    ("words", "layers", "first", "last"),
+    [
+        # NVIDIA's Llama 3.1 405B: 126 layers over 64 chunks.
+        ({"pp": 8, "virtual_stages": 8}, 126, (1, 2), (2, 1)),
+        # Llama 3 (arXiv 2407.21783, section 3.3.2): the first chunk has only the embedding, the last only the head.
+        ({"pp": 16, "virtual_stages": 8}, 126, (0, 1), (1, 0)),
+        # Qwen3 235B: 94 layers over 32 chunks.
+        ({"pp": 8, "virtual_stages": 4}, 94, (2, 3), (3, 2)),
+        ({"pp": 8}, 62, (7, 8), (8, 7)),
+    ],
+)
+def test_ends_that_count_as_layers(
+    words: dict[str, int], layers: int, first: tuple[int, int], last: tuple[int, int]
+) -> None:
+    plan = Plan.from_mapping({**words, "global_batch_size": 16, "counted_ends": "both"})
+    split = plan.chunk_layers(layers)
+    assert (split[:2], split[-2:], sum(split)) == (first, last, layers)
+    assert sum(plan.stage_layers(layers)) == layers
+    written = with_all_words(plan, layers)
+    assert written.chunk_layers(layers) == split
+    assert (written.counted_ends, written.stage_layers(layers)) == ("none", plan.stage_layers(layers))
+    given = Plan.from_mapping({**words, "global_batch_size": 16, "layers_per_chunk": list(split)})
+    assert with_all_words(given, layers) == written
+
+
+def test_an_even_split_in_other_words_is_the_same_plan() -> None:
+    words = {"pp": 2, "virtual_stages": 2, "global_batch_size": 2}
+    given = Plan.from_mapping({**words, "layers_per_chunk": [2, 2, 2, 2]})
+    assert with_all_words(given, 8) == with_all_words(Plan.from_mapping(words), 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"layers_per_chunk": [2, 2, 4]}, "has 3 chunks, --pp 2 with --virtual-stages 2 has 4: they must agree"),
+        ({"layers_per_chunk": [2, 0, 4, 2]}, "has chunk 1 with 0 layers: each needs at least 1, the first one"),
+        ({"layers_per_chunk": [-1, 3, 4, 2]}, "has chunk 0 with -1 layers"),
+        ({"layers_per_chunk": [2, 2, 2, 1]}, "has 7 layers, the model has 8; an even split is 2,2,2,2"),
+        (
+            {"layers_per_chunk": [2, 2, 2, 2], "layers_per_stage": [5, 3]},
+            "gives the stages 4,4 layers, --layers-per-stage 5,3: leave --layers-per-stage out",
+        ),
+        (
+            {"counted_ends": "both", "layers_per_stage": [5, 3]},
+            "is for an even split, and --layers-per-stage gives the split: leave --counted-ends out, or leave --layers",
+        ),
+        ({"counted_ends": "both"}, r"layers of each stage \(5\): the nearest is --virtual-stages 1 --schedule 1f1b"),
+        ({"counted_ends": "head"}, "unknown counted_ends 'head': --counted-ends is none, embedding, loss or both"),
+    ],
+)
+def test_refusals_of_splits(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Plan.from_mapping({"pp": 2, "virtual_stages": 2, "global_batch_size": 2, **words}).chunk_layers(8)

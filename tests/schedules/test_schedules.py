@@ -48,6 +48,8 @@ batches = st.integers(1, 24)
 def schedules(draw: st.DrawFn) -> tuple[str, int, int, int]:
     """A schedule's name, stages, micro-batches and chunks that go together."""
     name, p = draw(st.sampled_from(sorted(SCHEDULES))), draw(stage_counts)
+    if SCHEDULES[name].fewest:
+        return name, p, 2 * p + draw(st.integers(0, 9)), SCHEDULES[name].chunks or 2
     if SCHEDULES[name].several_chunks:
         return name, p, p * draw(st.integers(1, 5)), SCHEDULES[name].chunks or draw(st.integers(2, 5))
     return name, p, draw(batches), 1
@@ -97,11 +99,21 @@ def test_replay_ends_and_meets_every_dependency(chosen: tuple[str, int, int, int
             assert span.start >= at[I, mb, number].end
 
 
-BUBBLES = {"gpipe": 1, "1f1b": 1, "interleaved": 1, "zb-h1": 3, "breadth-first": 1, "interleaved-zb": 3, "zb-v": 3}
+BUBBLES = {
+    "gpipe": 1,
+    "1f1b": 1,
+    "interleaved": 1,
+    "zb-h1": 3,
+    "breadth-first": 1,
+    "interleaved-zb": 3,
+    "zb-v": 3,
+    "dualpipev": 3,
+}
 """By schedule, k of the published bubble (p - 1) / (k v m + p - 1).
 
 The bubble of zb-h1 is (p - 1)(T_F + T_B - T_W) (Qi et al. 2023, table 1), one unit each. That of zb-v is only the time
-until a stage's first forward (section 6): p - 1 units on the last one.
+until a stage's first forward (section 6): p - 1 units on the last one. Halves of a pair that run one after the other
+give `dualpipev` the same.
 """
 
 
@@ -276,6 +288,78 @@ def test_orders_are_those_of_torch(row: Mapping[str, Any]) -> None:
     """Orders that `_calculate_single_rank_operations` and `_add_bubbles_to_actions` make, without empty slots."""
     found = stage_orders(row["schedule"], row["stages"], row["microbatches"], row["chunks"])
     assert [order_text(order) for order in found] == row["orders"]
+
+
+PAIRED = pytest.mark.parametrize("row", TORCH["pairs"], ids=lambda row: f"{row['stages']}-{row['microbatches']}")
+
+
+def halves(text: str) -> list[str]:
+    """The tasks of a word: both of a pair, and each whole backward as its halves."""
+    return [half for task in text.split("+") for half in ((f"I{task[1:]} W{task[1:]}",) if task[0] == "B" else (task,))]
+
+
+@PAIRED
+def test_dual_pipe_v_is_that_of_torch(row: Mapping[str, Any]) -> None:
+    """Each whole backward is its halves in a row here, and a pair its forward and then its backward."""
+    found = stage_orders(row["schedule"], row["stages"], row["microbatches"], row["chunks"])
+    written = [" ".join(half for word in order.split() for half in halves(word)) for order in row["orders"]]
+    assert [order_text(order) for order in found] == written
+
+
+def paired(order: tuple[Task, ...], words: str) -> list[tuple[Task, ...]]:
+    """The tasks of an order, those of each word of torch's together."""
+    tasks = iter(order)
+    return [tuple(next(tasks) for _ in " ".join(halves(word)).split()) for word in words.split()]
+
+
+@PAIRED
+@pytest.mark.parametrize("pair", [Fraction(3), Fraction(5, 2), Fraction(2)])
+def test_the_published_bubble_of_dual_pipe_v(row: Mapping[str, Any], pair: Fraction) -> None:
+    """(PP/2 - 1)(F&B + B - 3W) with PP/2 stages, where a pair is one task that takes F&B (its README's table)."""
+    p, m = row["stages"], row["microbatches"]
+    orders = [paired(*each) for each in zip(stage_orders("dualpipev", p, m, 2), row["orders"], strict=True)]
+    ends: dict[tuple[TaskKind, int, int], Fraction] = {}
+    clocks, busy, at = [Fraction(0)] * p, [Fraction(0)] * p, [0] * p
+
+    def needs(stage: int, task: Task) -> list[tuple[TaskKind, int, int]]:
+        number = V.position(stage, task.chunk, p)
+        if task.kind is F:
+            return [(F, task.microbatch, number - 1)] if number else []
+        if task.kind is I:
+            return [(F, task.microbatch, number), *([(I, task.microbatch, number + 1)] if number < 2 * p - 1 else [])]
+        return []
+
+    moved = True
+    while moved:
+        moved = False
+        for stage in range(p):
+            while at[stage] < len(orders[stage]):
+                word = orders[stage][at[stage]]
+                waits = [need for task in word for need in needs(stage, task)]
+                if any(need not in ends for need in waits):
+                    break
+                took = pair if len(word) == 3 else Fraction(len(word))
+                clocks[stage] = max([clocks[stage], *(ends[need] for need in waits)]) + took
+                busy[stage] += took
+                for task in word:
+                    ends[task.kind, task.microbatch, V.position(stage, task.chunk, p)] = clocks[stage]
+                at[stage], moved = at[stage] + 1, True
+    assert at == [len(order) for order in orders]
+    assert max(clocks) - busy[-1] == (p - 1) * (pair + 2 - 3)
+
+
+def test_dual_pipe_v_needs_two_micro_batches_a_stage() -> None:
+    assert "takes at least 8 micro-batches" in SCHEDULES["dualpipev"].misfit(4, 7)
+    assert SCHEDULES["dualpipev"].misfit(4, 9) == ""
+
+
+@settings(deadline=None)
+@given(st.integers(2, 8), st.integers(0, 9))
+def test_dual_pipe_v_holds_at_most_what_is_published(p: int, more: int) -> None:
+    """PP + 1 chunks' activations (DualPipe's README), and those that wait for weight gradients as well."""
+    orders = stage_orders("dualpipev", p, 2 * p + more, 2)
+    assert max(live(order, I) for order in orders) <= 2 * p + 1
+    assert max(live(order, W) for order in orders) <= 2 * p + 1
 
 
 @settings(deadline=None)

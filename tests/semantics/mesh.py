@@ -54,10 +54,12 @@ class Update:
 class SimulatedMesh(Interpreter):
     """The dp·cp·tp ranks of one stage. `env` binds every symbol of the graph: degrees, sizes, B, S, dtype widths.
 
-    expert_load: how many choices in a row go to each expert; empty: one to each.
+    expert_load: how many choices in a row go to each expert; empty: one to each. loss_share: the share of a micro-batch
+    in the step's loss.
     """
 
     expert_load: tuple[int, ...] = ()
+    loss_share: float = 1.0
 
     @cached_property
     def specs(self) -> Mapping[str, BlockSpec]:
@@ -325,7 +327,8 @@ class SimulatedMesh(Interpreter):
                     starts[axis], lengths[axis] = self._part(axis, cut, rank)
         for name in op.writes:
             leader = leader and all(rank[m] == 0 for m in self.layouts[name].partials())
-        return RankPlace(self.sizes, starts, lengths, leader, rank, step, self.order, self.expert_load, self.env)
+        load, share = self.expert_load, self.loss_share
+        return RankPlace(self.sizes, starts, lengths, leader, rank, step, self.order, load, self.env, share)
 
     def _part(self, axis: str, cuts: tuple[str, ...], rank: Mapping[str, int]) -> tuple[int, int]:
         """The first index and the length of a rank's part of an axis."""

@@ -104,7 +104,7 @@ def run(
         for start in range(0, len(tokens), env["B"])
     ]
     _check(pipeline, env, len(places), len(tokens), any(op.template.differentiates for op in graph.ops))
-    mesh = SimulatedMesh(graph, env, expert_load)
+    mesh = SimulatedMesh(graph, env, expert_load, 1 / len(batches))
     post: dict[Message, Value] = {}
     bounds = pairwise(accumulate(pipeline.positions, initial=0))
     pp, stages = env["pp"], list[Stage]()

@@ -47,7 +47,7 @@ def case(name: str, options: GraphOptions) -> tuple[Example, Example, Run]:
     zero=st.sampled_from([0, 1, 3, 3]),
     recompute=st.sampled_from(["none", "full"]),
     degrees=st.sampled_from([(2, 1, 1, 2), (2, 2, 1, 2), (4, 1, 1, 4), (2, 1, 2, 2), (2, 2, 1, 1)]),
-    schedule=st.sampled_from(["none", *SCHEDULES]),
+    schedule=st.sampled_from(["none", *(name for name, each in SCHEDULES.items() if not each.fewest)]),
     first=st.sampled_from([1, 2, 3]),
 )
 def test_alternating_layers_compute_the_same_in_every_product(

@@ -8,6 +8,7 @@ import pytest
 
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.ir.operators import Array, IndexLossGradient, RankPlace
 from stagedb.plans import GraphOptions
 from tests.semantics.running import example, pipeline
 from tests.semantics.test_experts import assert_same
@@ -32,8 +33,39 @@ def test_gradients_are_the_slopes_of_the_loss(name: str, words: str) -> None:
     for key, weight in case.weights.items():
         direction = rng.normal(size=weight.shape)
         ends = [case.run(weights={**case.weights, key: weight + sign * step * direction}).loss for sign in (1, -1)]
-        slope = float((analytic[key] * direction).sum())
+        # The indexer learns from a loss of its own: another test.
+        slope = 0.0 if ".index." in str(key) else float((analytic[key] * direction).sum())
         assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-4, abs=1e-6), key
+
+
+@pytest.mark.parametrize("words", STYLES)
+@pytest.mark.parametrize("name", ["indexer", "indexer of all keys"])
+def test_an_indexer_learns_how_far_it_is_from_the_attention(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    divergences: list[float] = []
+    plain = IndexLossGradient.run
+
+    def noted(self: IndexLossGradient, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        scores, target = inputs
+        share, seen = target / place.sizes["heads"], np.isfinite(scores)
+        own = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+        divergences.append(float((share[seen] * (np.log(share[seen]) - own[seen])).sum()) / scores[..., 0].size)
+        return plain(self, place, inputs)
+
+    monkeypatch.setattr(IndexLossGradient, "run", noted)
+    case = example(build_graph(variant(name, layers=1), STYLES[words]))
+    case = dataclasses.replace(case, weights={key: 3 * weight for key, weight in case.weights.items()})
+    analytic, rng, step = case.run().gradients, np.random.default_rng(1), 1e-6
+    assert divergences.pop() > 0.01
+    learnt = [key for key in case.weights if ".index." in str(key)]
+    assert len(learnt) == 5
+    for key in learnt:
+        direction = rng.normal(size=case.weights[key].shape)
+        for sign in (1, -1):
+            case.run(weights={**case.weights, key: case.weights[key] + sign * step * direction})
+        slope = (divergences[-2] - divergences[-1]) / (2 * step)
+        assert slope == pytest.approx(float((analytic[key] * direction).sum()), rel=1e-4, abs=1e-7), key
 
 
 MESHES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {

@@ -36,6 +36,8 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "sandwich with biases": ("gpt", {"residual": "sandwich"}, {}),
     "latent": ("llama", LATENT, {}),
     "latent queries": ("llama", {**LATENT, "q_rank": 7, "latent_bias": True}, {}),
+    "indexer": ("llama", {**LATENT, "q_rank": 7, "index_heads": 3, "index_dim": 4, "index_top": 3}, {}),
+    "indexer of all keys": ("llama", {**LATENT, "q_rank": 7, "index_heads": 2, "index_dim": 2, "index_top": 30}, {}),
     "router's softmax": ("deepseek", {"channel_mixer": "experts", "scores": "softmax", "normalised": False}, {}),
     "router's sigmoid": ("deepseek", {"channel_mixer": "experts", "scores": "sigmoid", "routing_scale": 2.5}, {}),
     "biases of experts": ("moe", {"channel_mixer": "experts", "expert_bias": True, "router_bias": True}, {}),

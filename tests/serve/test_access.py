@@ -114,7 +114,7 @@ def test_the_connection_refuses_writes(embedded_store: Store) -> None:
     other.__dict__ |= embedded_store.__dict__
     other.only_read()
     with pytest.raises(ReadOnlyError, match="only reads"):
-        other.write("schema/mark", version=1, now=1)
+        other.write("schema/mark", version=1, applied=1, now=1)
     with pytest.raises(ReadOnlyError, match="only reads"):
         other.write_rows("memory/record", [{}], instance="any")
     assert other.version() == embedded_store.version()

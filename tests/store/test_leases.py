@@ -16,7 +16,7 @@ from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions
-from stagedb.store import Store, building, connect, delete, embedded, leases, read_graph, sweep, write_graph
+from stagedb.store import Store, building, connect, delete, embedded, leases, read_graph, sweep, unfinished, write_graph
 from tests.instances.small_graph import small_graph
 from tests.store.bare import bare_graph
 from tests.symbolic_rows import flops
@@ -87,11 +87,19 @@ def test_a_killed_writer_leaves_nothing_to_see_and_the_next_one_completes(
 def test_what_a_killed_writer_left_is_swept(store: Store, store_environment: dict[str, str]) -> None:
     killed = writer(store_environment, "build.reads:kill")
     killed.communicate(timeout=120)
-    write_graph(store, other)
     assert [(each.kind, each.id) for each in sweep(store)] == [("Graph", graph.key)]
+    assert left(store) == 0
+    assert sweep(store) == []
+
+
+def test_who_builds_next_removes_what_a_killed_writer_left(store: Store, store_environment: dict[str, str]) -> None:
+    killed = writer(store_environment, "build.reads:kill")
+    killed.communicate(timeout=120)
+    assert left(store) > 1
+    write_graph(store, other)
+    assert unfinished(store) == []
     assert ids(store) == [other.key]
     assert read_graph(store, other.key) == other
-    assert sweep(store) == []
 
 
 def test_a_living_writer_is_not_swept_and_the_next_one_waits(store: Store, store_environment: dict[str, str]) -> None:

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+import pytest
+
 from scripts import _around_statements, _label_statements
 from stagedb.build.graph_identity import model_sizes
 from stagedb.frameworks import find_framework
@@ -11,16 +13,21 @@ from stagedb.memory import analyse, record
 from stagedb.models import card_names, load_card
 from stagedb.plans import WORDS, Plan
 from stagedb.plans.written_words import OPTION_WORDS
-from stagedb.store import LABELS, RELATIONSHIPS, Store, delete, load, names, schema, write_graph
+from stagedb.store import LABELS, RELATIONSHIPS, Store, delete, load, names, naming, schema, write_graph
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
+from stagedb.store.leases import Kind
+from stagedb.store.saved_queries import save_query
 from stagedb.store.statements import directory
+from stagedb.store.team_labels import TEAM_LABELS
 from stagedb.timing import profile_job, record_profile
 from stagedb.workload.store_reading import read_workload
 from tests.instances.small_graph import small_graph
 from tests.timing.plain import PLAIN
 
 EIGHT = Plan(tp=2, dp=2, pp=2, seq_len=16)
+
+TEAM = {label.name for label in TEAM_LABELS}
 
 PYTHON: dict[str, type] = {"string": str, "integer": int, "float": float, "boolean": bool}
 
@@ -38,7 +45,26 @@ def _fill(store: Store) -> None:
     write_graph(store, small_graph())
     made = instantiate(store, small_graph().key, EIGHT)
     record(store, made, analyse(store, made))
-    record_profile(store, profile_job(read_workload(store, made), PLAIN))
+    profile, _ = record_profile(store, profile_job(read_workload(store, made), PLAIN))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STAGEDB_USER", "ada")
+        instantiate(store, small_graph().key, EIGHT)
+        record_profile(store, profile_job(read_workload(store, made), PLAIN))
+    naming.set_name(store, "Instance", made, naming.wanted_name("base"))
+    naming.set_name(store, "Profile", profile, naming.wanted_name("base"))
+    ids: dict[Kind, str] = {"Graph": small_graph().key, "Instance": made, "Profile": profile}
+    for kind, id in ids.items():
+        naming.add_tag(store, kind, id, "kept")
+        naming.add_note(store, kind, id, "why")
+    save_query(store, naming.wanted_name("mine"), QUERY)
+
+
+QUERY = """// All graphs.
+//
+// mode: reads
+// column id: string — its id
+MATCH (g:Graph) RETURN g.id AS id
+"""
 
 
 def test_every_property_of_every_node_is_in_the_table_with_its_type(store: Store) -> None:
@@ -57,10 +83,7 @@ def test_every_property_of_every_node_is_in_the_table_with_its_type(store: Store
 
 
 def test_the_edges_of_the_store_are_those_of_the_table(store: Store) -> None:
-    write_graph(store, small_graph())
-    made = instantiate(store, small_graph().key, EIGHT)
-    record(store, made, analyse(store, made))
-    record_profile(store, profile_job(read_workload(store, made), PLAIN))
+    _fill(store)
     mains = {label.name for label in LABELS}
     known = {(edge.source, edge.type, edge.target) for edge in RELATIONSHIPS}
     found = set()
@@ -75,7 +98,7 @@ def test_the_edges_of_the_store_are_those_of_the_table(store: Store) -> None:
     }
     assert found == known - no_tensors
     connected = {label for source, _, target in found for label in (source, target)}
-    assert mains - connected == {"Store", "Rank"}
+    assert mains - connected == {"Store", "Rank", "SavedQuery"}
     for edge in RELATIONSHIPS:
         allowed = {row.name for row in edge.properties}
         rows = store.query(
@@ -108,15 +131,15 @@ def test_lifecycle_statements_are_what_the_table_gives() -> None:
 
 
 def test_what_is_deleted_with_an_owner_is_all_that_it_made(store: Store) -> None:
-    """Every label but the store's mark belongs to one owner; nothing of an instance and its profiles is left."""
+    """Every label of content belongs to one owner; nothing of an instance and its profiles is left."""
     owned = [label.name for owner in schema.OWNERS for label, _ in schema.members(owner)]
-    assert sorted(owned) == sorted(label.name for label in LABELS if label.name not in ("Store", *schema.OWNERS))
+    assert sorted(owned) == sorted(label.name for label in LABELS if label.name not in ("Store", *TEAM, *schema.OWNERS))
     write_graph(store, small_graph())
     made = instantiate(store, small_graph().key, EIGHT)
     record(store, made, analyse(store, made))
     record_profile(store, profile_job(read_workload(store, made), PLAIN))
     delete(store, "Instance", made)
-    kept = {"Store", "Graph", "SymOp", "SymTensor"}
+    kept = {"Store", "Graph", "SymOp", "SymTensor", "User", "Event", "Input"}
     for label in LABELS:
         (left,) = store.query(f"MATCH (n:{label.name}) RETURN count(n) AS n").rows[0]
         assert bool(left) == (label.name in kept), label.name
@@ -160,8 +183,12 @@ SCANS = {
     "catalog/outdated": "all instances and profiles that an older version wrote",
     "catalog/outdated_instances": "all instances that an older version wrote",
     "catalog/outdated_profiles": "all profiles that an older version wrote",
-    "instantiate/asked": "all instances of a user",
-    "profile/asked": "all profiles of a user",
+    "lifecycle/asked_instance": "all instances of a user",
+    "lifecycle/asked_profile": "all profiles of a user",
+    "team/saved_queries": "all saved queries",
+    "team/unnamed_graphs": "all graphs that are older than a time",
+    "team/unnamed_instances": "all instances that are older than a time",
+    "team/unnamed_profiles": "all profiles that are older than a time",
     # What an interrupted run left: a handful of nodes have these labels, and `state` has no index.
     "catalog/unfinished": "all that is not whole",
     # Once in the life of a store: they look at all that an older version wrote, or stop at the first node.
@@ -171,6 +198,8 @@ SCANS = {
     "schema/connect_tensors_v3": "migration",
     "schema/clear_v3": "migration",
     "schema/outdate_v3": "migration",
+    "schema/name_instances_v5": "migration",
+    "schema/name_profiles_v5": "migration",
 }
 """Statements that scan a label, each with what it wants all of. No named query (`analyze/`) is among them."""
 

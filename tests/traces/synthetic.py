@@ -87,6 +87,7 @@ def columns(
             peer=peer,
             towards=direction,
             step=steps(axis, type_, peer, direction),
+            dims=((),) * len(ops),
         ),
         edges=Edges(*(made[:, column] for column in range(3))),
         tasks=tasks,

@@ -198,8 +198,10 @@ def test_what_contradicts_a_profile_is_refused(db: Stagedb, tmp_path: Path) -> N
     assert db.export(profile.instance.id, profile="mine", out=tmp_path / "both").profile is not None
 
 
-def test_a_name_means_the_profile_of_the_instance(db: Stagedb, tmp_path: Path) -> None:
+def test_a_name_means_the_profile_of_the_instance(db: Stagedb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGEDB_USER", "ada")
     first = db.profile(model=CARD, system=SLOW, name="mine", pp=2)
+    monkeypatch.setenv("STAGEDB_USER", "bob")
     second = db.profile(model=CARD, system=SLOW, name="mine", tp=2)
     for number, each in enumerate((first, second)):
         done = db.export(each.instance.id, profile="mine", out=tmp_path / str(number))

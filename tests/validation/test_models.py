@@ -1,6 +1,8 @@
 """Models as their own code has them (`models.json`: transformers 5.23, shapes only) against graphs of their configs."""
 
 import json
+import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,17 +15,17 @@ from stagedb.errors import UsageError
 from stagedb.models import from_hugging_face
 from stagedb.models.readers import UNUSED_WHERE, WITHOUT_EFFECT
 from stagedb.validation import check_model, read_models
+from stagedb.validation.model_check import matched
+from stagedb.validation.models import Row
 
 FILE = Path(__file__).with_name("models.json")
 MODELS = {model.name: model for model in read_models(FILE)}
-NOT_YET = {"deepseek-v3.2"}
-"""Models whose blocks are not built."""
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_and_matmuls_are_those_of_the_models_own_code(name: str) -> None:
     checked = check_model(MODELS[name])
-    assert (checked.unsupported is not None) == (name in NOT_YET)
+    assert checked.unsupported is None
     assert not checked.differences
 
 
@@ -66,7 +68,7 @@ def meaning(config: Mapping[str, Any]) -> object:
         return str(reason)
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - NOT_YET))
+@pytest.mark.parametrize("name", sorted(MODELS))
 def test_no_key_is_ignored_in_silence(name: str) -> None:
     config = MODELS[name].config
     card = meaning(config)
@@ -75,6 +77,36 @@ def test_no_key_is_ignored_in_silence(name: str) -> None:
             changed = meaning({**config, key: other(value)})
             assert changed != card or key in UNUSED_WHERE, key
     assert "made_up" in str(meaning({**config, "made_up": 2}))
+
+
+WRONG: tuple[Any, ...] = (None, True, "x", "", -1, 0, 1.5, math.inf, 10**30, [], [1], ["x"], [[1]], {}, {"a": 1})
+"""Values that hardly any key takes."""
+
+FIRST = {str(model.config["architectures"]): name for name, model in reversed(MODELS.items())}
+"""A model of each architecture."""
+
+
+@pytest.mark.parametrize("name", sorted(set(FIRST.values())))
+def test_wrong_values_are_refused_or_read(name: str) -> None:
+    config = MODELS[name].config
+    for key in config:
+        for value in WRONG:
+            meaning({**config, key: value})
+        meaning({**config, key: {"rope_type": [1], "factor": "x", "mscale_all_dim": 10**400}})
+
+
+def test_masked_keys_are_not_confused_with_small_heads() -> None:
+    ours: Counter[Row] = Counter({("bmm", (8, 32, 16, 16)): 4})
+    theirs: dict[Row, int] = {("bmm", (8, 32, 32, 16)): 2, ("bmm", (8, 32, 16, 32)): 2}
+    assert matched(theirs, ours) == (("keys that a mask leaves out are computed",), [])
+    assert len(matched({**theirs, ("bmm", (8, 32, 32, 16)): 3}, ours)[1]) == 1
+    assert len(matched(theirs, ours + ours)[1]) == 1
+
+
+def test_a_config_whose_layers_are_all_dense_has_no_experts() -> None:
+    config = {**MODELS["deepseek-v3"].config, "first_k_dense_replace": 61}
+    card = from_hugging_face(config, name="dense")
+    assert (card.experts, {kind.channel_mixer for kind in card.kinds.values()}) == (0, {"feed_forward"})
 
 
 def test_rows_that_are_not_in_the_format_are_named(tmp_path: Path) -> None:

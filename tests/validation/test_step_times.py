@@ -31,7 +31,7 @@ def test_steps_are_within_their_bounds(embedded_store: Store) -> None:
     assert [each.published.title for each in found if not each.agrees] == []
     assert done == [(number, len(chosen)) for number in range(len(chosen) + 1)]
     by_set = {(each.source[6:16], each.calibrated): each for each in errors(found)}
-    assert by_set["2205.05198", True].worst <= 0.01
+    assert by_set["2205.05198", True].worst <= 0.02
     assert by_set["2104.04473", False].mean <= 0.03
     assert db.graphs() == []
 

@@ -37,13 +37,17 @@ class Saved:
         self.hooks.__exit__(*reason)
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note a tensor's storage. The tensor stays as it is."""
+        """Note a tensor's storage.
+
+        A result that its own operator saves is given back without its operator: they would hold each other where a
+        split backward never runs the operator, and stay from step to step.
+        """
         if self.on:
             own = local(tensor)
             held = self.observer.storage(own)
             where = self.modules[-1] if self.modules else "loss"
             self.found.setdefault(held, (where, own.shape, str(own.dtype).removeprefix("torch."), held.size))
-        return tensor
+        return tensor if tensor.grad_fn is None else tensor.detach()
 
     def summary(self, models: list[nn.Module]) -> dict[str, Any]:
         """Bytes that the forward saved, those of the middle layer, and of what is outside layers."""

@@ -27,7 +27,7 @@ class RankPlace:
     the mesh; degrees: the sizes of those mesh axes. step: the turn of a loop, from 0. order: the token positions in the
     order in which ranks hold them; None if ranks hold contiguous parts. expert_load: of `sum(expert_load)` consecutive
     choices, how many go to each expert; empty: one each. leader: true on one of the ranks that hold shares of a partial
-    result; it adds the values that must be added once.
+    result; it adds the values that must be added once. loss_share: the share of a micro-batch in the step's loss.
     """
 
     sizes: dict[str, int]
@@ -39,6 +39,7 @@ class RankPlace:
     order: Array | None = None
     expert_load: tuple[int, ...] = ()
     degrees: Mapping[str, int] = field(default_factory=dict)
+    loss_share: float = 1.0
 
     def indices(self, axis: str) -> Array:
         """The global indices of this rank's part of an axis."""

@@ -15,6 +15,7 @@ import numpy as np
 from stagedb.expressions import Expression
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient
 from stagedb.ir.operators.scored_pairs import ScoredPairs, heads_here, log_sum, scaled_products
+from stagedb.ir.operators.sparse import ChosenWeights, IndexTarget, index_loss, over_keys
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
@@ -47,10 +48,6 @@ def fold_heads(dk: Array, kv_heads: int) -> Array:
     return np.asarray(dk.reshape(batch, seq, kv_heads, heads // kv_heads, head_dim).sum(axis=3))
 
 
-def _keys(axes: Labels) -> Labels:
-    return tuple("kseq" if axis == "seq" else axis for axis in axes)
-
-
 @dataclass(frozen=True)
 class _Weights:
     """products, weights: (batch, heads, queries, keys). lse: the log of the sum of a row's exponentials."""
@@ -72,21 +69,34 @@ class Attention(ScoredPairs):
     diagonal. A kernel that reads an explicit mask (`masked`) computes all pairs.
 
     head, kv_heads, value: the axes of a head of queries and keys, of the heads of keys, and of a head of values.
+    chosen: a query sees the keys that an indexer chose (`sparse.KeyIndex`), whose scores and places are two more
+    operands; its backward has the indexer's loss.
     """
 
     masked: bool = False
     head: str = "head_dim"
     kv_heads: str = "kv_heads"
     value: str = "head_dim"
+    chosen: bool = False
 
     kind: ClassVar[str] = "attention"
     backward: ClassVar[bool] = False
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
-    later: ClassVar[frozenset[str]] = ScoredPairs.later | {"head", "kv_heads", "value"}
+    later: ClassVar[frozenset[str]] = ScoredPairs.later | {"head", "kv_heads", "value", "chosen"}
 
     def _operands(self, inputs: Sequence[Array]) -> tuple[Array, Array, Array]:
-        """q, k, v of the operands. Sinks and an explicit mask may follow them."""
-        return _unpack(list(inputs[: len(inputs) - self.masked - self.sinks]))
+        """q, k, v of the operands. Sinks, an indexer's scores and places, and an explicit mask may follow them."""
+        return _unpack(list(inputs[: len(inputs) - self._more]))
+
+    @property
+    def _more(self) -> int:
+        return self.masked + self.sinks + 2 * self.chosen
+
+    def _sinks(self, inputs: Sequence[Array]) -> Array | None:
+        return inputs[len(inputs) - self._more] if self.sinks else None
+
+    def _chosen(self, inputs: Sequence[Array]) -> Array | None:
+        return inputs[-1 - self.masked] if self.chosen else None
 
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
@@ -95,13 +105,13 @@ class Attention(ScoredPairs):
         inside, made = [t.axes for t in inputs], [t.axes for t in outputs]
         at = 1 if self.backward else 0
         if "packed" not in inside[at]:
-            inside[at + 1 : at + 3] = [_keys(axes) for axes in inside[at + 1 : at + 3]]
+            inside[at + 1 : at + 3] = [over_keys(axes) for axes in inside[at + 1 : at + 3]]
             if at:
-                made[1:3] = [_keys(axes) for axes in made[1:3]]
+                made[1:3] = [over_keys(axes) for axes in made[1:3]]
         return tuple(inside), tuple(made)
 
     def _keys_seen(self, size: Size) -> Expression:
-        return size("kseq") if self.masked else self.keys_seen(size("kseq"))
+        return size("kseq") if self.masked else self.keys_seen(size("index_top" if self.chosen else "kseq"))
 
     def _pairs(self, size: Size) -> Expression:
         return size("batch") * size("heads") * size("seq") * self._keys_seen(size)
@@ -117,24 +127,30 @@ class Attention(ScoredPairs):
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        own = op.inputs[: len(op.inputs) - self.masked]
+        own = op.inputs[: len(op.inputs) - self.masked - 2 * self.chosen]
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         yield from fused_gradient(tracer, op, AttentionGradient(**fields), grads, own)
+        if self.chosen:
+            (q, k), (best, chosen) = op.inputs[:2], op.inputs[len(own) : len(own) + 2]
+            reads = (q, k, op.outputs[1], chosen)
+            yield len(own), index_loss(tracer, op, best, IndexTarget(self.scale, self.head), reads)
 
-    def _weights(self, place: RankPlace, q: Array, k: Array, sinks: Array | None, lse: Array | None) -> _Weights:
+    def _weights(
+        self, place: RankPlace, q: Array, k: Array, inputs: Sequence[Array], lse: Array | None = None
+    ) -> _Weights:
         """Scaled products, weights and log-sum-exp of each row, which is made if it is not given."""
         rows, columns = place.indices("seq"), np.arange(k.shape[1])
         products = scaled_products(q, k, self.factor(q.shape[-1]))
         scores = self.scored(products, rows, heads_here(place), place.sizes["heads"])
-        scores = np.where(self.seen(rows, columns), scores, -np.inf)
+        scores = np.where(self.seen(rows, columns) & among(self._chosen(inputs), k.shape[1]), scores, -np.inf)
         if lse is None:
-            lse = log_sum(scores, sinks)
+            lse = log_sum(scores, self._sinks(inputs))
         return _Weights(products, np.exp(scores - lse[..., None]), lse)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         q, k, v = self._operands(inputs)
         heads = q.shape[2]
-        made = self._weights(place, q, repeat_heads(k, heads), inputs[-1 - self.masked] if self.sinks else None, None)
+        made = self._weights(place, q, repeat_heads(k, heads), inputs)
         return [np.einsum("bhqk,bkhd->bqhd", made.weights, repeat_heads(v, heads)), made.lse]
 
 
@@ -153,19 +169,28 @@ class AttentionGradient(Attention):
         q, k, v = self._operands(own)
         heads, kv_heads, factor = q.shape[2], k.shape[2], self.factor(q.shape[-1])
         wide_k, wide_v = repeat_heads(k, heads), repeat_heads(v, heads)
-        sinks = own[-1 - self.masked] if self.sinks else None
-        made = self._weights(place, q, wide_k, sinks, lse)
+        sinks = self._sinks(own)
+        made = self._weights(place, q, wide_k, own, lse)
         dv = np.einsum("bhqk,bqhd->bkhd", made.weights, do)
         dp = np.einsum("bqhd,bkhd->bhqk", do, wide_v)
         delta = np.einsum("bqhd,bqhd->bhq", do, o)
         ds = made.weights * (dp - delta[..., None]) * self.slope(made.products) * factor
         dq, dk = np.einsum("bhqk,bkhd->bqhd", ds, wide_k), np.einsum("bhqk,bqhd->bkhd", ds, q)
         dk, dv = fold_heads(dk, kv_heads), fold_heads(dv, kv_heads)
-        packed = len(own) - self.masked - self.sinks == 1
+        packed = len(own) - self._more == 1
         grads = [_pack(dq, dk, dv)] if packed else [dq, dk, dv]
         if sinks is not None:
             grads.append(-(np.exp(sinks[:, None] - lse) * delta).sum(axis=(0, 2)))
         return grads
+
+
+def among(chosen: Array | None, keys: int) -> Array:
+    """Whether each key is among the chosen ones of a query: (batch, 1, queries, keys), or true for all."""
+    if chosen is None:
+        return np.asarray(True)
+    found = np.zeros((*chosen.shape[:2], keys), bool)
+    np.put_along_axis(found, chosen, True, axis=-1)
+    return found[:, None]
 
 
 @dataclass(frozen=True)
@@ -242,13 +267,14 @@ class FoldHeads(Operator):
 class Softmax(ScoredPairs):
     """Scale, causal mask and softmax over the keys. head: the axis of a head of queries and keys.
 
-    Its operands are the products of queries and keys, and the sinks if there are some.
+    Its operands are the products of queries and keys, and the sinks if there are some. chosen: as in `Attention`.
     """
 
     head: str = "head_dim"
+    chosen: bool = False
 
     kind: ClassVar[str] = "softmax"
-    later: ClassVar[frozenset[str]] = ScoredPairs.later | {"head"}
+    later: ClassVar[frozenset[str]] = ScoredPairs.later | {"head", "chosen"}
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
@@ -261,11 +287,16 @@ class Softmax(ScoredPairs):
         reads = (arriving(grads), op.outputs[0])
         tracer.emit(grad.name, SoftmaxGradient(head=self.head, scale=self.scale), reads, grad, template=INPUT_GRADIENT)
         yield 0, grad
+        if self.chosen:
+            best, chosen = op.inputs[-2:]
+            yield len(op.inputs) - 2, index_loss(tracer, op, best, ChosenWeights(), (op.outputs[0], chosen))
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         products = inputs[0] * self.factor(place.sizes[self.head])
         scores = self.scored(products, place.indices("seq"), heads_here(place), place.sizes["heads"])
-        scores = np.where(self.seen(place.indices("seq"), place.indices("kseq")), scores, -np.inf)
+        seen = self.seen(place.indices("seq"), place.indices("kseq"))
+        seen = seen & among(inputs[-1] if self.chosen else None, scores.shape[-1])
+        scores = np.where(seen, scores, -np.inf)
         return [np.exp(scores - log_sum(scores, inputs[1] if self.sinks else None)[..., None])]
 
 

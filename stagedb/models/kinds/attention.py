@@ -86,10 +86,14 @@ def core_of(
     qkv: "tuple[Tensor, ...]",
     values: Values,
     heads: HeadAxes = USUAL_HEADS,
+    chosen: "tuple[Tensor, ...]" = (),
 ) -> "Tensor":
-    """The attention core as the style writes it: a fused kernel, or matmuls and a softmax."""
+    """The attention core as the style writes it: a fused kernel, or matmuls and a softmax.
+
+    chosen: the scores and places of the keys that an indexer chose; empty: all are seen.
+    """
     core = _plain_core if style.attention == "math" else _fused_core
-    return core(t, card, style, qkv, values, heads)
+    return core(t, card, style, qkv, values, heads, chosen)
 
 
 def bias_of(card: Architecture, values: Values) -> str:
@@ -171,7 +175,13 @@ def _split(t: "Tracer", qkv: "tuple[Tensor, ...]", views: bool = False) -> "tupl
 
 
 def _fused_core(
-    t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", values: Values, heads: HeadAxes
+    t: "Tracer",
+    card: Architecture,
+    style: "Style",
+    qkv: "tuple[Tensor, ...]",
+    values: Values,
+    heads: HeadAxes,
+    chosen: "tuple[Tensor, ...]",
 ) -> "Tensor":
     """One kernel. If ranks share a sequence, keys and values are moved separately from the queries."""
     qkv = _split(t, qkv, style.explicit_mask) if style.apart else qkv
@@ -181,18 +191,24 @@ def _fused_core(
         _check_shared(card, rules, heads)
         return _shared_core(t, style.core, qkv)
     sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
-    qkv = (*qkv, *sinks)
+    qkv = (*qkv, *sinks, *chosen)
     if style.explicit_mask:
-        if rules["alibi"] or rules["softcap"]:
+        if rules["alibi"] or rules["softcap"] or chosen:
             raise UsageError(
-                f"{card.name} has scores that an explicit mask cannot express (ALiBi, or a soft cap): take "
+                f"{card.name} has scores that an explicit mask cannot express (ALiBi, a soft cap, or an indexer): take "
                 "--cp-kind ulysses"
             )
         mask = t.activation("attn.mask", ("seq", "kseq"))
         t.emit("attn.mask", ops.AdditiveMask(rules["window"], rules["chunk_tokens"]), (), mask)
         qkv = (*qkv, mask)
     context, lse = t.activation("attn.core", heads.context), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
-    t.emit("attn.core", ops.Attention(masked=style.explicit_mask, **rules, **heads.words), qkv, context, lse)
+    t.emit(
+        "attn.core",
+        ops.Attention(masked=style.explicit_mask, chosen=bool(chosen), **rules, **heads.words),
+        qkv,
+        context,
+        lse,
+    )
     return context
 
 
@@ -231,7 +247,13 @@ def _shared_core(t: "Tracer", core: "ops.Operator", qkv: "tuple[Tensor, ...]") -
 
 
 def _plain_core(
-    t: "Tracer", card: Architecture, style: "Style", qkv: "tuple[Tensor, ...]", values: Values, heads: HeadAxes
+    t: "Tracer",
+    card: Architecture,
+    style: "Style",
+    qkv: "tuple[Tensor, ...]",
+    values: Values,
+    heads: HeadAxes,
+    chosen: "tuple[Tensor, ...]",
 ) -> "Tensor":
     """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
     q, k, v = _split(t, qkv)
@@ -246,7 +268,9 @@ def _plain_core(
     t.emit("attn.scores", ops.Einsum(heads.query, keys, pairs), (q, k), scores)
     rules = rules_of(card, values)
     sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
-    t.emit("attn.weights", ops.Softmax(**rules, head=heads.head), (scores, *sinks), weights)
+    t.emit(
+        "attn.weights", ops.Softmax(**rules, head=heads.head, chosen=bool(chosen)), (scores, *sinks, *chosen), weights
+    )
     weights = shared.dropout(t, style, "attn.weights.dropout", weights)
     context = t.activation("attn.context", heads.context)
     read = ("batch", "kseq", "heads", heads.value)

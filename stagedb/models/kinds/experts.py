@@ -38,6 +38,9 @@ else:
     tensors = DeferredModule("stagedb.ir.tensors")
 
 CHOICE_AXES = ("batch", "seq", "choices")
+EXPERT_MATMULS = "ffn.experts"
+"""How the names of the experts' matmuls begin, in their block."""
+
 SLOTS = ("experts", "slots", "hidden")
 INNER = ("experts", "slots", "expert_ffn")
 # Experts have their matrices the other way round: one batched matmul reads the weights of all.
@@ -57,9 +60,9 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
 
     t.enter("experts", Tag.EXPERT)
     bias = bool(values["expert_bias"])
-    inner = shared.gated(t, card, style, "ffn.experts", slots, INNER, EXPERT_WEIGHT, PACKED_EXPERT_WEIGHT, bias)
+    inner = shared.gated(t, card, style, EXPERT_MATMULS, slots, INNER, EXPERT_WEIGHT, PACKED_EXPERT_WEIGHT, bias)
     back_axes = ("experts", "expert_ffn", "hidden")
-    out = shared.linear(t, "ffn.experts.w2", inner, back_axes, SLOTS, bias, fp8=style.fp8)
+    out = shared.linear(t, f"{EXPERT_MATMULS}.w2", inner, back_axes, SLOTS, bias, fp8=style.fp8)
 
     t.enter("router")
     back, y = t.activation("ffn.combine", (*CHOICE_AXES, "hidden")), t.activation("ffn.sum", HIDDEN)
@@ -202,6 +205,8 @@ def read_sparse(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
         if type(count) is not int or count < 1:
             raise UsageError(f"{word} must be a whole number from 1, not {shown(count)}")
     without = config.get("mlp_only_layers") or ()
+    if not isinstance(without, list | tuple):
+        raise UsageError(f"mlp_only_layers must be a list of numbers of layers, not {shown(without)}")
     return tuple(
         (number + 1) % step == 0 and number % every == 0 and number >= first and number not in without
         for number in range(layers)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
 from stagedb.models.deferred_import import DeferredModule
+from stagedb.models.kinds import key_index
 from stagedb.models.kinds.attention import ATTENTION, HeadAxes, core_of
 from stagedb.models.kinds.part import Architecture, Branch, Buffers, KindWord, LayerPart, SizeSymbol, UserRegion, Values
 
@@ -28,9 +29,10 @@ HEADS = HeadAxes(head="qk_dim", kv_heads="heads", value="value_dim")
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     t.enter("attention")
     bias = values["latent_bias"] is True
-    q = _queries(t, card, style, values, x, bias)
+    q, latent = _queries(t, card, style, values, x, bias)
     k, v = _keys_values(t, card, style, x, bias)
-    context = core_of(t, card, style, (q, k, v), {**DEFAULTS, "scale": values["scale"]}, HEADS)
+    chosen = key_index.chosen_keys(t, values, x, latent) if values["index_heads"] else ()
+    context = core_of(t, card, style, (q, k, v), {**DEFAULTS, "scale": values["scale"]}, HEADS, chosen)
     t.enter("attention")
     return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "value_dim"), bias)
 
@@ -39,7 +41,10 @@ DEFAULTS: Values = {"softcap": 0.0, "scale": 0.0, "sinks": False}
 """The rules of scores, which are those of plain attention."""
 
 
-def _queries(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor", bias: bool) -> "Tensor":
+def _queries(
+    t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor", bias: bool
+) -> "tuple[Tensor, Tensor]":
+    """Queries, and what they are made from."""
     source, axis = x, "hidden"
     if values["q_rank"]:
         narrow = ("batch", "seq", "q_rank")
@@ -48,7 +53,7 @@ def _queries(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     q = shared.linear(t, "attn.wq", source, ("heads", "qk_dim", axis), HEADS.query, fp8=style.fp8)
     turned = t.activation("attn.rotary_q", HEADS.query)
     t.emit("attn.rotary_q", ops.Rotary(size=int(values["rope_dim"]), last=True), (q,), turned)
-    return turned
+    return turned, source
 
 
 def _keys_values(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", bias: bool) -> "tuple[Tensor, Tensor]":
@@ -74,7 +79,7 @@ def _parameters(card: Architecture, values: Values) -> int:
     queries = card.hidden * q_rank + source * card.heads * (nope + rope)
     keys = card.hidden * (kv_rank + rope) + kv_rank * card.heads * (nope + value)
     biases = q_rank + kv_rank + rope + card.hidden if values["latent_bias"] else 0
-    return queries + keys + card.heads * value * card.hidden + norms + biases
+    return queries + keys + card.heads * value * card.hidden + norms + biases + key_index.parameters(card, values)
 
 
 def _check(card: Architecture, values: Values) -> None:
@@ -82,6 +87,7 @@ def _check(card: Architecture, values: Values) -> None:
         raise UsageError(f"{card.name}: rotary positions want an even rope_dim, not {values['rope_dim']}")
     if card.positions != "rotary":
         raise UsageError(f"{card.name}: latent attention has rotary positions, and positions is {card.positions}")
+    key_index.check(card, values)
 
 
 def _buffers(card: Architecture, style: "Style") -> Buffers:
@@ -107,6 +113,7 @@ LATENT_ATTENTION = LayerPart(
         "value_dim": KindWord("the size of a head of values"),
         "latent_bias": KindWord("whether the projections to the latents, and the one back, have biases", False),
         "scale": KindWord("the factor of scores (0: one over the root of the head's size)", 0.0),
+        **key_index.WORDS,
     },
     symbols={
         "RQ": SizeSymbol("q_rank", "size of the latent of queries", lambda card: card.word("q_rank")),
@@ -114,6 +121,7 @@ LATENT_ATTENTION = LayerPart(
         "DN": SizeSymbol("nope_dim", "part of a head without positions", lambda card: card.word("nope_dim")),
         "DR": SizeSymbol("rope_dim", "part of a head with rotary positions", lambda card: card.word("rope_dim")),
         "DV": SizeSymbol("value_dim", "size of a head of values", lambda card: card.word("value_dim")),
+        **key_index.SYMBOLS,
     },
     axes={
         "q_rank": "RQ",
@@ -123,6 +131,7 @@ LATENT_ATTENTION = LayerPart(
         "qk_dim": "DN + DR",
         "rope_dim": "DR",
         "value_dim": "DV",
+        **key_index.AXES,
     },
     user={
         "attention": UserRegion(

@@ -56,9 +56,11 @@ def read_windows(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
     window, used = config.get("sliding_window"), config.get("use_sliding_window") is not False
     types = config.get("layer_types")
     if types is not None:
-        unknown = [each for each in types if each not in _TYPES]
+        if not isinstance(types, list):
+            raise UsageError(f"layer_types must be a list with a type for each layer, not {shown(types)}")
+        unknown = [each for each in types if not isinstance(each, str) or each not in _TYPES]
         if unknown or len(types) != layers:
-            what = repr(unknown[0]) if unknown else f"of {len(types)} layers, and there are {layers}"
+            what = shown(unknown[0]) if unknown else f"of {len(types)} layers, and there are {layers}"
             raise UsageError(f"layer_types {what} is not supported: {' and '.join(_TYPES)}, one for each layer")
         if any(_TYPES[each] for each in types) and not (window and used):
             raise UsageError(

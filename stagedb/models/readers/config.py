@@ -185,6 +185,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 UNUSED_WHERE: Mapping[str, str] = {
     "_sliding_window_pattern": "layer_types names the type of each layer",
+    "first_k_dense_replace": "mlp_layer_types names the layers with experts",
     "interleave_moe_layer_step": "moe_layers names the layers with experts",
     "layer_types": "use_sliding_window is false",
     "moe_layer_end_index": "it is the last layer or a later one",

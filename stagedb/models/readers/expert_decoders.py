@@ -30,10 +30,10 @@ def softmax_scores(config: Config, default: bool) -> dict[str, Value]:
     return {} if config.flag("norm_topk_prob", default=default) else {"scores": "softmax", "normalised": False}
 
 
-def sigmoid_scores(config: Config, normalised: bool = True) -> dict[str, Value]:
+def sigmoid_scores(config: Config, normalised: bool = True, factor: float = 1.0) -> dict[str, Value]:
     """The words for sigmoid scores, a factor included."""
     words: dict[str, Value] = {"scores": "sigmoid", "normalised": config.flag("norm_topk_prob", default=normalised)}
-    factor = config.number("routed_scaling_factor", default=1.0)
+    factor = config.number("routed_scaling_factor", default=factor)
     return words | ({} if factor == 1 else {"routing_scale": factor})
 
 
@@ -97,6 +97,7 @@ def olmoe(config: Config, name: str) -> Card:
 
 def phimoe(config: Config, name: str) -> Card:
     """Phi-3.5 MoE: LayerNorm, a softmax over all experts."""
+    config.only("num_experts_per_tok", 2, "its router chooses two experts")
     card = decoder(config, name, "phi-moe", norm="layernorm", head_bias=config.flag("lm_head_bias"))
     card = with_experts(config, card, config.count("intermediate_size"))
     bias = biases("all" if config.flag("attention_bias") else "none", False)
@@ -113,7 +114,7 @@ def minimax_m2(config: Config, name: str) -> Card:
 
 def glm4_moe(config: Config, name: str) -> Card:
     """GLM-4.5 and later: sigmoid scores, shared experts, biases of q, k and v, norms of queries and keys in some."""
-    return _first_dense(config, name, "glm4-moe", "head" if config.flag("use_qk_norm") else "none", 0.5)
+    return _first_dense(config, name, "glm4-moe", "head" if config.flag("use_qk_norm") else "none", 0.5, first=1)
 
 
 def dots1(config: Config, name: str) -> Card:
@@ -121,11 +122,14 @@ def dots1(config: Config, name: str) -> Card:
     return _first_dense(config, name, "dots", "head", 1.0, "all")
 
 
-def _first_dense(config: Config, name: str, family: str, normed: str, share: float, bias: str = "qkv") -> Card:
+def _first_dense(
+    config: Config, name: str, family: str, normed: str, share: float, bias: str = "qkv", first: int = 0
+) -> Card:
+    """first: the dense first layers and the shared experts of a config that does not name them."""
     width = config.count("moe_intermediate_size")
-    shared = width * config.count("n_shared_experts", default=0, least=0)
+    shared = width * config.count("n_shared_experts", default=first, least=0)
     card = with_experts(config, decoder(config, name, family, floor=True), width, shared)
-    sparse = experts_from(config, card.layers)
+    sparse = experts_from(config, card.layers, first)
     layers = [
         Layer(window=window, dense=not each) for window, each in zip(windows(config, card.layers), sparse, strict=True)
     ]
@@ -149,7 +153,7 @@ def ernie_moe(config: Config, name: str) -> Card:
     config.only("use_bias", False, "experts have no biases here")
     card = with_experts(config, decoder(config, name, "ernie-moe", tied_default=True), width, shared)
     first = config.count("moe_layer_start_index", default=1, least=0)
-    last = config.get("moe_layer_end_index", default=card.layers - 1)
+    last = config.count("moe_layer_end_index", default=-1, least=-1)
     last = card.layers - 1 if last == -1 else last
     every = config.count("moe_layer_interval", default=1)
     sparse = [(n + 1) % every == 0 and first <= n <= last for n in range(card.layers)]

@@ -69,8 +69,10 @@ def gemma3(config: Config, name: str) -> Card:
 
 
 def _capped(config: Config, card: Card, every: int, words: dict[str, Value] | None = None) -> Card:
-    scale = config.number("query_pre_attn_scalar", default=256.0) ** -0.5
-    usual: dict[str, Value] = {"residual": "sandwich", "scale": scale, **_bias(config), **(words or {})}
+    scalar = config.number("query_pre_attn_scalar", default=256.0)
+    if scalar <= 0:
+        raise UsageError(f"query_pre_attn_scalar must be above 0, not {shown(scalar)}")
+    usual: dict[str, Value] = {"residual": "sandwich", "scale": scalar**-0.5, **_bias(config), **(words or {})}
     usual |= {"softcap": config.number("attn_logit_softcapping", default=0.0)}
     cap = config.number("final_logit_softcapping", default=0.0)
     return plain_layers(config, replace(card, logit_softcap=cap), usual, every)

@@ -18,7 +18,7 @@ def deepseek_v2(config: Config, name: str) -> Card:
     card, usual = _latent(config, name)
     words: dict[str, Value] = {"scores": "softmax", "normalised": config.flag("norm_topk_prob")}
     factor = config.number("routed_scaling_factor", default=1.0)
-    return _laid_out(config, card, usual | words | ({} if factor == 1 else {"routing_scale": factor}))
+    return _laid_out(config, card, usual | words | ({} if factor == 1 else {"routing_scale": factor}), 0, 2)
 
 
 def deepseek_v3(config: Config, name: str) -> Card:
@@ -26,7 +26,34 @@ def deepseek_v3(config: Config, name: str) -> Card:
     card, usual = _latent(config, name)
     if config.get("scoring_func", default="sigmoid") != "sigmoid":
         raise UsageError(f"scoring_func {shown(config.get('scoring_func'))} is not supported here: sigmoid only")
-    return _laid_out(config, card, usual | sigmoid_scores(config))
+    return _laid_out(config, card, usual | sigmoid_scores(config, factor=2.5), 3, 1)
+
+
+def sparse(config: Config, name: str) -> Card:
+    """DeepSeek V3.2 and GLM-5: as DeepSeek V3, with an indexer that chooses the keys of each query."""
+    kinds = config.get("indexer_types", default=[])
+    frequent = config.count("index_topk_freq", default=1, least=0)
+    if frequent > 1 or config.get("index_topk_pattern") or any(each != "full" for each in _listed(kinds)):
+        raise UsageError("indexer_types with layers that share the keys of others is not supported: full only")
+    types = _listed(config.get("layer_types", default=[]))
+    if any(each != "indexed_attention" for each in types):
+        raise UsageError("layer_types is not supported here: indexed_attention only")
+    config.only("mlp_bias", False, "feed-forwards have no biases here")
+    words: dict[str, Value] = {
+        "index_heads": config.count("index_n_heads"),
+        "index_dim": config.count("index_head_dim"),
+        "index_top": config.count("index_topk"),
+    }
+    config.uses("index_skip_topk_offset")
+    card, usual = _latent(config, name)
+    return _laid_out(config, card, usual | words | sigmoid_scores(config, factor=2.5), 3, 1)
+
+
+def _listed(found: object) -> list[object]:
+    """A list of types. UsageError for other values."""
+    if not isinstance(found, list):
+        raise UsageError(f"types of layers must be a list, not {shown(found)}")
+    return found
 
 
 def _latent(config: Config, name: str) -> tuple[Card, dict[str, Value]]:
@@ -65,18 +92,21 @@ def _scale(config: Config, size: int) -> float:
     return float(more * more / math.sqrt(size))
 
 
-def _laid_out(config: Config, card: Card, usual: dict[str, Value]) -> Card:
+def _laid_out(config: Config, card: Card, usual: dict[str, Value], first: int, shared: int) -> Card:
+    """first, shared: the dense first layers and the shared experts of a config that does not name them."""
     if not config.get("n_routed_experts"):
         return with_layers(replace(card), [Layer()] * card.layers, usual)
     width = config.count("moe_intermediate_size")
-    shared = width * config.count("n_shared_experts", default=0, least=0)
-    card = with_experts(config, card, width, shared)
-    return with_layers(card, [Layer(dense=not each) for each in experts_from(config, card.layers)], usual)
+    shared = config.count("n_shared_experts", default=shared, least=0)
+    card = with_experts(config, card, width, width * shared)
+    return with_layers(card, [Layer(dense=not each) for each in experts_from(config, card.layers, first)], usual)
 
 
 READERS = {
     "DeepseekV2ForCausalLM": deepseek_v2,
     "DeepseekV3ForCausalLM": deepseek_v3,
     "KimiK2ForCausalLM": deepseek_v3,
+    "DeepseekV32ForCausalLM": sparse,
+    "GlmMoeDsaForCausalLM": sparse,
 }
 """The reader of each architecture."""

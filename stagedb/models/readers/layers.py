@@ -52,6 +52,9 @@ class Layer:
 
 def with_layers(card: Card, layers: Sequence[Layer], usual: Mapping[str, Value] | None = None) -> Card:
     """The card with these layers. usual: words of all of them; those that a part does not take are left out."""
+    if card.experts and all(each.dense for each in layers):
+        card = replace(card, experts=0, top_k=0, expert_ffn=0, shared_ffn=0)
+        layers = [replace(each, dense=False) for each in layers]
     shared = Layer(
         window=min(each.window for each in layers),
         chunk=min(each.chunk for each in layers),
@@ -96,8 +99,8 @@ def repeated(every: int, layers: int) -> list[bool]:
     return [(number + 1) % every == 0 for number in range(layers)]
 
 
-def experts_from(config: Config, layers: int) -> list[bool]:
-    """Which layers have experts, where a config gives the first of them or a list of types."""
+def experts_from(config: Config, layers: int, first: int = 0) -> list[bool]:
+    """Which layers have experts, where a config gives the first of them or a list of types. first: the default."""
     types = config.get("mlp_layer_types")
     if types is not None:
         known = {"dense": False, "sparse": True, "moe": True}
@@ -105,7 +108,7 @@ def experts_from(config: Config, layers: int) -> list[bool]:
             raise UsageError(f"mlp_layer_types is not supported: dense or sparse for each of {layers} layers only")
         config.uses("first_k_dense_replace", "moe_layer_freq")
         return [known[each] for each in types]
-    first = config.count("first_k_dense_replace", default=0, least=0)
+    first = config.count("first_k_dense_replace", default=first, least=0)
     every = config.get("moe_layer_freq", default=1)
     if isinstance(every, list):
         if len(every) != layers or any(each not in (0, 1) for each in every):

@@ -1,6 +1,6 @@
 """How a pipeline splits layers into stages, orders their tasks, and sends messages between them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from stagedb.plans.aspects.word import About, aspect
 from stagedb.schedules import DEFAULT, EXPLICIT, PLACEMENTS, SCHEDULES
@@ -60,6 +60,26 @@ class Pipeline:
             filled=True,
         ),
     ] = None
+    layers_per_chunk: Annotated[
+        tuple[int, ...] | None,
+        About(
+            "Layers of each chunk in the order of a forward; 0 for a first chunk with only the embedding, or a last "
+            "one with only the head.",
+            property="layers of each chunk in the order of a forward, where the chunks of a stage differ",
+            unset="a stage's layers evenly",
+            later=True,
+        ),
+    ] = None
+    """Chunks have numbers in the pipeline; the placement maps them to stages."""
+    counted_ends: Annotated[
+        Literal["none", "embedding", "loss", "both"],
+        About(
+            "Ends of the model that count as one layer each in an even split: its stages and chunks have so much less.",
+            property="ends that count as layers in an even split; an instance has the split itself",
+            later=True,
+        ),
+    ] = "none"
+    """Megatron's `account_for_embedding_in_pipeline_split` and `account_for_loss_in_pipeline_split`."""
 
 
 @aspect

@@ -1,0 +1,21 @@
+// Let the names, tags and notes of one profile mean another one.
+//
+// mode: writes
+// param old: string — the id of the one
+// param new: string — the id of the other
+MATCH (o:Profile {id: $old})
+MATCH (n:Profile {id: $new})
+OPTIONAL MATCH (a:Name)-[x:NAMES]->(o)
+WITH o, n, collect(a) AS names, collect(x) AS old
+FOREACH (a IN names | MERGE (a)-[:NAMES]->(n))
+FOREACH (x IN old | DELETE x)
+WITH o, n
+OPTIONAL MATCH (t:Tag)-[x:TAGS]->(o)
+WITH o, n, collect(t) AS tags, collect(x) AS old
+FOREACH (t IN tags | MERGE (t)-[:TAGS]->(n))
+FOREACH (x IN old | DELETE x)
+WITH o, n
+OPTIONAL MATCH (m:Note)-[x:ABOUT]->(o)
+WITH n, collect(m) AS notes, collect(x) AS old
+FOREACH (m IN notes | MERGE (m)-[:ABOUT]->(n))
+FOREACH (x IN old | DELETE x)

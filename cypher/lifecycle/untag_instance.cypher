@@ -1,0 +1,15 @@
+// Take a tag off an instance. No row if it does not have it.
+//
+// mode: writes
+// param id: string — the instance's id
+// param tag: string — the word
+// param user: string — the user
+// param event: map — the properties of `Event`
+// column id: string — the instance's id
+MATCH (:Tag {id: $tag})-[r:TAGS]->(n:Instance {id: $id})
+DELETE r
+MERGE (u:User {id: $user})
+MERGE (e:Event {id: $event.id})
+SET e += $event
+MERGE (e)-[:DONE_BY]->(u)
+RETURN n.id AS id

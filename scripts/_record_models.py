@@ -1,0 +1,74 @@
+"""Records of models as their own code has them: `scripts/record_models configs.json -o models.json`.
+
+The file has a Hugging Face config, a record with one (`config`, `name`, `batch`, `seq`), or a list of either. With `-`
+each line of standard input is one, and each line of output its record, or `{"error": ...}`. `stagedb validate --models
+FILE` compares records with graphs. The model's own code is that of the package `transformers`; nothing is fetched.
+"""
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record what the arguments ask for. Returns 1 if a config could not be recorded."""
+    parser = argparse.ArgumentParser(prog="scripts/record_models", description="models as their own code has them")
+    parser.add_argument("configs", help="a JSON file with a config or a list of them; -: one a line of standard input")
+    parser.add_argument("--batch", type=int, default=2, help="sequences of the forward (2)")
+    parser.add_argument("--seq", type=int, default=256, help="tokens of a sequence (256)")
+    parser.add_argument("-o", "--output", type=Path, help="the file to write (standard output)")
+    given = parser.parse_args(arguments)
+    record = importlib.import_module("scripts.recording.under_torch.model_code").record
+    if given.configs == "-":
+        for line in sys.stdin:
+            found = recorded(record, asked(json.loads(line), given.batch, given.seq))
+            print(json.dumps({"error": str(found)} if isinstance(found, Exception) else found), flush=True)
+        return 0
+    records, failed = [], 0
+    for each in read(Path(given.configs)):
+        wanted = asked(each, given.batch, given.seq)
+        found = recorded(record, wanted)
+        if isinstance(found, Exception):
+            failed += 1
+            print(f"{wanted['name']}: {type(found).__name__}: {str(found).strip()[:300]}", file=sys.stderr)
+        else:
+            records.append(found)
+    text = "[\n" + ",\n".join(json.dumps(each) for each in records) + "\n]\n"
+    if given.output is None:
+        print(text, end="")
+    else:
+        given.output.write_text(text, encoding="utf-8")
+    print(f"{len(records)} recorded, {failed} not", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def read(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The configs or records of a file."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    yield from found if isinstance(found, list) else [found]
+
+
+def asked(content: Mapping[str, Any], batch: int, seq: int) -> dict[str, Any]:
+    """The arguments of a record."""
+    if "config" not in content:
+        return {"config": content, "name": str(content.get("model_type")), "batch": batch, "seq": seq}
+    name = str(content.get("name", content["config"].get("model_type")))
+    own = {"batch": content.get("batch", batch), "seq": content.get("seq", seq)}
+    return {"config": content["config"], "name": name, **own}
+
+
+def recorded(record: Any, wanted: Mapping[str, Any]) -> dict[str, Any] | Exception:
+    """A record, or what the model's own code raised."""
+    try:
+        found: dict[str, Any] = record(**wanted)
+    except Exception as error:  # noqa: BLE001
+        return error
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

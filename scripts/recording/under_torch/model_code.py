@@ -1,0 +1,85 @@
+"""The record of a model's own code: its parameters, and the matmuls of one forward, from shapes alone.
+
+The model is made and run by the package `transformers` on the meta device, with attention written out.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
+
+ATEN = torch.ops.aten
+
+
+class Matmuls(TorchDispatchMode):
+    """Counts the matmuls that run in it: by name of operator and dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: Counter[tuple[str, tuple[Any, ...]]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is ATEN._local_scalar_dense.default:
+            # A value that decides what runs, such as whether a mask is needed: none is there, and all such tests hold.
+            return 1
+        if getattr(func, "overloadpacket", None) is ATEN._grouped_mm:
+            # Its kernel wants widths in whole multiples of 16 bytes; the count of its work does not.
+            found = args[0].new_empty((args[0].shape[0], args[1].shape[2]))
+        else:
+            found = func(*args, **(kwargs or {}))
+        for row in matmuls(func, args):
+            self.rows[row] += 1
+        return found
+
+
+def matmuls(func: Any, args: Any) -> list[tuple[str, tuple[Any, ...]]]:
+    """The rows of one call: `mm` and `bmm` are [b, m, n, k], `grouped` is [experts, rows, n, k]."""
+    packet = getattr(func, "overloadpacket", None)
+    if packet in (ATEN.mm, ATEN.addmm):
+        left, right = args[-2:] if packet is ATEN.mm else args[1:3]
+        return [("mm", (1, left.shape[0], right.shape[1], left.shape[1]))]
+    if packet in (ATEN.bmm, ATEN.baddbmm):
+        left, right = args[-2:] if packet is ATEN.bmm else args[1:3]
+        return [("bmm", (left.shape[0], left.shape[1], right.shape[2], left.shape[2]))]
+    if packet is getattr(ATEN, "_grouped_mm", None):
+        left, right = args[:2]
+        return [("grouped", (right.shape[0], left.shape[0], right.shape[2], right.shape[1]))]
+    if packet is ATEN.convolution:
+        return [("conv", (tuple(args[0].shape), tuple(args[1].shape)))]
+    return []
+
+
+def record(config: Mapping[str, Any], name: str, batch: int = 2, seq: int = 64) -> dict[str, Any]:
+    """The record of a config in the format of `tests/validation/models.json`."""
+    known = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+    made = getattr(transformers, config["architectures"][0])
+    with torch.device("meta"):
+        model = made._from_config(known, attn_implementation="eager", dtype=torch.bfloat16).eval()
+        tokens = torch.zeros(batch, seq, dtype=torch.int64)
+        with torch.no_grad(), Matmuls() as counted:
+            model(input_ids=tokens, use_cache=False)
+    named = parameters(model)
+    return {
+        "name": name,
+        "model_type": config["model_type"],
+        "class": config["architectures"][0],
+        "parameters": sum(named.values()),
+        "parameters_by_name": named,
+        "config": dict(config),
+        "batch": batch,
+        "seq": seq,
+        "forward": [{"op": op, "dims": list(dims), "count": count} for (op, dims), count in counted.rows.items()],
+    }
+
+
+def parameters(model: Any) -> dict[str, int]:
+    """Elements of all parameters, a tied one once, by name with layer and expert numbers as `*`."""
+    found: Counter[str] = Counter()
+    for name, value in model.named_parameters():
+        found[re.sub(r"(?<=\.)\d+(?=\.)", "*", name)] += math.prod(value.shape)
+    return dict(found)

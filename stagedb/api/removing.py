@@ -1,0 +1,159 @@
+"""Removal: a name, a graph, an instance, a profile, and what nobody needs."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stagedb.api import catalog
+from stagedb.api.catalog import SHORT_ID
+from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.store import Store, Unfinished, current_user, delete, sweep, unfinished, user_of
+from stagedb.store.naming import Name, remove_name, spaces
+
+
+@dataclass(frozen=True)
+class Unnamed:
+    """A name that was removed from an instance or a profile, which stays. holders: who needs it, and why."""
+
+    kind: str
+    id: str
+    name: str
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unused:
+    """A profile, an instance or a graph that nobody named or tagged. made_by: the user. created: in UTC."""
+
+    kind: str
+    id: str
+    name: str | None
+    made_by: str | None
+    created: str
+
+
+Removed = GraphInfo | InstanceInfo | ProfileInfo | OutdatedInfo | Unfinished | Unnamed
+
+
+def remove(store: Store, word: str, force: bool) -> list[Removed]:
+    """Remove a name, and the instance (with its profiles) or profile that it means, unless somebody needs that.
+
+    word: a name, or the id (or its start) of a graph, an instance or a profile. With a name, what other names mean or
+    other users made stays, and only the name goes. With an id, such a thing is refused, unless `force` is set; so is a
+    graph that instances need. Unfinished things and those of an older schema can be removed too. Raises UsageError for
+    what is refused, and StagedbError for what a living process builds or deletes.
+    """
+    old = catalog.outdated(store)
+    invisible: list[OutdatedInfo | Unfinished] = [*old, *unfinished(store)]
+    hidden = next((each for each in invisible if each.name == word), None)
+    hidden = hidden or catalog.by_id(invisible, word, "graph, instance or profile")
+    found = catalog.find_graph(store, word) or catalog.find_instance(store, word) or catalog.find_profile(store, word)
+    if found is None and hidden is not None:
+        delete(store, hidden.kind, hidden.id, hidden.name)
+        return [hidden]
+    found = found or catalog.unknown(store, word)
+    if isinstance(found, GraphInfo):
+        return _remove_graph(store, found, old, force)
+    name = _name_of(found, word)
+    if name is not None and not force:
+        if name.space not in spaces():
+            raise UsageError(f"{name} is a name of {name.space}: add --force to remove it with what it means")
+        others = [*(each for each in found.names if each != str(name)), *_of_others(store, found, names=False)]
+        if others:
+            kind = "Profile" if isinstance(found, ProfileInfo) else "Instance"
+            remove_name(store, kind, found.id, name)  # type: ignore[arg-type]
+            return [Unnamed(kind, found.id, str(name), tuple(others))]
+    others = [] if force else _of_others(store, found)
+    if others:
+        raise UsageError(
+            f"{shown(word)} is not yours alone ({'; '.join(others)}): add --force to remove it for all of them"
+        )
+    delete(store, "Profile" if isinstance(found, ProfileInfo) else "Instance", found.id, found.name)
+    return [found]
+
+
+def _name_of(found: InstanceInfo | ProfileInfo, word: str) -> Name | None:
+    """The name by which a word found a thing; None if it was an id, or what it is called without a name."""
+    for full in (word, *(f"{space}/{word}" for space in spaces()), *found.names):
+        space, _, name = full.partition("/")
+        if full in found.names and (full == word or name == word):
+            return Name(space, name)
+    return None
+
+
+def _of_others(store: Store, found: InstanceInfo | ProfileInfo, names: bool = True) -> list[str]:
+    """Why a thing is not the caller's alone: names of others, who made it, profiles of others."""
+    user = current_user()
+    reasons = [each for each in found.names if names and each.partition("/")[0] != user]
+    reasons += [f"made by {found.made_by}"] if found.made_by not in (None, user) else []
+    if isinstance(found, InstanceInfo):
+        reasons += [
+            f"profile {each.id[:SHORT_ID]} of {each.made_by or 'somebody'}"
+            for each in catalog.profiles(store)
+            if each.instance == found.id
+            and (each.made_by not in (None, user) or any(name.partition("/")[0] != user for name in each.names))
+        ]
+    return reasons
+
+
+def _remove_graph(store: Store, graph: GraphInfo, old: list[OutdatedInfo], force: bool) -> list[Removed]:
+    needed = [each for each in catalog.instances(store) if each.graph == graph.id]
+    users: list[Removed] = [*needed, *(each for each in old if each.graph == graph.id)]
+    foreign = sorted({each.made_by for each in needed if each.made_by not in (None, current_user())})
+    if users and not force:
+        whose = f", some made by {', '.join(map(str, foreign))}" if foreign else ""
+        raise UsageError(
+            f"{len(users)} instances need graph {graph.id[:SHORT_ID]} ({graph.name}){whose}: "
+            "remove them first, or add --force to remove them too"
+        )
+    for instance in users:
+        delete(store, "Instance", instance.id, instance.name)
+    delete(store, "Graph", graph.id, graph.name)
+    return [*users, graph]
+
+
+def unused(store: Store, older_than: float) -> list[Unused]:
+    """What nobody named or tagged, made or asked for, within so many seconds: profiles, then instances, then graphs.
+
+    An instance counts as used while something of it is: a profile that is used keeps it, as an instance keeps its
+    graph.
+    """
+    before = time.time_ns() // 1_000_000 - round(older_than * 1000)
+    found: list[Unused] = []
+    gone: set[str] = set()
+    for kind in ("profiles", "instances", "graphs"):
+        for row in store.read(f"team/unnamed_{kind}", before=before):
+            if set(row["parts"]) <= gone:
+                gone.add(row["id"])
+                found.append(_unused(kind, row))
+    return found
+
+
+def _unused(kind: str, row: Mapping[str, Any]) -> Unused:
+    created = catalog.time_of(row["created"])
+    return Unused(kind[:-1].capitalize(), row["id"], row["name"], user_of(row["builder"]), created)
+
+
+def collect(store: Store, *, dead: bool, unnamed_older_than: float | None, dry_run: bool) -> list[Unfinished | Unused]:
+    """Remove what ended processes left (`dead`) and what nobody names, older than so many seconds. Returns it.
+
+    dry_run: only return it. Raises UsageError without a scope.
+    """
+    if not dead and unnamed_older_than is None:
+        raise UsageError(
+            "store gc removes nothing without a scope: --dead (what ended processes left), or --unnamed-older-than AGE "
+            "such as 30d (what nobody named or tagged)"
+        )
+    if unnamed_older_than is not None and unnamed_older_than < 0:
+        raise UsageError("--unnamed-older-than must not be negative")
+    left: list[Unfinished | Unused] = []
+    if dead:
+        left += [each for each in unfinished(store) if each.dead] if dry_run else sweep(store)
+    if unnamed_older_than is not None:
+        for each in unused(store, unnamed_older_than):
+            if dry_run or delete(store, each.kind, each.id, each.name, unnamed=True):  # type: ignore[arg-type]
+                left.append(each)
+    return left

@@ -1,0 +1,82 @@
+"""Working together: names, tags, notes, the log, and where a thing comes from."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from stagedb.api import catalog
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, Rows
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.store import Store
+from stagedb.store.leases import Kind
+from stagedb.store.naming import add_note, add_tag, remove_tag, set_name, wanted_name
+
+LOG = ("time", "user", "action", "kind", "id", "detail", "version", "command")
+ORIGIN = ("time", "user", "version", "command", "input", "digest", "name")
+_DAY = 86_400_000
+
+
+def name(store: Store, word: str, text: str) -> InstanceInfo | ProfileInfo:
+    """Let a name mean an instance or a profile. Raises UsageError for a graph, which has the name of its model."""
+    found, wanted = catalog.find(store, word), wanted_name(text)
+    if isinstance(found, GraphInfo):
+        raise UsageError(
+            f"graph {found.id[: catalog.SHORT_ID]} always has the name of its model, {found.name}: name an instance of "
+            "it, or tag the graph"
+        )
+    set_name(store, "Profile" if isinstance(found, ProfileInfo) else "Instance", found.id, wanted)
+    again = catalog.find(store, found.id)
+    return found if isinstance(again, GraphInfo) else again
+
+
+def tag(store: Store, word: str, tags: Sequence[str], remove: bool) -> GraphInfo | InstanceInfo | ProfileInfo:
+    """Tag a thing, or take tags off."""
+    if not tags:
+        raise UsageError("no tag is given: name at least one word")
+    found = catalog.find(store, word)
+    for each in tags:
+        (remove_tag if remove else add_tag)(store, _kind(found), found.id, each)
+    return catalog.find(store, found.id)
+
+
+def note(store: Store, word: str, text: str) -> GraphInfo | InstanceInfo | ProfileInfo:
+    """Write a note about a thing."""
+    found = catalog.find(store, word)
+    add_note(store, _kind(found), found.id, text)
+    return catalog.find(store, found.id)
+
+
+def log(store: Store, word: str | None, user: str | None, days: float, limit: int) -> Rows:
+    """The newest events. A word that nothing in the store has is the id of what is removed."""
+    if not 0 < days <= 1e5 or limit < 1:
+        raise UsageError(f"--days {days} and --limit {limit} are not possible: both are above 0")
+    thing = None if word is None else _id_of(store, word)
+    since = time.time_ns() // 1_000_000 - round(days * _DAY)
+    rows = store.read("team/log", since=since, user=user, thing=thing, limit=limit)
+    texts = ((catalog.time_of(row["time"]), *(row[_COLUMNS.get(each, each)] for each in LOG[1:])) for row in rows)
+    return Rows(LOG, tuple(texts))
+
+
+_COLUMNS = {"id": "thing"}
+"""Columns of the statement that have other names."""
+
+
+def origin(store: Store, word: str) -> Rows:
+    """Where a thing comes from. Raises UsageError for an unknown word."""
+    found = catalog.find(store, word)
+    rows: list[dict[str, Any]] = store.read("team/origin", thing=found.id)
+    hints = () if rows else (f"an older stagedb made {shown(word)}, and did not write how",)
+    texts = tuple((catalog.time_of(row["time"]), *(row[each] for each in ORIGIN[1:])) for row in rows)
+    return Rows(ORIGIN, texts, hints=hints)
+
+
+def _id_of(store: Store, word: str) -> str:
+    found = catalog.find_graph(store, word) or catalog.find_instance(store, word) or catalog.find_profile(store, word)
+    return word if found is None else found.id
+
+
+def _kind(found: GraphInfo | InstanceInfo | ProfileInfo) -> Kind:
+    if isinstance(found, GraphInfo):
+        return "Graph"
+    return "Profile" if isinstance(found, ProfileInfo) else "Instance"

@@ -1,0 +1,79 @@
+"""`validate --steps`: published step times of a file, predicted."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stagedb.cli.printed_rows import Output, RowFormat
+from stagedb.cli.progress import progress
+from stagedb.cli.shared_options import Common
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+
+if TYPE_CHECKING:
+    from stagedb.validation.step_prediction import Prediction
+
+COLUMNS = ("source", "row", "step of", "published", "predicted", "error", "rows", "not expressed")
+
+
+def check_steps(path: Path, only: str | None, output: Output, common: Common) -> None:
+    """Predict each row of a file and print the errors by source. A row that no plan can express is printed so."""
+    import fnmatch
+
+    from stagedb import validation
+
+    rows = [row for row in validation.read_steps(path) if only is None or fnmatch.fnmatchcase(row.title, only)]
+    if not rows:
+        raise UsageError(
+            f"no step of {path} has a title like {shown(only)}: --only takes a pattern such as 'llama3.1-8b*'"
+        )
+    with progress(common, "predicting", "steps") as report:
+        found = list(validation.predict(rows, report or _ignore))
+    part = validation.parts(rows)
+    narrow = output.format is RowFormat.TABLE and output.output is None
+    columns = COLUMNS[2:6] if narrow else COLUMNS
+    output.write(columns, [_row(each, part[each.row], narrow) for each in found])
+    for each in found if narrow else ():
+        if each.reason:
+            common.line(f"row {each.row.line}, {each.row.title}: {each.reason}")
+    for source in dict.fromkeys(each.row.source for each in found):
+        _note(source, [each for each in found if each.row.source == source], part, common)
+    errors = validation.errors_of(found)
+    reason = sum(each.seconds is None for each in found)
+    figures = "no time" if errors is None else f"mean {errors.mean:.1%}, worst {errors.worst:.1%}"
+    common.note(f"{len(found)} rows, {figures}, {reason} that no plan can express")
+
+
+def _row(each: "Prediction", part: str, narrow: bool) -> list[Any]:
+    error = "" if each.error is None else f"{each.error:+.1%}"
+    if narrow:
+        return [_short(each.row.title), each.row.cells["seconds"][:8], each.seconds and f"{each.seconds:.4g}", error]
+    seconds = None if each.seconds is None else round(each.seconds, 6)
+    return [
+        each.row.source,
+        each.row.line,
+        each.row.title,
+        each.row.cells["seconds"],
+        seconds,
+        error,
+        part,
+        each.reason,
+    ]
+
+
+def _short(title: str, most: int = 48) -> str:
+    return title if len(title) <= most else f"{title[: most - 1]}…"
+
+
+def _note(source: str, found: "Sequence[Prediction]", part: Any, common: Common) -> None:
+    """The errors of a source, for each part of its rows."""
+    from stagedb import validation
+
+    for which in dict.fromkeys(part[each.row] for each in found):
+        errors = validation.errors_of(each for each in found if part[each.row] == which)
+        if errors is not None:
+            common.note(f"{source}, {which}: {errors.rows} rows, mean {errors.mean:.1%}, worst {errors.worst:.1%}")
+
+
+def _ignore(done: int, of: int) -> None:
+    pass

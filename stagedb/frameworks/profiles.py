@@ -1,0 +1,204 @@
+"""How training frameworks run a step, by name and version: what they overlap, and the plan words that they imply.
+
+A recipe decides which operators a step has. A profile adds what a timeline needs: which communication a rank waits for,
+which is hidden by which computing, and in which pieces. `--framework` picks one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+
+Words = Mapping[str, Any]
+"""Words of a plan and their values."""
+
+MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """Which communication a framework hides behind computing.
+
+    blocking: mesh axes whose communication a rank waits for. chunked: mesh axes whose collectives run in as many chunks
+    as their groups have members, during the matmul that makes or reads them. reduced, gathered: bytes of the buckets in
+    which gradients are reduced during the last backward, and updated parameters are gathered during the next forward; 0
+    where they are not. casts: `fused` where the kernel before casts the inputs of fp8 matmuls.
+    sums: `fp32` where a matmul that makes a gradient of weights adds it to a sum in fp32.
+    taken: the share of computing that collectives of dp take while they run, in thousandths.
+    """
+
+    blocking: tuple[str, ...] = ()
+    chunked: tuple[str, ...] = ()
+    reduced: int = 0
+    gathered: int = 0
+    casts: str = ""
+    sums: str = ""
+    taken: int = 0
+
+
+@dataclass(frozen=True)
+class FrameworkProfile:
+    """A framework at run time.
+
+    name: the word for it. versions: those that it describes. recipe: the framework that graphs follow. source: where
+    its rules come from.
+    words: words of every plan. tensor, context, sharded: those with tp, with cp, and with parameters sharded over dp.
+    recompute: the words for what a table calls `full`, `core` or `operators`. kernels: the words for each way to make
+    kernels; `hidden_by` has what some of them hide in addition. counts_ends: where chunks do not share the layers
+    evenly, embedding and loss count as layers.
+    """
+
+    name: str
+    versions: str
+    recipe: str
+    source: str
+    hiding: Hiding = Hiding()
+    words: Words = field(default_factory=dict)
+    tensor: Words = field(default_factory=dict)
+    context: Words = field(default_factory=dict)
+    sharded: Words = field(default_factory=dict)
+    recompute: Mapping[str, Words] = field(default_factory=dict)
+    kernels: Mapping[str, Words] = field(default_factory=dict)
+    hidden_by: Mapping[str, Hiding] = field(default_factory=dict)
+    counts_ends: bool = False
+
+    def plan_words(self, given: Words) -> dict[str, Any]:
+        """The words that this framework implies for a plan with these words. Given ones come first."""
+        found: dict[str, Any] = {"recipe": self.recipe, **self.words}
+        for implied, applies in (
+            (self.tensor, (given.get("tp") or 1) > 1),
+            (self.context, (given.get("cp") or 1) > 1),
+            (self.sharded, (given.get("zero") or 0) >= 2),
+        ):
+            found |= implied if applies else {}
+        return {**found, **{word: value for word, value in given.items() if value is not None}}
+
+    def hides(self, kernels: str) -> Hiding:
+        """What it hides with these kernels."""
+        return self.hidden_by.get(kernels, self.hiding)
+
+
+_FULL: Words = {"recompute": "full"}
+_NOTHING: Words = {}
+"""A fused attention kernel recomputes its core already, so that nothing more is to be done."""
+
+_SELECTIVE: Words = {
+    "recompute": "operators",
+    "recompute_operators": (
+        "attn.add",
+        "attn.rotary_k",
+        "attn.rotary_q",
+        "attn.wk",
+        "attn.wo",
+        "attn_norm",
+        "ffn.gate",
+        "ffn.w3",
+        "ffn_norm",
+    ),
+}
+"""torchtitan's selective checkpointing of operators: pointwise ones and every second matmul run again."""
+
+_NCCL = 200
+"""NCCL's rings have up to 24 channels, each on a multiprocessor of its own, of the 108 or 132 of an A100 or H100."""
+
+TORCH_FSDP = FrameworkProfile(
+    name="torch-fsdp",
+    versions="PyTorch 2.4 and later",
+    recipe="torch",
+    source="torch.distributed.fsdp.fully_shard: units are gathered one ahead, and reduced during the next backward",
+    hiding=Hiding(taken=_NCCL),
+    words={"kernels": "eager"},
+    recompute={"full": _FULL, "core": _NOTHING, "operators": {"recompute": "pointwise"}},
+    kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
+)
+
+TORCHTITAN = FrameworkProfile(
+    name="torchtitan",
+    versions="2024-12 and later",
+    recipe="torch",
+    source="torchtitan: fp32 parameters and reductions with bf16 compute (MixedPrecisionPolicy), sequence parallelism "
+    "with tp, rings of gathered keys and values with cp, norms clipped; checkpointing of operators saves every second "
+    "matmul; torch.compile fuses each layer, casts to fp8 too; weights are cast once, as shards",
+    words={"kernels": "fused", "clip_norm": True},
+    tensor={"sp": True},
+    sharded={"param_dtype": "fp32", "reduce_dtype": "fp32"},
+    recompute={"full": _FULL, "core": _NOTHING, "operators": _SELECTIVE},
+    kernels={
+        "eager": {"kernels": "eager"},
+        "compile": {"kernels": "fused"},
+        "asyncTP": {"kernels": "fused"},
+    },
+    hiding=Hiding(casts="fused", taken=_NCCL),
+    hidden_by={"eager": Hiding(taken=_NCCL), "asyncTP": Hiding(chunked=("tp",), casts="fused", taken=_NCCL)},
+)
+
+LLM_FOUNDRY = FrameworkProfile(
+    name="llm-foundry",
+    versions="2023",
+    recipe="torch",
+    source="llm-foundry, scripts/train/yamls/pretrain: FULL_SHARD, mixed_precision PURE, and gradients reduced after "
+    "each micro-batch; Composer's decoupled AdamW on fp32 shards; norms clipped; kernels of eager PyTorch",
+    hiding=Hiding(taken=_NCCL),
+    words={"kernels": "eager", "clip_norm": True},
+    sharded={"param_dtype": "fp32", "reduce_dtype": "bf16"},
+    recompute={"full": _FULL, "core": _NOTHING},
+    kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
+)
+
+MEGATRON_2021 = FrameworkProfile(
+    name="megatron-2021",
+    versions="Megatron-LM 2.x",
+    recipe="megatron",
+    source="arXiv 2104.04473: nothing runs during a collective of tp or a message; messages in parts (section 4.1)",
+    hiding=Hiding(blocking=("tp", "pp")),
+    words={"attention": "math"},
+    recompute={"full": _FULL, "core": {"recompute": "core"}},
+)
+
+MEGATRON_CORE = FrameworkProfile(
+    name="megatron-core",
+    versions="0.8 and later",
+    recipe="megatron",
+    source="Megatron-LM's options: --sequence-parallel, --use-flash-attn, --overlap-grad-reduce and "
+    "--overlap-param-gather with buckets of 40M elements (DistributedDataParallelConfig.bucket_size)",
+    hiding=Hiding(reduced=160 * MB, gathered=80 * MB, casts="fused", sums="fp32"),
+    tensor={"sp": True},
+    recompute={"full": _FULL, "core": _NOTHING},
+    counts_ends=True,
+)
+
+NEMO = FrameworkProfile(
+    name="nemo",
+    versions="24.07 and later",
+    recipe="megatron",
+    source="NeMo's performance recipes: tp_comm_overlap (user buffers), overlap_grad_reduce, overlap_param_gather, "
+    "gradients reduced in bf16 (grad_reduce_in_fp32 off) in Megatron's buckets of 40M elements, summed in fp32; "
+    "Transformer Engine casts to fp8 in the norm or activation before a matmul, and weights once a step",
+    hiding=Hiding(chunked=("tp",), reduced=80 * MB, gathered=80 * MB, casts="fused", sums="fp32"),
+    words={"reduce_dtype": "bf16"},
+    tensor={"sp": True},
+    recompute={"full": _FULL, "core": _NOTHING},
+    counts_ends=True,
+)
+
+FRAMEWORK_PROFILES: Mapping[str, FrameworkProfile] = {
+    each.name: each for each in (TORCH_FSDP, TORCHTITAN, LLM_FOUNDRY, MEGATRON_2021, MEGATRON_CORE, NEMO)
+}
+"""Every profile by its name."""
+
+FRAMEWORK_NAMES = tuple(FRAMEWORK_PROFILES)
+
+
+def find_profile(name: str) -> FrameworkProfile:
+    """The profile with this name. Raises UsageError, with the known names, for another one."""
+    if name not in FRAMEWORK_PROFILES:
+        raise UsageError(f"unknown framework {shown(name)}: --framework is one of {', '.join(FRAMEWORK_PROFILES)}")
+    return FRAMEWORK_PROFILES[name]
+
+
+def usual_profile(zero: int, recipe: str) -> FrameworkProfile:
+    """The profile of a plan that names none: by its recipe, and where that is empty by what dp shards."""
+    usual = TORCH_FSDP if zero >= 2 else MEGATRON_CORE
+    return next((each for each in (usual, TORCH_FSDP, MEGATRON_CORE) if recipe in ("", each.recipe)), usual)

@@ -1,0 +1,95 @@
+"""DualPipeV, over two chunks a stage, up and down: DeepSeek's DualPipe (arXiv 2412.19437) without its two copies.
+
+The order of `torch.distributed.pipelining.ScheduleDualPipeV` and of dualpipev.py in github.com/deepseek-ai/DualPipe.
+Every backward is its two halves in a row, or apart where the order has weight gradients fill the bubble.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from stagedb.schedules.chunk_placement import V
+from stagedb.schedules.schedule import Schedule
+from stagedb.schedules.task import Task
+from stagedb.workflows import TaskKind
+from stagedb.workflows.training import FORWARD_TASK, INPUT_GRADIENT_TASK, STEP_TASK, WEIGHT_GRADIENT_TASK
+
+UP, DOWN = 0, 1
+"""The chunk of the way to the last stage, and that of the way back."""
+
+
+@dataclass
+class _Issued:
+    """The tasks so far. waiting: weight gradients that were put off, the oldest first."""
+
+    tasks: list[Task] = field(default_factory=list)
+    counts: dict[tuple[TaskKind, int], int] = field(default_factory=dict)
+    waiting: deque[Task] = field(default_factory=deque)
+
+    def _next(self, kind: TaskKind, chunk: int) -> int:
+        number = self.counts.get((kind, chunk), 0)
+        self.counts[kind, chunk] = number + 1
+        return number
+
+    def forward(self, chunk: int) -> None:
+        """Run the next forward of a chunk."""
+        self.tasks.append(Task(FORWARD_TASK, self._next(FORWARD_TASK, chunk), chunk))
+
+    def backward(self, chunk: int, *, late: bool = False) -> None:
+        """Run the next backward of a chunk; its weight gradients at once, or late."""
+        number = self._next(INPUT_GRADIENT_TASK, chunk)
+        self.tasks.append(Task(INPUT_GRADIENT_TASK, number, chunk))
+        (self.waiting if late else self.tasks).append(Task(WEIGHT_GRADIENT_TASK, number, chunk))
+
+    def weights(self) -> None:
+        """Run the oldest weight gradient that waits, if one does."""
+        if self.waiting:
+            self.tasks.append(self.waiting.popleft())
+
+
+def order(stage: int, stages: int, microbatches: int, chunks: int) -> tuple[Task, ...]:
+    """The eight steps of the publication; from the fourth to the fifth a forward and a backward make a pair."""
+    del chunks
+    now, rest = _Issued(), stages - stage - 1
+    for _ in range(2 * rest):
+        now.forward(UP)
+    for _ in range(stage + 1):
+        now.forward(UP)
+        now.forward(DOWN)
+    for _ in range(rest):
+        now.backward(DOWN, late=True)
+        now.weights()
+        now.forward(DOWN)
+    for _ in range(microbatches - 2 * stages + stage + 1):
+        now.forward(UP)
+        now.backward(DOWN)
+        now.forward(DOWN)
+        now.backward(UP)
+    for _ in range(rest):
+        now.backward(DOWN)
+        now.forward(DOWN)
+        now.backward(UP)
+    late = False
+    for turn in range(stage + 1):
+        # The second half of these puts weight gradients off, from the middle pair's first or second backward on.
+        late = late or (turn == (stage + 1) // 2 and stage % 2 == 1)
+        now.backward(DOWN, late=late)
+        late = late or turn == (stage + 1) // 2
+        now.backward(UP, late=late)
+    for _ in range(rest):
+        now.weights()
+        now.backward(UP, late=late)
+    for _ in range(stage + 1):
+        now.weights()
+    return (*now.tasks, Task(STEP_TASK))
+
+
+DUAL_PIPE_V = Schedule(
+    "dualpipev",
+    "DeepSeek's DualPipe over two chunks a stage, up and down the stages",
+    order,
+    several_chunks=True,
+    chunks=2,
+    one_stage="schedule {name} with pp 1 has no bubble to fill",
+    fewest="schedule {name} takes at least {least} micro-batches, two for each of its {stages} stages",
+    placement=V,
+)

@@ -1,0 +1,92 @@
+"""Who changes the store: events, with the user, the version and the command; and the inputs of what is made.
+
+An event is written in the transaction that makes the change visible, so that both are there or neither is.
+"""
+
+import hashlib
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+from stagedb.store import store_targets as targets
+from stagedb.store.known_secrets import known_secrets, without_secrets
+from stagedb.store.makers import new_claim
+from stagedb.store.schema import VERSION
+
+LONGEST_COMMAND = 1_000
+_OPTIONS_OF_STORE = ("--store", "--database")
+"""Options that only choose the store, with their values; an address may have a password."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """Something that a thing is made from. id: a digest of its content. kind: card, options, plan, system …"""
+
+    kind: str
+    id: str
+    name: str | None = None
+
+    @classmethod
+    def of(cls, kind: str, content: Any, name: str | None = None) -> "Input":
+        """The input with this content, which JSON can express."""
+        text = content if isinstance(content, str) else json.dumps(content, sort_keys=True)
+        return cls(kind, hashlib.sha256(text.encode()).hexdigest()[:20], name)
+
+    def row(self) -> dict[str, str | None]:
+        return {"kind": self.kind, "id": self.id, "name": self.name}
+
+
+def new_event(
+    action: str, kind: str, thing: str, detail: str | None = None, *, claim: str | None = None
+) -> dict[str, Any]:
+    """The properties of an `Event` of now. claim: that of the process, which makes the id, so that it is one event."""
+    words = (claim or new_claim()).split()
+    found = {
+        "id": f"{action}/{words[3]}",
+        "time": time.time_ns() // 1_000_000,
+        "action": action,
+        "kind": kind.lower(),
+        "thing": thing,
+        "detail": detail,
+        "version": _version(),
+        "schema": VERSION,
+        "command": command(sys.argv, os.environ),
+        "process": " ".join(words[:3]),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def command(argv: Sequence[str], environment: Mapping[str, str]) -> str:
+    """The command line without secrets and without the options that choose a store; for a script its file's name."""
+    program = Path(argv[0] if argv else "")
+    if program.stem != "stagedb" and (program.parent.name, program.name) != ("stagedb", "__main__.py"):
+        return f"Python: {program.name or 'interactive'}"[:LONGEST_COMMAND]
+    words = list(argv[1:])
+    kept = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if word not in _OPTIONS_OF_STORE
+        and before not in _OPTIONS_OF_STORE
+        and not word.startswith(tuple(f"{option}=" for option in _OPTIONS_OF_STORE))
+    ]
+    text = shlex.join(["stagedb", *kept])
+    secrets = known_secrets(words, environment, targets.config_file(environment))
+    clean = without_secrets(text, secrets).encode("utf-8", "replace").decode()
+    return clean[:LONGEST_COMMAND]
+
+
+@cache
+def _version() -> str:
+    try:
+        return version_of("stagedb")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,120 @@
+"""Labels and relationships of working together: names, tags, notes, who made what from what, saved queries.
+
+They point to graphs, instances and profiles, which do not change when one of these does.
+"""
+
+from stagedb.store.schema_forms import Label, Property, Relationship, id_of
+
+_TIME = Property("time", "integer", "when", "ms since 1970")
+
+TEAM_LABELS = (
+    Label(
+        "User",
+        "Somebody who works with the store: the account, or what `STAGEDB_USER` names.",
+        (id_of("the user's name"),),
+        style=("#4c8eda", "id"),
+    ),
+    Label(
+        "Name",
+        "A name of an instance or a profile, in the space of a user or of a team. It is a pointer that can be moved.",
+        (
+            id_of("kind, `:`, space, `/`, name"),
+            Property("kind", "string", "what it names: instance or profile"),
+            Property("space", "string", "the user or the team whose name it is"),
+            Property("name", "string", "the name, unique in the space for its kind"),
+            Property("user", "string", "the user who set it last"),
+            _TIME,
+        ),
+        indexes=(("name",),),
+        style=("#ffc454", "name"),
+    ),
+    Label(
+        "Tag",
+        "A word that graphs, instances and profiles are tagged with.",
+        (id_of("the word"),),
+        style=("#8dcc93", "id"),
+    ),
+    Label(
+        "Note",
+        "A remark about a graph, an instance or a profile.",
+        (id_of("unique in the store"), Property("text", "string", "the remark"), _TIME),
+        style=("#d9c8ae", "text"),
+    ),
+    Label(
+        "Event",
+        "Something that changed the store: who did what, when, with which command. It stays when its thing is removed.",
+        (
+            id_of("unique in the store"),
+            _TIME,
+            Property("action", "string", "made, removed, named, unnamed, tagged, untagged, noted, saved, forgot …"),
+            Property("kind", "string", "of what: graph, instance, profile or query"),
+            Property("thing", "string", "the id of that, or the name of a query"),
+            Property("detail", "string?", "the name, the tag, the model or the system"),
+            Property("version", "string", "version of stagedb"),
+            Property("schema", "integer", "version of the schema that it wrote"),
+            Property("command", "string", "the command line, or the program that used the Python API"),
+            Property("process", "string?", "machine, number and start of the process"),
+        ),
+        indexes=(("time",), ("thing",)),
+        style=("#c990c0", "action"),
+    ),
+    Label(
+        "Input",
+        "Something that a graph, an instance or a profile was made from.",
+        (
+            id_of("digest of its content"),
+            Property("kind", "string", "card, options, graph, plan, instance, system or durations"),
+            Property("name", "string?", "its name: the model's, the system's"),
+        ),
+        style=("#57c7e3", "name"),
+    ),
+    Label(
+        "SavedQuery",
+        "A query that somebody saved for the team, with the header that named queries have.",
+        (
+            id_of("the space, `/`, and the name"),
+            Property("space", "string", "the user or the team whose query it is"),
+            Property("name", "string", "its name"),
+            Property("text", "string", "the header and the Cypher"),
+            Property("user", "string", "the user who saved it last"),
+            _TIME,
+        ),
+        style=("#f79767", "name"),
+    ),
+)
+
+_TAGGED = (
+    Property("user", "string?", "the user who tagged it"),
+    Property("time", "integer?", "when", "ms since 1970"),
+)
+_MADE = ("Graph", "Instance", "Profile")
+
+TEAM_RELATIONSHIPS = (
+    Relationship("NAMES", "Name", "Instance", "What the name means now."),
+    Relationship("NAMES", "Name", "Profile", "What the name means now."),
+    *(
+        Relationship(
+            "ASKED_FOR",
+            "User",
+            label,
+            "The user asked for what was there already; it counts as the newest of this user from then on.",
+            (_TIME,),
+        )
+        for label in ("Instance", "Profile")
+    ),
+    *(
+        Relationship(
+            "TAGS",
+            "Tag",
+            label,
+            "It has this tag.",
+            _TAGGED,
+        )
+        for label in _MADE
+    ),
+    *(Relationship("ABOUT", "Note", label, "What the remark is about.") for label in _MADE),
+    Relationship("DONE_BY", "Note", "User", "Who wrote it."),
+    *(Relationship("MADE", "Event", label, "What was made.") for label in _MADE),
+    Relationship("DONE_BY", "Event", "User", "Who did it."),
+    Relationship("USED", "Event", "Input", "What the thing was made from."),
+)

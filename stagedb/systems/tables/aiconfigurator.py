@@ -1,0 +1,156 @@
+"""The measured latencies of the wheel `aiconfigurator-core` (PyPI, Apache-2.0), as rows of stagedb's tables."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stagedb.systems.tables.grids import Bools, Floats
+from stagedb.systems.tables.shapes import COLLECTIVES, UNBOUNDED, Columns
+
+WHEEL = "aiconfigurator-core"
+VERSION = "0.12.0"
+
+DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp8": "fp8"}
+"""The wheel's words for formats."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One table of the wheel, for an operator in a format.
+
+    path: under `systems/data/`. where: values that its rows have, by column.
+    """
+
+    operator: str
+    dtype: str
+    path: str
+    where: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """Its source, for the file of a system."""
+        rows = ", ".join(f"{name} {value}" for name, value in self.where.items())
+        return f"{WHEEL} {VERSION} (Apache-2.0), systems/data/{self.path}" + (f": {rows}" if rows else "")
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The measurements of an accelerator that are taken: folders of the wheel by operator, and words of its experts."""
+
+    matmul: str
+    attention: str
+    experts: str
+    collective: str
+    formats: tuple[str, ...] = ("bf16", "fp8")
+    load: Mapping[str, str] = field(default_factory=lambda: {"distribution": "balanced"})
+    kernel: str = "moe_torch_flow_cutlass"
+
+
+_TRTLLM = "trtllm/1.3.0rc20"
+_RUNS: Mapping[str, _Runs] = {
+    # Its experts were measured with uneven loads only, and its kernels have no fp8.
+    "a100_sxm": _Runs(
+        "trtllm/1.0.0",
+        "sglang/0.5.10",
+        "vllm/0.14.0",
+        "nccl/2.27.3",
+        ("bf16",),
+        {"distribution": "power_law_1.01"},
+        "vllm_fused_moe",
+    ),
+    "h100_sxm": _Runs(_TRTLLM, "sglang/0.5.14", _TRTLLM, "nccl/2.27.3"),
+    "h200_sxm": _Runs(_TRTLLM, "sglang/0.5.14", _TRTLLM, "nccl/2.29.2"),
+    "b200_sxm": _Runs(_TRTLLM, "vllm/0.24.0", _TRTLLM, "nccl/2.29.2"),
+    "gb200": _Runs(_TRTLLM, "vllm/0.24.0", _TRTLLM, "nccl/2.29.2"),
+    "b300_sxm": _Runs(_TRTLLM, "vllm/0.24.0", _TRTLLM, "nccl/2.29.2"),
+    "gb300": _Runs(_TRTLLM, "vllm/0.24.0", _TRTLLM, "nccl/2.29.2"),
+    "l40s": _Runs(_TRTLLM, "sglang/0.5.14", _TRTLLM, "nccl/2.27.3"),
+}
+
+GPUS = tuple(_RUNS)
+"""Accelerators of the wheel that stagedb reads, by the names of their folders."""
+
+
+def chosen(gpu: str) -> tuple[Chosen, ...]:
+    """The tables of an accelerator: one of each operator and format.
+
+    Matmuls are those of torch's own kernels (cuBLAS), experts grouped matmuls of CUTLASS with equal loads. Attention is
+    FlashAttention 3 on Hopper.
+    """
+    runs = _RUNS[gpu]
+    found = [
+        Chosen("matmul", dtype, f"{gpu}/gemm/{runs.matmul}/gemm_perf.parquet", {"gemm_dtype": DTYPES[dtype]})
+        for dtype in runs.formats
+    ]
+    wide = {"attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16"}
+    found.append(Chosen("attention", "bf16", f"{gpu}/attention/{runs.attention}/context_attention_perf.parquet", wide))
+    moe = f"{gpu}/moe/{runs.experts}/moe_perf.parquet"
+    found.append(Chosen("experts", "bf16", moe, {"moe_dtype": "bfloat16", "kernel_source": runs.kernel, **runs.load}))
+    if "fp8" in runs.formats and gpu not in _NO_BLOCKS:
+        found.append(Chosen("experts", "fp8", moe, {"moe_dtype": "fp8", "kernel_source": runs.kernel, **runs.load}))
+    found.append(Chosen("collective", "bf16", f"{gpu}/comm/{runs.collective}/nccl_perf.parquet"))
+    return tuple(found)
+
+
+_NO_BLOCKS = frozenset({"l40s"})
+"""Accelerators without measurements of experts in blocks of fp8."""
+
+
+def rows_of(table_: Chosen, data: Path) -> tuple[Columns, Floats]:
+    """The rows of a table as columns, and their ns. data: the wheel's folder `systems/data`."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(data / table_.path)
+    read: dict[str, Any] = {name: np.array(table[name].to_pylist()) for name in table.column_names}
+    keep: Bools = np.ones(table.num_rows, bool)
+    for name, value in table_.where.items():
+        keep &= read[name].astype(str) == value
+    read = {name: values[keep] for name, values in read.items()}
+    made = _MAKERS[table_.operator](read)
+    ns = read["latency"].astype(np.float64) * 1e6
+    good = ns > 0
+    columns = {name: values.astype(np.float64)[good] for name, values in made.items()}
+    # The order of the rows does not come from the file, so that a draw by a seed does not either.
+    order = np.lexsort(tuple(columns.values()))
+    return {name: values[order] for name, values in columns.items()}, ns[good][order]
+
+
+def _matmul(read: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: read[name] for name in ("m", "n", "k")}
+
+
+def _attention(read: Mapping[str, Any]) -> Mapping[str, Any]:
+    window = read.get("window_size", np.zeros(len(read["isl"])))
+    return {
+        "batch": read["batch_size"],
+        "seq": read["isl"],
+        "heads": read["num_heads"],
+        "kv_heads": read["num_key_value_heads"],
+        "head": read["head_dim"],
+        "window": np.where(window > 0, window, UNBOUNDED),
+    }
+
+
+def _experts(read: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {
+        "tokens": read["num_tokens"],
+        "hidden": read["hidden_size"],
+        "ffn": read["inter_size"],
+        "experts": read["num_experts"],
+        "top_k": read["topk"],
+        "tp": read["moe_tp_size"],
+        "ep": read["moe_ep_size"],
+    }
+
+
+def _collective(read: Mapping[str, Any]) -> Mapping[str, Any]:
+    names = {"alltoall": "all_to_all"}
+    numbers = [COLLECTIVES.index(names.get(name, name)) for name in read["op_name"].tolist()]
+    wide = np.where(read["nccl_dtype"] == "half", 2, 1)
+    return {"collective": np.array(numbers), "ranks": read["num_gpus"], "bytes": read["message_size"] * wide}
+
+
+_MAKERS = {"matmul": _matmul, "attention": _attention, "experts": _experts, "collective": _collective}

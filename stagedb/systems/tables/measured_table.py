@@ -1,0 +1,175 @@
+"""A table of measured times of one operator in one format, as a function of sizes.
+
+A time is `base · exp(grid)`. The base is a model with three numbers that come from the table itself: the shortest time,
+the highest rate of FLOPs, and the highest bandwidth. The grid has what the measurements differ from it. Beyond the last
+measured size the difference stays as it is there, and the base grows with the work.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stagedb.errors import UsageError
+from stagedb.systems.tables.grids import Floats, Grid, filled, gridded
+from stagedb.systems.tables.shapes import EXPERTS, SHAPES, Columns, Shape, expert_sizes
+
+WIDTHS: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1}
+"""Bytes an element of the formats that tables are for."""
+
+_FASTEST = 98.0
+"""Percentile of rates that is taken for the highest. A few measurements are too short to be true."""
+
+_NEAREST = 3
+"""Families that are nearest in size, and make the time of another one."""
+
+_SAME = 1e-9
+"""What is added to a distance, so that the family itself has all the weight."""
+
+
+@dataclass(frozen=True)
+class MeasuredTable:
+    """Times of an operator. floor: ns; rate: FLOPs a ns; bandwidth: bytes a ns. wide: bytes an element.
+
+    families: a row for each combination of the shape's `families`; the grid's first axis is their number. Experts
+    have the sizes of a model's experts and their split over ranks, attention a head's size and the window.
+    """
+
+    shape: Shape
+    wide: int
+    floor: float
+    rate: float
+    bandwidth: float
+    grid: Grid
+    families: Floats
+
+    def base(self, rows: Columns) -> Floats:
+        """ns of the simple model, one a row."""
+        flops, moved = self.shape.work(rows, self.wide)
+        return self.floor + np.maximum(flops / self.rate, moved / self.bandwidth)
+
+    def ns(self, rows: Columns) -> Floats:
+        """ns of rows with the columns of the operator, one a row. Any size above 0 has a time."""
+        rows = complete(self.shape, rows)
+        points = self.shape.points(rows)
+        if not self.shape.families:
+            return self.base(rows) * np.exp(self.grid.at(points))
+        wanted = np.stack([rows[name] for name in self.shape.families], axis=1)
+        found = np.zeros(len(points))
+        for family, weight in self._near(wanted, self.families):
+            found += weight * self.grid.at(np.concatenate([family[:, None].astype(np.float64), points], axis=1))
+        return self.base(rows) * np.exp(found)
+
+    def local_experts(self, tokens: Floats, hidden: Floats, ffn: Floats, experts: Floats) -> Floats:
+        """ns of all three matmuls of one rank's experts, whichever model and split they come from.
+
+        tokens: choices that they compute together. hidden, ffn, experts: their sizes on this rank. Only for experts.
+        """
+        ones = np.ones(len(tokens))
+        rows = {
+            "tokens": tokens,
+            "hidden": hidden,
+            "ffn": ffn,
+            "experts": experts,
+            "top_k": ones,
+            "tp": ones,
+            "ep": ones,
+        }
+        _, _, _, top_k, _, ep = self.families.T
+        found = np.zeros(len(tokens))
+        for family, weight in self._near(np.stack([hidden, ffn, experts], axis=1), self.local_sizes):
+            # The tokens of all ranks from which so many choices come to one rank.
+            point = np.log(tokens * ep[family] / top_k[family])
+            found += weight * self.grid.at(np.stack([family.astype(np.float64), point], axis=1))
+        return self.base(rows) * np.exp(found)
+
+    def nearest_experts(self, hidden: Floats, ffn: Floats, experts: Floats) -> Floats:
+        """How far the nearest measured experts are from these sizes: the sum of differences of logarithms."""
+        wanted = np.log(np.stack([hidden, ffn, experts], axis=1))
+        found: Floats = np.abs(wanted[:, None, :] - np.log(self.local_sizes)[None]).sum(axis=2).min(axis=1)
+        return found
+
+    @property
+    def local_sizes(self) -> Floats:
+        """The sizes of each family of experts on one rank: hidden, inner, experts."""
+        columns = dict(zip(EXPERTS.families, self.families.T, strict=True))
+        ones = np.ones(len(self.families))
+        return np.stack(expert_sizes({**columns, "tokens": ones})[1:], axis=1)
+
+    def _near(self, wanted: Floats, known: Floats) -> list[tuple[npt.NDArray[np.int64], Floats]]:
+        """For each row the families that are nearest, and their weights: one after the other, the nearest first."""
+        kinds, of_row = _kinds(wanted)
+        # A collective has the number 0.
+        apart = np.abs(np.log1p(kinds)[:, None, :] - np.log1p(known)[None, :, :]).sum(axis=2)
+        near = np.argsort(apart, axis=1, kind="stable")[:, : min(_NEAREST, len(known))]
+        closest = np.take_along_axis(apart, near, 1)
+        if not closest[:, 0].any():
+            return [(near[of_row, 0], np.ones(len(wanted)))]
+        weight = (closest + _SAME) ** -4.0
+        weight = weight / weight.sum(axis=1, keepdims=True)
+        return [(near[of_row, each], weight[of_row, each]) for each in range(near.shape[1])]
+
+
+def _kinds(rows: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """The distinct rows, and which of them each row is."""
+    # A sum of logarithms with factors that have no common measure is as good as comparing all columns, and much faster.
+    key = np.log1p(rows) @ np.sqrt(np.arange(2.0, 2.0 + rows.shape[1]))
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return rows[first], inverse.reshape(-1)
+
+
+def complete(shape: Shape, rows: Columns) -> Columns:
+    """The columns of an operator, with those that may be left out. UsageError if one is missing."""
+    missing = [name for name in shape.columns if name not in rows]
+    if missing:
+        raise UsageError(f"a table of {shape.name} has the columns {', '.join(shape.columns)}: {missing[0]} is missing")
+    count = len(rows[shape.columns[0]])
+    optional = {name: np.full(count, value) for name, value in shape.optional.items() if name not in rows}
+    return {**{name: np.asarray(values, np.float64) for name, values in rows.items()}, **optional}
+
+
+def table_of(operator: str, dtype: str, rows: Columns, ns: Floats) -> MeasuredTable:
+    """The table of measured rows. ns: one a row, above 0.
+
+    Raises UsageError for an unknown operator or format, for a missing column and for no rows.
+    """
+    if operator not in SHAPES or dtype not in WIDTHS:
+        raise UsageError(
+            f"no table of {operator} in {dtype}: operators are {', '.join(SHAPES)}, formats {', '.join(WIDTHS)}"
+        )
+    shape, wide = SHAPES[operator], WIDTHS[dtype]
+    rows = complete(shape, rows)
+    if len(ns) == 0:
+        raise UsageError(f"a table of {operator} has no rows")
+    flops, moved = shape.work(rows, wide)
+    rate, bandwidth = (float(np.percentile(each / ns, _FASTEST)) or 1.0 for each in (flops, moved))
+    floor = float(ns.min())
+    left = np.log(ns / (floor + np.maximum(flops / rate, moved / bandwidth)))
+    grid, families = _families(shape, rows, left) if shape.families else (_plain(shape, rows, left), np.zeros((0, 0)))
+    return MeasuredTable(shape, wide, floor, rate, bandwidth, grid, families)
+
+
+def _plain(shape: Shape, rows: Columns, left: Floats) -> Grid:
+    return filled(gridded(shape.points(rows), left))
+
+
+def _families(shape: Shape, rows: Columns, left: Floats) -> tuple[Grid, Floats]:
+    """A grid for each family, one after the other along its first axis, and the families.
+
+    They are filled as one grid that also has axes for what families differ in, so that they learn from each other. The
+    sizes of a model's experts are one axis.
+    """
+    columns = [rows[name] for name in shape.families]
+    models = 4 if shape is EXPERTS else 0
+    apart = []
+    if models:
+        _, card = _kinds(np.stack(columns[:models], axis=1))
+        apart.append(card.astype(np.float64))
+    points = np.stack([*apart, *(np.log1p(each) for each in columns[models:])], axis=1)
+    grid = gridded(np.concatenate([points, shape.points(rows)], axis=1), left)
+    width, whole = points.shape[1], filled(grid)
+    found, of_row = _kinds(np.stack(columns, axis=1))
+    first = np.array([int(np.flatnonzero(of_row == each)[0]) for each in range(len(found))])
+    places = tuple(np.searchsorted(grid.axes[each], points[first, each]) for each in range(width))
+    return Grid((np.arange(float(len(found))), *whole.axes[width:]), whole.values[places]), found

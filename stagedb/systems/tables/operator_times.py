@@ -1,0 +1,181 @@
+"""Times of a rank's operators from the tables of a system, for many operators at once.
+
+Each operator becomes a row of its table: a matmul by its own m, n and k, in gradients too. A batch of matmuls is one
+whose rows are those of the whole batch. An attention is the causal one with as many queries, for the pairs of queries
+and keys that it computes. The table of experts has all three matmuls, and each takes its share of FLOPs.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stagedb.systems.system import System
+from stagedb.systems.tables.grids import Bools, Floats
+from stagedb.systems.tables.measured_table import MeasuredTable
+from stagedb.systems.tables.shapes import UNBOUNDED, matmul_work, seen_pairs
+from stagedb.systems.tables.table_files import load_table
+
+BACKWARD = 0.86
+"""The speed of an attention's backward over that of its forward, in FLOPs a second. It has 2.5 times the FLOPs.
+
+FlashAttention 2 reaches up to 63 % of an A100's peak in the backward and 73 % in the forward (arXiv 2307.08691).
+"""
+
+_FAR = 0.7
+"""Experts whose sizes differ by a factor of two from all measured ones take the table of a plain matmul."""
+
+_SAME_HEAD, _NEAR_WINDOW = 0.01, 0.8
+"""Differences of logarithms up to which a head is the same, and a window about as large: by a factor of two."""
+
+_LIKE: Mapping[str, str] = {"fp16": "bf16"}
+"""Formats whose kernels have the speed of another one's: tensor cores compute both at the same rate."""
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """An operator of one rank that a table may have.
+
+    kind: `matmul` or `attention`. dims: of a matmul `[batch,] m, n, k`, of an attention batch, heads, heads of keys,
+    queries, keys, head, and the size of a value if it is another. grouped: the batch of a matmul are experts. weights:
+    it makes a gradient of weights, so that its k are tokens. causal: an attention leaves out what its mask hides.
+    moved: the bytes that it reads and writes.
+    """
+
+    kind: str
+    dtype: str
+    dims: tuple[int, ...]
+    flops: int
+    moved: int
+    grouped: bool = False
+    weights: bool = False
+    causal: bool = True
+
+
+@dataclass(frozen=True)
+class OperatorTimes:
+    """The tables of a system by operator and format, read when they are first used."""
+
+    system: System
+    _known: dict[tuple[str, str], MeasuredTable | None] = field(default_factory=dict, compare=False)
+
+    def table(self, operator: str, dtype: str) -> MeasuredTable | None:
+        """The table of an operator in a format, or in one of the same speed; None without one."""
+        dtype = "fp8" if dtype.startswith("fp8") else dtype
+        key = operator, dtype
+        if key not in self._known:
+            of = {each.dtype: each for each in self.system.tables if each.operator == operator}
+            file = of.get(dtype) or of.get(_LIKE.get(dtype, ""))
+            found = None if file is None else load_table(file.file, file.operator, file.dtype, file.digest)
+            self._known[key] = found
+        return self._known[key]
+
+    def ns(self, operators: Sequence[Shaped]) -> list[float | None]:
+        """ns of each operator; None for those without a table."""
+        found: list[float | None] = [None] * len(operators)
+        rows = defaultdict[tuple[str, str], list[int]](list)
+        for place, each in enumerate(operators):
+            if each.dims and all(size > 0 for size in each.dims) and each.flops > 0:
+                rows[self._operator(each), each.dtype].append(place)
+        for (operator, dtype), places in rows.items():
+            chosen = [operators[place] for place in places]
+            for place, took in zip(places, self._times(operator, dtype, chosen), strict=True):
+                found[place] = took
+        return found
+
+    def _operator(self, each: Shaped) -> str:
+        if each.kind.startswith("attention"):
+            return "attention"
+        return "experts" if each.grouped and len(each.dims) == 4 else "matmul"
+
+    def _times(self, operator: str, dtype: str, chosen: Sequence[Shaped]) -> Sequence[float | None]:
+        table = self.table(operator, dtype)
+        if operator == "attention":
+            return [None] * len(chosen) if table is None else attention_ns(table, chosen).tolist()
+        plain = self.table("matmul", dtype)
+        dense = None if plain is None else self._kept(matmul_ns(plain, chosen, self._spare_pace()))
+        if operator == "matmul" or table is None:
+            return [None] * len(chosen) if dense is None else dense
+        taken, near = expert_ns(table, chosen)
+        kept = self._kept(taken)
+        return [kept[each] if near[each] or dense is None else dense[each] for each in range(len(chosen))]
+
+    def _kept(self, ns: Floats) -> list[float]:
+        """In a step: at the share of their measured speed that matmuls sustain there.
+
+        They run into the limit of power. Attention waits for its exponentials, and leaves tensor cores idle.
+        """
+        found: list[float] = (ns / float(self.system.accelerator.sustained)).tolist()
+        return found
+
+    def _spare_pace(self) -> float:
+        """ns a byte of what an operator moves in addition to its table's."""
+        accelerator = self.system.accelerator
+        share = float(accelerator.memory.points[-1][1])
+        return 0.0 if accelerator.bandwidth == float("inf") else 1 / (float(accelerator.bandwidth) * share)
+
+
+def _columns(chosen: Sequence[Shaped], names: Sequence[str], most: int) -> dict[str, Floats]:
+    dims = np.array([(*each.dims, *(0,) * (most - len(each.dims))) for each in chosen], np.float64)
+    return dict(zip(names, dims.T, strict=True))
+
+
+def matmul_ns(table: MeasuredTable, chosen: Sequence[Shaped], spare: float) -> Floats:
+    """ns of matmuls. spare: ns a byte of operands and results that are wider than those of the table."""
+    dims = np.array([each.dims if len(each.dims) == 4 else (1, *each.dims) for each in chosen], np.float64)
+    batch, m, n, k = dims.T
+    rows = {"m": batch * m, "n": n, "k": k}
+    moved = np.array([each.moved for each in chosen], np.float64)
+    more = moved - batch * matmul_work({"m": m, "n": n, "k": k}, table.wide)[1]
+    found: Floats = table.ns(rows) + np.maximum(more, 0.0) * spare
+    return found
+
+
+def attention_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> Floats:
+    """ns of attentions, forward or backward, with any mask."""
+    names = ("batch", "heads", "kv_heads", "queries", "keys", "head", "value")
+    dims = _columns(chosen, names, len(names))
+    queries, keys, head = dims["queries"], dims["keys"], dims["head"]
+    value = np.where(dims["value"] > 0, dims["value"], head)
+    causal = np.array([each.causal for each in chosen])
+    window = np.where(causal & (keys < queries) & _windowed(table, head, keys), keys, UNBOUNDED)
+    pairs = np.where(causal, seen_pairs(queries, keys), queries * keys)
+    # Without a mask, it is as fast as the causal attention with as many pairs, whose rows are as long as its own.
+    rows = np.where(causal, queries, np.sqrt(2.0 * queries * keys))
+    sizes = {**dims, "seq": rows, "window": window}
+    own = seen_pairs(rows, np.minimum(window, rows))
+    forward = 2 * dims["batch"] * dims["heads"] * queries * keys * (head + value)
+    backward = np.array([each.flops for each in chosen], np.float64) / forward
+    # More than the forward's FLOPs are those of a backward.
+    speed = np.where(backward > 1.01, BACKWARD, 1.0)
+    found: Floats = table.ns(sizes) * (pairs / own) * ((head + value) / (2 * head)) * backward / speed
+    return found
+
+
+def _windowed(table: MeasuredTable, head: Floats, window: Floats) -> Bools:
+    """Whether heads of this size were measured with about this window. Another head's kernel may be another one."""
+    heads, windows = np.log(table.families).T
+    alike = np.abs(np.log(head)[:, None] - heads) < _SAME_HEAD
+    near = np.abs(np.log(window)[:, None] - windows) < _NEAR_WINDOW
+    found: Bools = (alike & near).any(axis=1)
+    return found
+
+
+def expert_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> tuple[Floats, list[bool]]:
+    """ns of matmuls of experts, and whether the table has experts of such sizes.
+
+    One side of the weights is the hidden size, the other the inner one; gate and up may be packed in one matrix. The
+    reading that is nearest to a measured model is taken.
+    """
+    dims = np.array([each.dims for each in chosen], np.float64)
+    weights = np.array([each.weights for each in chosen])
+    experts, tokens = dims[:, 0], np.where(weights, dims[:, 3], dims[:, 1])
+    sides = np.where(weights, dims[:, 1], dims[:, 3]), dims[:, 2]
+    readings = [(sides[0], sides[1]), (sides[1], sides[0]), (sides[0], sides[1] / 2), (sides[1], sides[0] / 2)]
+    apart = np.stack([table.nearest_experts(hidden, ffn, experts) for hidden, ffn in readings])
+    best = apart.argmin(axis=0)
+    hidden, ffn = (np.choose(best, [reading[each] for reading in readings]) for each in (0, 1))
+    whole = table.local_experts(experts * tokens, hidden, ffn, experts)
+    share = 2 * dims.prod(axis=1) / (6 * experts * tokens * hidden * ffn)
+    return whole * share, (apart.min(axis=0) < _FAR).tolist()

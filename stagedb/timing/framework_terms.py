@@ -1,0 +1,78 @@
+"""What kernels take in a framework's step, as against each alone.
+
+Four terms, by what a system's `overlap` has of its framework. Kernels with a measured time are slower in a step, where
+power limits the clocks and other kernels use caches and memory: their time is stretched. Casts to fp8 that the kernel
+before makes on the way take no time; those of weights are made once a step, with their transposes. Gradients of
+weights are added to a sum in fp32, which is read and written once more than the table's kernel does. Collectives of
+data-parallel ranks take multiprocessors from what computes while they run.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from stagedb.systems import System
+from stagedb.systems.system import inverse
+from stagedb.timing.hidden_communication import DATA_AXES
+from stagedb.timing.op_durations import JobDurations, LaneDurations
+from stagedb.workflows.training import WEIGHT_GRADIENT
+from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, EVERY, TEMPLATES, Ints, Ops, Workload
+
+TABLE = "table:"
+_WEIGHTS = TEMPLATES.index(WEIGHT_GRADIENT.name)
+CAST_WEIGHT, CAST_INPUT, AGAIN = ".cast_weight", ".cast_input", ".again"
+"""Parts of the names of operators that cast the operands of a matmul."""
+
+
+def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations, system: System) -> JobDurations:
+    """The durations with the terms of the system's framework. rank_classes: the class of each lane."""
+    overlap = system.overlap
+    if not (overlap.stretch or overlap.casts or overlap.sums or overlap.taken):
+        return durations
+    factors = dict(overlap.stretch)
+    by_number = {each.number: each for each in workload.classes}
+    found: list[LaneDurations] = []
+    for number, lane in zip(rank_classes, durations.lanes, strict=True):
+        ops, tasks = by_number[number].ops, by_number[number].tasks
+        microbatches = 1 + int(tasks.microbatch.max(initial=0))
+        ns = lane.ns.copy()
+        for op in np.flatnonzero(ops.type == COMPUTE).tolist():
+            name = ops.name[op]
+            if overlap.casts and CAST_INPUT in name:
+                ns[op] = 0
+            elif overlap.casts and CAST_WEIGHT in name:
+                ns[op] = 0 if AGAIN in name else ns[op] // microbatches
+            elif lane.rule[op].startswith(TABLE):
+                ns[op] = round(int(ns[op]) * factors.get(_measured(ops, op), 1))
+            if overlap.sums and ops.template[op] == _WEIGHTS and ops.kind[op] == "matmul":
+                ns[op] += _summed(math.prod(ops.dims[op][:-1]), system)
+        _slow_down(ops, ns, overlap.taken)
+        found.append(replace(lane, ns=ns))
+    return replace(durations, lanes=tuple(found))
+
+
+def _measured(ops: Ops, op: int) -> str:
+    """The operator whose table has an op's time, as `stretch` names it."""
+    if ops.kind[op].startswith("attention"):
+        return "attention"
+    return "matmul-fp8" if ops.dtype[op].startswith("fp8") else "matmul"
+
+
+def _summed(elements: int, system: System) -> int:
+    """ns in which a sum in fp32 of so many elements is read and written once more."""
+    size, memory = max(elements * 8, 1), system.accelerator
+    return round(size / memory.memory.at(size) * inverse(memory.bandwidth))
+
+
+def _slow_down(ops: Ops, ns: Ints, taken: int) -> None:
+    """Lengthen what computes by its share of the time in which collectives of dp run in each micro-batch."""
+    if not taken:
+        return
+    apart = np.array([axis in DATA_AXES for axis in ops.axis], bool) & (ops.type == COLLECTIVE) & (ops.when == EVERY)
+    for template in np.unique(ops.template[apart]).tolist():
+        here = ops.template == template
+        computes = here & (ops.type == COMPUTE)
+        alone, beyond = int(ns[computes].sum()), int(ns[here & apart].sum())
+        if alone:
+            ns[computes] += ns[computes] * min(alone, beyond) * taken // (1000 * alone)

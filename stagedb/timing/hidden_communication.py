@@ -1,0 +1,89 @@
+"""What communication costs where a framework runs it in pieces during computing: only the rest that it cannot hide.
+
+Three rules, each by what a system's `overlap` has of its framework. Collectives of an axis run in chunks during the
+matmul that makes or reads them. Gradients are reduced in buckets during the last backward. Updated parameters are
+gathered in buckets during the next forward, which in a sequence of equal steps is that of this step. In each of them
+one piece is left, the first or the last, and what computing is too short for.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stagedb.systems import System
+from stagedb.timing.lanes import Lane, group_of
+from stagedb.timing.op_durations import JobDurations, LaneDurations
+from stagedb.workflows.training import FORWARD, STEP
+from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, DATA, LAST, TEMPLATES, ClassColumns, Ints, Workload
+
+DATA_AXES = ("dp", "dp_replicate", "edp", "data")
+"""Axes over which gradients are reduced and parameters are gathered."""
+
+_FORWARD, _STEP = TEMPLATES.index(FORWARD.name), TEMPLATES.index(STEP.name)
+
+
+def hidden(workload: Workload, lanes: Sequence[Lane], durations: JobDurations, system: System) -> JobDurations:
+    """The durations with communication as long as computing does not hide it. Only ns change, not the bytes."""
+    overlap = system.overlap
+    if not (overlap.chunked or overlap.reduced or overlap.gathered):
+        return durations
+    by_number = {each.number: each for each in workload.classes}
+    axes = set(overlap.chunked) & set(workload.groups.axis)
+    found: list[LaneDurations] = []
+    for lane, lasts in zip(lanes, durations.lanes, strict=True):
+        columns = by_number[lane.rank_class]
+        ns = lasts.ns.copy()
+        members = {axis: len(group_of(workload.groups, axis, lane.rank)) for axis in axes}
+        _chunked(columns, ns, members)
+        _in_buckets(columns, ns, overlap.reduced, overlap.gathered)
+        found.append(replace(lasts, ns=ns))
+    return replace(durations, lanes=tuple(found))
+
+
+def _chunked(columns: ClassColumns, ns: Ints, members: Mapping[str, int]) -> None:
+    """Shorten collectives by what the matmul next to each hides. A matmul hides at most its own time."""
+    ops, edges = columns.ops, columns.edges
+    near = defaultdict[int, list[int]](list)
+    for source, target, kind in zip(edges.source.tolist(), edges.target.tolist(), edges.kind.tolist(), strict=True):
+        if kind == DATA:
+            near[source].append(target)
+            near[target].append(source)
+    free = {op: int(ns[op]) for op in range(len(ops)) if ops.type[op] == COMPUTE and ops.flops[op] > 0}
+    for op in np.flatnonzero(ops.type == COLLECTIVE).tolist():
+        ranks = members.get(ops.axis[op], 0)
+        if ranks < 2 or ops.kind[op] not in ("all_gather", "reduce_scatter"):
+            continue
+        direct = near[op]
+        casts = [each for each in direct if ops.type[each] == COMPUTE and ops.kind[each] == "cast"]
+        reached = {*direct, *(far for each in casts for far in near[each])}
+        near_it = [each for each in reached if each in free and ops.template[each] == ops.template[op]]
+        if near_it:
+            matmul = max(near_it, key=lambda each: free[each])
+            saved = min(int(ns[op]), free[matmul]) * (ranks - 1) // ranks
+            free[matmul] -= saved
+            ns[op] -= saved
+
+
+def _in_buckets(columns: ClassColumns, ns: Ints, reduced: int, gathered: int) -> None:
+    """Shorten reductions of gradients by the last backward of their chunk, and gathers by the first forward."""
+    ops = columns.ops
+    computes = ops.type == COMPUTE
+    once = ops.template == _STEP
+    forward, backward = ops.template == _FORWARD, ~once & (ops.template != _FORWARD)
+    free: dict[tuple[int, bool], int] = {}
+    for op in np.flatnonzero(ops.type == COLLECTIVE).tolist():
+        if ops.axis[op] not in DATA_AXES or (ops.when[op] != LAST and not once[op]):
+            continue
+        gathers = bool(once[op])
+        bucket = gathered if gathers else reduced
+        if not bucket or (gathers and ops.kind[op] != "all_gather"):
+            continue
+        chunk = int(ops.chunk[op])
+        cover = forward if gathers else backward
+        own = free.setdefault((chunk, gathers), int(ns[computes & cover & (ops.chunk == chunk)].sum()))
+        pieces = max(1, -(-max(int(ops.operand[op]), int(ops.result[op])) // bucket))
+        saved = min(int(ns[op]) * (pieces - 1) // pieces, own)
+        free[chunk, gathers] = own - saved
+        ns[op] -= saved

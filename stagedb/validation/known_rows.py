@@ -1,0 +1,49 @@
+"""The published steps that stagedb has read (`known_steps.csv` in this folder), in two parts by a seed.
+
+Half of each source at most is *calibrated on*: only these rows may fix a number. The others are *held out*. The seed
+was chosen before anything was fitted.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from stagedb.validation.step_rows import COLUMNS, StepRow, read_steps
+
+SEED = 20261123
+
+CALIBRATED, HELD_OUT, NOT_READ = "calibrated on", "held out", "not read"
+
+Key = tuple[str, ...]
+
+
+def parts(rows: Sequence[StepRow]) -> Mapping[StepRow, str]:
+    """For each row the part that it belongs to. A row that stagedb does not have is not read."""
+    known = _known()
+    return {row: known.get(_key(row), NOT_READ) for row in rows}
+
+
+def split(rows: Sequence[StepRow], seed: int = SEED) -> Mapping[Key, str]:
+    """Each row's part. From each source half of the rows, rounded down, are drawn, in the order of the sources' names.
+
+    Rows count by what they are, so that their order in a file does not matter.
+    """
+    found: dict[Key, str] = {}
+    draws = random.Random(seed)
+    for source in sorted({row.source for row in rows}):
+        keys = sorted({_key(row) for row in rows if row.source == source})
+        chosen = set(draws.sample(keys, len(keys) // 2))
+        found |= {key: CALIBRATED if key in chosen else HELD_OUT for key in keys}
+    return found
+
+
+def _key(row: StepRow) -> Key:
+    """What a row is: its plan and its published time."""
+    return tuple(row.cells[name] for name in COLUMNS) + tuple(row.cells.get(name, "") for name in ("kernels",))
+
+
+@lru_cache(maxsize=1)
+def _known() -> Mapping[Key, str]:
+    return split(read_steps(Path(str(files(__package__ or "").joinpath("known_steps.csv")))))

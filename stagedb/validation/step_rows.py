@@ -1,0 +1,195 @@
+"""Files of published step times: a row has a model, a cluster, a plan in a few columns, and the seconds of a step.
+
+The columns are those of `COLUMNS`. An empty cell means 1, or the framework's default. Columns with other names are
+left alone.
+"""
+
+import csv
+import dataclasses
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.frameworks.profiles import FrameworkProfile, find_profile, usual_profile
+from stagedb.inputs import read_text, shown
+from stagedb.models import Card, card_names, load_card
+from stagedb.outputs import path_text
+from stagedb.systems import System, load_system, system_names
+from stagedb.timing.framework_timing import as_used_by
+
+NUMBERS = ("tp", "pp", "cp", "ep", "dp", "virtual_stages", "micro_batch_size", "global_batch_size", "seq_len", "zero")
+COLUMNS = ("source", "model", "gpus", "gpu", *NUMBERS, "dtype", "matmul_dtype", "recompute", "hsdp", "seconds")
+"""Columns that a file must have. `framework`, `kernels`, `note`, `quantity` and `value` may be there too."""
+
+_LARGEST = 16 << 20
+_LAYERS = re.compile(r"(?P<model>\S+) (?P<layers>[0-9]{1,4}) layers")
+
+GPUS: Mapping[str, str] = {
+    "A100-40GB": "a100-40gb",
+    "A100-80GB": "a100-80gb",
+    "A100": "a100-80gb",
+    "H100-80GB": "h100",
+    "H100": "h100",
+    "H100-96GB HBM2e 500W": "h100-hbm2e",
+    "H200": "h200",
+    "B200": "b200",
+    "B300": "b300",
+    "GB200": "gb200-nvl72",
+    "GB300": "gb300-nvl72",
+    "L40S": "l40s",
+    "MI300X": "mi300x",
+    "v5p": "tpu-v5p",
+}
+"""Names of accelerators in tables, and the presets that they mean. A preset's own name means itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepRow:
+    """A row as it is written. line: its number in the file, the header being 1."""
+
+    line: int
+    cells: Mapping[str, str]
+
+    @property
+    def source(self) -> str:
+        """The table that it comes from."""
+        return self.cells["source"]
+
+    @property
+    def seconds(self) -> float:
+        """The published time. Raises UsageError if it is no positive number."""
+        try:
+            seconds = float(self.cells["seconds"])
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < float("inf"):
+            raise UsageError(f"seconds is {shown(self.cells['seconds'])}, and a step takes a positive number of them")
+        return seconds
+
+    @property
+    def title(self) -> str:
+        """The model and the words that distinguish its plan."""
+        names = {"virtual_stages": "v", "micro_batch_size": "mb", "global_batch_size": "batch", "seq_len": "seq"}
+        of = ("tp", "cp", "pp", "virtual_stages", "ep", "dp", "micro_batch_size", "global_batch_size", "seq_len")
+        words = [f"{names.get(word, word)} {self.cells[word]}" for word in of if self.cells[word] not in ("", "1")]
+        more = [self.cells[word] for word in ("matmul_dtype", "recompute", "kernels") if self.cells.get(word)]
+        return " ".join([self.cells["model"], *words, *more])
+
+
+@dataclass(frozen=True)
+class StepJob:
+    """What a row means: its card, the words of its plan, its framework, and the system as that uses it."""
+
+    row: StepRow
+    card: Card
+    words: Mapping[str, Any]
+    profile: FrameworkProfile
+    system: System
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """The kind of prediction: accelerator, framework, dense or experts."""
+        return (self.system.name, self.profile.name, "experts" if self.card.routes else "dense")
+
+
+def read_steps(path: Path) -> tuple[StepRow, ...]:
+    """The rows of a file. UsageError, with the missing column, if it is no such file."""
+    text = read_text(path, "steps", _LARGEST, "--steps")
+    try:
+        found = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise UsageError(f"{path_text(path)} is no CSV file: {error} (--steps)") from None
+    missing = [name for name in COLUMNS if not found or name not in found[0]]
+    if missing:
+        raise UsageError(
+            f"{path_text(path)} has no column {missing[0]}: --steps takes the columns {', '.join(COLUMNS)}, and "
+            "framework and kernels if they are known"
+        )
+    rows = []
+    for line, cells in enumerate(found, 2):
+        if None in cells or None in cells.values():
+            raise UsageError(f"{path_text(path)}, row {line}: it has another number of cells than the header")
+        rows.append(StepRow(line, {name: value.strip() for name, value in cells.items()}))
+    return tuple(rows)
+
+
+def job_of(row: StepRow) -> StepJob:
+    """What a row means. Raises UsageError, with the reason, for one that no plan, card or preset can express."""
+    given = {name: _number(row, name) for name in NUMBERS}
+    zero = given["zero"] or 0
+    if zero and (given["dp"] or 1) * (given["cp"] or 1) == 1 and row.cells["dp"]:
+        given["zero"] = zero = 0  # one rank has nothing to share
+    named = row.cells.get("framework", "")
+    profile = find_profile(named) if named else usual_profile(zero, "")
+    card = _with_positions(_card(row.cells["model"]), given["seq_len"] or 0)
+    words = profile.plan_words({**given, **_texts(row, profile)})
+    _check_gpus(row, given)
+    system = as_used_by(_system(row.cells["gpu"]), profile, row.cells.get("kernels", ""))
+    return StepJob(row, card, words, profile, system)
+
+
+def _number(row: StepRow, name: str) -> int | None:
+    text = row.cells[name]
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise UsageError(f"{name} is {shown(text)}, and it takes a whole number")
+    return int(text)
+
+
+def _texts(row: StepRow, profile: FrameworkProfile) -> dict[str, Any]:
+    """The words of the columns that hold words."""
+    found: dict[str, Any] = {}
+    for name, known in (("recompute", profile.recompute), ("kernels", profile.kernels)):
+        text = row.cells.get(name, "")
+        if text in ("", "none"):
+            continue
+        if text not in known:
+            takes = f"its profile has {', '.join(known)}" if known else "its profile has none"
+            raise UsageError(f"{name} is {shown(text)}, which {profile.name} does not have: {takes}")
+        found |= known[text]
+    found |= {name: row.cells[name] for name in ("dtype", "matmul_dtype") if row.cells[name]}
+    if row.cells["hsdp"]:
+        found["hsdp"] = _number(row, "hsdp")
+    return found
+
+
+def _check_gpus(row: StepRow, given: Mapping[str, int | None]) -> None:
+    """Raise UsageError if the degrees do not make the accelerators of the row; an empty dp is what is left."""
+    ranks = _number(row, "gpus")
+    made = 1
+    for axis in ("tp", "pp", "cp", "dp"):
+        made *= given[axis] or 1
+    if ranks is not None and ranks != made and not (given["dp"] is None and ranks % made == 0):
+        raise UsageError(f"gpus is {ranks}, and dp x tp x pp x cp is {made}")
+
+
+def _card(word: str) -> Card:
+    found = _LAYERS.fullmatch(word)
+    name = found["model"] if found else word
+    if name not in card_names():
+        raise UsageError(f"model is {shown(name)}, and the library has no such card (`stagedb models`)")
+    card = load_card(name)
+    if found is None:
+        return card
+    if card.pattern or card.dense_layers:
+        raise UsageError(f"model is {shown(word)}, and the layers of {name} are of several kinds")
+    return dataclasses.replace(card, layers=int(found["layers"]), parameters=0)
+
+
+def _with_positions(card: Card, tokens: int) -> Card:
+    """A learned table of positions is as long as the sequences of its run."""
+    if card.positions != "learned" or tokens <= card.max_positions:
+        return card
+    return dataclasses.replace(card, max_positions=tokens, parameters=0)
+
+
+def _system(gpu: str) -> System:
+    name = GPUS.get(gpu, gpu)
+    if name not in system_names():
+        raise UsageError(f"gpu is {shown(gpu)}, and no preset is of this accelerator (`stagedb systems`)")
+    return load_system(name)

@@ -1,0 +1,26 @@
+"""`validate --steps`: the errors by source, and rows that no plan can express."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from stagedb.validation import NOT_READ
+from tests.cli.conftest import Run
+from tests.validation.test_step_rows import row, written
+
+
+def test_the_command_reports_by_source_and_goes_on(offline: Run, tmp_path: Path) -> None:
+    path = written(tmp_path, row(), row(model="gpt9"), row(source="another", tp="2", dp="1", zero=""))
+    found = offline("validate", "--steps", str(path), "-f", "csv")
+    assert found.status == 0
+    rows = list(csv.DictReader(found.out.splitlines()))
+    assert [bool(each["predicted"]) for each in rows] == [True, False, True]
+    assert "the library has no such card" in rows[1]["not expressed"]
+    assert {each["rows"] for each in rows} == {NOT_READ}
+    assert float(rows[0]["predicted"]) / 0.05 - 1 == pytest.approx(float(rows[0]["error"].rstrip("%")) / 100, abs=1e-3)
+    lines = found.err.strip().splitlines()
+    assert lines[-3].startswith("a cluster, not read: 1 rows, mean ")
+    assert lines[-2].startswith("another, not read: 1 rows, mean ")
+    assert lines[-1].startswith("3 rows, mean ")
+    assert lines[-1].endswith(", 1 that no plan can express")

@@ -1,0 +1,136 @@
+"""What recorded peaks of torch showed, each on the smallest plan that has it. No store: graphs are copied in memory."""
+
+import dataclasses
+
+import pytest
+
+from stagedb.advice.trials import memory_of
+from stagedb.errors import UsageError
+from stagedb.memory.class_memory import ClassMemory
+from stagedb.memory.usage import Point
+from stagedb.plans import Plan
+from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Task, posted, stage_orders
+from tests.memory.test_recorded_causes import LLAMA, MOE, TABLE, copied
+
+
+def levels(memory: ClassMemory, name: str, microbatch: int = 0) -> list[tuple[str, str, int]]:
+    """Category, name and bytes of what lives while the first operator of a name runs for a micro-batch."""
+    for number, task in enumerate(memory.usage.tasks):
+        for index, (_, item) in enumerate(memory.items(task)):
+            if item.op.name == name and task.microbatch == microbatch:
+                return alive_at(memory, Point(number, index))
+    raise AssertionError(name)
+
+
+def alive_at(memory: ClassMemory, point: Point) -> list[tuple[str, str, int]]:
+    return [(str(each.category), each.name, each.bytes) for each in memory.usage.alive(point)]
+
+
+def named(found: list[tuple[str, str, int]], part: str) -> int:
+    """Bytes of what has this in its name."""
+    return sum(size for _, name, size in found if part in name)
+
+
+def test_a_unit_is_copied_out_while_its_buffer_lives() -> None:
+    """The backward of the first layer gathers no other unit, so that the copy comes right before its first operator."""
+    (memory,) = memory_of(copied(dataclasses.replace(LLAMA, layers=2), dp=2, zero=3))
+    lives = [each for each in memory.usage.held.lives if each.layer == 0 and "regather" in each.name]
+    buffer, gathered = sorted(lives, key=lambda each: each.category)
+    assert (gathered.begin.index, gathered.begin.prepared) == (buffer.ends[0].index, True)
+    before = alive_at(memory, Point(1, gathered.begin.index, prepared=True))
+    assert named(before, "regather") == buffer.bytes + gathered.bytes
+    assert named(alive_at(memory, Point(1, gathered.begin.index)), "regather") == gathered.bytes
+
+
+def test_the_last_gradient_of_a_unit_lives_until_its_parts_are_dealt_out() -> None:
+    """fp32 parameters and gradients over two shards: parts and the head's gradient are more than all gradients were."""
+    words = {"param_dtype": "fp32", "grad_dtype": "bf16", "reduce_dtype": "fp32", "opt_dtype": "fp32"}
+    (memory,) = memory_of(copied(LLAMA, dp=2, zero=3, **words))
+    (root,) = [each for each in memory.usage.held.lives if each.name.endswith("copied") and each.layer is None]
+    whole = 2 * TABLE + LLAMA.hidden * 2
+    assert root.bytes == whole + TABLE - whole
+
+
+def test_a_sum_of_replicas_lives_until_the_backward_ends() -> None:
+    """The first micro-batch's is the gradient itself, a later one is added to it and still held."""
+    words = {"dp": 4, "hsdp": 2, "zero": 3, "global_batch_size": 8}
+    (memory,) = memory_of(copied(LLAMA, **words))
+    held = [each for each in memory.usage.held.lives if each.name.endswith("scatter.reduced")]
+    assert len(held) == LLAMA.layers + 1
+    assert {str(each.begin.which) for each in held} == {"later"}
+
+
+def test_tied_gradients_are_summed_in_each_micro_batch() -> None:
+    """Both gradients and their sum live in addition to the gradient of the micro-batches before."""
+    (memory,) = memory_of(copied(dataclasses.replace(LLAMA, tied=True), global_batch_size=2))
+    backwards = [number for number, task in enumerate(memory.usage.tasks) if task.kind.differentiates]
+    items = memory.program.items[memory.program.backwards[0]]
+    (made,) = [index for index, item in enumerate(items) if item.op.name == "embedding.word.weight_gradient"]
+    held = [alive_at(memory, Point(number, made + 1, prepared=True)) for number in backwards]
+    tables = [sum(size for _, name, size in each if ".weight_gradient" in name and size >= TABLE) for each in held]
+    assert tables == [3 * TABLE, 4 * TABLE]
+
+
+def test_a_call_returns_its_gradients_together() -> None:
+    """A later gradient of a weight lives while the same call makes that of the input."""
+    (memory,) = memory_of(copied(LLAMA, global_batch_size=2))
+    found = levels(memory, "layer.ffn.w2.input_gradient", 1)
+    assert [each[0] for each in found if each[1] == "layer.ffn.w2.weight_gradient"].count("temporaries") == 1
+
+
+def test_what_selective_checkpoints_keep_is_freed_when_it_is_read_again() -> None:
+    (memory,) = memory_of(copied(dataclasses.replace(LLAMA, layers=1), recompute="pointwise"))
+    saved = ("activations", "layer.ffn.w2", 16 * LLAMA.hidden * 2)
+    assert saved in levels(memory, "head.out.weight_gradient")
+    assert saved not in levels(memory, "layer.ffn.w2.weight_gradient")
+
+
+@pytest.mark.parametrize(("chunks", "kept"), [(1, 1), (2, 0)])
+def test_a_runtime_of_several_chunks_keeps_no_gradient_that_it_sent(chunks: int, kept: int) -> None:
+    schedule = "interleaved" if chunks > 1 else "1f1b"
+    words = {"pp": 2, "virtual_stages": chunks, "global_batch_size": 4, "schedule": schedule}
+    memory = memory_of(copied(LLAMA, **words))[1]
+    sent = {item.reads[0][0] for _, item in memory.items(memory.usage.tasks[-2]) if item.op.name == "cut.send_backward"}
+    lives = [each for each in memory.usage.held.lives if each.name in sent and each.layer == 0]
+    assert [len(each.ends) for each in lives].count(2) == kept
+
+
+@pytest.mark.parametrize(("dtype", "forward", "backward"), [("bf16", 8, 14), ("fp32", 4, 12)])
+def test_a_norm_in_python_has_values_in_fp32(dtype: str, forward: int, backward: int) -> None:
+    """Forward: the scaled input and a copy. Backward: four values of four bytes less the gradient, and a mean a row."""
+    (memory,) = memory_of(copied(LLAMA, dtype=dtype))
+    lives = {each.name: each.bytes for each in memory.usage.held.lives}
+    assert lives["head.norm.temporary"] == 16 * LLAMA.hidden * forward
+    assert lives["head.norm.input_gradient.temporary"] == 16 * LLAMA.hidden * backward + 16 * 4
+
+
+def test_an_eager_norm_has_values_of_its_square() -> None:
+    (memory,) = memory_of(copied(LLAMA, kernels="eager"))
+    lives = {each.name: each.bytes for each in memory.usage.held.lives}
+    wide = 16 * LLAMA.hidden * 4
+    assert lives["head.norm.mean_square.temporary"] == wide
+    assert lives["head.norm.mean_square.input_gradient.temporary"] == 3 * wide
+
+
+def test_products_are_made_before_they_are_summed() -> None:
+    (memory,) = memory_of(copied(MOE))
+    lives = {each.name: each.bytes for each in memory.usage.held.lives}
+    chosen = 16 * MOE.top_k * MOE.hidden * 2
+    assert lives["layer.ffn.sum.temporary"] == lives["layer.ffn.sum.input_gradient.temporary"] == chosen
+
+
+def test_chunks_are_gathered_first_and_reduced_after_their_last_backward() -> None:
+    """Every entry takes a turn of the walk, so that reductions move the receives after them."""
+    first, _ = posted(stage_orders("interleaved", 2, 2, 2), 2)
+    assert first[:2] == (PostedGathers(0), PostedGathers(1))
+    last = {task.chunk: task for task in first if isinstance(task, Task) and not task.kind.once}
+    assert first[-3:-1] == (last[0], PostedReductions(0))
+    later = first[first.index(last[1]) + 1 :]
+    assert next(each for each in later if not isinstance(each, PostedReceive)) == PostedReductions(1)
+
+
+def test_more_chunks_than_a_runtime_keeps_gathered_are_refused() -> None:
+    words = {"pp": 2, "dp": 2, "zero": 3, "global_batch_size": 8, "schedule": "interleaved", "seq_len": 16}
+    Plan.from_mapping({**words, "virtual_stages": 3})
+    with pytest.raises(UsageError, match=r"--virtual-stages 3.*--zero 1"):
+        Plan.from_mapping({**words, "virtual_stages": 4})

@@ -1,0 +1,106 @@
+"""Communication in pieces during computing: how much of it is left, by hand."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stagedb.build.model_graph import build_graph
+from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
+from stagedb.plans import Plan
+from stagedb.systems import System, load_system, parse_system
+from stagedb.timing import timed_step
+from stagedb.timing.framework_timing import as_used_by
+from stagedb.timing.hidden_communication import hidden
+from stagedb.timing.node_graph import node_graph_of
+from stagedb.timing.op_durations import LaneDurations, time_ops
+from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
+from stagedb.workload.instance_columns import COLLECTIVE, ClassColumns, Ints, Workload
+from tests.ir.tiny import card
+
+
+def workload(**words: object) -> Workload:
+    plan = Plan.from_mapping({"recipe": "megatron", "seq_len": 32, **words})
+    graph = build_graph(card("llama", layers=4, kv_heads=4), plan.options)
+    return copy_in_memory(GraphInMemory.of(graph), plan).workload
+
+
+def left(made: Workload, system: System, took: int = 1000) -> tuple[ClassColumns, Ints]:
+    """The durations of the first lane where every op takes so long, after hiding."""
+    lanes = node_graph_of(made, "axis", system.network(len(made.ranks))).lanes
+    durations = time_ops(made, lanes, system)
+    even = tuple(replace(each, ns=np.full(len(each.ns), took)) for each in durations.lanes)
+    columns = {each.number: each for each in made.classes}[lanes[0].rank_class]
+    found: LaneDurations = hidden(made, lanes, replace(durations, lanes=even), system).lanes[0]
+    return columns, found.ns
+
+
+def on(**overlap: Any) -> System:
+    system = load_system("h100")
+    return replace(system, overlap=replace(system.overlap, **overlap))
+
+
+def test_nothing_is_hidden_without_a_framework() -> None:
+    made = workload(tp=4, sp=True)
+    _, ns = left(made, on())
+    assert set(ns.tolist()) == {1000}
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_a_chunk_of_a_collective_of_tp_is_left(tp: int) -> None:
+    """A collective and its matmul, equally long, in as many chunks as ranks: the first chunk waits for no computing."""
+    columns, ns = left(workload(tp=tp, sp=True), on(chunked=("tp",)))
+    ops = columns.ops
+    by_name = dict(zip(ops.name, ns.tolist(), strict=True))
+    gathers = [name for name in by_name if name.endswith("all_gather.tp") and name.startswith("layer.0.")]
+    assert gathers
+    assert {by_name[name] for name in gathers} <= {1000 - 1000 * (tp - 1) // tp, 1000}
+    assert min(by_name[name] for name in gathers) == 1000 - 1000 * (tp - 1) // tp
+    changed = {kind for kind, took in zip(ops.kind, ns.tolist(), strict=True) if took != 1000}
+    assert changed == {"all_gather", "reduce_scatter"}
+
+
+def test_gradients_and_parameters_in_buckets() -> None:
+    """Ten buckets of a tenth: one is left of each, while there is computing enough."""
+    made = workload(dp=4, zero=1)
+    columns, _ = left(made, on())
+    ops = columns.ops
+    sizes = {
+        ops.name[op]: max(int(ops.operand[op]), int(ops.result[op]))
+        for op in np.flatnonzero(ops.type == COLLECTIVE).tolist()
+    }
+    (scatter,) = [name for name in sizes if "scatter" in name]
+    (update,) = [name for name in sizes if "update" in name]
+    _, ns = left(made, on(reduced=-(-sizes[scatter] // 10), gathered=-(-sizes[update] // 4)))
+    by_name = dict(zip(ops.name, ns.tolist(), strict=True))
+    assert (by_name[scatter], by_name[update]) == (100, 250)
+    _, ns = left(made, on(reduced=-(-sizes[scatter] // 10)))
+    by_name = dict(zip(ops.name, ns.tolist(), strict=True))
+    assert (by_name[scatter], by_name[update]) == (100, 1000)
+
+
+def test_computing_hides_no_more_than_it_takes() -> None:
+    made = workload(dp=4, zero=1, tp=4, sp=True)
+    lanes = node_graph_of(made, "axis", on().network(16)).lanes
+    durations = time_ops(made, lanes, on())
+    columns = {each.number: each for each in made.classes}[lanes[0].rank_class]
+    free = tuple(replace(each, ns=np.where(columns.ops.type == COLLECTIVE, 1000, 0)) for each in durations.lanes)
+    system = on(chunked=("tp",), reduced=1, gathered=1)
+    found = hidden(made, lanes, replace(durations, lanes=free), system)
+    assert found.lanes[0].ns.tolist() == free[0].ns.tolist()
+
+
+def test_a_framework_makes_a_step_shorter_and_is_part_of_the_system() -> None:
+    made = workload(tp=4, sp=True, dp=4, zero=1)
+    plain, nemo = load_system("h100"), as_used_by(load_system("h100"), find_profile("nemo"))
+    assert nemo.overlap.framework == "nemo"
+    assert timed_step(made, nemo, None, ())[1].step < timed_step(made, plain, None, ())[1].step
+    assert as_used_by(nemo, find_profile("nemo")) == nemo
+
+
+@pytest.mark.parametrize("name", FRAMEWORK_PROFILES)
+def test_a_system_with_a_framework_reads_back(name: str) -> None:
+    system = as_used_by(load_system("b200"), find_profile(name))
+    assert parse_system(json.dumps(system.to_dict())) == system

@@ -1,0 +1,82 @@
+"""FLOPs of a step against Megatron-LM's `num_floating_point_operations`, as integers with every difference named.
+
+The form is that of `transformer_flops` in `megatron/training/training.py` (commit 001b00c2734d): three times the
+forward's matmuls, attention with half of its pairs, and the norms of latents as one multiply an element. It has no
+router. Here attention counts all pairs, its backward makes the scores again, a router is a matmul, norms count nothing,
+and all experts have as many slots as the one with most tokens.
+"""
+
+from fractions import Fraction
+
+import pytest
+
+from stagedb.build.model_graph import build_graph
+from stagedb.expressions import evaluate
+from stagedb.ir.symbolic_graph import Compute
+from stagedb.models import Card, load_card
+from stagedb.plans import GraphOptions
+from tests.ir.environments import environment
+
+BATCH = 2
+WHOLE = 3 * 2
+"""Forward and two backwards of a matmul, a multiply and an add each."""
+
+
+def megatron(card: Card, seq: int) -> Fraction:
+    """Megatron's form for a batch."""
+    sparse = card.layers - card.layers_without_experts if card.experts else 0
+    dense, gated = card.layers - sparse, 3 if card.mlp == "gated" else 2
+    channels = card.ffn * gated * dense + (card.expert_ffn * card.top_k + card.shared_ffn) * gated * sparse
+    total = card.hidden * channels + card.layers * attention(card, seq) + card.hidden * card.padded_vocab
+    return WHOLE * BATCH * seq * total
+
+
+def attention(card: Card, seq: int) -> Fraction:
+    """The multiplies of a layer's attention for a token."""
+    h, heads, half = card.hidden, card.heads, Fraction(seq, 2)
+    if not card.word("kv_rank"):
+        width = heads * card.head_dim
+        return h * (2 * width + 2 * card.kv_heads * card.head_dim) + 2 * half * width
+    q, kv = card.word("q_rank"), card.word("kv_rank")
+    nope, rope, value = (card.word(word) for word in ("nope_dim", "rope_dim", "value_dim"))
+    queries = q * (h + heads * (nope + rope) + 1) if q else h * heads * (nope + rope)
+    keys = kv * (h + heads * (nope + value) + 1) + h * rope
+    return queries + keys + heads * value * h + half * heads * (nope + rope + value)
+
+
+def differences(card: Card, seq: int) -> dict[str, Fraction]:
+    """What stagedb counts in addition to that form."""
+    tokens, sparse = BATCH * seq, card.layers - card.layers_without_experts if card.experts else 0
+    latent = bool(card.word("kv_rank"))
+    size = card.word("nope_dim") + card.word("rope_dim") if latent else card.head_dim
+    value = card.word("value_dim") if latent else card.head_dim
+    empty = -tokens * card.top_k % card.experts if card.experts else 0
+    pairs = Fraction(card.layers * card.heads * tokens * seq)
+    return {
+        "pairs above the diagonal": WHOLE * pairs * (size + value) / 2,
+        "scores made again in the backward": 2 * pairs * size,
+        "routers": Fraction(WHOLE * tokens * card.hidden * card.experts * sparse),
+        "slots of experts that stay empty": Fraction(WHOLE * empty * 3 * card.expert_ffn * card.hidden * sparse),
+        "norms of latents": Fraction(-WHOLE * tokens * card.layers * (card.word("q_rank") + card.word("kv_rank"))),
+    }
+
+
+def counted(card: Card, seq: int) -> int:
+    """The FLOPs of a step of one micro-batch on one rank."""
+    graph = build_graph(card, GraphOptions(recipe="megatron"))
+    env = environment(graph) | {"B": BATCH, "S": seq}
+    repeats = {block.name: evaluate(block.repeat, env) for block in graph.blocks}
+    return sum(
+        repeats[op.block] * evaluate(op.work.flops, env)
+        for op in graph.ops
+        if isinstance(op.work, Compute) and op.block in repeats and op.phase != "optimizer"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["deepseek-v3", "kimi-k2", "deepseek-v2-lite", "llama3-8b", "gpt3-175b", "mixtral-8x7b", "qwen3-30b-a3b"]
+)
+@pytest.mark.parametrize("seq", [1024, 4096])
+def test_flops_are_megatrons_with_named_differences(name: str, seq: int) -> None:
+    card = load_card(name)
+    assert counted(card, seq) == megatron(card, seq) + sum(differences(card, seq).values())

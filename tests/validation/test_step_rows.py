@@ -1,0 +1,124 @@
+"""Files of published step times: what rows mean, what is refused, the two parts, the command."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from stagedb import validation
+from stagedb.errors import UsageError
+from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
+from stagedb.systems import system_names
+from stagedb.validation.known_rows import CALIBRATED, HELD_OUT, NOT_READ, SEED, parts, split
+from stagedb.validation.step_prediction import plan_of
+from stagedb.validation.step_rows import COLUMNS, GPUS, StepRow, job_of, read_steps
+
+KNOWN = Path(validation.__file__).parent / "known_steps.csv"
+
+SMALL = {
+    "source": "a cluster", "model": "gpt2", "gpus": "2", "gpu": "H100-80GB", "dp": "2", "micro_batch_size": "2",
+    "global_batch_size": "8", "seq_len": "512", "dtype": "bf16", "zero": "3", "seconds": "0.05",
+}  # fmt: skip
+
+
+def row(**cells: str) -> StepRow:
+    return StepRow(2, {**dict.fromkeys(COLUMNS, ""), "framework": "", "kernels": "", **SMALL, **cells})
+
+
+def written(tmp_path: Path, *rows: StepRow) -> Path:
+    path = tmp_path / "steps.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0].cells))
+        writer.writeheader()
+        writer.writerows(each.cells for each in rows)
+    return path
+
+
+def test_every_known_row_has_a_plan() -> None:
+    for each in read_steps(KNOWN):
+        job = job_of(each)
+        assert plan_of(job).world == int(each.cells["gpus"])
+        assert each.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("cells", "framework", "words"),
+    [
+        ({}, "torch-fsdp", {"recipe": "torch", "kernels": "eager"}),
+        ({"zero": "1"}, "megatron-core", {"recipe": "megatron"}),
+        ({"zero": ""}, "megatron-core", {}),
+        ({"framework": "torchtitan", "kernels": "compile"}, "torchtitan", {"kernels": "fused", "param_dtype": "fp32"}),
+        ({"framework": "torchtitan", "kernels": "eager"}, "torchtitan", {"kernels": "eager"}),
+        ({"framework": "nemo", "zero": "1", "tp": "2", "dp": "1", "recompute": "core"}, "nemo", {"sp": True}),
+        ({"framework": "megatron-2021", "zero": "", "recompute": "core"}, "megatron-2021", {"recompute": "core"}),
+    ],
+)
+def test_a_row_has_the_words_of_its_framework(cells: dict[str, str], framework: str, words: dict[str, object]) -> None:
+    job = job_of(row(**cells))
+    assert job.profile.name == job.system.overlap.framework == framework
+    assert {name: job.words.get(name) for name in words} == words
+
+
+def test_chunks_of_a_framework_count_the_ends() -> None:
+    cells = {"model": "llama3.1-405b", "framework": "nemo", "zero": "1", "gpus": "128", "tp": "8", "pp": "8", "cp": "2"}
+    made = plan_of(job_of(row(**cells, virtual_stages="8", dp="1", global_batch_size="16")))
+    assert (made.counted_ends, made.chunk_layers(126)[0]) == ("both", 1)
+
+
+def test_a_table_of_positions_is_as_long_as_the_sequences() -> None:
+    assert job_of(row(seq_len="4096")).card.max_positions == 4096
+    assert job_of(row()).card.max_positions == 1024
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"model": "gpt9"}, "model is 'gpt9', and the library has no such card"),
+        ({"gpu": "Z80"}, "gpu is 'Z80', and no preset is of this accelerator"),
+        ({"framework": "jax"}, "unknown framework 'jax': --framework is one of torch-fsdp, "),
+        ({"kernels": "triton"}, "kernels is 'triton', which torch-fsdp does not have: its profile has eager, compile"),
+        ({"recompute": "some"}, "recompute is 'some', which torch-fsdp does not have: its profile has full, core"),
+        ({"gpus": "3"}, "gpus is 3, and dp x tp x pp x cp is 2"),
+        ({"dp": "two"}, "dp is 'two', and it takes a whole number"),
+        ({"seconds": "-1"}, "seconds is '-1', and a step takes a positive number"),
+        ({"global_batch_size": "7"}, "a global batch of 7 is not divisible by micro-batch 2 x dp 2 = 4"),
+        ({"model": "deepseek-v3 4 layers"}, "the layers of deepseek-v3 are of several kinds"),
+    ],
+)
+def test_a_row_that_no_plan_can_express_has_the_reason(cells: dict[str, str], reason: str) -> None:
+    (found,) = validation.predict([row(**cells)])
+    assert found.seconds is None
+    assert reason in found.reason
+
+
+def test_files_that_are_no_tables_of_steps_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_text("source,model\na,b\n")
+    with pytest.raises(UsageError, match=r"has no column gpus: --steps takes the columns source, model, gpus"):
+        read_steps(path)
+    path = written(tmp_path, row())
+    path.write_text(path.read_text() + "short,row\n")
+    with pytest.raises(UsageError, match="row 3: it has another number of cells"):
+        read_steps(path)
+
+
+def test_the_split_is_drawn_and_leaves_half_of_each_source_out() -> None:
+    rows = read_steps(KNOWN)
+    found = parts(rows)
+    for source in {each.source for each in rows}:
+        own = [found[each] for each in rows if each.source == source]
+        assert own.count(CALIBRATED) == len(own) // 2
+        assert own.count(HELD_OUT) == len(own) - len(own) // 2
+    assert split(rows) == split(rows[::-1])
+    assert split(rows, SEED + 1) != split(rows)
+    assert set(parts([row()]).values()) == {NOT_READ}
+
+
+def test_the_names_of_accelerators_mean_presets() -> None:
+    assert set(GPUS.values()) <= {*system_names(), "a100-40gb", "b300", "gb300-nvl72", "l40s"}
+
+
+def test_every_framework_has_a_recipe_and_a_source() -> None:
+    for name, each in FRAMEWORK_PROFILES.items():
+        assert (each.name, bool(each.source), bool(each.versions)) == (name, True, True)
+        assert each.plan_words({"tp": 2, "zero": 3, "cp": 2})["recipe"] == each.recipe
