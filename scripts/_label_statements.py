@@ -1,13 +1,14 @@
-"""Writes the statements of cypher/lifecycle, which differ only by a label, from the schema's table.
+"""Writes the statements of cypher/lifecycle and cypher/around, which differ only by a label, from the schema's table.
 
 They are files like all others: read, linted and planned. `--check` compares them with the table.
 """
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from scripts import _around_statements
 from stagedb.store.schema import OWNERS, RELATIONSHIPS, members
 from stagedb.store.schema_forms import Label, Relationship
 from stagedb.store.statements import directory
@@ -19,21 +20,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/label_statements", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs from the schema")
     check = parser.parse_args().check
-    folder = directory() / FOLDER
-    wanted = dict(statements())
+    written = {FOLDER: dict(statements()), _around_statements.FOLDER: dict(_around_statements.statements())}
+    return max([_update(folder, wanted, check) for folder, wanted in written.items()])
+
+
+def _update(name: str, wanted: Mapping[str, str], check: bool) -> int:
+    """Write the statements of a folder, or only compare them. The exit status."""
+    folder = directory() / name
     folder.mkdir(exist_ok=True)
     there = {path.stem: path for path in folder.glob("*.cypher")}
-    wrong = [name for name, text in wanted.items() if name not in there or _read(there[name]) != text]
+    wrong = [each for each, text in wanted.items() if each not in there or _read(there[each]) != text]
     extra = sorted(there.keys() - wanted.keys())
     if check:
-        for name in sorted([*wrong, *extra]):
-            print(f"cypher/{FOLDER}/{name}.cypher differs from the schema: run scripts/label_statements")
+        for each in sorted([*wrong, *extra]):
+            print(f"cypher/{name}/{each}.cypher differs from the schema: run scripts/label_statements")
         return 1 if wrong or extra else 0
-    for name in wrong:
-        (folder / f"{name}.cypher").write_text(wanted[name], encoding="utf-8")
-    for name in extra:
-        there[name].unlink()
-    print(f"{len(wanted)} statements, {len(wrong)} written, {len(extra)} removed")
+    for each in wrong:
+        (folder / f"{each}.cypher").write_text(wanted[each], encoding="utf-8")
+    for each in extra:
+        there[each].unlink()
+    print(f"cypher/{name}: {len(wanted)} statements, {len(wrong)} written, {len(extra)} removed")
     return 0
 
 

@@ -47,6 +47,7 @@ from stagedb.systems.system import System
 from stagedb.traces import Request
 
 if TYPE_CHECKING:
+    from stagedb.api.neighbourhood import SubGraph
     from stagedb.timing import Scaling
     from stagedb.timing.profile_recording import Progress
 
@@ -188,6 +189,16 @@ class Stagedb:
     def forget_query(self, name: str, /) -> None:
         """Delete a saved query of yours or of your workspace."""
         querying.forget(self.store, name)
+
+    def sub_graph(self, *nodes: str, more: Sequence[tuple[str, str]] = ()) -> "SubGraph":
+        """Nodes of the store with some neighbours of each kind, as a graph to draw.
+
+        nodes: keys, a label and an id, such as `Instance/72846b91ed30244dec2f`. more: pairs of such a key and the name
+        of a kind of neighbours, of which more are wanted. Raises UsageError for a node that is not there.
+        """
+        from stagedb.api import neighbourhood
+
+        return neighbourhood.sub_graph(self.store, nodes, more)
 
     def graphs(self) -> list[GraphInfo]:
         """The graphs of the store, the newest first."""

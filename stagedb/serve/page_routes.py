@@ -14,7 +14,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from stagedb.api import Stagedb
-from stagedb.serve import instance_pages, list_pages, page_frames
+from stagedb.serve import instance_pages, list_pages, page_frames, query_pages, step_pages, subgraph_page
 from stagedb.serve.access import AccessGate, AccessRules, given_token
 from stagedb.serve.shared_store import KeptResults, SharedStore
 
@@ -44,6 +44,14 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/graphs/{word}", instance_pages.graph),
     ("/instances/{word}", instance_pages.instance),
     ("/instances/{word}/memory", instance_pages.memory),
+    ("/profiles/{word}", step_pages.profile),
+    ("/profiles/{word}/report", step_pages.report),
+    ("/compare", step_pages.compare),
+    ("/compare/report", step_pages.pair_report),
+    ("/queries", query_pages.queries),
+    ("/queries/{name}", query_pages.named_query),
+    ("/cypher", query_pages.cypher),
+    ("/explore", subgraph_page.explore),
 )
 """Every page that reads the store, by its path."""
 

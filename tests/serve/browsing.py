@@ -79,7 +79,7 @@ class Browser:
     def settle(self) -> None:
         """Wait until the page and its scripts are there."""
         end = time.monotonic() + PATIENCE
-        while not (self._loaded and self.run("document.documentElement.dataset.ready") == "yes"):
+        while not (self._loaded and self.run("document.documentElement?.dataset.ready") == "yes"):
             assert time.monotonic() < end, "the page did not become ready"
             self._take(0.05)
         self._take(0.1)

@@ -1,0 +1,120 @@
+"""Profiles: their figures, their reports, and two profiles or instances side by side."""
+
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from stagedb import api
+from stagedb.api import Difference, InstanceInfo, ProfileInfo, Rows, Stagedb
+from stagedb.serve import page_frames
+from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, cells, named
+
+MOST = 500
+"""Rows of a table of differences."""
+CHOICES = 200
+"""Names that a form suggests."""
+
+REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self'; sandbox allow-scripts"
+)
+"""A report has its scripts and styles inside. `sandbox` gives it an origin of its own, so that it reaches no page."""
+
+
+def profile(request: Request) -> Response:
+    """A profile: its figures, and the report of its step in a frame."""
+
+    def read(db: Stagedb) -> ProfileInfo:
+        return _profile(db, request.path_params["word"])
+
+    found = request.app.state.shared.read(read)
+    return page_frames.page(
+        request,
+        "profile.html",
+        info=found,
+        short=found.id[:SHORT_ID],
+        report=address("profiles", found.id, "report"),
+    )
+
+
+def report(request: Request) -> Response:
+    """The report of a profile, as `stagedb report` writes it."""
+    shared, kept = request.app.state.shared, request.app.state.kept
+    found = shared.read(lambda db: _profile(db, request.path_params["word"]))
+    key = ("report", found.id, found.name, found.instance_name)
+    return _report(kept.get(key, lambda: shared.read(lambda db: db.report_page(found.id))))
+
+
+def pair_report(request: Request) -> Response:
+    """The report of two profiles."""
+    shared, kept = request.app.state.shared, request.app.state.kept
+    words = [named(request.query_params, name) or "" for name in ("first", "second")]
+    one, other = (shared.read(lambda db, word=word: _profile(db, word)) for word in words)
+    key = ("pair", one.id, one.name, one.instance_name, other.id, other.name, other.instance_name)
+    return _report(kept.get(key, lambda: shared.read(lambda db: db.report_page(one.id, other.id))))
+
+
+def compare(request: Request) -> Response:
+    """Two instances or two profiles side by side; without both words, a form that asks for them."""
+    first, second = (named(request.query_params, name) for name in ("first", "second"))
+    shared = request.app.state.shared
+    names = shared.read(suggestions)
+    form = {"first": first or "", "second": second or "", "names": names}
+    if first is None or second is None:
+        return page_frames.page(request, "compare.html", found=None, **form)
+    found: Difference = shared.read(lambda db: db.diff(first, second))
+    pair = isinstance(found.first, ProfileInfo)
+    parts = [
+        (title, name, len(rows), *_table(rows))
+        for title, name, rows in (
+            ("Words of the plans", "plan", found.plan),
+            ("Time: figures, and the average time of a rank", "time", found.time),
+            ("Work and messages of a step, all ranks together", "work", found.work),
+        )
+        if rows.rows
+    ]
+    sides = [_side(each) for each in (found.first, found.second)]
+    both = {"first": found.first.id, "second": found.second.id}
+    links = {"report": address("compare", "report", **both) if pair and not found.same else None}
+    return page_frames.page(
+        request, "compare.html", found=found, sides=sides, parts=parts, links=links, most=MOST, **form
+    )
+
+
+def suggestions(db: Stagedb) -> list[tuple[str, str]]:
+    """Ids of the newest instances and profiles, each with a description, for forms."""
+    found = [(each.id[:SHORT_ID], f"instance {each.name}, {each.ranks:,} ranks") for each in db.instances()]
+    found += [
+        (each.id[:SHORT_ID], f"profile {each.name or each.instance_name} on {each.system}, {each.ranks:,} ranks")
+        for each in db.profiles()
+    ]
+    return [(id, cell(text).text) for id, text in found[:CHOICES]]
+
+
+def _report(text: str) -> Response:
+    return HTMLResponse(text, headers={"content-security-policy": REPORT_POLICY})
+
+
+def _profile(db: Stagedb, word: str) -> ProfileInfo:
+    found = db.show(word)
+    if not isinstance(found, ProfileInfo):
+        raise HTTPException(404)
+    return found
+
+
+def _side(info: InstanceInfo | ProfileInfo) -> dict[str, Any]:
+    kind = api.kind_of(info)
+    name = info.name if isinstance(info, InstanceInfo) else info.name or info.instance_name
+    about = f"{kind} {info.id[:SHORT_ID]}" + ("" if isinstance(info, InstanceInfo) else f" on {info.system}")
+    return {"name": cell(name or info.id[:SHORT_ID]).text, "about": about, "to": address(f"{kind}s", info.id)}
+
+
+def _table(rows: Rows) -> tuple[tuple[str, ...], list[list[Cell]]]:
+    found = cells(rows.rows[:MOST])
+    if "ratio" in rows.columns:
+        at = rows.columns.index("ratio")
+        for row, values in zip(found, rows.rows, strict=False):
+            row[at] = Cell("" if values[at] is None else f"{values[at]:,.4g}", number=True)
+    return rows.columns, found

@@ -1,0 +1,134 @@
+"""Every page in a browser, wide and narrow: no error, nothing from elsewhere, nothing wider than the window."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.store import Store
+from tests.ir.tiny import card
+from tests.serve.browsing import Browser, browsing
+from tests.serve.served import Served, serving
+from tests.serve.test_answers import asked, paths
+
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>\"'`{{7*7}}\u202e\x1b[31m"
+WIDTHS = (1280, 400)
+
+OUTSIDE = """JSON.stringify([...document.querySelectorAll("body *")].filter((node) =>
+  !node.closest(".wide, .scroll, svg, datalist, .panel") && node.getBoundingClientRect().right > innerWidth + 1
+).map((node) => node.outerHTML.slice(0, 90)))"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+def checked(browser: Browser, served: Served, path: str, width: int, *, status: int = 200) -> None:
+    visit = browser.visit(served.address + path, width, dark=width < 500)
+    assert visit.status == status, path
+    assert visit.console == [], path
+    assert visit.elsewhere(served.address) == [], path
+    assert json.loads(browser.run(OUTSIDE)) == [], path
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth"), path
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_page_is_sound(embedded_store: Store, browser: Browser, width: int) -> None:
+    db = Stagedb(embedded_store)
+    db.instantiate(card("llama"), name="wide", tp=2, dp=2)
+    db.instantiate(card("llama"), name="deep", pp=2, dp=2, global_batch_size=4)
+    found = db.profile("wide", name="first"), db.profile("deep", name="second")
+    more = ["/list/graphs", "/list/profiles", "/list/unfinished", "/compare", "/queries/fastest_plans"]
+    with serving(embedded_store) as served:
+        for path in (*paths(found), *more, asked(query="MATCH (i:Instance) RETURN i")):
+            checked(browser, served, path, width)
+        checked(browser, served, "/nothing", width, status=404)
+        checked(browser, served, asked(query="CREATE (n)"), width, status=400)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_an_empty_store_and_the_form_for_the_token(embedded_store: Store, browser: Browser, width: int) -> None:
+    with serving(embedded_store) as served:
+        for path in ("/", "/list/profiles", "/explore", "/compare"):
+            checked(browser, served, path, width)
+    browser.call("Network.clearBrowserCookies")
+    with serving(embedded_store, "a-token-for-the-tests") as served:
+        checked(browser, served, "/list/instances?sort=name", width, status=401)
+        browser.run("document.querySelector('[name=token]').value = 'a-token-for-the-tests'")
+        browser.run("void document.forms[0].submit()")
+        for _ in range(200):
+            if browser.run("location.pathname + location.search + document.readyState").endswith("namecomplete"):
+                break
+        browser.settle()
+        assert browser.run("document.querySelector('h1').textContent").startswith("instances")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_hostile_texts_are_only_text(embedded_store: Store, browser: Browser, width: int) -> None:
+    db = Stagedb(embedded_store)
+    made = db.profile(model=card("llama"), tp=2, name="mine")
+    with embedded_store._session("WRITE") as session:  # as another program could write it
+        for label in ("Graph", "Instance", "Profile", "Name"):
+            session.run(f"MATCH (n:{label}) SET n.name = $name", name=HOSTILE).consume()
+    one = made.info.id
+    query = f"RETURN \"{HOSTILE[:80].replace(chr(34), '')}\" AS `<b>column</b>`, '</script>' AS text"
+    answers = [
+        "/",
+        "/list/profiles",
+        f"/list/instances?{urlencode({'text': HOSTILE})}",
+        f"/instances/{made.instance.id}",
+        f"/instances/{made.instance.id}/memory",
+        f"/profiles/{one}",
+        f"/profiles/{one}/report",
+        f"/compare?{urlencode({'first': one, 'second': one})}",
+        f"/explore?node=Profile/{one}&node=Instance/{made.instance.id}",
+        asked(query=query),
+        "/queries/hotspots?ask=1",
+    ]
+    with serving(embedded_store) as served:
+        for path in answers:
+            checked(browser, served, path, width)
+            assert browser.run("document.title") != "owned", path
+            assert browser.run(
+                "document.querySelectorAll('img, td b, th b, script:not([src]):not([type])').length"
+            ) in ((1,) if path.endswith("/report") else (0,)), path
+        missing = [
+            f"/{kind}/{urlencode({'x': HOSTILE.replace('/', '')})[2:]}" for kind in ("show", "models", "queries")
+        ]
+        for path in (*missing, f"/list/instances?{urlencode({'model': HOSTILE + 'x'})}"):
+            checked(browser, served, path, width, status=400)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_graph_is_drawn_and_a_click_opens_a_node(embedded_store: Store, browser: Browser, width: int) -> None:
+    made = Stagedb(embedded_store).instantiate(card("llama"), tp=2, pp=2)
+    with serving(embedded_store) as served:
+        checked(browser, served, f"/explore?node=Instance/{made.id}", width)
+        drawn = int(browser.run("document.documentElement.dataset.drawn"))
+        assert drawn == browser.run("graph.nodes().length") > 4
+        sizes = browser.run("[...document.querySelectorAll('#graph canvas')].every((each) => each.width > 200)")
+        assert sizes
+        browser.run(f"void graph.getElementById('RankClass/{made.id}/0').emit('tap')")
+        for _ in range(200):
+            if browser.run("location.search + document.readyState").endswith("0complete"):
+                break
+        browser.settle()
+        assert browser.run("graph.nodes('[?at]').id()") == f"RankClass/{made.id}/0"
+        assert browser.run("graph.nodes('[?open]').length") == 2
+        assert browser.run("graph.nodes().length") > drawn
+
+
+def test_a_page_with_an_error_is_found(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "broken.html"
+    page.write_text(
+        "<!doctype html><html data-ready=yes><body><script>missing()</script><img src='http://127.0.0.2:1/x'>",
+        encoding="utf-8",
+    )
+    visit = browser.visit(page.as_uri(), 1280)
+    assert any("missing is not defined" in line for line in visit.console)
+    assert visit.elsewhere("http://127.0.0.1") == ["http://127.0.0.2:1/x"]
