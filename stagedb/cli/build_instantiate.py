@@ -73,6 +73,7 @@ def note_defaults(common: Common, instance: "InstanceInfo") -> None:
     """Note what the user did not choose and may want to."""
     note_length(common, instance)
     note_bubble(common, instance)
+    note_gathers(common, instance)
 
 
 def note_length(common: Common, instance: "InstanceInfo") -> None:
@@ -93,6 +94,16 @@ def note_bubble(common: Common, instance: "InstanceInfo") -> None:
         f"one micro-batch a data-parallel rank: each of the {stages} stages idles {bubble(stages, 1):.0%} of the step; "
         f"with --global-batch-size {batch} it is {bubble(stages, enough):.0%}"
     )
+
+
+def note_gathers(common: Common, instance: "InstanceInfo") -> None:
+    """Note what the framework's pipeline runtime gathers in another way."""
+    from stagedb.frameworks import find_framework
+    from stagedb.plans.sharding_checks import other_gathers
+
+    plan = instance.plan
+    if other := other_gathers(plan["zero"], plan["virtual_stages"], find_framework(plan["recipe"])):
+        common.note(other)
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

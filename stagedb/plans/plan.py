@@ -34,7 +34,7 @@ from stagedb.plans.schedule_checks import (
     explicit,
     settled,
 )
-from stagedb.plans.sharding_checks import check_clipping, check_gathered_chunks, check_sharding
+from stagedb.plans.sharding_checks import check_clipping, check_sharding
 from stagedb.plans.strategy_checks import check_strategy
 from stagedb.plans.workflow_checks import check_needed
 from stagedb.plans.written_words import typed_words
@@ -79,7 +79,6 @@ class Plan(PlanFields):
             )
         self._check_batch()
         check_schedule(self)
-        check_gathered_chunks(self)
         check_messages(self)
         self._settle(**(explicit(self) if self.schedule == EXPLICIT else placed(self)))
         check_split(self)

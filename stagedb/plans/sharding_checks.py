@@ -1,5 +1,6 @@
-"""Sharding over data-parallel ranks in a plan: checks that suggest the nearest valid plan."""
+"""Sharding over data-parallel ranks in a plan: its checks, and what a runtime gathers in another way."""
 
+from stagedb.frameworks import Framework
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.schedules import ACTIVE
@@ -45,18 +46,14 @@ def check_sharding(plan: PlanFields) -> None:
         )
 
 
-def check_gathered_chunks(plan: PlanFields) -> None:
-    """Raise UsageError if a stage has more chunks than its runtime keeps gathered: it gathers the others in turns."""
-    options = plan.options
-    if options.zero < 2 or plan.virtual_stages <= ACTIVE or not options.framework.posts_ahead:
-        return
-    raise Misfit(
-        f"with zero {options.zero} a pipeline of {options.framework.title} keeps {ACTIVE} chunks of a stage gathered, "
-        f"and gathers others for each of their turns, which is not modelled: virtual_stages {plan.virtual_stages} are "
-        "too many",
-        [Numbers("virtual_stages", range(ACTIVE, 0, -1))],
-        [Way({"zero": 1})],
-        lead="take",
+def other_gathers(zero: int, virtual_stages: int, framework: Framework) -> str | None:
+    """What a framework's runtime gathers in another way than the graph has it; None if nothing."""
+    if zero < 2 or virtual_stages <= ACTIVE or not framework.posts_ahead:
+        return None
+    return (
+        f"with zero {zero} the pipeline runtime of {framework.title} keeps {ACTIVE} chunks of a stage gathered, and "
+        f"gathers others for each of their turns; here all {virtual_stages} remain gathered, as in runtimes that keep all, "
+        f"so that memory is higher and gathers are fewer than there: virtual_stages {ACTIVE} or less are exact"
     )
 
 

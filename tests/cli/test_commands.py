@@ -335,6 +335,14 @@ def test_instances_and_profiles_get_other_names(run: Run, tiny: str) -> None:
     assert {row["kind"]: row for row in rows(run, "ls")} == after
 
 
+def test_what_a_runtime_gathers_in_another_way_is_noted(run: Run, tiny: str) -> None:
+    chunks = ("--pp", "2", "--dp", "2", "--zero", "2", "--global-batch-size", "8")
+    assert "keeps 3 chunks" not in run("instantiate", tiny, *chunks).err
+    Path(tiny).write_text(Path(tiny).read_text().replace("layers: 4", "layers: 8"))
+    noted = " ".join(run("instantiate", tiny, *chunks, "--virtual-stages", "4").err.split())
+    assert "keeps 3 chunks of a stage gathered" in noted
+
+
 def test_a_graph_with_instances_is_removed_on_request_only(run: Run, tiny: str, store: Store) -> None:
     assert run("instantiate", tiny, *PLAN, "--name", "mine").status == 0
     graph = next(id for kind, id in held(run) if kind == "graph")
