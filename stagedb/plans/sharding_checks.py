@@ -51,8 +51,8 @@ def other_gathers(zero: int, virtual_stages: int, framework: Framework) -> str |
     if zero < 2 or virtual_stages <= ACTIVE or not framework.posts_ahead:
         return None
     return (
-        f"with zero {zero} the pipeline runtime of {framework.title} keeps {ACTIVE} chunks of a stage gathered, and "
-        f"gathers others for each of their turns; here all {virtual_stages} remain gathered, as in runtimes that keep all, "
+        f"with zero {zero} the pipeline runtime of {framework.title} keeps {ACTIVE} chunks of a stage "
+        f"gathered, and gathers others in turns; here all {virtual_stages} remain gathered, as if it kept all, "
         f"so that memory is higher and gathers are fewer than there: virtual_stages {ACTIVE} or less are exact"
     )
 

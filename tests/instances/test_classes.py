@@ -15,7 +15,8 @@ def schedules(draw: st.DrawFn) -> Schedule:
     """A name, stages, micro-batches and chunks that go together."""
     name, p = draw(st.sampled_from(sorted(SCHEDULES))), draw(st.integers(1, 8))
     if SCHEDULES[name].several_chunks:
-        return name, p, p * draw(st.integers(1, 2)), SCHEDULES[name].chunks or draw(st.integers(2, 3))
+        m = p * draw(st.integers(1, 2).filter(lambda times: not SCHEDULES[name].misfit(max(p, 2), times * max(p, 2))))
+        return name, p, m, SCHEDULES[name].chunks or draw(st.integers(2, 3))
     return name, p, draw(st.integers(1, 10)), 1
 
 

@@ -493,8 +493,8 @@ def test_the_row_of_an_instance(store: Store) -> None:
     assert Plan.from_mapping(json.loads(row.pop("plan"))) == EIGHT
     assert row == {"name": "toy", "graph": "small", "world": 8}
     instantiate(store, "small", EIGHT, name="mine")
-    instantiate(store, "small", EIGHT)
-    assert ask(store, query, id=instance)[0]["name"] == "mine"
+    # A name for what exists is a pointer of its user, and content stays as it is.
+    assert ask(store, query, id=instance)[0]["name"] == "toy"
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written(store: Store) -> None:

@@ -207,7 +207,11 @@ def attention(queries: int, keys: int, *, causal: bool = True, backward: bool = 
 def test_attention_takes_the_time_of_the_pairs_that_its_mask_leaves() -> None:
     costs = Costs(load_system("h100"), 8)
     square = costs.work(attention(8192, 8192)).ns
-    assert costs.work(attention(8192, 8192, causal=False)).ns == pytest.approx(2 * square, rel=0.001)
+    # Without a mask, it is the causal one of longer rows that has as many pairs, and so as fast as that.
+    longer = round(8192 * 2**0.5)
+    assert costs.work(attention(8192, 8192, causal=False)).ns == pytest.approx(
+        costs.work(attention(longer, longer)).ns, rel=0.001
+    )
     assert costs.work(attention(8192, 8192, backward=True)).ns == pytest.approx(2.5 / BACKWARD * square, rel=0.001)
     assert costs.work(attention(8192, 1024)).ns < square / 2
     # 4·32·8192²·128 FLOPs, half of them masked, at 578 TFLOP/s as FlashAttention 3 was measured.

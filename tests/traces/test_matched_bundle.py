@@ -49,7 +49,8 @@ def test_a_simulator_takes_as_long_as_the_profile(tmp_path: Path, name: str) -> 
 def test_presets_carry_their_efficiencies(tmp_path: Path, preset: str) -> None:
     of = dataclasses.replace(load_system(preset), overlap=AS_SIMULATED)
     job = profiled(of, LLAMA, 2, tp=8, dp=2, sp=True, seq_len=2048, global_batch_size=2)
-    assert 0.97 < ratio(finishes(exported(job, tmp_path / "set", timed=True)), job) < 1.03
+    # Durations are in the traces, but for collectives: the profile has measured ones, a simulator computes its own.
+    assert 0.95 < ratio(finishes(exported(job, tmp_path / "set", timed=True)), job) < 1.05
 
 
 def test_a_group_that_leaves_its_node_uses_the_slow_links(tmp_path: Path) -> None:
