@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 from stagedb.workflows import Template
 
-FORMAT = 6
+FORMAT = 5
 """Version of the stored form; part of every digest."""
 
 

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from stagedb.advice.trials import memory_of
-from stagedb.errors import UsageError
+from stagedb.frameworks import find_framework
 from stagedb.memory.class_memory import ClassMemory
 from stagedb.memory.usage import Point
 from stagedb.plans import Plan
+from stagedb.plans.sharding_checks import other_gathers
 from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Task, posted, stage_orders
 from tests.memory.test_recorded_causes import LLAMA, MOE, TABLE, copied
 
@@ -129,8 +130,7 @@ def test_chunks_are_gathered_first_and_reduced_after_their_last_backward() -> No
     assert next(each for each in later if not isinstance(each, PostedReceive)) == PostedReductions(1)
 
 
-def test_more_chunks_than_a_runtime_keeps_gathered_are_refused() -> None:
-    words = {"pp": 2, "dp": 2, "zero": 3, "global_batch_size": 8, "schedule": "interleaved", "seq_len": 16}
-    Plan.from_mapping({**words, "virtual_stages": 3})
-    with pytest.raises(UsageError, match=r"--virtual-stages 3.*--zero 1"):
-        Plan.from_mapping({**words, "virtual_stages": 4})
+def test_more_chunks_than_a_runtime_keeps_gathered_are_named() -> None:
+    torch, megatron = find_framework("torch"), find_framework("megatron")
+    assert "keeps 3 chunks of a stage gathered" in (other_gathers(3, 4, torch) or "")
+    assert [other_gathers(*each) for each in ((3, 3, torch), (1, 4, torch), (3, 4, megatron))] == [None] * 3
