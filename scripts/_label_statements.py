@@ -1,4 +1,4 @@
-"""Writes the statements of cypher/lifecycle and cypher/around, which differ only by a label, from the schema's table.
+"""Writes the statements of cypher/lifecycle, around and dump, which differ only by a label, from the schema's table.
 
 They are files like all others: read, linted and planned. `--check` compares them with the table.
 """
@@ -9,37 +9,35 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from scripts import _around_statements
-from stagedb.store.schema import OWNERS, RELATIONSHIPS, members
+from stagedb.store.dump_contents import EDGE_KINDS, NODE_KINDS
+from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, members
 from stagedb.store.schema_forms import Label, Relationship
 from stagedb.store.statements import directory
-
-FOLDER = "lifecycle"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/label_statements", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs from the schema")
     check = parser.parse_args().check
-    written = {FOLDER: dict(statements()), _around_statements.FOLDER: dict(_around_statements.statements())}
-    return max([_update(folder, wanted, check) for folder, wanted in written.items()])
+    return max(_bring(folder, dict(wanted()), check) for folder, wanted in FOLDERS.items())
 
 
-def _update(name: str, wanted: Mapping[str, str], check: bool) -> int:
-    """Write the statements of a folder, or only compare them. The exit status."""
+def _bring(name: str, wanted: Mapping[str, str], check: bool) -> int:
+    """Write the files of a folder, or only compare them. Returns the exit status."""
     folder = directory() / name
     folder.mkdir(exist_ok=True)
     there = {path.stem: path for path in folder.glob("*.cypher")}
-    wrong = [each for each, text in wanted.items() if each not in there or _read(there[each]) != text]
+    wrong = [stem for stem, text in wanted.items() if stem not in there or _read(there[stem]) != text]
     extra = sorted(there.keys() - wanted.keys())
     if check:
-        for each in sorted([*wrong, *extra]):
-            print(f"cypher/{name}/{each}.cypher differs from the schema: run scripts/label_statements")
+        for stem in sorted([*wrong, *extra]):
+            print(f"cypher/{name}/{stem}.cypher differs from the schema: run scripts/label_statements")
         return 1 if wrong or extra else 0
-    for each in wrong:
-        (folder / f"{each}.cypher").write_text(wanted[each], encoding="utf-8")
-    for each in extra:
-        there[each].unlink()
-    print(f"cypher/{name}: {len(wanted)} statements, {len(wrong)} written, {len(extra)} removed")
+    for stem in wrong:
+        (folder / f"{stem}.cypher").write_text(wanted[stem], encoding="utf-8")
+    for stem in extra:
+        there[stem].unlink()
+    print(f"{name}: {len(wanted)} statements, {len(wrong)} written, {len(extra)} removed")
     return 0
 
 
@@ -48,7 +46,7 @@ def _read(path: Path) -> str:
 
 
 def statements() -> Iterator[tuple[str, str]]:
-    """Name and text of every statement."""
+    """Name and text of every statement of `lifecycle`."""
     for owner in OWNERS:
         parent = parent_of(owner)
         values = {
@@ -124,6 +122,101 @@ RETURN count(*) AS deleted
 """
 
 _CLAIM_PARENT = """MATCH (of:{label} {{id: $properties.{low}, state: 'ready'}})
+"""
+
+
+def dump_statements() -> Iterator[tuple[str, str]]:
+    """Name and text of every statement of `dump`: each label and relationship, read and written."""
+    by_name = {label.name: label for label in LABELS}
+    for kind in NODE_KINDS:
+        low, label = kind.owner.lower(), kind.label
+        if label == kind.owner:
+            start, parent = f"(n:{label} {{id: $id}})", "null"
+        elif kind.path:
+            start, parent = _below(kind.owner, kind.path, "n", "p"), "p.id"
+        else:
+            form = by_name[label]
+            start = f"(n:{label} {{{form.member_by}: $id}})\nWHERE n.`{form.indexes[0][-1]}` >= 0"
+            parent = f"n.{form.member_by}"
+        yield f"nodes_{label.lower()}", _NODES.format(label=label, low=low, start=start, parent=parent)
+        if label != kind.owner:
+            for also in by_name[label].also or ("",):
+                stem = f"make_{label.lower()}" + (f"_{also.lower()}" if also else "")
+                match, create = (
+                    ("", "")
+                    if not kind.path
+                    else (f"MATCH (p:{kind.path[-1].source} {{id: row.parent}})\n", f"(p)-[:{kind.path[-1].type}]->")
+                )
+                labels = f"{label}:{also}" if also else label
+                yield stem, _MAKE.format(label=labels, match=match, create=create)
+    for each in EDGE_KINDS:
+        edge = each.edge
+        start = _below(each.owner, each.path, "a", "") if each.path else f"(a:{edge.source} {{id: $id}})"
+        values = {"type": edge.type, "source": edge.source, "target": edge.target, "low": each.owner.lower()}
+        yield f"edges_{each.stem}", _EDGES.format(start=start, **values)
+        yield f"join_{each.stem}", _JOIN.format(**values)
+
+
+def _below(owner: str, path: tuple[Relationship, ...], last: str, before: str) -> str:
+    """The pattern of a label below its owner. last, before: variables of its node and of the node above it."""
+    steps = [f"({before if len(path) == 1 else ''}:{owner} {{id: $id}})"]
+    for number, edge in enumerate(path, 1):
+        name = last if number == len(path) else before if number == len(path) - 1 else ""
+        steps.append(f"-[:{edge.type}]->({name}:{edge.target})")
+    return "".join(steps)
+
+
+FOLDERS = {
+    "lifecycle": statements,
+    _around_statements.FOLDER: _around_statements.statements,
+    "dump": dump_statements,
+}
+
+_NODES = """\
+// The {label} nodes of one {low}.
+//
+// mode: reads
+// param id: string — the {low}'s id
+// column also: string[] — all labels of the node
+// column parent: string? — the id of the node that it belongs to
+// column values: map — its properties
+MATCH {start}
+RETURN labels(n) AS also, {parent} AS parent, properties(n) AS values
+"""
+
+_MAKE = """\
+// Write {label} nodes, each joined to the node that it belongs to.
+//
+// mode: writes
+// param rows: map[] — id; parent: the id of that node; values: all properties
+UNWIND $rows AS row
+{match}CREATE {create}(n:{label} {{id: row.id}})
+SET n += row.values
+"""
+
+_EDGES = """\
+// The {type} relationships from {source} to {target} nodes of one {low}.
+//
+// mode: reads
+// param id: string — the {low}'s id
+// column source: string — the id where it begins
+// column target: string — the id where it ends
+// column values: map — its properties
+MATCH {start}
+MATCH (a)-[r:{type}]->(b:{target})
+RETURN a.id AS source, b.id AS target, properties(r) AS values
+"""
+
+_JOIN = """\
+// Write {type} relationships from {source} to {target} nodes.
+//
+// mode: writes
+// param rows: map[] — source, target: ids; values: properties
+UNWIND $rows AS row
+MATCH (a:{source} {{id: row.source}})
+MATCH (b:{target} {{id: row.target}})
+CREATE (a)-[r:{type}]->(b)
+SET r += row.values
 """
 
 _OWNER_TEMPLATES = {

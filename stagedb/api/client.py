@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stagedb.api import (
     catalog,
+    dumps,
     listing,
     memory_rows,
     model_names,
@@ -41,7 +42,7 @@ from stagedb.api.trace_sets import WriteProgress
 from stagedb.api.wanted_instances import StageClock, find_wanted, of_model
 from stagedb.models import Card
 from stagedb.plans import typed_words
-from stagedb.store import Store, Unfinished
+from stagedb.store import Notice, Store, Unfinished
 from stagedb.systems.measured_durations import Durations
 from stagedb.systems.system import System
 from stagedb.traces import Request
@@ -483,6 +484,21 @@ class Stagedb:
         profiles.
         """
         return removing.remove(self.store, word, force)
+
+    def dump(self, path: Path, /, *words: str, force: bool = False, notice: Notice = lambda line: None) -> int:
+        """Write graphs, instances and profiles, with all that they need, into a file for any other store.
+
+        words: names or ids; without any, the whole store. force: replace a file. notice: called with a line for each
+        thing. Returns the number of things. Raises UsageError for an unknown word, and for a file that is there.
+        """
+        return dumps.dump(self.store, Path(path), words, force, notice)
+
+    def load(self, path: Path, /, *, notice: Notice = lambda line: None) -> int:
+        """Write what this store lacks of a dump. Returns the number of graphs, instances and profiles written.
+
+        All of the file is checked first. Raises DumpError, and writes nothing, for a file that is not sound.
+        """
+        return dumps.load(self.store, Path(path), notice)
 
     def gc(
         self, *, dead: bool = False, unnamed_older_than: float | None = None, dry_run: bool = False

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,8 +12,9 @@ from stagedb.cli.printed_rows import Output
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
+from stagedb.outputs import path_text
 
-group = typer.Typer(help="The database: status, up, down, migrate, gc, log.", no_args_is_help=True)
+group = typer.Typer(help="The database: status, up, down, migrate, gc, log, dump, load.", no_args_is_help=True)
 
 
 @group.command()
@@ -103,6 +105,41 @@ def gc(
         common.line("nothing to remove")
     elif dry:
         common.note(f"{len(removed)} things; add --yes to remove them")
+
+
+@group.command()
+@option_groups
+def dump(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The dump, such as team.dump.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID|NAME]...", help="Only these.  [everything]", autocompletion=completion.anything),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE.")] = False,
+    *,
+    common: Common,
+) -> None:
+    """Write content into a file for another store, or as a backup.
+
+    A profile comes with its instance, and an instance with its graph. The store may be in use. Names, tags, notes, the
+    log and saved queries stay behind.
+    """
+    with common.connect() as db:
+        count = db.dump(file, *(names or ()), force=force, notice=common.note)
+    common.line(f"{path_text(file)} has {count:,} graphs, instances and profiles")
+
+
+@group.command()
+@option_groups
+def load(file: Annotated[Path, typer.Argument(metavar="FILE", help="A dump.")], *, common: Common) -> None:
+    """Write what the store lacks of a dump.
+
+    All of the file is checked first, and a file that is not sound writes nothing. A load that was stopped goes on when
+    it is run again.
+    """
+    with common.connect() as db:
+        count = db.load(file, notice=common.note)
+    common.line(f"{count:,} graphs, instances and profiles were new")
 
 
 def days_of(text: str, option: str) -> float:

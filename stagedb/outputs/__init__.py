@@ -5,7 +5,7 @@ from stagedb.outputs.path_texts import check_path, not_a_path, path_text
 from stagedb.outputs.printable_text import printable
 from stagedb.outputs.row_texts import csv_text, json_lines, json_text, plain_cell, readable_cell
 from stagedb.outputs.units import GB
-from stagedb.outputs.whole_files import write_whole
+from stagedb.outputs.whole_files import whole_file, write_whole
 
 __all__ = [
     "GB",
@@ -19,5 +19,6 @@ __all__ = [
     "plain_cell",
     "printable",
     "readable_cell",
+    "whole_file",
     "write_whole",
 ]

@@ -2,10 +2,13 @@
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.outputs.path_texts import check_path
+from stagedb.outputs.path_texts import check_path, path_text
 
 
 def write_whole(path: Path, content: bytes, option: str) -> None:
@@ -33,6 +36,24 @@ def write_whole(path: Path, content: bytes, option: str) -> None:
         raise StagedbError(f"cannot write {path}: {reason} ({option})") from error
 
 
+@contextmanager
+def whole_file(path: Path, option: str) -> Iterator[BinaryIO]:
+    """A file to write in parts. It gets its path when it is complete; a failure leaves what was there.
+
+    Raises UsageError for a path that is no regular file, StagedbError if the file cannot be written.
+    """
+    check_path(path, option)
+    try:
+        mode = _mode(path)
+        if mode is not None and not stat.S_ISREG(mode):
+            raise UsageError(f"cannot write {path_text(path)}: it is no regular file ({option})")
+        with _partial(path, mode) as file:
+            yield file
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StagedbError(f"cannot write {path_text(path)}: {reason} ({option})") from error
+
+
 def _mode(path: Path) -> int | None:
     """The kind and permissions of what has this path; None for nothing."""
     try:
@@ -42,12 +63,18 @@ def _mode(path: Path) -> int | None:
 
 
 def _replace(path: Path, content: bytes, mode: int | None) -> None:
+    with _partial(path, mode) as file:
+        file.write(content)
+
+
+@contextmanager
+def _partial(path: Path, mode: int | None) -> Iterator[BinaryIO]:
     partial = path.with_name(f".{path.name[:100]}.{os.getpid()}.partial")
     try:
         with partial.open("xb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), stat.S_IMODE(mode))
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -9,8 +9,11 @@ statements while others write. Nothing else in stagedb imports the driver.
 
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports
 from stagedb.store.connection import Store, connect, open_store
+from stagedb.store.dump_contents import DumpError
+from stagedb.store.dump_files import write_records
+from stagedb.store.dumping import Notice, load_dump, records_of
 from stagedb.store.events import Input
-from stagedb.store.leases import Lease, Unfinished, ask_again, building, delete, sweep, unfinished
+from stagedb.store.leases import Kind, Lease, Unfinished, ask_again, building, delete, sweep, unfinished
 from stagedb.store.makers import current_user, user_of
 from stagedb.store.plain_values import Table
 from stagedb.store.row_checks import DamagedError, DamageWarning, json_list, json_mapping, reading, warn_of
@@ -26,10 +29,13 @@ __all__ = [
     "RELATIONSHIPS",
     "DamageWarning",
     "DamagedError",
+    "DumpError",
     "Field",
     "Input",
+    "Kind",
     "Label",
     "Lease",
+    "Notice",
     "Property",
     "Relationship",
     "RemovedError",
@@ -45,15 +51,18 @@ __all__ = [
     "json_list",
     "json_mapping",
     "load",
+    "load_dump",
     "names",
     "open_store",
     "read_graph",
     "read_whole",
     "reading",
+    "records_of",
     "sweep",
     "unfinished",
     "unknown_names",
     "user_of",
     "warn_of",
     "write_graph",
+    "write_records",
 ]

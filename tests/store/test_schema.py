@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scripts import _around_statements, _label_statements
+from scripts import _label_statements
 from stagedb.build.graph_identity import model_sizes
 from stagedb.frameworks import find_framework
 from stagedb.instances import instantiate
@@ -122,12 +122,10 @@ def test_every_word_of_a_plan_and_every_size_of_a_model_is_a_property(store: Sto
     assert rows == ((made, 16, 2, [1, 1], 1, False, "torch"),)
 
 
-def test_lifecycle_statements_are_what_the_table_gives() -> None:
-    folder = directory() / "lifecycle"
-    there = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.cypher")}
-    assert there == dict(_label_statements.statements()), "run scripts/label_statements"
-    around = {path.stem: path.read_text(encoding="utf-8") for path in (directory() / "around").glob("*.cypher")}
-    assert around == dict(_around_statements.statements()), "run scripts/label_statements"
+@pytest.mark.parametrize("name", _label_statements.FOLDERS)
+def test_statements_by_label_are_what_the_table_gives(name: str) -> None:
+    there = {path.stem: path.read_text(encoding="utf-8") for path in (directory() / name).glob("*.cypher")}
+    assert there == dict(_label_statements.FOLDERS[name]()), "run scripts/label_statements"
 
 
 def test_what_is_deleted_with_an_owner_is_all_that_it_made(store: Store) -> None:

@@ -1,0 +1,59 @@
+"""Dumps: graphs, instances and profiles of a store in a file, and from a file into a store."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stagedb.api import catalog
+from stagedb.api.results import GraphInfo, InstanceInfo
+from stagedb.errors import UsageError
+from stagedb.outputs import path_text, whole_file
+from stagedb.store import Kind, Notice, Store, load_dump, records_of, write_records
+
+
+def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: Notice) -> int:
+    """Write things with all that they need into a file; without words, all of the store. Returns their number.
+
+    words: names or ids of graphs, instances and profiles. Raises UsageError for an unknown word, for an empty store,
+    and for a file that is there already, unless `force` is set.
+    """
+    if path.exists() and not force:
+        raise UsageError(f"{path_text(path)} is there already: --force replaces it")
+    wanted = _wanted(store, words)
+    if not wanted:
+        raise UsageError("the store has nothing to dump: make an instance with `stagedb instantiate MODEL`")
+    with whole_file(path, "FILE") as file:
+        write_records(file, records_of(store, wanted, notice))
+    return len(wanted)
+
+
+def load(store: Store, path: Path, notice: Notice) -> int:
+    """Check all of a dump, then write what the store lacks of it. Returns the number of things that were written."""
+    return load_dump(store, path, notice)
+
+
+def _wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
+    """Kinds and ids: each graph before its instances, and each instance before its profiles."""
+    profiles = {each.id: each.instance for each in catalog.profiles(store)}
+    instances = {each.id: each.graph for each in catalog.instances(store)}
+    graphs = {each.id for each in catalog.graphs(store)}
+    if words:
+        chosen = [_found(store, word) for word in words]
+        profiles = {id: profiles[id] for kind, id in chosen if kind == "Profile"}
+        kept = {*profiles.values(), *(id for kind, id in chosen if kind == "Instance")}
+        instances = {id: graph for id, graph in instances.items() if id in kept}
+        graphs = {*instances.values(), *(id for kind, id in chosen if kind == "Graph")}
+    wanted: list[tuple[Kind, str]] = []
+    for graph in sorted(graphs):
+        wanted.append(("Graph", graph))
+        for instance in sorted(id for id, of in instances.items() if of == graph):
+            wanted.append(("Instance", instance))
+            wanted.extend(("Profile", id) for id, of in sorted(profiles.items()) if of == instance)
+    return wanted
+
+
+def _found(store: Store, word: str) -> tuple[Kind, str]:
+    found = catalog.find_graph(store, word) or catalog.find_instance(store, word) or catalog.find_profile(store, word)
+    found = found or catalog.unknown(store, word)
+    if isinstance(found, GraphInfo):
+        return "Graph", found.id
+    return ("Instance" if isinstance(found, InstanceInfo) else "Profile"), found.id

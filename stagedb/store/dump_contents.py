@@ -1,0 +1,231 @@
+"""What a dump may contain, by the schema: each node with its properties, joined to what it belongs to."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from stagedb.errors import UsageError
+from stagedb.inputs import check_unicode, shown
+from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, VERSION, members
+from stagedb.store.schema_forms import Property, Relationship
+
+LONGEST_ID = 1_000
+"""Characters of an id at most."""
+
+_LABELS = {label.name: label for label in LABELS}
+
+
+@dataclass(frozen=True)
+class DumpedNode:
+    """A label of content. owner: Graph, Instance or Profile. path: how it leads to the label; none: by a property."""
+
+    owner: str
+    label: str
+    path: tuple[Relationship, ...] = ()
+
+    @property
+    def above(self) -> str:
+        """The label that a node of this one belongs to."""
+        return self.path[-1].source if self.path else self.owner
+
+
+@dataclass(frozen=True)
+class DumpedEdge:
+    """A relationship between content that nodes do not belong by. path: how its owner leads to its source."""
+
+    owner: str
+    edge: Relationship
+    path: tuple[Relationship, ...]
+
+    @property
+    def stem(self) -> str:
+        return f"{self.edge.type}_{self.edge.source}_{self.edge.target}".lower()
+
+
+def _node_kinds() -> Iterator[DumpedNode]:
+    for owner in OWNERS:
+        yield DumpedNode(owner, owner)
+        # What a node belongs to comes before it.
+        yield from (DumpedNode(owner, label.name, path) for label, path in reversed(members(owner)))
+
+
+NODE_KINDS = tuple(_node_kinds())
+_NODES = {kind.label: kind for kind in NODE_KINDS}
+
+EDGE_KINDS = tuple(
+    DumpedEdge(_NODES[edge.source].owner, edge, _NODES[edge.source].path)
+    for edge in RELATIONSHIPS
+    if not edge.owns
+    and edge.source in _NODES
+    and edge.target in _NODES
+    and not (edge.source in OWNERS and edge.target in OWNERS)
+)
+_EDGES = {(kind.edge.type, kind.edge.source, kind.edge.target): kind for kind in EDGE_KINDS}
+
+_UNFINISHED = ("owner", "lease", "claim")
+"""Properties that only something unfinished has, or that count only in its own store."""
+
+_TYPES: Mapping[str, type] = {"string": str, "integer": int, "float": float, "boolean": bool}
+
+
+class DumpError(UsageError):
+    """A dump cannot be loaded: it is damaged, of another version, or has what stagedb does not write."""
+
+
+@dataclass
+class _Section:
+    """The ids that one graph, instance or profile has so far, by label."""
+
+    kind: str
+    id: str
+    ids: dict[str, set[str]] = field(default_factory=dict)
+    ops: Counter[str] = field(default_factory=Counter)
+    """What classes miss: ops and tasks that they are to have, less those that are there."""
+
+
+class Contents:
+    """Checks the records of a dump in their order, and counts them in `total`."""
+
+    def __init__(self) -> None:
+        self.total: Counter[str] = Counter()
+        self._open: list[_Section] = []
+        self._seen: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def at(self, where: str) -> Iterator[None]:
+        """Errors inside begin with the place."""
+        try:
+            yield
+        except DumpError as error:
+            raise DumpError(f"{where}: {error}. Nothing was written; make the dump again") from None
+
+    def begin(self, kind: str, id: str) -> None:
+        """A graph, an instance or a profile begins."""
+        if self._open:
+            self._check_whole(self._open[-1])
+        if kind not in OWNERS:
+            raise DumpError(f"{shown(kind)} is none of {', '.join(OWNERS)}")
+        _check_id(id)
+        if (kind, id) in self._seen:
+            raise DumpError(f"{kind} {shown(id)} is there twice")
+        self._seen.add((kind, id))
+        depth = OWNERS.index(kind)
+        if len(self._open) < depth:
+            raise DumpError(f"{kind} {shown(id)} does not follow the {OWNERS[depth - 1]} that it belongs to")
+        self._open = [*self._open[:depth], _Section(kind, id)]
+
+    def nodes(self, label: str, rows: Sequence[tuple[Sequence[str], str | None, Mapping[str, Any]]]) -> None:
+        """NodeRows of the section, after those that they belong to."""
+        section, kind = self._section(), _NODES.get(label)
+        if kind is None or kind.owner != section.kind:
+            raise DumpError(f"label {shown(label)} is no part of a {section.kind}")
+        if not section.ids and (label != section.kind or len(rows) != 1):
+            raise DumpError(f"{section.kind} {shown(section.id)} does not begin with its one node")
+        form, ids = _LABELS[label], section.ids.setdefault(label, set())
+        for also, parent, properties in rows:
+            _check_properties(form.properties, properties, label)
+            id = properties["id"]
+            _check_id(id)
+            # The second label of a node is its type.
+            if [*also] != ([str(properties["type"]).capitalize()] if form.also else []) or {*also} - {*form.also}:
+                raise DumpError(f"{label} {shown(id)} has the other labels {shown(also)}")
+            if id in ids:
+                raise DumpError(f"{label} {shown(id)} is there twice")
+            if label == section.kind:
+                self._check_owner(section, parent, properties)
+            elif parent not in section.ids.get(kind.above, ()):
+                raise DumpError(f"{label} {shown(id)} belongs to {kind.above} {shown(parent)}, which is not there")
+            _check_membership(label, section, properties)
+            ids.add(id)
+            if label == "RankClass":
+                section.ops.update({f"Op of {id}": properties["ops"], f"Task of {id}": properties["tasks"]})
+            elif kind.above == "RankClass" and label in ("Op", "Task"):
+                section.ops[f"{label} of {parent}"] -= 1
+        self.total[label] += len(rows)
+
+    def edges(self, kind: tuple[str, str, str], rows: Sequence[tuple[str, str, Mapping[str, Any]]]) -> None:
+        """Relationships of the section. Their source is in it, their target there or in what it belongs to."""
+        section, known = self._section(), _EDGES.get(kind)
+        if known is None:
+            raise DumpError(f"{shown('-'.join(kind))} is no relationship of a dump")
+        edge = known.edge
+        targets = [part.ids[edge.target] for part in self._open if edge.target in part.ids]
+        for source, target, properties in rows:
+            _check_properties(edge.properties, properties, edge.type)
+            if source not in section.ids.get(edge.source, ()):
+                raise DumpError(f"{edge.type} begins at {edge.source} {shown(source)}, which is not there")
+            if not any(target in ids for ids in targets):
+                raise DumpError(f"{edge.type} ends at {edge.target} {shown(target)}, which is not there")
+        self.total[edge.type] += len(rows)
+
+    def finish(self) -> None:
+        """The dump is at its end."""
+        if self._open:
+            self._check_whole(self._open[-1])
+
+    def _section(self) -> _Section:
+        if not self._open:
+            raise DumpError("nodes or relationships come before a graph begins")
+        return self._open[-1]
+
+    def _check_owner(self, section: _Section, parent: str | None, properties: Mapping[str, Any]) -> None:
+        whose = f"{section.kind} {shown(section.id)}"
+        if properties["id"] != section.id or parent is not None:
+            raise DumpError(f"{whose} has a node with the id {shown(properties['id'])}")
+        if properties["state"] != "ready" or any(name in properties for name in _UNFINISHED):
+            raise DumpError(f"{whose} is unfinished")
+        if properties["schema"] != VERSION:
+            raise DumpError(f"{whose} has schema {properties['schema']}, and this stagedb reads {VERSION}")
+        above = self._open[-2] if len(self._open) > 1 else None
+        if above is not None and properties[above.kind.lower()] != above.id:
+            raise DumpError(f"{whose} belongs to another {above.kind} than the one before it")
+
+    def _check_whole(self, section: _Section) -> None:
+        whose = f"{section.kind} {shown(section.id)}"
+        if section.id not in section.ids.get(section.kind, ()):
+            raise DumpError(f"{whose} has no node")
+        for what, missing in section.ops.items():
+            if missing:
+                raise DumpError(f"{whose}: the number of nodes {shown(what)} is wrong by {missing}")
+
+
+def _check_membership(label: str, section: _Section, properties: Mapping[str, Any]) -> None:
+    """Raise DumpError for a node whose property names another owner than the section."""
+    whose = properties.get(section.kind.lower(), section.id)
+    if label != section.kind and whose != section.id:
+        raise DumpError(f"{label} {shown(properties['id'])} belongs to {section.kind} {shown(whose)}")
+
+
+def _check_id(id: Any) -> None:
+    if type(id) is not str or not 0 < len(id) <= LONGEST_ID or not id.isprintable():
+        raise DumpError(f"{shown(id)} is not possible as an id")
+
+
+def _check_properties(forms: Sequence[Property], found: Mapping[str, Any], what: str) -> None:
+    """Raise DumpError unless a node or a relationship has the properties of the schema, with their types."""
+    unknown = found.keys() - {form.name for form in forms}
+    if unknown:
+        raise DumpError(f"{what} has the unknown property {shown(min(unknown))}")
+    for form in forms:
+        value = found.get(form.name)
+        if value is None:
+            if not form.type.endswith("?") or form.name in found:
+                raise DumpError(f"{form.name} of {what} is missing")
+        elif not _is(value, form.type.rstrip("?")):
+            raise DumpError(f"{form.name} of {what} is {shown(value)}, and not of type {form.type}")
+
+
+def _is(value: Any, type_name: str) -> bool:
+    if type_name.endswith("[]"):
+        return type(value) is list and all(_is(each, type_name[:-2]) for each in value)
+    if type(value) is not _TYPES[type_name]:
+        return False
+    if isinstance(value, str):
+        try:
+            check_unicode(value, "a text")
+        except UsageError:
+            return False
+    return not isinstance(value, float) or math.isfinite(value)

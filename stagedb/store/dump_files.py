@@ -1,0 +1,217 @@
+"""Dump files: graphs, instances and profiles outside a store, as gzipped lines of JSON.
+
+    {"format": "stagedb dump", "version": 1, "schema": 6}
+    {"begin": "Instance", "id": …}                 what follows belongs to it, until the next one begins
+    {"nodes": "Op", "rows": [[[other labels], id of the node that it belongs to, {properties}], …]}
+    {"edges": ["DEP", "Op", "Op"], "rows": [[source, target, {properties}], …]}
+    {"end": {"nodes": {"Op": 12}, "edges": {"DEP": 12}}, "sha256": "…"}     numbers; checksum of all lines before
+
+An instance follows its graph, and a profile its instance. Labels, properties and relationships are those of the schema.
+"""
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from stagedb.errors import UsageError
+from stagedb.inputs import parse_json, shown
+from stagedb.outputs import path_text
+from stagedb.store.dump_contents import Contents, DumpError
+from stagedb.store.schema import VERSION
+
+FORMAT = "stagedb dump"
+FORMAT_VERSION = 1
+
+ROWS = 2_000
+"""Rows of one line at most."""
+
+LONGEST_LINE = 64 << 20
+"""Bytes of one line at most."""
+
+LARGEST = 64 << 30
+"""Bytes of all lines together at most: a small file can unpack into a very large one."""
+
+
+@dataclass(frozen=True)
+class DumpedThing:
+    """What follows belongs to this graph, instance or profile."""
+
+    kind: str
+    id: str
+
+
+@dataclass(frozen=True)
+class NodeRows:
+    """Nodes of one label: for each its other labels, the id of the node that it belongs to, and its properties."""
+
+    label: str
+    rows: Sequence[tuple[Sequence[str], str | None, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class EdgeRows:
+    """Relationships of one kind: for each the ids of its source and its target, and its properties."""
+
+    type: str
+    source: str
+    target: str
+    rows: Sequence[tuple[str, str, Mapping[str, Any]]]
+
+
+Record = DumpedThing | NodeRows | EdgeRows
+
+
+def write_records(file: BinaryIO, records: Iterable[Record]) -> Counter[str]:
+    """Write a dump. Returns the numbers of nodes by label and of relationships by type. Holds one record at a time."""
+    digest, nodes, edges = hashlib.sha256(), Counter[str](), Counter[str]()
+    # Without the time and the name of the file, equal content gives equal bytes.
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+
+        def put(content: Mapping[str, Any]) -> None:
+            line = json.dumps(content, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+            digest.update(line)
+            packed.write(line)
+
+        put({"format": FORMAT, "version": FORMAT_VERSION, "schema": VERSION})
+        for record in records:
+            match record:
+                case DumpedThing(kind, id):
+                    put({"begin": kind, "id": id})
+                case NodeRows(label, rows):
+                    nodes[label] += len(rows)
+                    for some in _parts(rows):
+                        put({"nodes": label, "rows": some})
+                case EdgeRows(type, source, target, rows):
+                    edges[type] += len(rows)
+                    for some in _parts(rows):
+                        put({"edges": [type, source, target], "rows": some})
+        put({"end": {"nodes": dict(+nodes), "edges": dict(+edges)}, "sha256": digest.hexdigest()})
+    return nodes + edges
+
+
+def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (rows[start : start + ROWS] for start in range(0, len(rows), ROWS))
+
+
+def check_dump(path: Path, file: BinaryIO, *, largest: int = LARGEST) -> Counter[str]:
+    """Read a whole dump from the beginning of its file and check all of it. Returns numbers by label and by type.
+
+    Memory is bounded by one graph, one instance of it and one profile of that. Raises DumpError, which names the line,
+    for a file that is damaged, too large, of another version, or that has what stagedb does not write.
+    """
+    contents = Contents()
+    for number, record in _records(path, file, largest):
+        with contents.at(f"{path_text(path)}, line {number}"):
+            match record:
+                case DumpedThing(kind, id):
+                    contents.begin(kind, id)
+                case NodeRows(label, rows):
+                    contents.nodes(label, rows)
+                case EdgeRows(type, source, target, rows):
+                    contents.edges((type, source, target), rows)
+    with contents.at(f"{path_text(path)}, at its end"):
+        contents.finish()
+    return contents.total
+
+
+def read_records(path: Path, file: BinaryIO) -> Iterator[Record]:
+    """The records of a dump, one at a time. `check_dump` must have accepted the file, which nobody else may replace
+    in between because it remains open."""
+    return (record for _, record in _records(path, file, LARGEST))
+
+
+def _records(path: Path, file: BinaryIO, largest: int) -> Iterator[tuple[int, Record]]:
+    digest, nodes, edges, ended = hashlib.sha256(), Counter[str](), Counter[str](), False
+    for number, line in _lines(path, file, largest):
+        where = f"{path_text(path)}, line {number}"
+        if ended:
+            raise DumpError(f"{where}: something follows the end of the dump. {_WAY_OUT}")
+        content = _mapping(line, where)
+        if number == 1:
+            _check_header(content, where)
+        elif set(content) == {"end", "sha256"}:
+            if content["sha256"] != digest.hexdigest():
+                raise DumpError(f"{where}: the checksum does not match the content. {_WAY_OUT}")
+            if content["end"] != {"nodes": dict(nodes), "edges": dict(edges)}:
+                raise DumpError(f"{where}: the numbers of nodes and relationships do not match. {_WAY_OUT}")
+            ended = True
+        else:
+            record = _record(content, where)
+            if isinstance(record, NodeRows):
+                nodes[record.label] += len(record.rows)
+            elif isinstance(record, EdgeRows):
+                edges[record.type] += len(record.rows)
+            yield number, record
+        digest.update(line)
+    if not ended:
+        raise DumpError(f"{path_text(path)} ends too early: a part of it is missing. {_WAY_OUT}")
+
+
+_WAY_OUT = "Nothing was written; make the dump again, or copy it again"
+
+
+def _lines(path: Path, file: BinaryIO, largest: int) -> Iterator[tuple[int, bytes]]:
+    number = size = 0
+    try:
+        file.seek(0)
+        with gzip.GzipFile(fileobj=file, mode="rb") as packed:
+            while line := packed.readline(LONGEST_LINE + 1):
+                number, size = number + 1, size + len(line)
+                if len(line) > LONGEST_LINE or size > largest:
+                    raise DumpError(
+                        f"{path_text(path)}, line {number}: the dump is larger than stagedb reads. {_WAY_OUT}"
+                    )
+                yield number, line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DumpError(f"{path_text(path)} is no dump, or damaged after line {number} ({error}). {_WAY_OUT}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read the dump {path_text(path)}: {error.strerror}") from None
+
+
+def _mapping(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        content = parse_json(line.decode("utf-8"), where)
+    except (UsageError, UnicodeDecodeError) as error:
+        raise DumpError(f"{where}: {shown(str(error))}. {_WAY_OUT}") from None
+    if not isinstance(content, dict):
+        raise DumpError(f"{where}: {shown(content)} is no mapping. {_WAY_OUT}")
+    return content
+
+
+def _check_header(content: Mapping[str, Any], where: str) -> None:
+    if set(content) != {"format", "version", "schema"} or content["format"] != FORMAT:
+        raise DumpError(f"{where}: this is no dump of a stagedb store: `stagedb store dump` makes one")
+    for name, known in (("version", FORMAT_VERSION), ("schema", VERSION)):
+        found = content[name]
+        if type(found) is not int or found < 1:
+            raise DumpError(f"{where}: the {name} {shown(found)} is not possible. {_WAY_OUT}")
+        if found != known:
+            way = (
+                "upgrade stagedb" if found > known else "load it with the stagedb that made it, and migrate that store"
+            )
+            raise DumpError(f"{where}: the dump has {name} {found}, and this stagedb reads {known}: {way}")
+
+
+def _record(content: Mapping[str, Any], where: str) -> Record:
+    match content:
+        case {"begin": str(kind), "id": str(id), **rest} if not rest:
+            return DumpedThing(kind, id)
+        case {"nodes": str(label), "rows": list(rows), **rest} if not rest and _fit(rows, (list, str | None, dict)):
+            return NodeRows(label, rows)
+        case {"edges": [str(type_), str(source), str(target)], "rows": list(rows), **rest} if not rest and _fit(
+            rows, (str, str, dict)
+        ):
+            return EdgeRows(type_, source, target, rows)
+    raise DumpError(f"{where}: {shown(content)} is nothing that a dump has. {_WAY_OUT}")
+
+
+def _fit(rows: Sequence[Any], types: tuple[Any, ...]) -> bool:
+    return len(rows) <= ROWS and all(
+        type(row) is list and len(row) == len(types) and all(map(isinstance, row, types)) for row in rows
+    )

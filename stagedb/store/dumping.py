@@ -1,0 +1,133 @@
+"""Graphs, instances and profiles, from a store to a dump file and back, on any engine."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from stagedb.errors import UsageError
+from stagedb.inputs import open_regular
+from stagedb.outputs import path_text
+from stagedb.store.connection import Store
+from stagedb.store.dump_contents import EDGE_KINDS, NODE_KINDS, DumpError
+from stagedb.store.dump_files import DumpedThing, EdgeRows, NodeRows, Record, check_dump, read_records
+from stagedb.store.leases import Kind, Lease, building
+from stagedb.store.schema_forms import OWNED
+from stagedb.store.whole_reads import read_whole
+
+Notice = Callable[[str], None]
+"""Called with a line for each graph, instance and profile."""
+
+_OWN = {row.name for row in OWNED}
+"""Properties that each store gives itself."""
+
+
+def records_of(store: Store, wanted: Iterable[tuple[Kind, str]], notice: Notice) -> Iterator[Record]:
+    """The records of things, in their order. Each is read whole; one of them is in memory at a time."""
+    for kind, id in wanted:
+        yield DumpedThing(kind, id)
+        yield from read_whole(store, kind, id, partial(_read, store, kind, id))
+        notice(f"dumped {kind.lower()} {id}")
+
+
+def _read(store: Store, kind: Kind, id: str) -> list[Record]:
+    found: list[Record] = []
+    for node in NODE_KINDS:
+        if node.owner == kind:
+            rows = store.read(f"dump/nodes_{node.label.lower()}", id=id)
+            found.append(NodeRows(node.label, sorted((_node(node.label, row) for row in rows), key=_id)))
+    for each in EDGE_KINDS:
+        if each.owner == kind:
+            rows = store.read(f"dump/edges_{each.stem}", id=id)
+            ends = [(row["source"], row["target"], row["values"]) for row in rows]
+            ends.sort(key=lambda end: (end[0], end[1], sorted(end[2].items())))
+            found.append(EdgeRows(each.edge.type, each.edge.source, each.edge.target, ends))
+    return found
+
+
+def _node(label: str, row: Mapping[str, Any]) -> tuple[Sequence[str], str | None, Mapping[str, Any]]:
+    also = [name for name in row["also"] if name != label]
+    return also, row["parent"], {name: value for name, value in row["values"].items() if name != "claim"}
+
+
+def _id(row: tuple[Sequence[str], str | None, Mapping[str, Any]]) -> str:
+    return str(row[2]["id"])
+
+
+def load_dump(store: Store, path: Path, notice: Notice = lambda line: None) -> int:
+    """Check all of a dump, then write what the store lacks of it. Returns how many things were written.
+
+    Each graph, instance and profile becomes visible when it is complete. A load that was stopped is run again: it goes
+    on after the last complete one. Raises DumpError, and writes nothing, for a file that is not sound.
+    """
+    written = 0
+    # One open file, so that nobody replaces between check and load what was checked.
+    with _opened(path) as file:
+        check_dump(path, file)
+        for begin, records in _sections(read_records(path, file)):
+            written += _load(store, cast("Kind", begin.kind), begin.id, records, notice)
+    return written
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise UsageError(f"cannot read the dump {path_text(path)}: {error.strerror}") from None
+
+
+def _sections(records: Iterable[Record]) -> Iterator[tuple[DumpedThing, Iterator[Record]]]:
+    """Each beginning with the records that follow it. What the caller leaves of them is passed over."""
+    rest = iter(records)
+    begin = next(rest, None)
+    while isinstance(begin, DumpedThing):
+        following: list[DumpedThing] = []
+        part = _until_begin(rest, following)
+        yield begin, part
+        for _ in part:
+            pass
+        begin = following[0] if following else None
+
+
+def _until_begin(records: Iterator[Record], following: list[DumpedThing]) -> Iterator[Record]:
+    for record in records:
+        if isinstance(record, DumpedThing):
+            following.append(record)
+            return
+        yield record
+
+
+def _load(store: Store, kind: Kind, id: str, records: Iterator[Record], notice: Notice) -> bool:
+    own = next(records, None)
+    if not isinstance(own, NodeRows) or own.label != kind:
+        raise DumpError(f"{kind} {id} does not begin with its node. Make the dump again")
+    properties = {name: value for name, value in own.rows[0][2].items() if name not in (*_OWN, "id")}
+    with building(store, kind, id, properties) as lease:
+        if lease is None:
+            notice(f"{kind.lower()} {id} is there already")
+            return False
+        _write(store, lease, records)
+    notice(f"loaded {kind.lower()} {id}")
+    return True
+
+
+def _write(store: Store, lease: Lease, records: Iterable[Record]) -> None:
+    for record in records:
+        if isinstance(record, NodeRows):
+            for name, rows in _made(record).items():
+                store.write_rows(f"dump/{name}", rows)
+        elif isinstance(record, EdgeRows):
+            stem = f"{record.type}_{record.source}_{record.target}".lower()
+            rows = [{"source": source, "target": target, "values": values} for source, target, values in record.rows]
+            store.write_rows(f"dump/join_{stem}", rows)
+        lease.renew()
+
+
+def _made(record: NodeRows) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Rows of each statement: nodes with another second label have another one."""
+    found: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for also, parent, values in record.rows:
+        name = "_".join(("make", record.label, *also)).lower()
+        found[name].append({"id": values["id"], "parent": parent, "values": values})
+    return found
