@@ -8,7 +8,6 @@ from stagedb.advice.trials import memory_of
 from stagedb.frameworks import find_framework
 from stagedb.memory.class_memory import ClassMemory
 from stagedb.memory.usage import Point
-from stagedb.plans import Plan
 from stagedb.plans.sharding_checks import other_gathers
 from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Task, posted, stage_orders
 from tests.memory.test_recorded_causes import LLAMA, MOE, TABLE, copied
