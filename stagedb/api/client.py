@@ -485,7 +485,7 @@ class Stagedb:
         """
         return removing.remove(self.store, word, force)
 
-    def dump(self, path: Path, /, *words: str, force: bool = False, notice: Notice = lambda line: None) -> int:
+    def dump(self, path: Path, /, *words: str, force: bool = False, notice: Notice | None = None) -> int:
         """Write graphs, instances and profiles, with all that they need, into a file for any other store.
 
         words: names or ids; without any, the whole store. force: replace a file. notice: called with a line for each
@@ -493,7 +493,7 @@ class Stagedb:
         """
         return dumps.dump(self.store, Path(path), words, force, notice)
 
-    def load(self, path: Path, /, *, notice: Notice = lambda line: None) -> int:
+    def load(self, path: Path, /, *, notice: Notice | None = None) -> int:
         """Write what this store lacks of a dump. Returns the number of graphs, instances and profiles written.
 
         All of the file is checked first. Raises DumpError, and writes nothing, for a file that is not sound.

@@ -10,7 +10,7 @@ from stagedb.outputs import path_text, whole_file
 from stagedb.store import Kind, Notice, Store, load_dump, records_of, write_records
 
 
-def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: Notice) -> int:
+def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: Notice | None) -> int:
     """Write things with all that they need into a file; without words, all of the store. Returns their number.
 
     words: names or ids of graphs, instances and profiles. Raises UsageError for an unknown word, for an empty store,
@@ -22,13 +22,17 @@ def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: No
     if not wanted:
         raise UsageError("the store has nothing to dump: make an instance with `stagedb instantiate MODEL`")
     with whole_file(path, "FILE") as file:
-        write_records(file, records_of(store, wanted, notice))
+        write_records(file, records_of(store, wanted, notice or _unheard))
     return len(wanted)
 
 
-def load(store: Store, path: Path, notice: Notice) -> int:
+def load(store: Store, path: Path, notice: Notice | None) -> int:
     """Check all of a dump, then write what the store lacks of it. Returns the number of things that were written."""
-    return load_dump(store, path, notice)
+    return load_dump(store, path, notice or _unheard)
+
+
+def _unheard(line: str) -> None:
+    """Where nobody wants to know about progress."""
 
 
 def _wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
