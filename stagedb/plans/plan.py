@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.inputs import shown
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.context_checks import check_context, check_heads, check_kind_given, check_sequence, with_default_kind
@@ -40,6 +41,9 @@ from stagedb.plans.workflow_checks import check_needed
 from stagedb.plans.written_words import typed_words
 from stagedb.schedules import EXPLICIT
 
+MOST_RANKS = 2**20
+"""The largest world. Ranks are counted one by one, and the largest machines of today have 2**18."""
+
 
 @dataclass(frozen=True)
 class Plan(PlanFields):
@@ -61,6 +65,11 @@ class Plan(PlanFields):
     def _check(self) -> None:
         for word in LAYOUT_WORDS.values():
             word.check(getattr(self, word.field))
+        if self.world > MOST_RANKS:
+            raise UsageError(
+                f"{shown(self.world)} ranks (dp {shown(self.dp)} x tp {shown(self.tp)} x pp {shown(self.pp)} x cp "
+                f"{shown(self.cp)}) are too many: a plan takes at most {MOST_RANKS}"
+            )
         if self.expert_load:
             self._settle(expert_load=smallest(self.expert_load))
         check_context(self)

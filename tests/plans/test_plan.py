@@ -426,3 +426,10 @@ def test_a_plan_that_leaves_the_kind_of_context_out_gets_the_usual_one() -> None
     plan = Plan.from_mapping({"seq_len": 64, "cp": 2})
     assert plan.options.cp_kind == "ring-allgather"
     assert Plan.from_mapping(plan.to_dict()) == plan
+
+
+def test_a_world_that_nobody_can_count_is_refused() -> None:
+    with pytest.raises(UsageError, match="are too many: a plan takes at most 1048576"):
+        Plan.from_mapping({"ranks": 2**21})
+    with pytest.raises(UsageError, match=r"111\.\.\.111.* are too many"):
+        Plan.from_mapping({"ranks": int("1" * 300)})
