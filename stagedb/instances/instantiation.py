@@ -125,6 +125,7 @@ def prepare(stored: StoredGraph, plan: Plan) -> Prepared:
     _check_options(stored, plan)
     plan.check(stored.sizes)
     _check_copies(stored, plan)
+    _check_fused(stored, plan)
     _check_ends(stored, plan)
     evaluated = evaluate_graph(stored, plan)
     return Prepared(
@@ -144,6 +145,16 @@ def _check_options(stored: StoredGraph, plan: Plan) -> None:
                 f"({option(word)}): "
                 "build the graph that the plan means, or leave the word out"
             )
+
+
+def _check_fused(stored: StoredGraph, plan: Plan) -> None:
+    """Raise UsageError if one matmul makes q, k and v, and ranks of tp would have to repeat a key/value head of it."""
+    kv_heads = stored.sizes["KV"]
+    if plan.tp > kv_heads and any(row["name"].endswith("attn.wqkv.weight") for row in stored.weights):
+        raise UsageError(
+            f"tp {plan.tp} is more than the {kv_heads} key/value heads of {stored.name}, whose one projection of "
+            f"queries, keys and values cannot repeat a head: take --tp {kv_heads}, or a card with `qkv: apart`"
+        )
 
 
 def _check_copies(stored: StoredGraph, plan: Plan) -> None:
