@@ -11,7 +11,7 @@ from stagedb.inputs.short_values import shown
 
 
 @dataclass(frozen=True)
-class Table:
+class FileTable:
     """The columns of a file, and its rows, which are read as they are asked for.
 
     Each row has its number and a cell for each column: a text without outer spaces in CSV, a value of Python in
@@ -23,7 +23,7 @@ class Table:
     rows: Iterator[tuple[int, tuple[Any, ...]]]
 
 
-def csv_table(text: str, where: str) -> Table:
+def csv_table(text: str, where: str) -> FileTable:
     """The table of a CSV text with a line of column names. Empty lines are left out.
 
     `where` names the file in errors. Raises UsageError here for columns that are missing or repeat, and on reading a
@@ -38,7 +38,7 @@ def csv_table(text: str, where: str) -> Table:
         raise UsageError(f"{where} has no line of column names")
     if len({*columns}) < len(columns):
         raise UsageError(f"{where}: two columns have the same name: {shown(', '.join(columns))}")
-    return Table(columns, "line", _csv_rows(reader, columns, where))
+    return FileTable(columns, "line", _csv_rows(reader, columns, where))
 
 
 def _csv_rows(reader: Any, columns: tuple[str, ...], where: str) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -53,7 +53,7 @@ def _csv_rows(reader: Any, columns: tuple[str, ...], where: str) -> Iterator[tup
         raise UsageError(f"{where} is not CSV: {error}") from None
 
 
-def parquet_table(data: bytes, where: str, most_rows: int) -> Table:
+def parquet_table(data: bytes, where: str, most_rows: int) -> FileTable:
     """The table of a Parquet file. UsageError if it is none or has more rows; `where` names the file in errors."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -68,4 +68,4 @@ def parquet_table(data: bytes, where: str, most_rows: int) -> Table:
         raise UsageError(f"{where} is not Parquet: {' '.join(str(error).split())[:200]}") from None
     columns = (table.column(place).to_pylist() for place in range(table.num_columns))
     rows = zip(*columns, strict=True)
-    return Table(tuple(table.column_names), "row", enumerate(rows, 1))
+    return FileTable(tuple(table.column_names), "row", enumerate(rows, 1))
