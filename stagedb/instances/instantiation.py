@@ -28,13 +28,7 @@ from stagedb.instances.stage_blocks import lay_out
 from stagedb.instances.statement_rows import (
     bucket_links,
     class_rows,
-    coordinate_classes,
-    group_axes,
-    group_columns,
-    group_rows,
-    mesh_axes,
-    rank_columns,
-    rank_rows,
+    rank_layout,
     task_feed_rows,
     task_order_rows,
     task_rows,
@@ -56,8 +50,6 @@ Progress = Callable[[str], None]
 
 OPS_AT_ONCE = 5000
 """Ops that one transaction creates, approximately. The edges of a place are about three times as many."""
-RANKS_AT_ONCE = 8192
-"""Ranks that one transaction creates or lists in groups."""
 
 
 def with_all_words(plan: Plan, layers: int) -> Plan:
@@ -251,7 +243,6 @@ class _Copy:
             ("edges", partial(self._copy_edges, places)),
             ("tasks", self._make_tasks),
             ("ranks", self._make_ranks),
-            ("groups", self._make_groups),
             ("digests", self._make_digests),
         )
         for stage, work in steps:
@@ -294,25 +285,20 @@ class _Copy:
         self._rows("task_feeds", task_feed_rows(self.instance, self.classes, self.plan.placement))
 
     def _make_ranks(self) -> None:
-        arithmetic = {
-            "axes": mesh_axes(self.plan),
-            "groups": group_axes(self.groups),
-            "classes": coordinate_classes(self.classes, self.plan),
+        """Only their layout: nodes of ranks and groups are written when a query asks for them."""
+        layout = rank_layout(self.classes, self.plan, self.groups)
+        properties = {
+            **layout.properties(),
+            "ranks_digest": ranks_digest(layout.rank_columns()),
+            "groups_digest": groups_digest(layout.group_columns()),
+            "ranks_written": 0,
+            "groups_written": 0,
         }
-        for row in rank_rows(self.plan.world, RANKS_AT_ONCE):
-            self._rows("ranks", [row], instance=self.instance, owner=self.lease.owner, **arithmetic)
-
-    def _make_groups(self) -> None:
-        for row in group_rows(self.groups, RANKS_AT_ONCE):
-            self._rows("groups", [row], instance=self.instance)
+        self.store.write("instantiate/layout", instance=self.instance, owner=self.lease.owner, properties=properties)
 
     def _make_digests(self) -> None:
         self.lease.renew()
         write_class_digests(self.store, self.instance)
-        # Not read back, as there may be many: both follow from the plan.
-        ranks, groups = rank_columns(self.classes, self.plan), group_columns(self.groups)
-        digests = {"ranks": ranks_digest(ranks), "groups": groups_digest(groups)}
-        self.store.write("instantiate/instance_digests", instance=self.instance, **digests)
 
     def _batches(self, places: list[Row]) -> Iterator[list[Row]]:
         """Places in batches whose ops and edges one transaction can hold."""
