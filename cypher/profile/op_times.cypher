@@ -1,7 +1,7 @@
 // Write the ops of a profile's lanes: their properties come from the instance's ops, their times from columns.
 //
 // mode: writes
-// param rows: map[] — some ops of a lane: lane (id of the lane), and of each op in lists: ops (its id), layer (in the model), duration, count, total, exposed, slack, critical, times_critical, rule, dimension, wires, wire_bytes
+// param rows: map[] — some ops of a lane: lane (id of the lane), first (index of the first one), and of each op in lists: ops (its id), layer (in the model), duration, count, total, exposed, slack, critical, times_critical, rule, dimension, wires, wire_bytes
 UNWIND $rows AS row
 MATCH (l:LaneTime {id: row.lane})
 UNWIND range(0, size(row.ops) - 1) AS at

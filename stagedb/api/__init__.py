@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
+    from stagedb.api.checking import StoreProblem
     from stagedb.api.client import Stagedb, connect
     from stagedb.api.model_library import model, models
     from stagedb.api.model_names import describe
@@ -59,6 +60,7 @@ __all__ = [
     "Rows",
     "Simulated",
     "Stagedb",
+    "StoreProblem",
     "Unpacked",
     "Unused",
     "Viewed",
@@ -79,6 +81,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "checking": ("StoreProblem",),
     "client": ("Stagedb", "connect"),
     "model_library": ("model", "models"),
     "model_names": ("describe",),

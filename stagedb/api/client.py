@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stagedb.api import (
     catalog,
+    checking,
     dumps,
     listing,
     memory_rows,
@@ -499,6 +500,17 @@ class Stagedb:
         All of the file is checked first. Raises DumpError, and writes nothing, for a file that is not sound.
         """
         return dumps.load(self.store, Path(path), notice)
+
+    def check(self, *, notice: Notice | None = None) -> "tuple[checking.StoreProblem, ...]":
+        """All that is wrong in the store: what belongs to nothing, what is unfinished, what is not as it was made.
+
+        Nothing is written. notice: called with a line for each graph, instance and profile that was checked.
+        """
+        return checking.check(self.store, notice or (lambda line: None))
+
+    def repair(self, problems: "Sequence[checking.StoreProblem]") -> int:
+        """Remove what `check` found and nobody can read any more. Returns how many things were removed."""
+        return checking.repair(self.store, problems)
 
     def gc(
         self, *, dead: bool = False, unnamed_older_than: float | None = None, dry_run: bool = False

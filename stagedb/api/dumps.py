@@ -8,6 +8,7 @@ from stagedb.api.results import GraphInfo, InstanceInfo
 from stagedb.errors import UsageError
 from stagedb.outputs import path_text, whole_file
 from stagedb.store import Kind, Notice, Store, load_dump, records_of, write_records
+from stagedb.workload.content_proofs import ContentProof
 
 
 def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: Notice | None) -> int:
@@ -21,14 +22,14 @@ def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: No
     wanted = _wanted(store, words)
     if not wanted:
         raise UsageError("the store has nothing to dump: make an instance with `stagedb instantiate MODEL`")
-    with whole_file(path, "FILE") as file:
+    with whole_file(path, "FILE", replace=force) as file:
         write_records(file, records_of(store, wanted, notice or _unheard))
     return len(wanted)
 
 
 def load(store: Store, path: Path, notice: Notice | None) -> int:
     """Check all of a dump, then write what the store lacks of it. Returns the number of things that were written."""
-    return load_dump(store, path, notice or _unheard)
+    return load_dump(store, path, ContentProof(), notice or _unheard)
 
 
 def _unheard(line: str) -> None:

@@ -14,7 +14,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.outputs import path_text
 
-group = typer.Typer(help="The database: status, up, down, migrate, gc, log, dump, load.", no_args_is_help=True)
+group = typer.Typer(help="The database: status, up, down, migrate, gc, check, log, dump, load.", no_args_is_help=True)
 
 
 @group.command()
@@ -105,6 +105,35 @@ def gc(
         common.line("nothing to remove")
     elif dry:
         common.note(f"{len(removed)} things; add --yes to remove them")
+
+
+@group.command()
+@option_groups
+def check(
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Remove what cannot be read any more: what belongs to nothing, and dead work."),
+    ] = False,
+    *,
+    output: Output,
+    common: Common,
+) -> None:
+    """Compare all content with what it is made from.
+
+    Prints what is wrong, where, and what to do, and ends with status 1 if something is wrong. Writes nothing without
+    --repair, which lists first what it removes. The store may be in use.
+    """
+    with common.connect() as db:
+        found = db.check(notice=common.note)
+        rows = [(each.label, each.id, each.problem, each.remedy) for each in found]
+        output.write(("label", "id", "problem", "remedy"), rows)
+        left = [each for each in found if not (repair and each.repairable)]
+        if repair:
+            common.note(f"removed {db.repair(found):,} things")
+    if left:
+        common.note(f"{len(left):,} problems are left" if repair else f"{len(left):,} problems")
+        raise typer.Exit(1)
+    common.note("nothing is wrong" if not found else "nothing is wrong any more")
 
 
 @group.command()

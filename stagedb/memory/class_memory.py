@@ -16,6 +16,7 @@ from stagedb.schedules import Task
 from stagedb.store import Store, json_mapping, read_graph, read_whole, reading
 from stagedb.workflows import TASK_KINDS, TaskKind
 from stagedb.workload.instance_columns import ClassColumns
+from stagedb.workload.memory_proofs import memory_digest
 from stagedb.workload.store_reading import READERS, find, read_class
 
 
@@ -146,7 +147,9 @@ def record(store: Store, instance: str, found: tuple[ClassMemory, ...]) -> None:
     graph = find(store, instance)["graph"]
     known = frozenset(name for each in found for program in each.programs for name in program.tensors)
     for each in found:
-        store.write_rows("memory/record", [stored_row(graph, instance, known, each)], instance=instance)
+        row = stored_row(graph, instance, known, each)
+        sealed = {**row, "values": {**row["values"], "content": memory_digest(row)}}
+        store.write_rows("memory/record", [sealed], instance=instance)
 
 
 def stored_row(graph: str, instance: str, known: frozenset[str], each: ClassMemory) -> dict[str, Any]:

@@ -37,21 +37,28 @@ def write_whole(path: Path, content: bytes, option: str) -> None:
 
 
 @contextmanager
-def whole_file(path: Path, option: str) -> Iterator[BinaryIO]:
+def whole_file(path: Path, option: str, *, replace: bool = True) -> Iterator[BinaryIO]:
     """A file to write in parts. It gets its path when it is complete; a failure leaves what was there.
 
-    Raises UsageError for a path that is no regular file, StagedbError if the file cannot be written.
+    replace: whether a file of this path is replaced. If not, one that somebody made meanwhile stays, too. Raises
+    UsageError for a path that is no regular file or must not be replaced, StagedbError if the file cannot be written.
     """
     check_path(path, option)
     try:
         mode = _mode(path)
         if mode is not None and not stat.S_ISREG(mode):
             raise UsageError(f"cannot write {path_text(path)}: it is no regular file ({option})")
-        with _partial(path, mode) as file:
+        if mode is not None and not replace:
+            raise _there(path)
+        with _partial(path, mode, replace) as file:
             yield file
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise StagedbError(f"cannot write {path_text(path)}: {reason} ({option})") from error
+
+
+def _there(path: Path) -> UsageError:
+    return UsageError(f"{path_text(path)} is there already: --force replaces it")
 
 
 def _mode(path: Path) -> int | None:
@@ -68,7 +75,7 @@ def _replace(path: Path, content: bytes, mode: int | None) -> None:
 
 
 @contextmanager
-def _partial(path: Path, mode: int | None) -> Iterator[BinaryIO]:
+def _partial(path: Path, mode: int | None, replace: bool = True) -> Iterator[BinaryIO]:
     partial = path.with_name(f".{path.name[:100]}.{os.getpid()}.partial")
     try:
         with partial.open("xb") as file:
@@ -77,10 +84,22 @@ def _partial(path: Path, mode: int | None) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        if replace:
+            partial.replace(path)
+        else:
+            _link(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _link(partial: Path, path: Path) -> None:
+    """Give a file its path if nothing has it, in one step."""
+    try:
+        path.hardlink_to(partial)
+    except FileExistsError:
+        raise _there(path) from None
+    partial.unlink()
 
 
 def _write_through(path: Path, content: bytes) -> None:

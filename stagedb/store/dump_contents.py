@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,25 +81,81 @@ class DumpError(UsageError):
     """A dump cannot be loaded: it is damaged, of another version, or has what stagedb does not write."""
 
 
-@dataclass
-class _Section:
-    """The ids that one graph, instance or profile has so far, by label."""
+Row = tuple[Sequence[str], str | None, Mapping[str, Any]]
+"""A node: its other labels, the id of the node that it belongs to, and its properties."""
+
+End = tuple[str, str, Mapping[str, Any]]
+"""A relationship: the ids of its source and its target, and its properties."""
+
+
+@dataclass(frozen=True)
+class DumpedThing:
+    """What follows belongs to this graph, instance or profile."""
 
     kind: str
     id: str
-    ids: dict[str, set[str]] = field(default_factory=dict)
-    layout: bool = False
-    """Whether ranks and groups follow from the instance."""
+
+
+@dataclass(frozen=True)
+class NodeRows:
+    """Nodes of one label: for each its other labels, the id of the node that it belongs to, and its properties."""
+
+    label: str
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class EdgeRows:
+    """Relationships of one kind: for each the ids of its source and its target, and its properties."""
+
+    type: str
+    source: str
+    target: str
+    rows: Sequence[End]
+
+
+Record = DumpedThing | NodeRows | EdgeRows
+
+
+@dataclass
+class ThingContent:
+    """All that one graph, instance or profile has so far: nodes by label and id, relationships by kind."""
+
+    kind: str
+    id: str
+    nodes: dict[str, dict[str, Row]] = field(default_factory=dict)
+    edges: dict[tuple[str, str, str], list[End]] = field(default_factory=dict)
     ops: Counter[str] = field(default_factory=Counter)
     """What classes miss: ops and tasks that they are to have, less those that are there."""
+    checked: bool = False
+    layout: bool = False
+    """Whether ranks and groups follow from the instance."""
+
+    def values(self, label: str) -> Iterator[Mapping[str, Any]]:
+        """The properties of each node of a label."""
+        return (values for _, _, values in self.nodes.get(label, {}).values())
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """The properties of the graph, the instance or the profile itself."""
+        return self.nodes[self.kind][self.id][2]
+
+
+Proof = Callable[[Sequence[ThingContent]], str | None]
+"""What is wrong with the content of the last section, which belongs to those before it; None if nothing is."""
 
 
 class Contents:
-    """Checks the records of a dump in their order, and counts them in `total`."""
+    """Checks the records of a dump in their order, and counts them in `total`.
 
-    def __init__(self) -> None:
+    proof: called for each graph, instance and profile when it is complete. above: what the first of them is made from,
+    which was checked.
+    """
+
+    def __init__(self, proof: Proof, above: Sequence[ThingContent] = ()) -> None:
         self.total: Counter[str] = Counter()
-        self._open: list[_Section] = []
+        self._proof = proof
+        self._open: list[ThingContent] = [*above]
         self._seen: set[tuple[str, str]] = set()
 
     @contextmanager
@@ -109,6 +165,16 @@ class Contents:
             yield
         except DumpError as error:
             raise DumpError(f"{where}: {error}. Nothing was written; make the dump again") from None
+
+    def add(self, record: Record) -> None:
+        """The next record."""
+        match record:
+            case DumpedThing(kind, id):
+                self.begin(kind, id)
+            case NodeRows(label, rows):
+                self.nodes(label, rows)
+            case EdgeRows(type, source, target, rows):
+                self.edges((type, source, target), rows)
 
     def begin(self, kind: str, id: str) -> None:
         """A graph, an instance or a profile begins."""
@@ -123,18 +189,18 @@ class Contents:
         depth = OWNERS.index(kind)
         if len(self._open) < depth:
             raise DumpError(f"{kind} {shown(id)} does not follow the {OWNERS[depth - 1]} that it belongs to")
-        self._open = [*self._open[:depth], _Section(kind, id)]
+        self._open = [*self._open[:depth], ThingContent(kind, id)]
 
-    def nodes(self, label: str, rows: Sequence[tuple[Sequence[str], str | None, Mapping[str, Any]]]) -> None:
+    def nodes(self, label: str, rows: Sequence[Row]) -> None:
         """NodeRows of the section, after those that they belong to."""
         section, kind = self._section(), _NODES.get(label)
         if kind is None or kind.owner != section.kind:
             raise DumpError(f"label {shown(label)} is no part of a {section.kind}")
-        if not section.ids and (label != section.kind or len(rows) != 1):
+        if not section.nodes and (label != section.kind or len(rows) != 1):
             raise DumpError(f"{section.kind} {shown(section.id)} does not begin with its one node")
         if rows and label in DERIVED and section.layout:
             raise DumpError(f"{section.kind} {shown(section.id)} has {label} nodes, which follow from its class_table")
-        form, ids = _LABELS[label], section.ids.setdefault(label, set())
+        form, ids = _LABELS[label], section.nodes.setdefault(label, {})
         for also, parent, properties in rows:
             _check_properties(form.properties, properties, label)
             id = properties["id"]
@@ -146,42 +212,44 @@ class Contents:
                 raise DumpError(f"{label} {shown(id)} is there twice")
             if label == section.kind:
                 self._check_owner(section, parent, properties)
-            elif parent not in section.ids.get(kind.above, ()):
+            elif parent not in section.nodes.get(kind.above, ()):
                 raise DumpError(f"{label} {shown(id)} belongs to {kind.above} {shown(parent)}, which is not there")
             _check_membership(label, section, properties)
-            ids.add(id)
+            ids[id] = (also, parent, properties)
             if label == "RankClass":
                 section.ops.update({f"Op of {id}": properties["ops"], f"Task of {id}": properties["tasks"]})
             elif kind.above == "RankClass" and label in ("Op", "Task"):
                 section.ops[f"{label} of {parent}"] -= 1
         self.total[label] += len(rows)
 
-    def edges(self, kind: tuple[str, str, str], rows: Sequence[tuple[str, str, Mapping[str, Any]]]) -> None:
+    def edges(self, kind: tuple[str, str, str], rows: Sequence[End]) -> None:
         """Relationships of the section. Their source is in it, their target there or in what it belongs to."""
         section, known = self._section(), _EDGES.get(kind)
         if known is None:
             raise DumpError(f"{shown('-'.join(kind))} is no relationship of a dump")
         edge = known.edge
-        targets = [part.ids[edge.target] for part in self._open if edge.target in part.ids]
+        targets = [part.nodes[edge.target] for part in self._open if edge.target in part.nodes]
         for source, target, properties in rows:
             _check_properties(edge.properties, properties, edge.type)
-            if source not in section.ids.get(edge.source, ()):
+            if source not in section.nodes.get(edge.source, ()):
                 raise DumpError(f"{edge.type} begins at {edge.source} {shown(source)}, which is not there")
             if not any(target in ids for ids in targets):
                 raise DumpError(f"{edge.type} ends at {edge.target} {shown(target)}, which is not there")
+        section.edges.setdefault(kind, []).extend(rows)
         self.total[edge.type] += len(rows)
 
-    def finish(self) -> None:
-        """The dump is at its end."""
+    def finish(self) -> Sequence[ThingContent]:
+        """The dump is at its end. Returns the last sections."""
         if self._open:
             self._check_whole(self._open[-1])
+        return self._open
 
-    def _section(self) -> _Section:
+    def _section(self) -> ThingContent:
         if not self._open:
             raise DumpError("nodes or relationships come before a graph begins")
         return self._open[-1]
 
-    def _check_owner(self, section: _Section, parent: str | None, properties: Mapping[str, Any]) -> None:
+    def _check_owner(self, section: ThingContent, parent: str | None, properties: Mapping[str, Any]) -> None:
         whose = f"{section.kind} {shown(section.id)}"
         if properties["id"] != section.id or parent is not None:
             raise DumpError(f"{whose} has a node with the id {shown(properties['id'])}")
@@ -196,16 +264,21 @@ class Contents:
         if above is not None and properties[above.kind.lower()] != above.id:
             raise DumpError(f"{whose} belongs to another {above.kind} than the one before it")
 
-    def _check_whole(self, section: _Section) -> None:
+    def _check_whole(self, section: ThingContent) -> None:
+        if section.checked:
+            return
+        section.checked = True
         whose = f"{section.kind} {shown(section.id)}"
-        if section.id not in section.ids.get(section.kind, ()):
+        if section.id not in section.nodes.get(section.kind, ()):
             raise DumpError(f"{whose} has no node")
         for what, missing in section.ops.items():
             if missing:
                 raise DumpError(f"{whose}: the number of nodes {shown(what)} is wrong by {missing}")
+        if wrong := self._proof(self._open):
+            raise DumpError(f"{whose}: {wrong}")
 
 
-def _check_membership(label: str, section: _Section, properties: Mapping[str, Any]) -> None:
+def _check_membership(label: str, section: ThingContent, properties: Mapping[str, Any]) -> None:
     """Raise DumpError for a node whose property names another owner than the section."""
     whose = properties.get(section.kind.lower(), section.id)
     if label != section.kind and whose != section.id:

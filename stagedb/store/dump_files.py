@@ -15,14 +15,13 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from stagedb.errors import UsageError
 from stagedb.inputs import parse_json, shown
 from stagedb.outputs import path_text
-from stagedb.store.dump_contents import Contents, DumpError
+from stagedb.store.dump_contents import Contents, DumpedThing, DumpError, EdgeRows, NodeRows, Proof, Record
 from stagedb.store.schema import VERSION
 
 FORMAT = "stagedb dump"
@@ -36,35 +35,6 @@ LONGEST_LINE = 64 << 20
 
 LARGEST = 64 << 30
 """Bytes of all lines together at most: a small file can unpack into a very large one."""
-
-
-@dataclass(frozen=True)
-class DumpedThing:
-    """What follows belongs to this graph, instance or profile."""
-
-    kind: str
-    id: str
-
-
-@dataclass(frozen=True)
-class NodeRows:
-    """Nodes of one label: for each its other labels, the id of the node that it belongs to, and its properties."""
-
-    label: str
-    rows: Sequence[tuple[Sequence[str], str | None, Mapping[str, Any]]]
-
-
-@dataclass(frozen=True)
-class EdgeRows:
-    """Relationships of one kind: for each the ids of its source and its target, and its properties."""
-
-    type: str
-    source: str
-    target: str
-    rows: Sequence[tuple[str, str, Mapping[str, Any]]]
-
-
-Record = DumpedThing | NodeRows | EdgeRows
 
 
 def write_records(file: BinaryIO, records: Iterable[Record]) -> Counter[str]:
@@ -99,22 +69,17 @@ def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (rows[start : start + ROWS] for start in range(0, len(rows), ROWS))
 
 
-def check_dump(path: Path, file: BinaryIO, *, largest: int = LARGEST) -> Counter[str]:
+def check_dump(path: Path, file: BinaryIO, proof: Proof, *, largest: int = LARGEST) -> Counter[str]:
     """Read a whole dump from the beginning of its file and check all of it. Returns numbers by label and by type.
 
-    Memory is bounded by one graph, one instance of it and one profile of that. Raises DumpError, which names the line,
-    for a file that is damaged, too large, of another version, or that has what stagedb does not write.
+    proof: finds content that does not match. Memory is bounded by one graph, one instance of it and one profile of
+    that. Raises DumpError, which names the line, for a file that is damaged, too large, of another version, or that has
+    what stagedb does not write.
     """
-    contents = Contents()
+    contents = Contents(proof)
     for number, record in _records(path, file, largest):
         with contents.at(f"{path_text(path)}, line {number}"):
-            match record:
-                case DumpedThing(kind, id):
-                    contents.begin(kind, id)
-                case NodeRows(label, rows):
-                    contents.nodes(label, rows)
-                case EdgeRows(type, source, target, rows):
-                    contents.edges((type, source, target), rows)
+            contents.add(record)
     with contents.at(f"{path_text(path)}, at its end"):
         contents.finish()
     return contents.total

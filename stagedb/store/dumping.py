@@ -10,9 +10,23 @@ from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
 from stagedb.store.connection import Store
-from stagedb.store.dump_contents import DERIVED, EDGE_KINDS, NODE_KINDS, WRITTEN, DumpError
-from stagedb.store.dump_files import DumpedThing, EdgeRows, NodeRows, Record, check_dump, read_records
+from stagedb.store.dump_contents import (
+    DERIVED,
+    EDGE_KINDS,
+    NODE_KINDS,
+    WRITTEN,
+    Contents,
+    DumpedThing,
+    DumpError,
+    EdgeRows,
+    NodeRows,
+    Proof,
+    Record,
+    ThingContent,
+)
+from stagedb.store.dump_files import check_dump, read_records
 from stagedb.store.leases import Kind, Lease, building
+from stagedb.store.schema import OWNERS, VERSION
 from stagedb.store.schema_forms import OWNED
 from stagedb.store.whole_reads import read_whole
 
@@ -29,6 +43,24 @@ def records_of(store: Store, wanted: Iterable[tuple[Kind, str]], notice: Notice)
         yield DumpedThing(kind, id)
         yield from read_whole(store, kind, id, partial(_read, store, kind, id))
         notice(f"dumped {kind.lower()} {id}")
+
+
+def read_section(
+    store: Store, kind: Kind, id: str, proof: Proof, above: Sequence[ThingContent]
+) -> tuple[ThingContent | None, str | None]:
+    """A graph, an instance or a profile of a store as a dump would have it, and what is wrong with it.
+
+    above: what it is made from. Raises UsageError if the store does not have it, or has it no more.
+    """
+    contents = Contents(proof, above)
+    contents.begin(kind, id)
+    records = read_whole(store, kind, id, partial(_read, store, kind, id))
+    try:
+        for record in records:
+            contents.add(record)
+        return contents.finish()[-1], None
+    except DumpError as error:
+        return None, str(error)
 
 
 def _read(store: Store, kind: Kind, id: str) -> list[Record]:
@@ -51,7 +83,9 @@ def _read(store: Store, kind: Kind, id: str) -> list[Record]:
 def _node(label: str, row: Mapping[str, Any]) -> tuple[Sequence[str], str | None, Mapping[str, Any]]:
     also = [name for name in row["also"] if name != label]
     values = {name: value for name, value in row["values"].items() if name != "claim"}
-    return also, row["parent"], {**values, **{name: 0 for name in WRITTEN if name in values}}
+    values |= {name: 0 for name in WRITTEN if name in values}
+    # What is complete in a store has the form of the store's schema, whichever version wrote it.
+    return also, row["parent"], {**values, "schema": VERSION} if label in OWNERS else values
 
 
 def _has_layout(found: Sequence[Record]) -> bool:
@@ -64,7 +98,7 @@ def _id(row: tuple[Sequence[str], str | None, Mapping[str, Any]]) -> str:
     return str(row[2]["id"])
 
 
-def load_dump(store: Store, path: Path, notice: Notice = lambda line: None) -> int:
+def load_dump(store: Store, path: Path, proof: Proof, notice: Notice = lambda line: None) -> int:
     """Check all of a dump, then write what the store lacks of it. Returns how many things were written.
 
     Each graph, instance and profile becomes visible when it is complete. A load that was stopped is run again: it goes
@@ -73,7 +107,7 @@ def load_dump(store: Store, path: Path, notice: Notice = lambda line: None) -> i
     written = 0
     # One open file, so that nobody replaces between check and load what was checked.
     with _opened(path) as file:
-        check_dump(path, file)
+        check_dump(path, file, proof)
         for begin, records in _sections(read_records(path, file)):
             written += _load(store, cast("Kind", begin.kind), begin.id, records, notice)
     return written

@@ -45,6 +45,7 @@ GRAPH_LABELS = (
                 "the blocks in forward order, how often each repeats, and the layers of those that alternate, as JSON",
             ),
             Property("format", "integer", "version of the stored form"),
+            Property("content", "string?", "digest of its content as it was made; absent in older ones"),
             *OWNED,
         ),
         indexes=(("name",),),

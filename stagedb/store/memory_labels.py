@@ -17,6 +17,7 @@ MEMORY_LABELS = (
             Property("task", "integer", "index of the task that runs at the peak"),
             Property("microbatch", "integer?", "its micro-batch; absent for the step"),
             Property("name", "string", "name of the op that runs at the peak"),
+            Property("content", "string?", "digest of its content as it was made; absent in older ones"),
         ),
         style=("#c990c0", "peak"),
     ),

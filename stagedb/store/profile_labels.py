@@ -47,6 +47,7 @@ PROFILE_LABELS = (
             Property("hfu", "float?", "hardware FLOPs over what the peaks would do in the step", "ratio"),
             Property("measured_ops", "float", "share of the ops' runs that was measured", "ratio"),
             Property("measured_time", "float", "share of the modelled time that was measured", "ratio"),
+            Property("content", "string?", "digest of its content as it was made; absent in older ones"),
             *OWNED,
         ),
         indexes=(("name",),),

@@ -1,6 +1,7 @@
 """Symbolic graphs, written to a store and read back equal."""
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -47,6 +48,7 @@ def write_graph(store: Store, graph: SymGraph, inputs: Sequence[Input] = ()) -> 
         "sizes": json.dumps(graph.sizes, sort_keys=True),
         "blocks": json.dumps([_block(block) for block in graph.blocks]),
         "format": FORMAT,
+        "content": graph_digest(graph),
     }
     with building(store, "Graph", graph.key, properties, (*inputs, Input.of("options", graph.options))) as lease:
         if lease is None:
@@ -70,20 +72,40 @@ def _read(store: Store, id: str) -> SymGraph:
             f"graph {id} has format {row['format']}, and this stagedb reads format {FORMAT}: "
             "remove it with `stagedb rm` and build it again"
         )
-    reads = _ends(store, "reads", id)
-    writes = _ends(store, "writes", id)
+    return graph_of(
+        {**row, "id": id},
+        [each["tensor"] for each in store.read("build/all_tensors", id=id)],
+        [each["op"] for each in store.read("build/all_ops", id=id)],
+        store.read("build/all_edges", id=id),
+        _ends(store, "reads", id),
+        _ends(store, "writes", id),
+    )
+
+
+def graph_of(
+    row: Mapping[str, Any],
+    tensors: Sequence[Mapping[str, Any]],
+    ops: Sequence[Mapping[str, Any]],
+    edges: Sequence[Mapping[str, Any]],
+    reads: Mapping[str, tuple[str, ...]],
+    writes: Mapping[str, tuple[str, ...]],
+) -> SymGraph:
+    """The graph of its nodes' properties in the order of their numbers.
+
+    edges: source, target (names), kind, hop, present. reads, writes: by name of an op, the names of its tensors.
+    """
     return SymGraph(
-        key=id,
+        key=row["id"],
         name=row["name"],
         recipe=row["recipe"],
         options=row["options"],
         sizes=json_mapping(row["sizes"], "sizes"),
         blocks=blocks_of(row["blocks"]),
-        tensors=tuple(_tensor(each["tensor"]) for each in store.read("build/all_tensors", id=id)),
-        ops=tuple(_op(each["op"], reads, writes) for each in store.read("build/all_ops", id=id)),
+        tensors=tuple(map(_tensor, tensors)),
+        ops=tuple(_op(each, reads, writes) for each in ops),
         edges=tuple(
             SymEdge(each["source"], each["target"], EdgeKind(each["kind"]), Hop(each["hop"]), each["present"])
-            for each in store.read("build/all_edges", id=id)
+            for each in edges
         ),
     )
 
@@ -154,6 +176,12 @@ def graph_rows(graph: SymGraph) -> dict[str, list[dict[str, Any]]]:
             for number, edge in enumerate(graph.edges)
         ],
     }
+
+
+def graph_digest(graph: SymGraph) -> str:
+    """sha256 of all nodes and relationships of a graph, and of what its own node has."""
+    own = [graph.name, graph.recipe, graph.options, graph.sizes, [_block(block) for block in graph.blocks]]
+    return hashlib.sha256(json.dumps([own, graph_rows(graph)], sort_keys=True).encode()).hexdigest()
 
 
 def _op_properties(op: SymOp) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from stagedb.timing.critical_path_rows import Row, path_rows
 from stagedb.timing.step_profile import JobProfile
 from stagedb.timing.whatif import Scaling
 from stagedb.workload.instance_columns import ONCE_A_STEP, TASK_KINDS
+from stagedb.workload.profile_proofs import OWN_TIMES, profile_digest
 
 FORMAT = 1
 """Version of the contents of a profile; part of its id."""
@@ -169,6 +170,17 @@ class _Writing:
             fault_point(f"profile.{statement}")
         if path.legs:
             self.store.write("profile/chain_legs", profile=self.profile)
+        times = [each for row in parts["op_times"] for each in _op_times(row)]
+        digest = profile_digest({**parts, "op_times": times})
+        self.store.write("profile/digest", profile=self.profile, content=digest)
+
+
+def _op_times(row: Row) -> Iterator[Row]:
+    """One row an op, from a row of columns."""
+    # Ops are in the order of their indices.
+    for at, op in enumerate(row["ops"]):
+        values = {name: row[name][at] for name in OWN_TIMES}
+        yield {"id": f"{row['lane']}/{row['first'] + at}", "lane": row["lane"], "op": op, "values": values}
 
 
 def _size(row: Row) -> int:
@@ -239,7 +251,7 @@ def _ops(profile: str, job: JobProfile) -> Iterator[Row]:
         }
         for start in range(0, total, AT_ONCE):
             part = {name: list(column[start : start + AT_ONCE]) for name, column in listed.items()}
-            yield {"lane": f"{profile}/{lane.number}", **part}
+            yield {"lane": f"{profile}/{lane.number}", "first": start, **part}
 
 
 def _tasks(profile: str, job: JobProfile, lanes: Sequence[Row]) -> Iterator[Row]:

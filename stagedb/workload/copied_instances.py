@@ -79,8 +79,20 @@ class CopiedInstance:
     carried: Mapping[int, BucketWeights]
 
 
-def copy_in_memory(graph: GraphInMemory, plan: Plan) -> CopiedInstance:
-    """The instance of a graph under a plan. Raises UsageError if the plan does not suit the graph."""
+@dataclass(frozen=True)
+class CopiedRows:
+    """What the store has of an instance, as rows. ops, edges, tasks: by class. buckets: rows of `copy_buckets`."""
+
+    made: Prepared
+    classes: Sequence[Row]
+    ops: Mapping[int, Mapping[str, Row]]
+    edges: Mapping[int, Mapping[Edge, None]]
+    tasks: Mapping[int, Sequence[Row]]
+    buckets: Sequence[Row]
+
+
+def copy_rows(graph: GraphInMemory, plan: Plan) -> CopiedRows:
+    """The rows of the instance of a graph under a plan. Raises UsageError if the plan does not suit the graph."""
     made = prepare(graph.stored, plan)
     places = place_rows(made.id, made.classes, made.evaluated.width)
     buckets = bucket_rows(made.id, graph.stored.id, made.classes)
@@ -91,11 +103,19 @@ def copy_in_memory(graph: GraphInMemory, plan: Plan) -> CopiedInstance:
     for task in task_rows(made.id, made.classes):
         tasks[task["class"]].append(task)
     classes = class_rows(made.classes, plan, count_ops(places, buckets))
+    return CopiedRows(made, classes, ops, edges, tasks, buckets)
+
+
+def copy_in_memory(graph: GraphInMemory, plan: Plan) -> CopiedInstance:
+    """The instance of a graph under a plan. Raises UsageError if the plan does not suit the graph."""
+    rows = copy_rows(graph, plan)
+    made, ops, edges, tasks = rows.made, rows.ops, rows.edges, rows.tasks
     carried = defaultdict[int, dict[int, tuple[tuple[int, str], ...]]](dict)
-    for row in buckets:
+    for row in rows.buckets:
         members = tuple((member["position"], member["weight"].partition("/")[2]) for member in row["members"])
         carried[row["class"]][row["copy"]["index"]] = members
     words: dict[str, Any] = json.loads(plan.to_json())
+    classes = [_class(row, ops[row["class"]], edges[row["class"]], tasks[row["class"]]) for row in rows.classes]
     workload = Workload(
         instance=made.id,
         name=graph.stored.name,
@@ -103,9 +123,7 @@ def copy_in_memory(graph: GraphInMemory, plan: Plan) -> CopiedInstance:
         model=graph.stored.name,
         plan=words,
         degrees=tuple(int(words[axis]) for axis in words["rank_order"]),
-        classes=with_calls(
-            [placed(_class(row, ops[row["class"]], edges[row["class"]], tasks[row["class"]]), words) for row in classes]
-        ),
+        classes=with_calls([placed(each, words) for each in classes]),
         ranks=rank_table(rank_layout(made.classes, plan, made.groups)),
         groups=group_table(made.groups),
     )
@@ -143,6 +161,7 @@ def _ops(
                 "layer": -1 if layer is None else layer,
                 "flops": v[s["flops"]],
                 "bytes": v[s["bytes_read"]] + v[s["bytes_written"]],
+                "bytes_read": v[s["bytes_read"]],
                 "dims": [] if name in made.evaluated.ragged else [v[each] for each in s["dims"] or ()],
                 "temporary": v[s["temporary"]],
                 "size": 0 if s["comm_bytes"] is None else v[s["comm_bytes"]],
@@ -152,7 +171,7 @@ def _ops(
     for row in buckets:
         found[row["class"]][row["id"]] = {
             **_common(graph.ops[row["op"]], row, row["copy"], formats),
-            **dict.fromkeys(("flops", "bytes", "temporary", "peer"), 0),
+            **dict.fromkeys(("flops", "bytes", "bytes_read", "temporary", "peer"), 0),
             "id": row["id"],
             "name": row["name"],
             "dims": [],
@@ -167,6 +186,7 @@ def _common(s: Row, row: Row, copy: Row, formats: Mapping[str, str]) -> Row:
     """The properties that a copy of any op has from its symbolic op and its place."""
     return {
         "index": copy["index"],
+        "runs": copy["runs"],
         "order": copy["order"],
         "sym": f"/{s['name']}",
         "chunk": row["chunk"],

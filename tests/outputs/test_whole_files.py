@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.outputs import file_name, printable, write_whole
+from stagedb.outputs import file_name, printable, whole_file, write_whole
 
 
 def test_a_file_is_made_or_replaced_with_its_permissions(tmp_path: Path) -> None:
@@ -91,3 +91,17 @@ def test_printed_text_has_no_control_characters(text: str) -> None:
     shown = printable(text)
     assert all(each.isprintable() for each in shown.replace("\n", "").replace("\t", ""))
     assert shown == text or not text.isprintable()
+
+
+def test_a_file_that_somebody_made_meanwhile_stays(tmp_path: Path) -> None:
+    path = tmp_path / "team.dump"
+    with pytest.raises(UsageError, match="is there already"), whole_file(path, "FILE", replace=False) as file:
+        file.write(b"mine")
+        path.write_bytes(b"theirs")
+    assert path.read_bytes() == b"theirs"
+    assert [each.name for each in tmp_path.iterdir()] == ["team.dump"]
+    path.unlink()
+    with whole_file(path, "FILE", replace=False) as file:
+        file.write(b"mine")
+    assert path.read_bytes() == b"mine"
+    assert [each.name for each in tmp_path.iterdir()] == ["team.dump"]

@@ -20,6 +20,7 @@ from stagedb.store.dump_files import check_dump, write_records
 from stagedb.store.dumping import load_dump, records_of
 from stagedb.store.leases import Kind
 from stagedb.timing import profile_job, record_profile
+from stagedb.workload.content_proofs import ContentProof
 from stagedb.workload.store_reading import read_workload
 from tests.conftest import empty
 from tests.instances.small_graph import small_graph
@@ -76,9 +77,9 @@ def test_a_loaded_dump_gives_the_same_rows(store: Store, tmp_path: Path) -> None
     path.write_bytes(dump)
     empty(store)
     store.migrate()
-    assert load_dump(store, path) == 3
+    assert load_dump(store, path, ContentProof()) == 3
     assert _rows(_dump(store, things)) == _rows(dump)
-    assert load_dump(store, path) == 0
+    assert load_dump(store, path, ContentProof()) == 0
 
 
 def _node_rows(lines: list[Any], chance: random.Random) -> list[Any]:
@@ -144,6 +145,71 @@ HOSTILE: tuple[Callable[[list[Any], random.Random], None], ...] = (
 )
 
 
+def _of(lines: list[Any], kind: str, what: str | list[str]) -> Any:
+    """The rows of a label or of a kind of relationship, of which there is at least one."""
+    return next(line["rows"] for line in lines if line.get(kind) == what and line["rows"])
+
+
+LABELS_OF_NUMBERS = (
+    *("SymTensor", "SymOp", "Instance", "RankClass", "Op", "Task", "MemoryLevel", "Memory"),
+    *("LaneTime", "OpTime", "TaskTime", "Leg", "Segment"),
+)
+
+
+@pytest.fixture(scope="module")
+def small_dump(tmp_path_factory: pytest.TempPathFactory, embedded_engine: Store) -> bytes:
+    empty(embedded_engine)
+    return _dump(embedded_engine, _filled(embedded_engine))
+
+
+def _refused(store: Store, path: Path, lines: list[Any]) -> str:
+    path.write_bytes(_sealed(lines))
+    with pytest.raises(DumpError) as refused:
+        load_dump(store, path, ContentProof())
+    rows = store.query("MATCH (n:Graph|SymOp|SymTensor|Instance|Op|Rank|Profile|Event) RETURN count(n) AS n")
+    assert rows.rows == ((0,),)
+    return str(refused.value)
+
+
+def _edges_of(dump: bytes) -> list[list[str]]:
+    return [line["edges"] for line in _lines(dump) if "edges" in line and line["rows"]]
+
+
+@pytest.mark.parametrize("how", ["lost", "twice"])
+def test_a_sealed_dump_with_a_lost_or_repeated_relationship_is_refused(
+    embedded_store: Store, small_dump: bytes, tmp_path: Path, how: str
+) -> None:
+    empty(embedded_store)
+    kinds = _edges_of(small_dump)
+    assert {kind[0] for kind in kinds} >= {"DEP", "NEXT", "FEEDS", "COPY_OF", "CARRIES", "CONTAINS", "OF"}
+    for kind in kinds:
+        for at in (0, -1):
+            lines = _lines(small_dump)
+            rows = _of(lines, "edges", kind)
+            if how == "twice":
+                rows.append(rows[at])
+            else:
+                rows.pop(at)
+            _refused(embedded_store, tmp_path / "bad.dump", lines)
+
+
+@pytest.mark.parametrize("label", LABELS_OF_NUMBERS)
+def test_a_sealed_dump_with_a_changed_number_is_refused(
+    embedded_store: Store, small_dump: bytes, tmp_path: Path, label: str
+) -> None:
+    empty(embedded_store)
+    values = _of(_lines(small_dump), "nodes", label)[-1][2]
+    numbers = sorted(name for name, value in values.items() if type(value) is int)
+    assert numbers
+    for name in numbers:
+        if name == "created":
+            continue
+        lines = _lines(small_dump)
+        changed = _of(lines, "nodes", label)[-1][2]
+        changed[name] += 1
+        _refused(embedded_store, tmp_path / "bad.dump", lines)
+
+
 def _damaged(dump: bytes, chance: random.Random) -> bytes:
     """Bytes that are lost, or the content of another file."""
     at = chance.randrange(len(dump) - 1)
@@ -162,7 +228,7 @@ def test_a_dump_that_is_not_sound_is_refused_and_nothing_is_written(
     path, chance = tmp_path / "bad.dump", random.Random(18)
     path.write_bytes(_sealed(_lines(good)))
     with path.open("rb") as file:
-        check_dump(path, file)  # the seal itself is right
+        check_dump(path, file, ContentProof())  # the seal itself is right
     for number in range(count):
         bad = _damaged(good, chance)
         if number % 2:
@@ -171,7 +237,7 @@ def test_a_dump_that_is_not_sound_is_refused_and_nothing_is_written(
             bad = _sealed(lines)
         path.write_bytes(bad)
         with pytest.raises(DumpError) as refused:
-            load_dump(embedded_store, path)
+            load_dump(embedded_store, path, ContentProof())
         assert "\x1b" not in str(refused.value)
     rows = embedded_store.query("MATCH (n:Graph|SymOp|SymTensor|Instance|Op|Rank|Profile|Event) RETURN count(n) AS n")
     assert rows.rows == ((0,),)

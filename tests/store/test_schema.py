@@ -198,6 +198,8 @@ SCANS = {
     "schema/outdate_v3": "migration",
     "schema/name_instances_v5": "migration",
     "schema/name_profiles_v5": "migration",
+    **{name: "all that may belong to nothing" for name in names() if name.startswith("check/lost_")},
+    "check/things": "all complete things",
 }
 """Statements that scan a label, each with what it wants all of. No named query (`analyze/`) is among them."""
 

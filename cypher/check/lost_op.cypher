@@ -1,0 +1,10 @@
+// The Op nodes that belong to nothing: a relationship of theirs is missing. What is unfinished is left out.
+//
+// mode: reads
+// column id: string — its id
+MATCH (n:Op)
+OPTIONAL MATCH (n)<-[:RUNS]-(p:RankClass)
+WITH n, p
+WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+RETURN n.id AS id
+ORDER BY id

@@ -1,0 +1,10 @@
+// The SymOp nodes that belong to nothing: a relationship of theirs is missing. What is unfinished is left out.
+//
+// mode: reads
+// column id: string — its id
+MATCH (n:SymOp)
+OPTIONAL MATCH (n)<-[:HAS_OP]-(p:Graph)
+WITH n, p
+WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+RETURN n.id AS id
+ORDER BY id

@@ -1,0 +1,12 @@
+// Delete Segment nodes that still belong to nothing.
+//
+// mode: writes
+// param rows: map[] — id
+// column removed: integer — how many
+UNWIND $rows AS row
+MATCH (n:Segment {id: row.id})
+OPTIONAL MATCH (n)<-[:HAS_SEGMENT]-(p:Profile)
+WITH n, p
+WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+DETACH DELETE n
+RETURN count(*) AS removed

@@ -1,0 +1,12 @@
+// Delete SymTensor nodes that still belong to nothing.
+//
+// mode: writes
+// param rows: map[] — id
+// column removed: integer — how many
+UNWIND $rows AS row
+MATCH (n:SymTensor {id: row.id})
+OPTIONAL MATCH (n)<-[:HAS_TENSOR]-(p:Graph)
+WITH n, p
+WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+DETACH DELETE n
+RETURN count(*) AS removed

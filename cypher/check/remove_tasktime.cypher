@@ -1,0 +1,12 @@
+// Delete TaskTime nodes that still belong to nothing.
+//
+// mode: writes
+// param rows: map[] — id
+// column removed: integer — how many
+UNWIND $rows AS row
+MATCH (n:TaskTime {id: row.id})
+OPTIONAL MATCH (n)<-[:HAS_TASK_TIME]-(p:LaneTime)
+WITH n, p
+WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
+DETACH DELETE n
+RETURN count(*) AS removed

@@ -1,0 +1,135 @@
+"""What is wrong in a store, and the removal of what cannot be read any more."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, cast
+
+from stagedb.errors import StagedbError
+from stagedb.store import LABELS, Kind, Store, delete, names, sweep, unfinished
+from stagedb.store.dump_contents import ThingContent
+from stagedb.store.dumping import read_section
+from stagedb.store.schema import OWNERS
+from stagedb.workload.content_proofs import ContentProof
+
+Notice = Callable[[str], None]
+
+_LOST = "check/lost_"
+_AGAIN = "it is damaged: remove it with `stagedb rm {} --force`, and make or load it again"
+_REPAIR = "`stagedb store check --repair` removes it"
+
+
+@dataclass(frozen=True)
+class StoreProblem:
+    """Something that is wrong in a store.
+
+    label: of the node that it concerns. id: of that node. problem: what is wrong. remedy: what to do. repairable:
+    whether it cannot be read any more, so that `repair` removes it. dead: an ended process left it unfinished.
+    """
+
+    label: str
+    id: str
+    problem: str
+    remedy: str
+    repairable: bool = False
+    dead: bool = False
+
+
+def check(store: Store, notice: Notice) -> tuple[StoreProblem, ...]:
+    """All that is wrong in a store. Nothing is written; what a process builds is left out.
+
+    Every graph, instance and profile is read whole and compared with what it is made from, by the rules for dumps.
+    notice: called with a line for each of them.
+    """
+    found = [
+        StoreProblem(each.kind, each.id, f"{each.state}, and its process has ended", _REPAIR, True, True)
+        for each in unfinished(store)
+        if each.dead
+    ]
+    for name in names():
+        if name.startswith(_LOST):
+            label = _label(name.removeprefix(_LOST))
+            found += [
+                StoreProblem(label, row["id"], _BELONGS.get(label, "belongs to nothing"), _REPAIR, True)
+                for row in store.read(name)
+            ]
+    lost = {(each.label, each.id) for each in found}
+    return (*found, *_damaged(store, lost, notice))
+
+
+_BELONGS = {
+    "Name": "names nothing",
+    "Note": "is about nothing",
+    "Rank": "ranks of an instance that is not there",
+    "Instance": "its graph is not there",
+    "Profile": "its instance is not there",
+}
+
+
+def _label(low: str) -> str:
+    return next(label.name for label in LABELS if label.name.lower() == low)
+
+
+def _damaged(store: Store, lost: set[tuple[str, str]], notice: Notice) -> list[StoreProblem]:
+    """Complete things whose content is not what it must be."""
+    rows = [row for row in store.read("check/things") if (row["kind"], row["id"]) not in lost]
+    found: list[StoreProblem] = []
+    below: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        for parent in dict.fromkeys(row["parents"]):
+            below.setdefault(parent, []).append(row)
+        wanted = 0 if row["kind"] == OWNERS[0] else 1
+        if len(row["parents"]) != wanted:
+            problem = f"it has {len(row['parents'])} OF relationships and must have {wanted}"
+            found.append(StoreProblem(row["kind"], row["id"], problem, _AGAIN.format(row["id"])))
+    proof = ContentProof()
+
+    def visit(row: dict[str, Any], above: Sequence[ThingContent]) -> None:
+        kind, id = cast("Kind", row["kind"]), row["id"]
+        try:
+            section, problem = read_section(store, kind, id, proof, above)
+        except StagedbError as error:
+            # Removed meanwhile is no problem of the store.
+            if store.read(f"lifecycle/state_{kind.lower()}", id=id):
+                found.append(StoreProblem(kind, id, str(error), _AGAIN.format(id)))
+            return
+        notice(f"checked {kind.lower()} {id}")
+        if problem is not None:
+            found.append(StoreProblem(kind, id, problem, _AGAIN.format(id)))
+        for part in below.get(id, ()):
+            if section is None:
+                why = f"cannot be checked, because {kind.lower()} {id} is damaged"
+                found.append(StoreProblem(part["kind"], part["id"], why, _AGAIN.format(id)))
+            else:
+                visit(part, [*above, section])
+
+    for row in rows:
+        if row["kind"] == OWNERS[0]:
+            visit(row, [])
+    return found
+
+
+def repair(store: Store, problems: Sequence[StoreProblem]) -> int:
+    """Remove what cannot be read any more, unless that changed since the check. Returns the number of nodes removed.
+
+    Problems that are not `repairable` are left alone, and so is what a living process builds.
+    """
+    wanted = [each for each in problems if each.repairable]
+    removed = len(sweep(store)) if any(each.dead for each in wanted) else 0
+    for label, each in groupby(wanted, key=lambda problem: problem.label):
+        found = [problem for problem in each if not problem.dead]
+        if label in OWNERS:
+            removed += sum(_removed(store, cast("Kind", label), problem.id) for problem in found)
+        elif found:
+            rows = [{"id": problem.id} for problem in found]
+            for start in range(0, len(rows), _AT_ONCE):
+                removed += store.write(f"check/remove_{label.lower()}", rows=rows[start : start + _AT_ONCE])["removed"]
+    return removed
+
+
+_AT_ONCE = 1_000
+
+
+def _removed(store: Store, kind: Kind, id: str) -> bool:
+    still = {row["id"] for row in store.read(f"{_LOST}{kind.lower()}")}
+    return id in still and delete(store, kind, id)

@@ -1,0 +1,132 @@
+"""`store check`: a store is broken in each way, and the check finds it. Repair removes only what cannot be read."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from stagedb.api import checking
+from stagedb.instances import instantiate
+from stagedb.memory import analyse, record
+from stagedb.plans import Plan
+from stagedb.store import Store, building, write_graph
+from stagedb.store.naming import Name, set_name
+from stagedb.timing import profile_job, record_profile
+from stagedb.workload.store_reading import read_workload
+from tests.instances.small_graph import small_graph
+from tests.timing.plain import PLAIN
+
+EIGHT = Plan(tp=2, dp=2, pp=2, seq_len=16)
+
+
+@pytest.fixture
+def filled(store: Store) -> Iterator[Store]:
+    graph = small_graph()
+    write_graph(store, graph)
+    made = instantiate(store, graph.key, EIGHT)
+    record(store, made, analyse(store, made))
+    profile, _ = record_profile(store, profile_job(read_workload(store, made), PLAIN))
+    set_name(store, "Profile", profile, Name("ann", "base"))
+    yield store
+
+
+def _check(store: Store) -> list[checking.StoreProblem]:
+    return [*checking.check(store, lambda line: None)]
+
+
+def _run(store: Store, text: str) -> None:
+    with store._session("WRITE") as session:
+        session.run(text).consume()
+
+
+def _count(store: Store, pattern: str) -> int:
+    return int(store.query(f"MATCH {pattern} RETURN count(*) AS n").rows[0][0])
+
+
+def test_a_sound_store_has_no_problem(filled: Store) -> None:
+    assert _check(filled) == []
+
+
+ONE = {
+    "a number of an op": "MATCH (n:Op) WITH n ORDER BY n.id LIMIT 1 SET n.bytes_read = n.bytes_read + 1",
+    "both numbers of an op": (
+        "MATCH (n:Op:Compute) WITH n ORDER BY n.id LIMIT 1 SET n.bytes_read = n.bytes_read + 1, "
+        "n.bytes_written = n.bytes_written - 1"
+    ),
+    "how often an op runs": "MATCH (n:Op) WITH n ORDER BY n.id LIMIT 1 SET n.runs = n.runs + 1",
+    "an expression of the graph": "MATCH (n:SymOp {type: 'compute'}) WITH n LIMIT 1 SET n.flops = '7'",
+    "the number of ops": "MATCH (n:RankClass) WITH n LIMIT 1 SET n.ops = n.ops + 1",
+    "a digest": "MATCH (n:RankClass) WITH n LIMIT 1 SET n.ops_digest = 'x'",
+    "the classes of ranks": "MATCH (n:Instance) SET n.class_table = reverse(n.class_table)",
+    "the numbers of groups": "MATCH (n:Instance) SET n.group_firsts = [each IN n.group_firsts | each + 1]",
+    "a lost NEXT": "MATCH (:Task)-[r:NEXT]->(:Task) WITH r LIMIT 1 DELETE r",
+    "a second NEXT": "MATCH (a:Task)-[:NEXT]->(b:Task) WITH a, b LIMIT 1 CREATE (a)-[:NEXT]->(b)",
+    "a lost FEEDS": "MATCH (:Task)-[r:FEEDS]->(:Task) WITH r LIMIT 1 DELETE r",
+    "a lost DEP": "MATCH (:Op)-[r:DEP]->(:Op) WITH r LIMIT 1 DELETE r",
+    "a second COPY_OF": "MATCH (a:Op)-[:COPY_OF]->(b) WITH a, b LIMIT 1 CREATE (a)-[:COPY_OF]->(b)",
+    "a lost COPY_OF": "MATCH (:Op)-[r:COPY_OF]->() WITH r LIMIT 1 DELETE r",
+    "a lost OF of an op's time": "MATCH (:OpTime)-[r:OF]->() WITH r LIMIT 1 DELETE r",
+    "a time": "MATCH (n:OpTime) WITH n LIMIT 1 SET n.slack = n.slack + 1",
+    "a second lane": "MATCH (p:Profile)-[:HAS_LANE]->(n) WITH p, n LIMIT 1 CREATE (p)-[:HAS_LANE]->(n)",
+    "bytes of a level": "MATCH (n:MemoryLevel {moment: 'start'}) WITH n LIMIT 1 SET n.bytes = n.bytes + 1",
+}
+
+
+@pytest.mark.parametrize("what", ONE)
+def test_what_was_changed_is_found_and_left_alone(filled: Store, what: str) -> None:
+    _run(filled, ONE[what])
+    found = _check(filled)
+    assert found
+    assert not any(each.repairable for each in found)
+    assert all("stagedb" in each.remedy for each in found)
+    before = _count(filled, "(n)")
+    assert checking.repair(filled, found) == 0
+    assert _count(filled, "(n)") == before
+
+
+LOST = {
+    "Op": "MATCH (:RankClass)-[r:RUNS]->(:Op) WITH r LIMIT 1 DELETE r",
+    "RankClass": "MATCH (:Instance)-[r:HAS_CLASS]->() WITH r LIMIT 1 DELETE r",
+    "SymTensor": "CREATE (:SymTensor {id: 'alone'})",
+    "Leg": "MATCH ()-[r:HAS_LEG]->() WITH r LIMIT 1 DELETE r",
+    "Rank": "CREATE (:Rank {id: 'alone/0', instance: 'alone', rank: 0})",
+    "Name": "MATCH (:Name)-[r:NAMES]->() DELETE r",
+    "Note": "CREATE (:Note {id: 'alone', text: 'x', time: 1})",
+}
+
+
+@pytest.mark.parametrize("label", LOST)
+def test_what_belongs_to_nothing_is_found_and_removed(filled: Store, label: str) -> None:
+    _run(filled, LOST[label])
+    found = _check(filled)
+    assert label in {each.label for each in found if each.repairable}
+    before = _count(filled, "(n)")
+    assert checking.repair(filled, found) == 1
+    assert _count(filled, "(n)") == before - 1
+    assert not any(each.repairable for each in _check(filled) if label != "RankClass")
+
+
+def test_a_profile_without_its_instance_is_removed_whole(filled: Store) -> None:
+    _run(filled, "MATCH (:Profile)-[r:OF]->(:Instance) DELETE r")
+    found = _check(filled)
+    assert [(each.label, each.repairable) for each in found] == [("Profile", True)]
+    assert checking.repair(filled, found) == 1
+    assert _count(filled, "(n:Profile|LaneTime|OpTime|Leg|Segment|TaskTime)") == 0
+    assert _check(filled) == []
+
+
+def test_dead_work_is_removed_and_living_work_is_not(filled: Store) -> None:
+    with building(filled, "Graph", "alive", {"name": "alive"}):
+        _run(filled, "CREATE (:Graph {id: 'dead', name: 'dead', state: 'building', owner: 'x', lease: 0, created: 0})")
+        found = _check(filled)
+        assert [(each.label, each.id) for each in found] == [("Graph", "dead")]
+        assert checking.repair(filled, found) == 1
+        assert _check(filled) == []
+        assert _count(filled, "(n:Graph {id: 'alive'})") == 1
+
+
+def test_what_was_mended_since_the_check_stays(filled: Store) -> None:
+    _run(filled, "MATCH (:Profile)-[r:OF]->(:Instance) DELETE r")
+    found = _check(filled)
+    _run(filled, "MATCH (p:Profile), (i:Instance) CREATE (p)-[:OF]->(i)")
+    assert checking.repair(filled, found) == 0
+    assert _check(filled) == []
