@@ -94,6 +94,8 @@ class Framework:
         (`stagedb.schedules.posted`). A trace has a receive with its task: it waits for nothing there.
     whole_first_backward: under split backwards the first chunk of the pipeline, whose input has no gradient, runs its
         whole backward where its weight gradients are due.
+    splits_recomputed: a backward that recomputes may run as two halves, of which the second reads what the first has
+        computed again.
     cp_kinds: the kinds of context parallelism that the framework has (`--cp-kind`), the default first.
     explicit_mask: with gathered keys and values the kernel reads the causal mask as numbers, and keeps it for the
         backward; else it reads keys up to the end of a rank's queries, with a call for each part of them.
@@ -127,6 +129,7 @@ class Framework:
     clips: bool
     posts_ahead: bool
     whole_first_backward: bool
+    splits_recomputed: bool
 
     cp_kinds: tuple[str, ...]
     explicit_mask: bool

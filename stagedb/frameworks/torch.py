@@ -45,6 +45,9 @@ TORCH = Framework(
     posts_ahead=True,
     # `_PipelineStageBase.backward_one_chunk` and `backward_weight_one_chunk`.
     whole_first_backward=True,
+    # `stage_backward_weight` differentiates each group of parameters on its own: `checkpoint` runs a layer again for
+    # each of these calls, and selective checkpoints, whose kept values are read once, raise an error.
+    splits_recomputed=False,
     # `torch.distributed.tensor.experimental.context_parallel` with `set_rotate_method("allgather")` by default.
     cp_kinds=("ring-allgather", "allgather-kv", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"),
     # `scaled_dot_product_attention(attn_mask=...)`.

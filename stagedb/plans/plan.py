@@ -31,6 +31,7 @@ from stagedb.plans.placement_checks import placed
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.schedule_checks import (
     check_messages,
+    check_recomputed_halves,
     check_schedule,
     explicit,
     settled,
@@ -90,6 +91,7 @@ class Plan(PlanFields):
         check_schedule(self)
         check_messages(self)
         self._settle(**(explicit(self) if self.schedule == EXPLICIT else placed(self)))
+        check_recomputed_halves(self)
         check_split(self)
 
     def _settle(self, **fields: object) -> None:

@@ -149,6 +149,26 @@ def _check_halves(plan: PlanFields, schedule: Schedule) -> None:
         )
 
 
+def check_recomputed_halves(plan: PlanFields) -> None:
+    """Raise UsageError where the framework cannot split a backward that recomputes, or runs the layer again for each
+    part of it."""
+    what, framework = plan.options.recompute, plan.options.framework
+    if what == "none" or framework.splits_recomputed or not any(map(splits, plan.orders())):
+        return
+    without = Way(
+        {"recompute": "none", "recompute_every": 1, "recompute_operators": (), "early_stop": None}, "--recompute none"
+    )
+    raise Misfit(
+        f"schedule {plan.schedule} splits the backward, and under {framework.title} the second half of a backward "
+        f"cannot read what the first has recomputed (recompute {what}): it runs a layer again for each group of "
+        "weights, or raises an error",
+        ways=[
+            without,
+            Way({**PLAIN, **UNCHUNKED.change, "task_order": ()}, f"--schedule {DEFAULT.name} without chunks"),
+        ],
+    )
+
+
 PLAIN: Change = {"schedule": DEFAULT.name}
 """The change of a plan to the schedule that suits most plans."""
 

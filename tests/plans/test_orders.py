@@ -270,3 +270,24 @@ def test_an_even_split_in_other_words_is_the_same_plan() -> None:
 def test_refusals_of_splits(words: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Plan.from_mapping({"pp": 2, "virtual_stages": 2, "global_batch_size": 2, **words}).chunk_layers(8)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"schedule": "zb-h1"},
+        {"schedule": "zb-v", "virtual_stages": 2},
+        {"schedule": "dualpipev", "virtual_stages": 2},
+        {"schedule": "interleaved-zb", "virtual_stages": 2},
+        {"schedule": "explicit", "task_order": ("F0 F1 I0 W0 I1 W1", "F0 I0 W0 F1 I1 W1")},
+    ],
+)
+def test_split_backwards_that_recompute_are_those_of_megatron(words: dict[str, Any]) -> None:
+    """torch differentiates each group of weights on its own: a checkpoint runs for each of them, or raises an error."""
+    words = {"pp": 2, "global_batch_size": 4 if "task_order" not in words else 2, **words}
+    assert Plan.from_mapping(words).options.recompute == "none"
+    for what in ("full", "pointwise"):
+        with pytest.raises(UsageError, match=r"splits the backward.*--recompute none.*--schedule 1f1b"):
+            Plan.from_mapping({**words, "recompute": what})
+        assert Plan.from_mapping({**words, "recompute": what, "recipe": "megatron"}).options.recompute == what
+    assert Plan.from_mapping({"pp": 2, "global_batch_size": 4, "recompute": "full"}).options.recompute == "full"

@@ -204,7 +204,7 @@ def test_many_lanes_are_shown_in_part(embedded_store: Store, monkeypatch: pytest
 def test_a_page_stays_small_however_many_tasks_there_are(
     embedded_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = job(embedded_store, "zb-h1", global_batch_size=64, recompute="full")
+    made = job(embedded_store, "zb-h1", global_batch_size=64, recompute="full", recipe="megatron")
     large = render(made)
     assert "recomputing is part" not in large.lower()
     monkeypatch.setattr("stagedb.reports.pipeline_chart.MOST_SPANS", 4 * 3 * 64 + 40)
