@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from stagedb.api import (
     catalog,
     dumps,
+    finding,
     listing,
     memory_rows,
     model_names,
@@ -232,6 +233,25 @@ class Stagedb:
         created (the caller's own first), name, ranks, step, mfu or memory. limit: the first so many of each kind.
         """
         return listing.listing(self.store, kind, model, system, tag, mine, sort, limit)
+
+    def find(
+        self,
+        *,
+        model: str | None = None,
+        system: str | None = None,
+        fits: bool = False,
+        limit: int = 100,
+        **words: Unpack[PlanWords],
+    ) -> Rows:
+        """Instances that somebody profiled, a row for each profile, the shortest step first.
+
+        model: the model's name. system: the system's name. fits: only those whose fullest rank fits into the memory of
+        an accelerator. limit: the first so many. words: values that the plans have. Profiles with scaled durations are
+        left out. Step in ns, memory and room in bytes; both are None, and `fits` too, for a profile of an older
+        stagedb, until somebody profiles the same again. Raises UsageError if the store has nothing of the model or the
+        system.
+        """
+        return finding.find(self.store, model, system, typed_words(words), fits, limit)
 
     def show(self, word: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
         """One graph, instance or profile, by id, start of an id, or the name of an instance or a profile."""

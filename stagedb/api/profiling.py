@@ -89,10 +89,10 @@ def run(
     lap("read")
     job = profile_job(workload, wanted.system, wanted.measured, wanted.scalings, wanted.blocking)
     lap("time")
-    info = keep(store, job, name, progress)
-    lap("write")
     memory = tuple(sorted(_peaks(store, workload), key=lambda each: (-each.bytes, each.rank_class)))
     lap("memory")
+    info = keep(store, job, name, progress, memory[0].bytes)
+    lap("write")
     room = wanted.system.accelerator.room
     return Profile(info, instance, _lanes(job), _path(job), job, dict(seconds), memory, room)
 
@@ -104,10 +104,17 @@ def _peaks(store: Store, workload: Workload) -> Iterator[PeakMemory]:
         yield PeakMemory(each.rank_class.number, each.rank_class.stages, sum(sizes.values()), sizes)
 
 
-def keep(store: Store, job: JobProfile, name: str | None = None, progress: Progress | None = None) -> ProfileInfo:
-    """Write a step that was timed to the store, unless it is there already."""
+def keep(
+    store: Store,
+    job: JobProfile,
+    name: str | None = None,
+    progress: Progress | None = None,
+    memory: int | None = None,
+) -> ProfileInfo:
+    """Write a step that was timed to the store, unless it is there already. memory: as in `record_profile`."""
     wanted = None if name is None else wanted_name(name)
-    made, new = record_profile(store, job, None if wanted is None else wanted.name, progress or (lambda done, of: None))
+    called = None if wanted is None else wanted.name
+    made, new = record_profile(store, job, called, progress or (lambda done, of: None), memory)
     if wanted is not None:
         set_name(store, "Profile", made, wanted)
     return dataclasses.replace(catalog.made(catalog.profiles(store), made), new=new)

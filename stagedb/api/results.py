@@ -207,7 +207,8 @@ class ProfileInfo:
     name of its instance.
     blocking: mesh axes whose communication a rank waits for. step, unscaled: ns of the step, and without the scalings.
     measured_time: share of the modelled time that was measured. made_by, asked_by: as of an instance. `new`: this
-    call wrote it.
+    call wrote it. memory: bytes that its fullest rank holds; None if an older stagedb made it. room: bytes of an
+    accelerator; None without a bound.
     """
 
     id: str
@@ -230,6 +231,8 @@ class ProfileInfo:
     names: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    memory: int | None = None
+    room: int | None = None
     new: bool = False
 
     def _repr_html_(self) -> str:
