@@ -1,16 +1,14 @@
 """Removal: a name, a graph, an instance, a profile, and what nobody needs."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from stagedb.api import catalog
 from stagedb.api.catalog import SHORT_ID
-from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
+from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo, label_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.store import Store, Unfinished, current_user, delete, sweep, unfinished, user_of
+from stagedb.store import Kind, Store, Unfinished, current_user, delete, sweep, unfinished, user_of
 from stagedb.store.naming import Name, remove_name, spaces
 
 
@@ -28,7 +26,7 @@ class Unnamed:
 class Unused:
     """A profile, an instance or a graph that nobody named or tagged. made_by: the user. created: in UTC."""
 
-    kind: str
+    kind: Kind
     id: str
     name: str | None
     made_by: str | None
@@ -63,15 +61,14 @@ def remove(store: Store, word: str, force: bool) -> list[Removed]:
             raise UsageError(f"{name} is a name of {name.space}: add --force to remove it with what it means")
         others = [*(each for each in found.names if each != str(name)), *_of_others(store, found, names=False)]
         if others:
-            kind = "Profile" if isinstance(found, ProfileInfo) else "Instance"
-            remove_name(store, kind, found.id, name)  # type: ignore[arg-type]
-            return [Unnamed(kind, found.id, str(name), tuple(others))]
+            remove_name(store, label_of(found), found.id, name)
+            return [Unnamed(label_of(found), found.id, str(name), tuple(others))]
     others = [] if force else _of_others(store, found)
     if others:
         raise UsageError(
             f"{shown(word)} is not yours alone ({'; '.join(others)}): add --force to remove it for all of them"
         )
-    delete(store, "Profile" if isinstance(found, ProfileInfo) else "Instance", found.id, found.name)
+    delete(store, label_of(found), found.id, found.name)
     return [found]
 
 
@@ -124,17 +121,14 @@ def unused(store: Store, older_than: float) -> list[Unused]:
     before = time.time_ns() // 1_000_000 - round(older_than * 1000)
     found: list[Unused] = []
     gone: set[str] = set()
-    for kind in ("profiles", "instances", "graphs"):
-        for row in store.read(f"team/unnamed_{kind}", before=before):
+    kinds: tuple[Kind, ...] = ("Profile", "Instance", "Graph")
+    for kind in kinds:
+        for row in store.read(f"team/unnamed_{kind.lower()}s", before=before):
             if set(row["parts"]) <= gone:
                 gone.add(row["id"])
-                found.append(_unused(kind, row))
+                created = catalog.time_of(row["created"])
+                found.append(Unused(kind, row["id"], row["name"], user_of(row["builder"]), created))
     return found
-
-
-def _unused(kind: str, row: Mapping[str, Any]) -> Unused:
-    created = catalog.time_of(row["created"])
-    return Unused(kind[:-1].capitalize(), row["id"], row["name"], user_of(row["builder"]), created)
 
 
 def collect(store: Store, *, dead: bool, unnamed_older_than: float | None, dry_run: bool) -> list[Unfinished | Unused]:
@@ -154,6 +148,6 @@ def collect(store: Store, *, dead: bool, unnamed_older_than: float | None, dry_r
         left += [each for each in unfinished(store) if each.dead] if dry_run else sweep(store)
     if unnamed_older_than is not None:
         for each in unused(store, unnamed_older_than):
-            if dry_run or delete(store, each.kind, each.id, each.name, unnamed=True):  # type: ignore[arg-type]
+            if dry_run or delete(store, each.kind, each.id, each.name, unnamed=True):
                 left.append(each)
     return left

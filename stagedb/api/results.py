@@ -372,6 +372,11 @@ def kind_of(info: Any) -> str:
     return KINDS.get(type(info)) or str(info.kind).lower()
 
 
+def label_of(info: InstanceInfo | ProfileInfo) -> Literal["Instance", "Profile"]:
+    """The label of what can have a name."""
+    return "Profile" if isinstance(info, ProfileInfo) else "Instance"
+
+
 _OF_CALL = ("new", "usual_length")
 """Fields that describe a call, not what the store has."""
 

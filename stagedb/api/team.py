@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stagedb.api import catalog
-from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, Rows
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, Rows, label_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.store import Store
@@ -25,7 +25,7 @@ def name(store: Store, word: str, text: str) -> InstanceInfo | ProfileInfo:
             f"graph {found.id[: catalog.SHORT_ID]} always has the name of its model, {found.name}: name an instance of "
             "it, or tag the graph"
         )
-    set_name(store, "Profile" if isinstance(found, ProfileInfo) else "Instance", found.id, wanted)
+    set_name(store, label_of(found), found.id, wanted)
     again = catalog.find(store, found.id)
     return found if isinstance(again, GraphInfo) else again
 
@@ -77,6 +77,4 @@ def _id_of(store: Store, word: str) -> str:
 
 
 def _kind(found: GraphInfo | InstanceInfo | ProfileInfo) -> Kind:
-    if isinstance(found, GraphInfo):
-        return "Graph"
-    return "Profile" if isinstance(found, ProfileInfo) else "Instance"
+    return "Graph" if isinstance(found, GraphInfo) else label_of(found)

@@ -5,17 +5,16 @@ anything; a name without numbers matches all layers. The row with the most cells
 the time.
 """
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import read_bytes, read_text, shown
+from stagedb.inputs.tabular_files import csv_table, parquet_table
 from stagedb.outputs import path_text
 from stagedb.systems.cost_model import Timed
 from stagedb.systems.strict_yaml import exact
@@ -170,10 +169,15 @@ def read_durations(path: Path) -> Durations:
     """The table of a CSV or Parquet file. UsageError, with file, row and column, for other content."""
     if path.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{path_text(path)}: measured durations are read from .csv or .parquet files")
-    reader = _csv(path) if path.suffix == ".csv" else _parquet(path)
-    columns = next(reader).cells
-    _check_columns(path, columns)
-    return Durations(_measured(each) for each in reader)
+    if path.suffix == ".csv":
+        table = csv_table(read_text(path, "durations", _LARGEST, "--durations"), str(path))
+    else:
+        table = parquet_table(read_bytes(path, "durations", _LARGEST, "--durations"), str(path), _MOST_ROWS)
+    _check_columns(path, table.columns)
+    return Durations(
+        _measured(_Row(f"{path}, {table.unit} {number}", dict(zip(table.columns, map(_text, cells), strict=True))))
+        for number, cells in table.rows
+    )
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,7 @@ class _Row:
     """A row of a file as texts. An empty text is no value."""
 
     where: str
-    cells: Mapping[str, str] = field(default_factory=dict)
+    cells: Mapping[str, str]
 
 
 def _check_columns(path: Path, columns: Iterable[str]) -> None:
@@ -211,43 +215,6 @@ def _number(row: _Row, column: str, *, whole: bool = False) -> Fraction:
         found = repr(row.cells[column][:60]) if row.cells[column] else "empty"
         raise UsageError(f"{row.where}, column {column} is {found}: it takes {takes}, 0 or more")
     return value
-
-
-def _csv(path: Path) -> Iterator[_Row]:
-    """The columns (as keys), then each row."""
-    reader = csv.reader(io.StringIO(read_text(path, "durations", _LARGEST, "--durations"), newline=""))
-    try:
-        columns = [name.strip() for name in next(reader, [])]
-        if len({*columns}) < len(columns):
-            raise UsageError(f"{path}: two columns have the same name: {shown(', '.join(columns))}")
-        yield _Row(str(path), dict.fromkeys(columns, ""))
-        for cells in reader:
-            where = f"{path}, line {reader.line_num}"
-            if not any(cells):
-                continue
-            if len(cells) != len(columns):
-                raise UsageError(f"{where}: {len(cells)} cells under {len(columns)} columns")
-            yield _Row(where, dict(zip(columns, (cell.strip() for cell in cells), strict=True)))
-    except csv.Error as error:
-        raise UsageError(f"{path}: not CSV: {error}") from None
-
-
-def _parquet(path: Path) -> Iterator[_Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    data = read_bytes(path, "durations", _LARGEST, "--durations")
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        # A few kilobytes can state billions of rows.
-        if file.metadata.num_rows > _MOST_ROWS:
-            raise UsageError(f"{path} has {file.metadata.num_rows:,} rows, and durations have at most {_MOST_ROWS:,}")
-        table = file.read()
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise UsageError(f"{path}: not Parquet: {' '.join(str(error).split())[:200]}") from None
-    yield _Row(str(path), dict.fromkeys(table.column_names, ""))
-    for index, row in enumerate(table.to_pylist(), 1):
-        yield _Row(f"{path}, row {index}", {name: _text(value) for name, value in row.items()})
 
 
 def _text(value: Any) -> str:

@@ -4,9 +4,7 @@ The columns are those of `COLUMNS`. An empty cell means 1, or the framework's de
 left alone.
 """
 
-import csv
 import dataclasses
-import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import FrameworkProfile, find_profile, usual_profile
 from stagedb.inputs import read_text, shown
+from stagedb.inputs.tabular_files import csv_table
 from stagedb.models import Card, card_names, load_card
 from stagedb.outputs import path_text
 from stagedb.systems import System, load_system, system_names
@@ -98,23 +97,18 @@ class StepJob:
 
 def read_steps(path: Path) -> tuple[StepRow, ...]:
     """The rows of a file. UsageError, with the missing column, if it is no such file."""
-    text = read_text(path, "steps", _LARGEST, "--steps")
-    try:
-        found = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
-    except csv.Error as error:
-        raise UsageError(f"{path_text(path)} is no CSV file: {error} (--steps)") from None
-    missing = [name for name in COLUMNS if not found or name not in found[0]]
+    where = path_text(path)
+    table = csv_table(read_text(path, "steps", _LARGEST, "--steps"), where)
+    missing = [name for name in COLUMNS if name not in table.columns]
     if missing:
         raise UsageError(
-            f"{path_text(path)} has no column {missing[0]}: --steps takes the columns {', '.join(COLUMNS)}, and "
-            "framework and kernels if they are known"
+            f"{where} has no column {missing[0]}: --steps takes the columns {', '.join(COLUMNS)}, and framework and "
+            "kernels if they are known"
         )
-    rows = []
-    for line, cells in enumerate(found, 2):
-        if None in cells or None in cells.values():
-            raise UsageError(f"{path_text(path)}, row {line}: it has another number of cells than the header")
-        rows.append(StepRow(line, {name: value.strip() for name, value in cells.items()}))
-    return tuple(rows)
+    rows = tuple(StepRow(line, dict(zip(table.columns, cells, strict=True))) for line, cells in table.rows)
+    if not rows:
+        raise UsageError(f"{where} has no rows under its columns (--steps)")
+    return rows
 
 
 def job_of(row: StepRow) -> StepJob:

@@ -27,7 +27,7 @@ PLANS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "bubble": ("llama3-8b", 8, {"pp": 4, "dp": 2, "global_batch_size": 8, "seq_len": 4096}),
     "dp": ("llama3-8b", 2, {"dp": 64, "global_batch_size": 64, "seq_len": 1024, "recipe": "megatron", "zero": 1}),
     "tp": ("llama3-70b", 2, {"tp": 16, "sp": True, "global_batch_size": 2, "seq_len": 4096}),
-    "ep": ("mixtral-8x7b", 2, {"tp": 4, "dp": 8, "ep": 8, "sp": True, "global_batch_size": 16, "seq_len": 4096}),
+    "ep": ("qwen3-30b-a3b", 2, {"tp": 2, "dp": 16, "ep": 16, "sp": True, "global_batch_size": 16, "seq_len": 4096}),
 }
 """By what bounds it: a model, its number of layers, and a plan."""
 

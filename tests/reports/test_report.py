@@ -3,9 +3,7 @@
 import dataclasses
 import html
 import json
-import os
 import re
-import shutil
 import subprocess
 from fractions import Fraction
 from html.parser import HTMLParser
@@ -23,10 +21,8 @@ from stagedb.systems import System
 from stagedb.systems.known_errors import known_errors
 from stagedb.timing import Scaling
 from stagedb.workload.instance_columns import COLLECTIVE, SEND
+from tests.browsing import browser_path
 from tests.reports.jobs import PLANS, job
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-HOW = "no browser to open the report: install Chromium (Debian: apt-get install chromium)"
 
 
 class Page(HTMLParser):
@@ -241,12 +237,7 @@ def test_a_job_without_memory_shows_the_rest(embedded_store: Store) -> None:
 @pytest.fixture(scope="session")
 def browser() -> str:
     """A browser's command; skips (or fails) where there is none."""
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
-        if os.environ.get("STAGEDB_REQUIRE_BROWSER") == "1":
-            pytest.fail(f"STAGEDB_REQUIRE_BROWSER is set, and there is {HOW}")
-        pytest.skip(HOW)
-    return found
+    return browser_path()
 
 
 def opened(browser: str, page: Path, profile: Path, *options: str) -> tuple[str, str]:

@@ -9,8 +9,8 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.store import Store
+from tests.browsing import Browser, browsing
 from tests.ir.tiny import card
-from tests.serve.browsing import Browser, browsing
 from tests.serve.served import Served, serving
 from tests.serve.test_answers import asked, paths
 

@@ -85,7 +85,7 @@ WRONG = {
     "a cell more": ("kind,duration_ns\nm,1,2\n", "line 2: 3 cells under 2 columns"),
     "the same twice": ("kind,duration_ns\nm,1\nm,2\n", r"line 2 and .*line 3 measure the same \(kind m\)"),
     "no rows": ("kind,duration_ns\n", "has no rows"),
-    "an empty file": ("", "has no duration"),
+    "an empty file": ("", "no line of column names"),
 }
 
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=f"cannot read the durations .*{name}"):
             read_durations(tmp_path / name)
     (tmp_path / "bad.parquet").write_bytes(b"no")
-    with pytest.raises(UsageError, match=r"bad.parquet: not Parquet"):
+    with pytest.raises(UsageError, match=r"bad.parquet is not Parquet"):
         read_durations(tmp_path / "bad.parquet")
     (tmp_path / "bad.csv").write_bytes(b"kind,duration_ns\n\xff,1\n")
     with pytest.raises(UsageError, match="not UTF-8"):

@@ -155,10 +155,10 @@ def test_a_table_of_ones_own_times_matmuls(tmp_path: Path) -> None:
         ("m,n,k,us,colour\n1,2,3,4,5\n", "unknown column 'colour'"),
         ("m,n,k,us\n1,2,3,0\n", "column us has 0 in row 1"),
         ("m,n,k,us\n1,2,x,4\n", "column k has 'x', which is no number"),
-        ("m,n,k,us\n1,2,3\n", "line 2 has another number of cells"),
+        ("m,n,k,us\n1,2,3\n", "line 2: 3 cells under 4 columns"),
         ("m,m,k,us\n1,2,3,4\n", "two columns have the same name"),
         ("m,n,k,us\n", "has no rows"),
-        ("", "not a CSV file"),
+        ("", "no line of column names"),
     ],
 )
 def test_a_damaged_table_is_refused(tmp_path: Path, rows: str, message: str) -> None:

@@ -96,9 +96,12 @@ def test_files_that_are_no_tables_of_steps_are_refused(tmp_path: Path) -> None:
     path.write_text("source,model\na,b\n")
     with pytest.raises(UsageError, match=r"has no column gpus: --steps takes the columns source, model, gpus"):
         read_steps(path)
+    path.write_text(",".join(COLUMNS) + "\n")
+    with pytest.raises(UsageError, match="has no rows"):
+        read_steps(path)
     path = written(tmp_path, row())
     path.write_text(path.read_text() + "short,row\n")
-    with pytest.raises(UsageError, match="row 3: it has another number of cells"):
+    with pytest.raises(UsageError, match="line 3: 2 cells under"):
         read_steps(path)
 
 

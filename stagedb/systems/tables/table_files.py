@@ -18,6 +18,7 @@ import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.inputs import read_bytes, shown
+from stagedb.inputs.tabular_files import csv_table, parquet_table
 from stagedb.outputs import path_text
 from stagedb.systems.tables.grids import Floats, Grid
 from stagedb.systems.tables.measured_table import WIDTHS, MeasuredTable, table_of
@@ -62,14 +63,25 @@ def load_table(file: str, operator: str, dtype: str, digest: str) -> MeasuredTab
         if path.suffix == ".npz":
             table, found = unpacked(data), dtype
         else:
-            columns = csv_columns(data) if path.suffix == ".csv" else parquet_columns(data)
-            rows, ns = rows_and_ns(columns, operator)
+            rows, ns = rows_and_ns(_columns(path, data), operator)
             table, found = table_of(operator, dtype, rows, ns), dtype
     except (UsageError, ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
         raise UsageError(f"{where}: {error}") from None
     if table.shape.name != operator or found != dtype:
         raise UsageError(f"{where} is a table of {table.shape.name}, and the system has it as one of {operator}")
     return table
+
+
+def _columns(path: Path, data: bytes) -> dict[str, list[Any]]:
+    if path.suffix == ".csv":
+        try:
+            table = csv_table(data.decode("utf-8"), "the file")
+        except UnicodeDecodeError:
+            raise UsageError("it is not text in UTF-8") from None
+    else:
+        table = parquet_table(data, "the file", _MOST_VALUES)
+    rows = [cells for _, cells in table.rows]
+    return {name: [cells[place] for cells in rows] for place, name in enumerate(table.columns)}
 
 
 def rows_and_ns(columns: Mapping[str, list[Any]], operator: str) -> tuple[Columns, Floats]:
@@ -117,38 +129,6 @@ def _collective(value: Any) -> int:
     if value not in COLLECTIVES:
         raise UsageError(f"column collective has {shown(str(value))}: it takes {', '.join(COLLECTIVES)}")
     return COLLECTIVES.index(value)
-
-
-def csv_columns(data: bytes) -> dict[str, list[Any]]:
-    """The columns of a CSV file. UsageError if it is none."""
-    import csv
-
-    try:
-        header, *rows = [row for row in csv.reader(io.StringIO(data.decode("utf-8"), newline="")) if any(row)]
-    except (UnicodeDecodeError, csv.Error, ValueError):
-        raise UsageError("not a CSV file in UTF-8 with a line of column names") from None
-    names = [name.strip() for name in header]
-    if len({*names}) < len(names):
-        raise UsageError(f"two columns have the same name: {shown(', '.join(names))}")
-    short = next((number for number, row in enumerate(rows, 2) if len(row) != len(names)), None)
-    if short is not None:
-        raise UsageError(f"line {short} has another number of cells than the {len(names)} columns")
-    return {name: [row[place].strip() for row in rows] for place, name in enumerate(names)}
-
-
-def parquet_columns(data: bytes) -> dict[str, list[Any]]:
-    """The columns of a Parquet file. UsageError if it is none, or too large."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        if file.metadata.num_rows > _MOST_VALUES:
-            raise UsageError(f"it has {file.metadata.num_rows:,} rows, and a table has at most {_MOST_VALUES:,}")
-        table = file.read()
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise UsageError(f"not Parquet: {' '.join(str(error).split())[:200]}") from None
-    return {name: table[name].to_pylist() for name in table.column_names}
 
 
 def packed(table: MeasuredTable) -> bytes:
