@@ -295,6 +295,7 @@ class Stagedb:
         blocking: str | Sequence[str] = (),
         framework: str | None = None,
         name: str | None = None,
+        keep: bool = True,
         progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
     ) -> Profile:
@@ -307,7 +308,8 @@ class Stagedb:
         mesh axes whose communication a rank waits for before it computes on, such as `tp,pp`, because its framework
         does. framework: a name of `stagedb.frameworks.FRAMEWORK_PROFILES`, which implies words of the plan (given ones
         come first), blocking, and what runs during what. name: a name for the profile. progress: called with the
-        number of written rows and of all rows. The same profile is stored once.
+        number of written rows and of all rows. The same profile is stored once. keep: False writes nothing, which a
+        reader's account may do; the instance must be in the store.
 
         Queries read it from `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes. Raises UsageError if the system has
         no room or no rate for the job, for a scaling that matches nothing, and for an unknown axis.
@@ -318,6 +320,8 @@ class Stagedb:
         clock = StageClock()
         wanted = find_wanted(self.store, target, model, profiling.framework_words(framework, model, typed_words(words)))
         inputs.system.network(wanted.plan.world)  # checks that the job has room, before anything is made
+        if not keep:
+            return profiling.run_only(self.store, wanted, inputs, name, clock)
         instance = wanted.make(self.store, clock)
         clock.lap("instance")
         return profiling.run(self.store, instance, inputs, name, clock.lap, clock.seconds, progress)

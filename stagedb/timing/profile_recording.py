@@ -43,7 +43,7 @@ def profile_id(job: JobProfile) -> str:
         "instance": job.workload.instance,
         "system": job.system.to_dict(),
         "durations": _measured(job.measured),
-        "scalings": sorted(_exact_text(each) for each in job.scalings),
+        "scalings": sorted(exact_text(each) for each in job.scalings),
         **({"blocking": list(job.blocking)} if job.blocking else {}),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:20]
@@ -117,7 +117,7 @@ def _properties(job: JobProfile, name: str | None) -> dict[str, Any]:
         "system": system.name,
         "system_json": json.dumps(system.to_dict()),
         "durations": None if measured is None else json.dumps(measured, sort_keys=True),
-        "scalings": sorted(_exact_text(each) for each in job.scalings),
+        "scalings": sorted(exact_text(each) for each in job.scalings),
         "blocking": list(job.blocking) or None,
         "format": FORMAT,
         "step": job.step,
@@ -149,7 +149,7 @@ def _measured(measured: Durations | None) -> list[dict[str, Any]] | None:
     return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
 
 
-def _exact_text(scaling: Scaling) -> str:
+def exact_text(scaling: Scaling) -> str:
     """A scaling as a text that parses to exactly the same scaling."""
     which = "" if scaling.which is None else f":{scaling.which}"
     return f"{scaling.what}{which}={_exact(scaling.factor)}"
