@@ -3,6 +3,9 @@
 The file has a Hugging Face config, a record with one (`config`, `name`, `batch`, `seq`), or a list of either. With `-`
 each line of standard input is one, and each line of output its record, or `{"error": ...}`. `stagedb validate --models
 FILE` compares records with graphs. The model's own code is that of the package `transformers`; nothing is fetched.
+
+`--step` records one training step at the sizes of a config instead, which must be tiny: the loss and gradients
+(`scripts.recording.under_torch.model_step`). `tests/models/steps.json` has such records.
 """
 
 import argparse
@@ -20,9 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("configs", help="a JSON file with a config or a list of them; -: one a line of standard input")
     parser.add_argument("--batch", type=int, default=2, help="sequences of the forward (2)")
     parser.add_argument("--seq", type=int, default=256, help="tokens of a sequence (256)")
+    parser.add_argument("--step", action="store_true", help="a training step of a tiny model: loss and gradients")
     parser.add_argument("-o", "--output", type=Path, help="the file to write (standard output)")
     given = parser.parse_args(arguments)
-    record = importlib.import_module("scripts.recording.under_torch.model_code").record
+    module = "model_step" if given.step else "model_code"
+    record = importlib.import_module(f"scripts.recording.under_torch.{module}").record
     if given.configs == "-":
         for line in sys.stdin:
             found = recorded(record, asked(json.loads(line), given.batch, given.seq))

@@ -2,7 +2,7 @@
 //
 // mode: reads
 // param instance: string — the instance's id
-// param rank: integer — the global rank
+// param class: integer — number of its rank class
 // column phase: string — forward, backward, optimizer
 // column type: string — compute, collective, send, recv
 // column kind: string — matmul, attention, all_reduce, …
@@ -12,8 +12,7 @@
 // column bytes_out: integer? [bytes] — its result
 // column flops: integer — of all these ops together
 // column count: integer — how often they run
-MATCH (r:Rank {instance: $instance, rank: $rank})
-MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass {class: r.class})-[:RUNS]->(o:Op)
+MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass {class: $class})-[:RUNS]->(o:Op)
 WHERE o.type <> 'compute' OR o.flops > 0
 RETURN o.phase AS phase, o.type AS type, o.kind AS kind, o.axis AS axis, o.dtype AS dtype, o.comm_bytes AS bytes_in,
   o.comm_out_bytes AS bytes_out, sum(o.flops * o.runs) AS flops, sum(o.runs) AS count

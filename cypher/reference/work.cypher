@@ -2,12 +2,11 @@
 //
 // mode: reads
 // param instance: string — the instance's id
-// param rank: integer — the global rank
+// param class: integer — number of its rank class
 // column name: string — the op
 // column kind: string — matmul or attention
 // column dims: integer[] — `[batch,] m, n, k`, or batch, heads, kv_heads, q_len, kv_len, head_dim
-MATCH (r:Rank {instance: $instance, rank: $rank})
-MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass {class: r.class})-[:RUNS]->(o:Op)
+MATCH (:Instance {id: $instance})-[:HAS_CLASS]->(:RankClass {class: $class})-[:RUNS]->(o:Op)
 WHERE o.kind = 'matmul' OR o.kind = 'attention'
 RETURN o.name AS name, o.kind AS kind, o.dims AS dims
 ORDER BY name

@@ -28,13 +28,7 @@ from stagedb.instances.stage_blocks import lay_out
 from stagedb.instances.statement_rows import (
     bucket_links,
     class_rows,
-    coordinate_classes,
-    group_axes,
-    group_columns,
-    group_rows,
-    mesh_axes,
-    rank_columns,
-    rank_rows,
+    rank_layout,
     task_feed_rows,
     task_order_rows,
     task_rows,
@@ -56,8 +50,6 @@ Progress = Callable[[str], None]
 
 OPS_AT_ONCE = 5000
 """Ops that one transaction creates, approximately. The edges of a place are about three times as many."""
-RANKS_AT_ONCE = 8192
-"""Ranks that one transaction creates or lists in groups."""
 
 
 def with_all_words(plan: Plan, layers: int) -> Plan:
@@ -125,6 +117,7 @@ def prepare(stored: StoredGraph, plan: Plan) -> Prepared:
     _check_options(stored, plan)
     plan.check(stored.sizes)
     _check_copies(stored, plan)
+    _check_fused(stored, plan)
     _check_ends(stored, plan)
     evaluated = evaluate_graph(stored, plan)
     return Prepared(
@@ -144,6 +137,16 @@ def _check_options(stored: StoredGraph, plan: Plan) -> None:
                 f"({option(word)}): "
                 "build the graph that the plan means, or leave the word out"
             )
+
+
+def _check_fused(stored: StoredGraph, plan: Plan) -> None:
+    """Raise UsageError if one matmul makes q, k and v, and ranks of tp would have to repeat a key/value head of it."""
+    kv_heads = stored.sizes["KV"]
+    if plan.tp > kv_heads and any(row["name"].endswith("attn.wqkv.weight") for row in stored.weights):
+        raise UsageError(
+            f"tp {plan.tp} is more than the {kv_heads} key/value heads of {stored.name}, whose one projection of "
+            f"queries, keys and values cannot repeat a head: take --tp {kv_heads}, or a card with `qkv: apart`"
+        )
 
 
 def _check_copies(stored: StoredGraph, plan: Plan) -> None:
@@ -240,7 +243,6 @@ class _Copy:
             ("edges", partial(self._copy_edges, places)),
             ("tasks", self._make_tasks),
             ("ranks", self._make_ranks),
-            ("groups", self._make_groups),
             ("digests", self._make_digests),
         )
         for stage, work in steps:
@@ -283,25 +285,20 @@ class _Copy:
         self._rows("task_feeds", task_feed_rows(self.instance, self.classes, self.plan.placement))
 
     def _make_ranks(self) -> None:
-        arithmetic = {
-            "axes": mesh_axes(self.plan),
-            "groups": group_axes(self.groups),
-            "classes": coordinate_classes(self.classes, self.plan),
+        """Only their layout: nodes of ranks and groups are written when a query asks for them."""
+        layout = rank_layout(self.classes, self.plan, self.groups)
+        properties = {
+            **layout.properties(),
+            "ranks_digest": ranks_digest(layout.rank_columns()),
+            "groups_digest": groups_digest(layout.group_columns()),
+            "ranks_written": 0,
+            "groups_written": 0,
         }
-        for row in rank_rows(self.plan.world, RANKS_AT_ONCE):
-            self._rows("ranks", [row], instance=self.instance, owner=self.lease.owner, **arithmetic)
-
-    def _make_groups(self) -> None:
-        for row in group_rows(self.groups, RANKS_AT_ONCE):
-            self._rows("groups", [row], instance=self.instance)
+        self.store.write("instantiate/layout", instance=self.instance, owner=self.lease.owner, properties=properties)
 
     def _make_digests(self) -> None:
         self.lease.renew()
         write_class_digests(self.store, self.instance)
-        # Not read back, as there may be many: both follow from the plan.
-        ranks, groups = rank_columns(self.classes, self.plan), group_columns(self.groups)
-        digests = {"ranks": ranks_digest(ranks), "groups": groups_digest(groups)}
-        self.store.write("instantiate/instance_digests", instance=self.instance, **digests)
 
     def _batches(self, places: list[Row]) -> Iterator[list[Row]]:
         """Places in batches whose ops and edges one transaction can hold."""

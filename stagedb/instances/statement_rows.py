@@ -1,15 +1,12 @@
-"""Rows for statements, apart from copies: classes, links of buckets, tasks, axes and groups."""
+"""Rows for statements, apart from copies: classes, links of buckets, tasks, the layout of ranks."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
-
-import numpy as np
 
 from stagedb.instances.class_digests import Member, RankClass, feeds
 from stagedb.instances.copies import Row, bucket_id, chunks_of, op_prefix
-from stagedb.plans import AxisGroups, Mesh, Plan, expert_axis, members
+from stagedb.plans import AxisGroups, Plan, RankLayout, members
 from stagedb.schedules import ChunkPlacement, marks
 
 
@@ -110,12 +107,12 @@ def task_feed_rows(instance: str, classes: Sequence[RankClass], placement: Chunk
     ]
 
 
-def coordinate_classes(classes: Sequence[RankClass], plan: Plan) -> list[int]:
-    """The class for each stage and coordinates on cp and ep, with ep counted first; -1 where there is no rank."""
-    found = member_classes(classes, plan)
-    return [
-        found.get((stage, (cp, ep)), -1) for stage in range(plan.pp) for cp in range(plan.cp) for ep in range(plan.ep)
-    ]
+def rank_layout(classes: Sequence[RankClass], plan: Plan, groups: Sequence[AxisGroups]) -> RankLayout:
+    """The numbers from which all ranks and groups of an instance follow."""
+    number = {place: each.number for each in classes for place in each.places}
+    cps, eps = (size if any(member[at] for _, member in number) else 1 for at, size in ((0, plan.cp), (1, plan.ep)))
+    table = [number.get((stage, (cp, ep)), -1) for stage in range(plan.pp) for cp in range(cps) for ep in range(eps)]
+    return RankLayout(plan, tuple(table), cps, eps, tuple(groups))
 
 
 def member_classes(classes: Sequence[RankClass], plan: Plan) -> dict[tuple[int, Member], int]:
@@ -127,59 +124,6 @@ def member_classes(classes: Sequence[RankClass], plan: Plan) -> dict[tuple[int, 
         for stage in range(plan.pp)
         for cp, ep in members(plan)
     }
-
-
-def mesh_axes(plan: Plan) -> Row:
-    """Degree and stride of every mesh axis. `ep` numbers neighbours along the axes that experts use."""
-    mesh = Mesh.of(plan)
-    axes = {axis: {"size": size, "stride": mesh.stride(axis)} for axis, size in mesh.axes}
-    return {**axes, "ep": {"size": plan.ep, "stride": mesh.stride(expert_axis(plan))}}
-
-
-def group_axes(groups: Sequence[AxisGroups]) -> Mapping[str, Row]:
-    """For each axis with groups, the numbers from which a rank finds its group."""
-    return {made.axis: {"first": made.first, "stride": made.stride, "span": made.stride * made.size} for made in groups}
-
-
-def group_rows(groups: Sequence[AxisGroups], most: int) -> list[Row]:
-    """Ranges of groups, each with at most `most` ranks listed in it (or one group)."""
-    rows = []
-    for made in groups:
-        step = max(1, most // made.members)
-        for first in range(0, made.count, step):
-            rows.append(
-                {
-                    "axis": made.axis,
-                    "first": made.first,
-                    "first_index": first,
-                    "last_index": min(first + step, made.count) - 1,
-                    "stride": made.stride,
-                    "span": made.stride * made.size,
-                    "members": made.members,
-                    "step": made.step,
-                }
-            )
-    return rows
-
-
-def rank_rows(world: int, most: int) -> list[Row]:
-    """Ranges of at most `most` ranks."""
-    return [{"first": first, "last": min(first + most, world) - 1} for first in range(0, world, most)]
-
-
-def rank_columns(classes: Sequence[RankClass], plan: Plan) -> Mapping[str, Sequence[int]]:
-    """The ranks as `workload/ranks` returns them, by the arithmetic of `instantiate/ranks`."""
-    ranks, axes = np.arange(plan.world), mesh_axes(plan)
-    at = {axis: ranks // each["stride"] % each["size"] for axis, each in axes.items()}
-    number = np.array(coordinate_classes(classes, plan))[(at["pp"] * plan.cp + at["cp"]) * plan.ep + at["ep"]]
-    columns = {"number": ranks, "class": number, **{axis: at[axis] for axis in ("tp", "cp", "dp", "pp")}}
-    return {name: column.tolist() for name, column in columns.items()}
-
-
-def group_columns(groups: Sequence[AxisGroups]) -> Mapping[str, Sequence[Any]]:
-    """The groups as `workload/groups` returns them."""
-    each = [(made.first + index, made.axis, list(made.ranks(index))) for made in groups for index in range(made.count)]
-    return {name: [row[place] for row in each] for place, name in enumerate(("gid", "axis", "members"))}
 
 
 def _task(instance: str, number: int, index: int) -> str:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from stagedb.plans.graph_options import GraphOptions
     from stagedb.plans.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups, members
     from stagedb.plans.plan import Plan, plan_for, plan_for_ranks
+    from stagedb.plans.rank_layout import RankLayout
     from stagedb.plans.written_words import WORDS, option, read_plan_file, typed_words
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "GraphOptions",
     "Mesh",
     "Plan",
+    "RankLayout",
     "expert_axis",
     "groups",
     "members",
@@ -36,6 +38,7 @@ _MODULES = {
     "mesh": ("GROUP_AXES", "AxisGroups", "Mesh", "expert_axis", "groups", "members"),
     "graph_options": ("GraphOptions",),
     "plan": ("Plan", "plan_for", "plan_for_ranks"),
+    "rank_layout": ("RankLayout",),
     "written_words": ("WORDS", "option", "read_plan_file", "typed_words"),
 }
 

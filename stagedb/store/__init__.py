@@ -16,6 +16,7 @@ from stagedb.store.events import Input
 from stagedb.store.leases import Kind, Lease, Unfinished, ask_again, building, delete, sweep, unfinished
 from stagedb.store.makers import current_user, user_of
 from stagedb.store.plain_values import Table
+from stagedb.store.rank_nodes import layout_of, write_rank_nodes
 from stagedb.store.row_checks import DamagedError, DamageWarning, json_list, json_mapping, reading, warn_of
 from stagedb.store.schema import LABELS, RELATIONSHIPS
 from stagedb.store.schema_forms import Label, Property, Relationship
@@ -50,6 +51,7 @@ __all__ = [
     "delete",
     "json_list",
     "json_mapping",
+    "layout_of",
     "load",
     "load_dump",
     "names",
@@ -64,5 +66,6 @@ __all__ = [
     "user_of",
     "warn_of",
     "write_graph",
+    "write_rank_nodes",
     "write_records",
 ]

@@ -17,10 +17,12 @@ from stagedb.fault_injection import fault_point
 from stagedb.store import embedded, migrations
 from stagedb.store import free_queries as queries
 from stagedb.store import store_targets as targets
-from stagedb.store.failures import ConnectionLost, OutOfMemory, ReadOnlyError, check_disk, translated, unreachable
+from stagedb.store.driver_opening import RETRY_TIME, open_driver
+from stagedb.store.failures import ConnectionLost, OutOfMemory, ReadOnlyError, check_disk, translated
 from stagedb.store.makers import current_user, dead_owner, new_claim
 from stagedb.store.migrations import Migration, described, pending
 from stagedb.store.plain_values import Table
+from stagedb.store.rank_nodes import write_reached
 from stagedb.store.row_checks import check_rows, json_mapping, sound
 from stagedb.store.schema import STORE, definitions
 from stagedb.store.statements import Statement, load
@@ -35,15 +37,10 @@ MADE_MEANWHILE: Final = "Neo.ClientError.Schema.EquivalentSchemaRuleAlreadyExist
 BATCH = 5_000
 """Rows that one transaction writes. A server with too little memory gets fewer."""
 
-CONNECT_TIMEOUT = 10.0
 MIGRATION_LEASE = 120_000
 """Milliseconds for which a process that migrates counts as alive."""
 
-RETRY_TIME = 20.0
 EMBEDDED_ATTEMPTS = 5
-EMBEDDED_RETRY_TIME = 8.0
-"""Seconds for which a transaction is tried again, after a conflict with another one or the loss of its server. An
-embedded engine that has ended does not come back at the same address."""
 
 
 class Store:
@@ -138,29 +135,39 @@ class Store:
                 start += size
 
     def _write(self, session: neo4j.Session, statement: Statement, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Run a statement in a managed transaction, and again if another one merged the same node at the same time.
+        """Run a statement in a managed transaction, and again if another one made the same node at the same time.
 
-        One engine lets both make the node, and the second one fails when it commits. The second run finds the node.
+        One engine lets both make the node, and the second one fails when it commits. The second run finds the node, if
+        the statement merges it, or writes `claim` to take a lock and looks at what is there.
         """
         for pause in (0.05, 0.2, None):
             try:
                 return session.execute_write(self._written, statement, params)
             except neo4j.exceptions.ConstraintError:
-                if pause is None or "MERGE" not in statement.text:
+                if pause is None or not any(word in statement.text for word in ("MERGE", ".claim = ")):
                     raise
                 time.sleep(pause * (1 + random.random()))
         raise AssertionError("unreachable")
 
     def query(
-        self, text: str, params: Mapping[str, Any] | None = None, *, timeout: float = 60.0, most: int | None = None
+        self,
+        text: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float = 60.0,
+        most: int | None = None,
+        ranks: bool = True,
     ) -> Table:
         """The answer to a Cypher text that only reads. All its effects are rolled back.
 
         timeout: seconds after which the query is ended. most: rows that are read; the answer's `cut` shows that there
-        are more. Raises UsageError for a text that could write or that the store
-        does not understand, StagedbError if the query takes longer than `timeout`.
+        are more. ranks: first write the nodes of ranks and groups that the text can reach and nobody wrote yet. Raises
+        UsageError for a text that could write or that the store does not understand, StagedbError if the query takes
+        longer than `timeout`.
         """
         queries.check(text)
+        if ranks:
+            write_reached(self, text, params or {})
         if self._reader is None:
             return queries.run(self._driver, self._database, self.uri, text, params or {}, timeout, most)
         # On this engine only a closed connection ends a query.
@@ -331,7 +338,7 @@ def open_store(
         return _open_embedded(home or targets.home(env), env)
     account = (target.username, target.password or "") if target.username else None
     write_time = targets.write_time(env)  # first: an open driver must be closed
-    driver = _driver(target.uri, account, target.source, RETRY_TIME)
+    driver = open_driver(target.uri, account, target.source, RETRY_TIME)
     return Store(driver, target.database, "neo4j", target.uri, write_time=write_time)
 
 
@@ -365,33 +372,9 @@ def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
 
 def _on_endpoint(endpoint: embedded.Endpoint, source: str) -> Store:
     return Store(
-        _driver(endpoint.uri, (endpoint.username, endpoint.password), source),
+        open_driver(endpoint.uri, (endpoint.username, endpoint.password), source),
         endpoint.database,
         "embedded",
         endpoint.uri,
-        lambda timeout: _driver(endpoint.uri, endpoint.reader_account(timeout), source),
+        lambda timeout: open_driver(endpoint.uri, endpoint.reader_account(timeout), source),
     )
-
-
-def _driver(
-    uri: str, auth: tuple[str, str] | None, source: str, retry_time: float = EMBEDDED_RETRY_TIME
-) -> neo4j.Driver:
-    """A driver that has reached its server. Raises UsageError if that fails."""
-    driver = neo4j.GraphDatabase.driver(
-        uri,
-        auth=auth,
-        connection_timeout=CONNECT_TIMEOUT,
-        max_transaction_retry_time=retry_time,
-        notifications_min_severity="OFF",
-        keep_alive=True,
-    )
-    try:
-        with translated(uri, "connecting"):
-            try:
-                driver.verify_connectivity()
-            except (neo4j.exceptions.ServiceUnavailable, OSError) as error:
-                raise unreachable(error, uri, source) from None
-    except BaseException:
-        driver.close()
-        raise
-    return driver

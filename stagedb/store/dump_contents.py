@@ -68,6 +68,12 @@ _EDGES = {(kind.edge.type, kind.edge.source, kind.edge.target): kind for kind in
 _UNFINISHED = ("owner", "lease", "claim")
 """Properties that only something unfinished has, or that count only in its own store."""
 
+DERIVED = ("Rank", "Group")
+"""Labels whose nodes follow from an instance that has a `class_table`."""
+
+WRITTEN = ("ranks_written", "groups_written")
+"""How many of these nodes are written: none in a dump."""
+
 _TYPES: Mapping[str, type] = {"string": str, "integer": int, "float": float, "boolean": bool}
 
 
@@ -82,6 +88,8 @@ class _Section:
     kind: str
     id: str
     ids: dict[str, set[str]] = field(default_factory=dict)
+    layout: bool = False
+    """Whether ranks and groups follow from the instance."""
     ops: Counter[str] = field(default_factory=Counter)
     """What classes miss: ops and tasks that they are to have, less those that are there."""
 
@@ -124,6 +132,8 @@ class Contents:
             raise DumpError(f"label {shown(label)} is no part of a {section.kind}")
         if not section.ids and (label != section.kind or len(rows) != 1):
             raise DumpError(f"{section.kind} {shown(section.id)} does not begin with its one node")
+        if rows and label in DERIVED and section.layout:
+            raise DumpError(f"{section.kind} {shown(section.id)} has {label} nodes, which follow from its class_table")
         form, ids = _LABELS[label], section.ids.setdefault(label, set())
         for also, parent, properties in rows:
             _check_properties(form.properties, properties, label)
@@ -179,6 +189,9 @@ class Contents:
             raise DumpError(f"{whose} is unfinished")
         if properties["schema"] != VERSION:
             raise DumpError(f"{whose} has schema {properties['schema']}, and this stagedb reads {VERSION}")
+        section.layout = properties.get("class_table") is not None
+        if section.layout and [properties.get(name) for name in WRITTEN] != [0, 0]:
+            raise DumpError(f"{whose} counts nodes of ranks or groups, which a dump does not have")
         above = self._open[-2] if len(self._open) > 1 else None
         if above is not None and properties[above.kind.lower()] != above.id:
             raise DumpError(f"{whose} belongs to another {above.kind} than the one before it")

@@ -10,7 +10,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import open_regular
 from stagedb.outputs import path_text
 from stagedb.store.connection import Store
-from stagedb.store.dump_contents import EDGE_KINDS, NODE_KINDS, DumpError
+from stagedb.store.dump_contents import DERIVED, EDGE_KINDS, NODE_KINDS, WRITTEN, DumpError
 from stagedb.store.dump_files import DumpedThing, EdgeRows, NodeRows, Record, check_dump, read_records
 from stagedb.store.leases import Kind, Lease, building
 from stagedb.store.schema_forms import OWNED
@@ -35,6 +35,8 @@ def _read(store: Store, kind: Kind, id: str) -> list[Record]:
     found: list[Record] = []
     for node in NODE_KINDS:
         if node.owner == kind:
+            if node.label in DERIVED and _has_layout(found):
+                continue
             rows = store.read(f"dump/nodes_{node.label.lower()}", id=id)
             found.append(NodeRows(node.label, sorted((_node(node.label, row) for row in rows), key=_id)))
     for each in EDGE_KINDS:
@@ -48,7 +50,14 @@ def _read(store: Store, kind: Kind, id: str) -> list[Record]:
 
 def _node(label: str, row: Mapping[str, Any]) -> tuple[Sequence[str], str | None, Mapping[str, Any]]:
     also = [name for name in row["also"] if name != label]
-    return also, row["parent"], {name: value for name, value in row["values"].items() if name != "claim"}
+    values = {name: value for name, value in row["values"].items() if name != "claim"}
+    return also, row["parent"], {**values, **{name: 0 for name in WRITTEN if name in values}}
+
+
+def _has_layout(found: Sequence[Record]) -> bool:
+    """Whether ranks and groups follow from what the instance itself keeps. Then no dump has their nodes."""
+    own = found[0]
+    return isinstance(own, NodeRows) and own.rows[0][2].get("class_table") is not None
 
 
 def _id(row: tuple[Sequence[str], str | None, Mapping[str, Any]]) -> str:

@@ -17,6 +17,26 @@ PLAN_WORDS = (
 )
 """Every word of a plan. Words that a plan leaves open are filled in (`Plan.canonical`, layers by stage, batch)."""
 
+LAYOUT = (
+    Property(
+        "class_table",
+        "integer[]?",
+        "the class of each stage and coordinates on cp and ep, that of ep counted first; absent in older instances",
+    ),
+    Property("class_cp", "integer?", "coordinates on cp in `class_table`: 1 if all do the same work"),
+    Property("class_ep", "integer?", "coordinates on ep in `class_table`: 1 if all do the same work"),
+    Property("group_axes", "string[]?", "axes that have groups; the next six have a number for each of them"),
+    Property("group_firsts", "integer[]?", "id of the first group; the others follow"),
+    Property("group_counts", "integer[]?", "number of groups"),
+    Property("group_sizes", "integer[]?", "ranks along the axis"),
+    Property("group_strides", "integer[]?", "distance of neighbouring ranks along the axis"),
+    Property("group_members", "integer[]?", "ranks of a group"),
+    Property("group_steps", "integer[]?", "distance of neighbouring ranks of a group"),
+    Property("ranks_written", "integer?", "ranks that have a node, from rank 0 on; absent: all"),
+    Property("groups_written", "integer?", "groups that have a node, from the first one on; absent: all"),
+)
+"""From these numbers all ranks and groups follow; their nodes are written when a query asks for them."""
+
 INSTANCE_LABELS = (
     Label(
         "Instance",
@@ -31,6 +51,7 @@ INSTANCE_LABELS = (
             Property("plan", "string", "the plan as the user gave it, as canonical JSON"),
             Property("ranks_digest", "string?", "digest of its ranks as they were made; exports find what was changed"),
             Property("groups_digest", "string?", "digest of its groups"),
+            *LAYOUT,
             *OWNED,
         ),
         indexes=(("name",),),

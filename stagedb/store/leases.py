@@ -79,10 +79,7 @@ class Lease:
         if not self._store.write(f"lifecycle/finish_{self._low}", id=self._id, owner=self.owner, **made):
             state = _state(self._store, self._kind, self._id)
             if state is not None and state["owner"] == self.owner:
-                raise StagedbError(
-                    f"cannot finish {self._low} {self._id}: its {_PARENTS[self._kind]} was removed meanwhile; "
-                    "`stagedb ls` lists those that exist"
-                )
+                raise _parent_gone(self._kind, self._id)
             raise self._lost()
 
     def _lost(self) -> StagedbError:
@@ -90,6 +87,25 @@ class Lease:
             f"another process took over the building of {self._low} {self._id}, as this one gave no sign of life for "
             f"{LEASE:.0f} s: run the command again, it finds the other one's result"
         )
+
+
+def _parent_gone(kind: Kind, id: str) -> StagedbError:
+    return StagedbError(
+        f"cannot finish {kind.lower()} {id}: its {_PARENTS[kind]} was removed meanwhile; "
+        "`stagedb ls` lists those that exist"
+    )
+
+
+def _without_parent(store: Store, kind: Kind, properties: Mapping[str, Any]) -> bool:
+    """Whether the graph of an instance, or the instance of a profile, is gone or being deleted."""
+    if kind == "Graph":
+        return False
+    of: Kind = "Graph" if kind == "Instance" else "Instance"
+    try:
+        state = _state(store, of, properties[_PARENTS[kind]])
+    except StagedbError:
+        return False
+    return state is None or state["state"] != "ready"
 
 
 @contextmanager
@@ -116,13 +132,16 @@ def building(
         lease._finish(inputs, properties.get("system") or properties.get("name"))
     except ConnectionLost:
         raise  # the same state as after a kill: the next builder clears it
-    except BaseException:
+    except BaseException as error:
         # Cleared if this process still owns it and the store allows it; else the next builder clears it, as after a
         # kill.
         with suppress(StagedbError):
             lease._extend()
             _clear(store, kind, id, lease)
             _remove(store, kind, id, lease.owner, [])
+        if isinstance(error, StagedbError) and _without_parent(store, kind, properties):
+            # What it is made from vanished under a statement, which may fail with any error then.
+            raise _parent_gone(kind, id) from error
         raise
     finally:
         lease._ended.set()

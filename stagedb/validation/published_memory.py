@@ -10,6 +10,7 @@ from stagedb.memory.chunk_tensors import loss_of
 from stagedb.plans import Plan, groups
 from stagedb.validation.counts import CountDifference
 from stagedb.validation.records import Record, plan_words
+from stagedb.workload.store_reading import class_of_rank
 
 CATEGORIES: Mapping[str, tuple[Category, ...]] = {
     "param": (Category.PARAMETERS,),
@@ -33,9 +34,9 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
     theirs = record.memory
     if theirs is None:
         return
-    (row,) = db.store.read("reference/class_of", instance=instance.id, rank=record.rank)
+    number = class_of_rank(db.store, instance.id, record.rank)
     shard = _shard(Plan.from_mapping(plan_words(record.config)), record.rank)
-    found = next(each for each in analyse(db.store, instance.id, shard) if each.rank_class.number == row["class"])
+    found = next(each for each in analyse(db.store, instance.id, shard) if each.rank_class.number == number)
     statistics = _Statistics(found, record.config)
     start, padding = found.usage.before(), _padding(found, record.config)
     yield CountDifference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0) - padding)

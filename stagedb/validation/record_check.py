@@ -23,7 +23,7 @@ from stagedb.validation.op_order import Apart, Event, Posted, compare_order, tra
 from stagedb.validation.published_memory import compare_memory, memory_notes
 from stagedb.validation.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
 from stagedb.workload.issue_order import sequence
-from stagedb.workload.store_reading import read_class
+from stagedb.workload.store_reading import class_of_rank, read_class
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ def counts_of(db: Stagedb, instance: str, rank: int, plan: Plan | None = None) -
         exported = db.export(instance, out=Path(scratch) / "traces", only=str(rank))
         read = read_trace(next(exported.path.glob(f"*.{rank}.et")))
     trace = trace_counts(read)
-    found = db.store.read("reference/work", instance=instance, rank=rank)
+    number = class_of_rank(db.store, instance, rank)
+    found = db.store.read("reference/work", instance=instance, **{"class": number})
     dims = {row["name"]: work(row["kind"], row["dims"]) for row in found}
     events = traced(read, dims, _posted(db, instance, rank, plan))
     stored = store_counts(db, exported.instance, rank)
@@ -125,9 +126,9 @@ def _posted(db: Stagedb, instance: str, rank: int, plan: Plan | None) -> Posted 
     """What the framework's runtime posts for a rank, and when. None if each message is with its task."""
     if plan is None or plan.virtual_stages == 1 or not plan.options.framework.posts_ahead:
         return None
-    (row,) = db.store.read("reference/class_of", instance=instance, rank=rank)
+    number = class_of_rank(db.store, instance, rank)
     classes = db.store.read("workload/classes", instance=instance)
-    columns = next(read_class(db.store, each) for each in classes if each["number"] == row["class"])
+    columns = next(read_class(db.store, each) for each in classes if each["number"] == number)
     stage = Mesh.of(plan).coordinates(rank)["pp"]
     return Posted(sequence(columns).base.tolist(), _postings(plan, stage), _apart(plan))
 
@@ -188,7 +189,8 @@ def trace_counts(trace: TraceColumns) -> Counts:
 
 def store_counts(db: Stagedb, instance: InstanceInfo, rank: int) -> Counts:
     """The counts of one rank in the store: its class's operators, times the tasks that run them."""
-    rows = db.store.read("reference/counts", instance=instance.id, rank=rank)
+    number = class_of_rank(db.store, instance.id, rank)
+    rows = db.store.read("reference/counts", instance=instance.id, **{"class": number})
     flops: dict[tuple[str, str], int] = {}
     messages: Counter[CountedMessage] = Counter()
     for row in rows:

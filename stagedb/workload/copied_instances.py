@@ -12,21 +12,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from stagedb.instances.copies import Row, bucket_rows, count_ops, place_rows, with_copies
 from stagedb.instances.graph_reading import StoredGraph
 from stagedb.instances.instantiation import Prepared, prepare
 from stagedb.instances.stage_blocks import BUCKET
-from stagedb.instances.statement_rows import bucket_links, class_rows, coordinate_classes, mesh_axes, task_rows
+from stagedb.instances.statement_rows import bucket_links, class_rows, rank_layout, task_rows
 from stagedb.ir.symbolic_graph import SymGraph
-from stagedb.plans import AxisGroups, Plan
+from stagedb.plans import Plan
 from stagedb.schedules import splits
 from stagedb.store.statements import load
 from stagedb.store.stored_graphs import graph_rows
-from stagedb.workload.instance_columns import ClassColumns, Groups, RankTable, Workload
+from stagedb.workload.instance_columns import ClassColumns, Workload
 from stagedb.workload.message_routes import placed
-from stagedb.workload.store_reading import class_of, with_calls
+from stagedb.workload.store_reading import class_of, group_table, rank_table, with_calls
 
 Edge = tuple[str, str, str]
 """Ids of source and target, and the kind."""
@@ -108,8 +106,8 @@ def copy_in_memory(graph: GraphInMemory, plan: Plan) -> CopiedInstance:
         classes=with_calls(
             [placed(_class(row, ops[row["class"]], edges[row["class"]], tasks[row["class"]]), words) for row in classes]
         ),
-        ranks=_ranks(made, plan),
-        groups=_groups(made.groups),
+        ranks=rank_table(rank_layout(made.classes, plan, made.groups)),
+        groups=group_table(made.groups),
     )
     return CopiedInstance(graph.graph, plan, workload, carried)
 
@@ -271,29 +269,3 @@ def _class(row: Row, ops: Mapping[str, Row], edges: Iterable[Edge], tasks: Seque
         {name: [end[at] for end in ends] for at, name in enumerate(("source", "target", "kind"))},
         {name: [task[name] for task in tasks] for name in tasks[0]},
     )
-
-
-def _ranks(made: Prepared, plan: Plan) -> RankTable:
-    axes, ranks = mesh_axes(plan), np.arange(plan.world)
-    at = {axis: ranks // each["stride"] % each["size"] for axis, each in axes.items()}
-    classes = np.array(coordinate_classes(made.classes, plan), np.int64)
-    number = classes[(at["pp"] * axes["cp"]["size"] + at["cp"]) * axes["ep"]["size"] + at["ep"]]
-    return RankTable.of({axis: at[axis] for axis in ("tp", "cp", "dp", "pp")}, number, plan.ulysses)
-
-
-def _groups(made: Sequence[AxisGroups]) -> Groups:
-    ranks = []
-    for each in made:
-        index, member = np.arange(each.count)[:, None], np.arange(each.members)[None, :]
-        starts = index // each.stride * each.stride * each.size + index % each.stride
-        ranks.append((starts + member * each.step).ravel())
-    counts = [each.count for each in made]
-    return Groups(
-        gid=np.concatenate([np.arange(each.first, each.first + each.count) for each in made] or [_NONE]),
-        axis=tuple(each.axis for each in made for _ in range(each.count)),
-        sizes=np.repeat(np.array([each.members for each in made], np.int64), counts),
-        ranks=np.concatenate(ranks or [_NONE]),
-    )
-
-
-_NONE = np.zeros(0, np.int64)

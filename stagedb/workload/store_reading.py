@@ -12,7 +12,8 @@ import numpy as np
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.instances.stored_digests import check_digests, check_unchanged, groups_digest, ranks_digest
-from stagedb.store import DamagedError, Store, json_mapping, read_whole, reading
+from stagedb.plans import AxisGroups, RankLayout
+from stagedb.store import DamagedError, Store, json_mapping, layout_of, read_whole, reading
 from stagedb.workload.instance_columns import (
     COLLECTIVE,
     EDGE_KINDS,
@@ -59,11 +60,11 @@ def _read(store: Store, instance: str) -> Workload:
 
 def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
     plan = json_mapping(row["plan"], "plan")
-    world, distance = int(row["world"]), int(plan.get("ulysses", 1))
+    layout = layout_of(row)
     # The store answers one statement while the answer to another is decoded.
     with ThreadPoolExecutor(READERS) as pool:
-        ranks = pool.submit(_ranks, store, instance, world, distance, row["ranks_digest"])
-        groups = pool.submit(_groups, store, instance, row["groups_digest"])
+        ranks = pool.submit(_ranks, store, instance, row, layout, int(plan.get("ulysses", 1)))
+        groups = pool.submit(_groups, store, instance, row, layout)
         classes = tuple(pool.map(partial(read_class, store), store.read("workload/classes", instance=instance)))
     return Workload(
         instance=instance,
@@ -215,27 +216,64 @@ def _tasks(row: Mapping[str, Any]) -> Tasks:
     )
 
 
-def _ranks(store: Store, instance: str, world: int, distance: int, digest: str | None) -> RankTable:
-    row = store.read("workload/ranks", instance=instance)[0]
-    numbers = _ints(row["number"])
+def _ranks(store: Store, instance: str, row: Mapping[str, Any], layout: RankLayout | None, distance: int) -> RankTable:
+    if layout is not None:
+        check_unchanged("ranks", row["ranks_digest"], ranks_digest(layout.rank_columns()))
+        return rank_table(layout)
+    found, world = store.read("workload/ranks", instance=instance)[0], int(row["world"])
+    numbers = _ints(found["number"])
     order = np.argsort(numbers)
     if not np.array_equal(numbers[order], np.arange(world)):
         raise DamagedError(f"it has {len(numbers)} of its {world} ranks")
-    check_unchanged("ranks", digest, ranks_digest(row))
-    coordinates = {axis: _ints(row[axis])[order] for axis in ("tp", "cp", "dp", "pp")}
-    return RankTable.of(coordinates, _ints(row["class"])[order], distance)
+    check_unchanged("ranks", row["ranks_digest"], ranks_digest(found))
+    coordinates = {axis: _ints(found[axis])[order] for axis in ("tp", "cp", "dp", "pp")}
+    return RankTable.of(coordinates, _ints(found["class"])[order], distance)
 
 
-def _groups(store: Store, instance: str, digest: str | None) -> Groups:
-    row = store.read("workload/groups", instance=instance)[0]
-    check_unchanged("groups", digest, groups_digest(row))
-    order = np.argsort(_ints(row["gid"]))
-    members = [row["members"][at] for at in order]
+def rank_table(layout: RankLayout) -> RankTable:
+    """The ranks of a layout."""
+    return RankTable.of(layout.coordinates(), layout.numbers(), layout.plan.ulysses)
+
+
+def class_of_rank(store: Store, instance: str, rank: int) -> int:
+    """The rank class of one rank of an instance."""
+    row = find(store, instance)
+    with reading(f"instance {instance[:12]} ({shown(row['name'])})"):
+        layout = layout_of(row)
+        if layout is not None:
+            return layout.class_of(rank)
+        return int(store.read("reference/class_of", instance=instance, rank=rank)[0]["class"])
+
+
+def _groups(store: Store, instance: str, row: Mapping[str, Any], layout: RankLayout | None) -> Groups:
+    if layout is not None:
+        check_unchanged("groups", row["groups_digest"], groups_digest(layout.group_columns()))
+        return group_table(layout.groups)
+    found = store.read("workload/groups", instance=instance)[0]
+    check_unchanged("groups", row["groups_digest"], groups_digest(found))
+    order = np.argsort(_ints(found["gid"]))
+    members = [found["members"][at] for at in order]
     return Groups(
-        gid=_ints(row["gid"])[order],
-        axis=tuple(row["axis"][at] for at in order),
+        gid=_ints(found["gid"])[order],
+        axis=tuple(found["axis"][at] for at in order),
         sizes=np.fromiter(map(len, members), np.int64, len(members)),
         ranks=np.fromiter(chain.from_iterable(members), np.int64),
+    )
+
+
+def group_table(made: Sequence[AxisGroups]) -> Groups:
+    """The groups of all axes."""
+    ranks, none = [], np.zeros(0, np.int64)
+    for each in made:
+        index, member = np.arange(each.count)[:, None], np.arange(each.members)[None, :]
+        starts = index // each.stride * each.stride * each.size + index % each.stride
+        ranks.append((starts + member * each.step).ravel())
+    counts = [each.count for each in made]
+    return Groups(
+        gid=np.concatenate([np.arange(each.first, each.first + each.count) for each in made] or [none]),
+        axis=tuple(each.axis for each in made for _ in range(each.count)),
+        sizes=np.repeat(np.array([each.members for each in made], np.int64), counts),
+        ranks=np.concatenate(ranks or [none]),
     )
 
 

@@ -548,7 +548,7 @@ with connect() as store:
 """
 
 
-@pytest.mark.parametrize("stage", ["classes", "edges", "groups"])
+@pytest.mark.parametrize("stage", ["classes", "edges", "ranks"])
 def test_killed_halfway_nothing_is_visible_and_the_next_run_completes(
     store: Store, store_environment: dict[str, str], stage: str
 ) -> None:

@@ -8,7 +8,8 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
 from stagedb.instances.stored_digests import edges_digest, ops_digest, tasks_digest
-from stagedb.store import Store
+from stagedb.store import Store, write_rank_nodes
+from stagedb.store.instance_labels import LAYOUT
 from tests.ir.tiny import card
 
 PLAN = {"tp": 2, "pp": 2, "dp": 2, "zero": 1}
@@ -80,12 +81,27 @@ OF_INSTANCE = {
     "a group less": (f"{WHOLE}-[:HAS_GROUP]->(g:Group) WITH g LIMIT 1 DETACH DELETE g", "groups"),
     "the class of a rank": (f"{WHOLE} MATCH (r:Rank {{instance: i.id, `rank`: 3}}) SET r.class = 1 - r.class", "ranks"),
 }
+OF_LAYOUT = {
+    "the classes of stages": (f"{WHOLE} SET i.class_table = [1, 0]", "ranks"),
+    "the ids of groups": (f"{WHOLE} SET i.group_firsts = [x IN i.group_firsts | x + 1]", "groups"),
+    "an axis": (f"{WHOLE} SET i.group_axes = ['kv'] + i.group_axes[1..]", "groups"),
+}
 
 
-@pytest.mark.parametrize("what", OF_INSTANCE)
+def as_before(store: Store) -> None:
+    """Make instances what an older stagedb makes: all nodes of ranks and groups, and no numbers to compute them."""
+    for row in store.read("ranks/unwritten"):
+        write_rank_nodes(store, row["id"])
+    names = [each.name for each in LAYOUT]
+    change(store, f"MATCH (i:Instance) REMOVE {', '.join(f'i.{name}' for name in names)}")
+
+
+@pytest.mark.parametrize("what", [*OF_INSTANCE, *OF_LAYOUT])
 def test_ranks_and_groups_have_digests_too(store: Store, tmp_path: Path, what: str) -> None:
     db = make(store)
-    text, part = OF_INSTANCE[what]
+    if what in OF_INSTANCE:
+        as_before(store)
+    text, part = {**OF_INSTANCE, **OF_LAYOUT}[what]
     change(store, text)
     for verb in (lambda: db.export("changed", out=tmp_path / "out"), lambda: db.profile("changed")):
         with pytest.raises(StagedbError, match=rf"\('changed'\) is damaged .*: its {part} were changed after the inst"):
@@ -112,8 +128,22 @@ def test_an_instance_from_before_the_digests_is_taken_as_it_is(store: Store, tmp
     change(store, "MATCH (c:RankClass) REMOVE c.ops_digest, c.edges_digest, c.tasks_digest")
     change(store, "MATCH (i:Instance) REMOVE i.ranks_digest, i.groups_digest")
     change(store, CHANGES["the FLOPs of an op"][0])
+    as_before(store)
     change(store, OF_INSTANCE["the order of a ring"][0])
     assert db.export("changed", out=tmp_path / "out").files == 8
+
+
+def test_an_instance_with_nodes_and_no_layout_gives_the_same(store: Store, tmp_path: Path) -> None:
+    db = make(store)
+    profiled = db.profile("changed", name="timed")
+    db.export("changed", out=tmp_path / "computed")
+    rows = db.query("exposed_collectives").rows
+    as_before(store)
+    db.export("changed", out=tmp_path / "read")
+    assert contents(tmp_path / "read") == contents(tmp_path / "computed")
+    assert db.query("exposed_collectives").rows == rows != ()
+    db.rm("timed")
+    assert db.profile("changed").step == profiled.step
 
 
 def some(count: int) -> dict[str, Any]:

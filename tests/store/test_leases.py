@@ -221,3 +221,19 @@ def wait_until_stopped(process: "subprocess.Popen[str]") -> None:
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     pytest.fail("the writer did not come to its fault point")
+
+
+def test_an_error_of_a_statement_names_the_graph_that_vanished_under_it(embedded_store: Store) -> None:
+    """One engine fails with an error of its own if a node is deleted while a statement matches it."""
+    write_graph(embedded_store, graph)
+    with (
+        pytest.raises(StagedbError, match=r"cannot finish instance one: its graph was removed meanwhile"),
+        building(embedded_store, "Instance", "one", {"graph": graph.key}),
+    ):
+        delete(embedded_store, "Graph", graph.key)
+        raise StagedbError("record not found")
+    with (
+        pytest.raises(StagedbError, match="cannot make instance one: its graph is gone"),
+        building(embedded_store, "Instance", "one", {"graph": graph.key}),
+    ):
+        pass

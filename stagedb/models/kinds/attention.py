@@ -142,14 +142,16 @@ def _queries_keys_values(
         q = shared.linear(t, "attn.wq", x, ("heads", "head_dim", "hidden"), QUERY, bias, style.fp8)
         k = shared.linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
         v = shared.linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
-    if normed != "none":
+    if normed != "none" and not values["rotary_first"]:
         q, k = (_normed(t, card, style, normed, f"attn.{word}_norm", x) for word, x in (("q", q), ("k", k)))
-    if not rotary:
-        return q, k, v
-    turned_q, turned_k = t.activation("attn.rotary_q", QUERY), t.activation("attn.rotary_k", KEY)
-    t.emit("attn.rotary_q", ops.Rotary(size=size), (q,), turned_q)
-    t.emit("attn.rotary_k", ops.Rotary(size=size), (k,), turned_k)
-    return turned_q, turned_k, v
+    if rotary:
+        turned_q, turned_k = t.activation("attn.rotary_q", QUERY), t.activation("attn.rotary_k", KEY)
+        t.emit("attn.rotary_q", ops.Rotary(size=size), (q,), turned_q)
+        t.emit("attn.rotary_k", ops.Rotary(size=size), (k,), turned_k)
+        q, k = turned_q, turned_k
+    if normed != "none" and values["rotary_first"]:
+        q, k = (_normed(t, card, style, normed, f"attn.{word}_norm", x) for word, x in (("q", q), ("k", k)))
+    return q, k, v
 
 
 def _normed(t: "Tracer", card: Architecture, style: "Style", normed: str, name: str, x: "Tensor") -> "Tensor":
@@ -346,6 +348,7 @@ WORDS: Mapping[str, KindWord] = {
     "qkv": KindWord("whether one matmul makes queries, keys and values", "", ("apart", "fused")),
     "rotary": KindWord("whether these layers have the model's rotary positions", True),
     "rotary_dim": KindWord("how many of a head's dimensions rotary positions turn (0: all)", 0),
+    "rotary_first": KindWord("whether queries and keys are turned before they are normalised", False),
     "scale": KindWord("the factor of scores (0: one over the root of the head's size)", 0.0),
     "sinks": KindWord("whether each head has a learned score without a value in its softmax", False),
     "softcap": KindWord("the bound of scores, by a tanh (0: none)", 0.0),

@@ -177,7 +177,7 @@ def hunyuan_moe(config: Config, name: str) -> Card:
     shared = width * config.count("num_shared_expert", default=1, least=0)
     card = with_experts(config, decoder(config, name, "hunyuan"), width, shared)
     bias = biases("all" if config.flag("attention_bias") else "none", False)
-    return with_layers(card, [Layer()] * card.layers, {"qk_norm": "head", **bias})
+    return with_layers(card, [Layer()] * card.layers, {"qk_norm": "head", "rotary_first": True, **bias})
 
 
 def dbrx(config: Config, name: str) -> Card:

@@ -195,7 +195,7 @@ def hunyuan(config: Config, name: str) -> Card:
     """Hunyuan, dense: norms of queries and keys."""
     card = decoder(config, name, "hunyuan")
     config.only("use_cla", False, "keys and values shared across layers are not built")
-    return with_layers(card, [Layer()] * card.layers, {"qk_norm": "head", **_bias(config)})
+    return with_layers(card, [Layer()] * card.layers, {"qk_norm": "head", "rotary_first": True, **_bias(config)})
 
 
 def llama_alike(config: Config, name: str) -> Card:

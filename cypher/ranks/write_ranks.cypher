@@ -1,22 +1,30 @@
-// Rank nodes by arithmetic: coordinates from degree and stride of each mesh axis, groups from their closed form. It
-// creates none if another process has taken over the instance: no constraint would prevent duplicate ranks.
+// Write the next rank nodes of an instance by arithmetic: coordinates from degree and stride of each mesh axis, groups
+// from their closed form. The first SET takes the lock of the instance. No node if it is not complete, or if another
+// process has written these meanwhile: no constraint would prevent duplicate ranks.
 //
 // mode: writes
 // param instance: string — the instance's id
-// param owner: string — who builds it
+// param owner: string — who writes
+// param first: integer — the first of these ranks, and the number of those that are written
+// param last: integer — the last one
 // param axes: map — for each mesh axis, and ep: size, stride
 // param groups: map — for each axis that has groups: first (id), stride, span (stride times size)
-// param classes: integer[] — the class of each stage and coordinates on cp and ep, that of ep counted first
-// param rows: map[] — a range of ranks: first, last
-MATCH (:Instance {id: $instance, owner: $owner})
-UNWIND $rows AS row
-UNWIND range(row.first, row.last) AS r
+// param classes: map — numbers: the class of each stage and coordinates on cp and ep, that of ep counted first; cp, ep: how many coordinates these have
+// column written: integer — ranks that were written
+MATCH (i:Instance {id: $instance})
+SET i.claim = $owner
+WITH i
+WHERE i.state = 'ready' AND i.ranks_written = $first
+SET i.ranks_written = $last + 1
+WITH i
+UNWIND range($first, $last) AS r
 WITH r, r / $axes.tp.stride % $axes.tp.size AS tp, r / $axes.cp.stride % $axes.cp.size AS cp,
   r / $axes.dp.stride % $axes.dp.size AS dp, r / $axes.ep.stride % $axes.ep.size AS ep,
   r / $axes.pp.stride % $axes.pp.size AS pp
 CREATE (:Rank {
   id: $instance + '/' + toString(r), instance: $instance, `rank`: r,
-  tp: tp, cp: cp, dp: dp, ep: ep, pp: pp, class: $classes[(pp * $axes.cp.size + cp) * $axes.ep.size + ep],
+  tp: tp, cp: cp, dp: dp, ep: ep, pp: pp,
+  class: $classes.numbers[(pp * $classes.cp + cp % $classes.cp) * $classes.ep + ep % $classes.ep],
   group_tp: $groups.tp.first + r / $groups.tp.span * $groups.tp.stride + r % $groups.tp.stride,
   group_kv: $groups.kv.first + r / $groups.kv.span * $groups.kv.stride + r % $groups.kv.stride,
   group_cp: $groups.cp.first + r / $groups.cp.span * $groups.cp.stride + r % $groups.cp.stride,
@@ -34,3 +42,4 @@ CREATE (:Rank {
         + r % $groups.embedding.stride
   END
 })
+RETURN count(*) AS written

@@ -1,0 +1,99 @@
+"""One training step of a model's own code, at tiny sizes and in double precision: its loss and every gradient.
+
+Parameters have the values of `scripts.recording.drawn_values`, so that other code can run the same step. The experts
+that tokens go to are dealt in turn (choice j of token t goes to expert `t·k + j mod E`), and the router decides the
+weights alone.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch.overrides import TorchFunctionMode
+
+from scripts.recording.drawn_values import drawn, drawn_tokens, probe
+
+WIDE = {torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64}
+
+
+ROUTER = re.compile("Router|Gate$")
+"""The classes that choose experts."""
+
+EPSILON = 1e-5
+"""What norms add before a root. Some models have 1e-6 in some of them, which no config names."""
+
+
+class InDoubles(TorchFunctionMode):
+    """Code that asks for a narrower format gets doubles, so that formulas are compared and not their rounding."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.float:
+            func = torch.Tensor.double
+        words = {name: WIDE.get(value, value) if _is_format(value) else value for name, value in (kwargs or {}).items()}
+        if func is torch.topk:
+            words["sorted"] = True
+        return func(*(WIDE.get(each, each) if _is_format(each) else each for each in args), **words)
+
+
+def _is_format(value: Any) -> bool:
+    return isinstance(value, torch.dtype)
+
+
+def record(config: Mapping[str, Any], name: str, batch: int = 4, seq: int = 8) -> dict[str, Any]:
+    """The record of one step over `batch` sequences of `seq` tokens, each with its loss.
+
+    By the name of each parameter: its shape, and of its gradient the norm and the products with two drawn tensors
+    (`probe`), which do not depend on the order in which code holds its rows. A parameter that the loss does not reach
+    has no gradient.
+    """
+    known = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+    made = getattr(transformers, config["architectures"][0])
+    torch.set_default_dtype(torch.float64)
+    with InDoubles():
+        model = made._from_config(
+            known, attn_implementation="eager", experts_implementation="eager", dtype=torch.float64
+        ).eval()
+        with torch.no_grad():
+            for its, value in model.named_parameters():
+                value.copy_(torch.from_numpy(drawn(its, tuple(value.shape))))
+        for module in model.modules():
+            if hasattr(module, "variance_epsilon"):
+                module.variance_epsilon = EPSILON
+            if ROUTER.search(type(module).__name__):
+                module.register_forward_hook(_dealt)
+        tokens, labels = map(torch.from_numpy, drawn_tokens(known.vocab_size, batch, seq))
+        logits = model(input_ids=tokens, use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+        loss.backward()
+    parameters: dict[str, dict[str, Any]] = {}
+    for its, value in model.named_parameters():
+        parameters[its] = {"shape": list(value.shape)}
+        if value.grad is not None:
+            gradient = value.grad.numpy()
+            products = [float((gradient * probe(its, gradient.shape, turn)).sum()) for turn in (0, 1)]
+            parameters[its] |= {"norm": float(np.linalg.norm(gradient)), "products": products}
+    return {
+        "name": name,
+        "config": dict(config),
+        "batch": batch,
+        "seq": seq,
+        "loss": float(loss.detach()),
+        "parameters": parameters,
+    }
+
+
+def _dealt(module: Any, inputs: Any, output: Any) -> Any:
+    """The output of a router, with its experts dealt in turn."""
+    if not isinstance(output, tuple):
+        return output
+    parts = list(output)
+    at = next((place for place, part in enumerate(parts) if part.dtype == torch.int64), None)
+    if at is None:
+        return output
+    rows, choices = parts[at].shape
+    experts = next(part.shape[-1] for part in parts if part.dtype != torch.int64 and part.shape[-1] > choices)
+    parts[at] = (torch.arange(rows)[:, None] * choices + torch.arange(choices)) % experts
+    return tuple(parts)

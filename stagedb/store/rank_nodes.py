@@ -1,0 +1,121 @@
+"""Nodes of ranks and groups: written when somebody asks for them, once an instance.
+
+An instance keeps the numbers from which its ranks and groups follow (`stagedb.plans.RankLayout`), and how many of the
+nodes are written. Each transaction writes the next ones and moves these counts, under the lock of the instance. So
+several processes may write at once, and one that was killed is followed by the next. Instances that an older stagedb
+made have all nodes and no such numbers.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.store.failures import OutOfMemory, ReadOnlyError
+from stagedb.store.makers import new_claim
+from stagedb.store.rank_reach import instances_reached
+from stagedb.store.row_checks import DamagedError, json_mapping, reading, warn_of
+
+if TYPE_CHECKING:
+    from stagedb.plans import RankLayout
+    from stagedb.store.connection import Store
+
+AT_ONCE = 8192
+"""Ranks that one transaction creates or lists in groups."""
+
+MOST = 2**20
+"""Ranks that one query may cause to be written."""
+
+
+def layout_of(row: Mapping[str, Any]) -> "RankLayout | None":
+    """The layout in an instance's row; None if an older stagedb made it. Raises an error that `reading` explains."""
+    from stagedb.plans import Plan, RankLayout
+
+    if row["class_table"] is None:
+        return None
+    layout = RankLayout.stored(Plan.from_mapping(json_mapping(row["plan"], "plan")), row)
+    if layout.plan.world != row["world"]:
+        raise DamagedError(f"its plan has {layout.plan.world} ranks, and not {row['world']}")
+    return layout
+
+
+def write_reached(store: "Store", text: str, params: Mapping[str, Any]) -> None:
+    """Write the nodes of ranks and groups that a text can reach and nobody wrote yet.
+
+    Raises ReadOnlyError if the store allows no writes, and UsageError for a text that reaches too many ranks.
+    """
+    reached = instances_reached(text, params)
+    if reached is not None:
+        for instance in reached:
+            write_rank_nodes(store, instance)
+        return
+    rows = store.read_sound("ranks/unwritten")
+    ranks = sum(row["world"] for row in rows)
+    if ranks > MOST:
+        raise UsageError(
+            f"the query may reach the ranks of {len(rows)} instances, {ranks:,} nodes that nobody wrote yet, more than "
+            f"{MOST:,}: ask about one instance, as in (r:Rank {{instance: $instance}}) or "
+            "(:Instance {id: $instance})-[:HAS_GROUP]->(g:Group), and give each node a label"
+        )
+    for row in rows:
+        try:
+            write_rank_nodes(store, row["id"])
+        except DamagedError as damage:
+            warn_of(f"ranks left out: {damage}")
+
+
+def write_rank_nodes(store: "Store", instance: str) -> None:
+    """Write the nodes of the ranks and groups of an instance, if there are some that nobody wrote."""
+    owner, most = new_claim(), AT_ONCE
+    while True:
+        rows = store.read("ranks/state", instance=instance)
+        if not rows:
+            return  # there is no such instance, or it is being deleted: the query finds nothing either
+        with reading(f"instance {instance[:12]} ({shown(rows[0]['name'])})"):
+            layout = layout_of(rows[0])
+        ranks, groups = rows[0]["ranks_written"], rows[0]["groups_written"]
+        if layout is None or (ranks >= layout.plan.world and groups >= layout.group_count):
+            return
+        try:
+            with suppress(_SmallerError):
+                _write(store, instance, owner, layout, (ranks, groups), most)
+                continue
+        except ReadOnlyError as error:
+            raise ReadOnlyError(
+                f"the query asks for ranks or groups of instance {instance[:12]} ({shown(rows[0]['name'])}), whose "
+                "nodes nobody wrote yet, and this connection only reads: run the query once with an account that may "
+                f"write, on a server that allows it ({error})"
+            ) from None
+        most //= 2
+
+
+class _SmallerError(Exception):
+    """A transaction needed too much memory: fewer nodes at once may fit."""
+
+
+def _write(
+    store: "Store", instance: str, owner: str, layout: "RankLayout", written: tuple[int, int], most: int
+) -> None:
+    """Write the next nodes: ranks, then groups."""
+    ranks, groups = written
+    common = {"instance": instance, "owner": owner}
+    try:
+        if ranks < layout.plan.world:
+            store.write(
+                "ranks/write_ranks",
+                **common,
+                first=ranks,
+                last=min(ranks + most, layout.plan.world) - 1,
+                axes=layout.axes(),
+                groups=layout.group_axes(),
+                classes={"numbers": list(layout.classes), "cp": layout.along_cp, "ep": layout.along_ep},
+            )
+        else:
+            rows = layout.group_rows(groups, most)
+            count = sum(row["last_index"] + 1 - row["first_index"] for row in rows)
+            store.write("ranks/write_groups", **common, first=groups, count=count, rows=rows)
+    except OutOfMemory as error:
+        if most == 1:
+            raise
+        raise _SmallerError from error

@@ -1,0 +1,197 @@
+"""Weights of a model's own code as weights of a graph: names, and the order of rows in fused and rotary projections.
+
+Each form is linear, so that it holds for weights and for their gradients.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from stagedb.ir.operators import Array
+from tests.semantics.stage import Key
+
+Config = Mapping[str, object]
+Shapes = Mapping[Key, tuple[int, ...]]
+
+LAYER = re.compile(r"\.(?:layers|h|blocks)\.(?P<number>\d+)\.(?P<part>.*)")
+
+ENDS = (
+    (r"(embed_tokens|embed_in|wte|word_embeddings)\.", "embedding.word"),
+    (r"(embed_positions|wpe)\.", "embedding.position"),
+    (r"word_embeddings_layernorm\.", "embedding.norm"),
+    (r"(norm|norm_f|final_layernorm|final_layer_norm|ln_f)\.", "head.norm"),
+    (r"lm_head\.", "head.out"),
+)
+"""Names outside of layers."""
+
+NORMS = (
+    # The first row whose names a layer has decides. A layer with two of these names more has norms after its parts.
+    (("post_self_attn_layernorm",), ("input_layernorm", "attn_norm"), ("post_self_attn_layernorm", "attn_post_norm"),
+     ("post_attention_layernorm", "ffn_norm"), ("post_mlp_layernorm", "ffn_post_norm")),
+    (("pre_feedforward_layernorm",), ("input_layernorm", "attn_norm"), ("post_attention_layernorm", "attn_post_norm"),
+     ("pre_feedforward_layernorm", "ffn_norm"), ("post_feedforward_layernorm", "ffn_post_norm")),
+    (("post_feedforward_layernorm",), ("post_attention_layernorm", "attn_norm"),
+     ("post_feedforward_layernorm", "ffn_norm")),
+    (("self_attn_layer_norm",), ("self_attn_layer_norm", "attn_norm"), ("final_layer_norm", "ffn_norm")),
+    (("ln_2",), ("ln_1", "attn_norm"), ("ln_2", "ffn_norm")),
+    (("norm_2",), ("norm_1", "attn_norm"), ("norm_2", "ffn_norm")),
+    (("ln_mlp",), ("ln_attn", "attn_norm"), ("ln_mlp", "ffn_norm")),
+    (("post_attention_layernorm",), ("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm")),
+    ((), ("input_layernorm", "norm"), ("ln_1", "norm")),
+)  # fmt: skip
+
+PARTS = (
+    (r"attn\.indexer\.wq_b", "attn.index.wq"),
+    (r"attn\.indexer\.wk", "attn.index.wk"),
+    (r"attn\.indexer\.k_norm", "attn.index.k_norm"),
+    (r"attn\.indexer\.weights_proj", "attn.index.weights"),
+    (r"attn\.q_proj|attn\.q_b_proj", "attn.wq"),
+    (r"attn\.k_proj", "attn.wk"),
+    (r"attn\.v_proj", "attn.wv"),
+    (r"(attn|attention)\.(o_proj|dense|out_proj|c_proj)", "attn.wo"),
+    (r"attn\.(q_norm|query_layernorm|q_layernorm)", "attn.q_norm"),
+    (r"attn\.(k_norm|key_layernorm|k_layernorm)", "attn.k_norm"),
+    (r"attn\.q_a_proj", "attn.wq_a"),
+    (r"attn\.q_a_layernorm", "attn.q_a_norm"),
+    (r"attn\.kv_a_proj_with_mqa", "attn.wkv_a"),
+    (r"attn\.kv_a_layernorm", "attn.kv_a_norm"),
+    (r"attn\.kv_b_proj", "attn.wkv_b"),
+    (r"attn\.sinks", "attn.sinks"),
+    (r"shared_expert_gate", "ffn.shared_gate"),
+    (r"shared_(expert|experts|mlp)\.gate_proj", "ffn.shared.w1"),
+    (r"shared_(expert|experts|mlp)\.up_proj", "ffn.shared.w3"),
+    (r"shared_(expert|experts|mlp)\.down_proj", "ffn.shared.w2"),
+    (r"(gate|router)(\.wg|\.layer|\.moe_statics)?\.(weight|bias|e_score_correction_bias)", "ffn.router"),
+    (r"(mlp|feed_forward)\.gate_proj", "ffn.w1"),
+    (r"(mlp|feed_forward)\.down_proj|fc2|fc_out|dense_4h_to_h|mlp\.c_proj|ffn\.down_proj", "ffn.w2"),
+    (r"fc1|fc_in|dense_h_to_4h|c_fc|ffn\.up_proj", "ffn.w1"),
+)
+"""Names in layers, apart from norms and fused projections."""
+
+ONE_MORE = ("gemma", "gemma2", "gemma3_text", "nemotron")
+"""Models whose norms scale by one more than their weight."""
+
+PAIRS = ("cohere", "cohere2", "glm", "glm4", "gptj", "helium", "llama4_text", "ernie4_5", "ernie4_5_moe",
+         "deepseek_v2", "deepseek_v3", "deepseek_v32")  # fmt: skip
+"""Models that turn pairs of neighbours, and not the halves of a head."""
+
+GROUPED = ("bloom", "gpt_neox", "falcon")
+"""Models whose fused projections have the rows of a key's heads together: its queries, the key, the value."""
+
+TRANSPOSED = ("gpt2",)
+BY_COLUMNS = ("gpt_oss", "llama4_text")
+"""Models whose projections, or those of experts, are (inputs, outputs)."""
+
+
+def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads: bool) -> dict[Key, Array]:
+    """The values of a model's own names, as those of a graph with weights of these shapes.
+
+    grads: they are gradients.
+    """
+    found: dict[Key, Array] = {}
+    blocks = {place: name.split(".")[0] for name, place in shapes}
+    names = {match["part"].split(".")[0] for name in named if (match := LAYER.search(name))}
+    norms = dict(next(row[1:] for row in NORMS if {*row[0]} <= names))
+    for name, value in named.items():
+        ending = "bias" if name.endswith("bias") else "weight"
+        match = LAYER.search(name)
+        if match is None:
+            short = name.split(".", name.count(".") - 1)[-1]
+            ours = next(our for pattern, our in ENDS if re.match(pattern, short))
+            if ours == "embedding.position" and config["model_type"] == "opt":
+                value = np.roll(value, -2, axis=0)  # its first token has the third row
+            found[f"{ours}.{ending}", max(blocks) if ours.startswith("head") else 0] = value
+            continue
+        place = 1 + int(match["number"])
+        for our, each in _in_layer(match["part"], value, norms, shapes, config, (blocks[place], place)):
+            found[f"{blocks[place]}.{our}", place] = each
+    more = 0 if grads or config["model_type"] not in ONE_MORE else 1
+    return {
+        key: _turned(key[0], value.reshape(shapes[key]), config) + (more if "norm.weight" in key[0] else 0)
+        for key, value in found.items()
+    }
+
+
+Named = Iterator[tuple[str, Array]]
+
+
+def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes, config: Config, key: Key) -> Named:
+    """The weights of a layer that one value of the model's own code has. key: the layer's block and place."""
+    head, ending = part.split(".")[0], "bias" if part.endswith("bias") else "weight"
+    block, place = key
+    if head in norms:
+        yield f"{norms[head]}.{ending}", value
+    elif re.search("qkv_proj|query_key_value|c_attn|Wqkv", part):
+        yield from _queries_keys_values(
+            value.T if config["model_type"] in TRANSPOSED else value, ending, shapes, config, key
+        )
+    elif "experts." in part and "shared" not in part:
+        yield from _experts(part, ending, value, config)
+    elif "gate_up_proj" in part:
+        yield f"ffn.w13.{ending}", np.stack(np.split(value, 2), axis=1)
+    elif re.search(r"(mlp|feed_forward|ffn)\.up_proj", part) and "shared" not in part:
+        gated = (f"{block}.ffn.w3.weight", place) in shapes
+        yield f"ffn.{'w3' if gated else 'w1'}.{ending}", value
+    else:
+        ours = next(our for pattern, our in PARTS if re.search(pattern, part))
+        own = ours if ours == "attn.sinks" else f"{ours}.{ending}"
+        yield own, value.T if config["model_type"] in TRANSPOSED and value.ndim == 2 else value
+
+
+def _queries_keys_values(value: Array, ending: str, shapes: Shapes, config: Config, key: Key) -> Named:
+    """Fused rows: by groups of a key's heads, or all queries, all keys, all values."""
+    block, place = key
+    fused = shapes.get((f"{block}.attn.wqkv.{ending}", place))
+    if fused is None:
+        parts = [(name, shapes[f"{block}.attn.{name}.{ending}", place]) for name in ("wq", "wk", "wv")]
+        groups, size = parts[1][1][0], parts[0][1][1]
+        each = parts[0][1][0] // groups
+    else:
+        groups, each, size = fused[0], fused[1] - 2, fused[2]
+    rest = value.shape[1:]
+    if config["model_type"] in GROUPED:
+        grouped = value.reshape(groups, each + 2, size, *rest)
+    else:
+        ends = (groups * each * size, groups * (each + 1) * size)
+        q, k, v = np.split(value, ends)
+        one = (groups, 1, size, *rest)
+        grouped = np.concatenate([q.reshape(groups, each, size, *rest), k.reshape(one), v.reshape(one)], axis=1)
+    if fused is not None:
+        yield f"attn.wqkv.{ending}", grouped
+        return
+    yield f"attn.wq.{ending}", grouped[:, :-2]
+    yield f"attn.wk.{ending}", grouped[:, -2]
+    yield f"attn.wv.{ending}", grouped[:, -1]
+
+
+def _experts(part: str, ending: str, value: Array, config: Config) -> Named:
+    """Weights of all experts: gate and up together, by rows, by columns, or column by column."""
+    columns = config["model_type"] in BY_COLUMNS
+    turned = value if columns or ending == "bias" else value.swapaxes(1, 2)
+    if "down_proj" in part:
+        yield f"ffn.experts.w2.{ending}", turned
+        return
+    in_turn = config["model_type"] == "gpt_oss"
+    gate, up = (turned[..., ::2], turned[..., 1::2]) if in_turn else np.split(turned, 2, axis=-1)
+    yield f"ffn.experts.w1.{ending}", gate
+    yield f"ffn.experts.w3.{ending}", up
+
+
+def _turned(name: str, value: Array, config: Config) -> Array:
+    """Pairs of neighbours that are turned together, as the two halves that the graph turns."""
+    if config["model_type"] not in PAIRS or not re.search(r"attn\.(wq|wk|wkv_a)\.", name):
+        return value
+    axis, last = (0 if "wkv_a" in name else 1), "qk_rope_head_dim" in config
+    size = value.shape[axis]
+    turned = _turned_size(config, size)
+    start = size - turned if last else 0
+    order = np.arange(size)
+    order[start : start + turned] = start + np.concatenate([np.arange(0, turned, 2), np.arange(1, turned, 2)])
+    return value.take(order, axis=axis)
+
+
+def _turned_size(config: Config, size: int) -> int:
+    given = config.get("qk_rope_head_dim") or config.get("rotary_dim")
+    share = config.get("partial_rotary_factor", 1.0)
+    return int(str(given)) if given else int(size * float(str(share)))
