@@ -8,9 +8,7 @@
 // column sizes: string — the model's symbols and their values, as JSON
 // column created: integer [ms] — when it was made, since 1970 (UTC)
 // column builder: string? — the process that made it
-// column tags: string[] — its tags
-// column notes: string[] — notes about it
 MATCH (g:Graph {state: 'ready'})
 RETURN g.id AS id, g.name AS name, g.recipe AS recipe, g.options AS options, g.sizes AS sizes, g.created AS created,
-  g.builder AS builder, [(t:Tag)-[:TAGS]->(g) | t.id] AS tags, [(m:Note)-[:ABOUT]->(g) | m.text] AS notes
+  g.builder AS builder
 ORDER BY created DESC, id

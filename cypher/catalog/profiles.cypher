@@ -1,7 +1,6 @@
 // All complete profiles of complete instances, the newest first.
 //
 // mode: reads
-// param user: string — whose requests are read
 // column id: string — digest of the instance's id, the system, measured durations, scalings and blocking axes
 // column name: string? — what it is called where nobody names it
 // column instance: string — id of its instance
@@ -15,22 +14,16 @@
 // column tokens_per_second: float? [tokens/s] — of all ranks
 // column mfu: float? [ratio] — model FLOPs over what the peaks would do in the step
 // column hfu: float? [ratio] — hardware FLOPs over the same, with recomputing
+// column memory: integer? [B] — what its fullest rank holds at its peak; null if an older stagedb made it
+// column room: integer? [B] — memory of one accelerator; null if it has no bound
 // column measured_time: float [ratio] — share of the modelled time that was measured
 // column created: integer [ms] — when it was made, since 1970 (UTC)
 // column builder: string? — the process that made it
 // column claim: string? — the process that last asked for it
-// column instance_names: string[] — names of its instance
-// column names: string[] — its names, as space/name
-// column tags: string[] — its tags
-// column notes: string[] — notes about it
-// column asked: integer[] [ms] — when the user asked for it, since 1970 (UTC); empty: never
 MATCH (p:Profile {state: 'ready'})-[:OF]->(i:Instance {state: 'ready'})
 RETURN p.id AS id, p.name AS name, p.instance AS instance, i.name AS instance_name, p.system AS system,
   p.scalings AS scalings, coalesce(p.blocking, []) AS blocking, p.world AS ranks,
   p.step AS step, p.unscaled AS unscaled, p.tokens_per_second AS tokens_per_second, p.mfu AS mfu, p.hfu AS hfu,
-  p.measured_time AS measured_time, p.created AS created,
-  p.builder AS builder, p.claim AS claim,
-  [(n:Name)-[:NAMES]->(i) | n.space + '/' + n.name] AS instance_names,
-  [(n:Name)-[:NAMES]->(p) | n.space + '/' + n.name] AS names, [(t:Tag)-[:TAGS]->(p) | t.id] AS tags,
-  [(m:Note)-[:ABOUT]->(p) | m.text] AS notes, [(:User {id: $user})-[a:ASKED_FOR]->(p) | a.time] AS asked
+  p.memory AS memory, p.room AS room, p.measured_time AS measured_time, p.created AS created,
+  p.builder AS builder, p.claim AS claim
 ORDER BY created DESC, id

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -28,27 +29,70 @@ SHORT_ID = 12
 """Characters of an id that people see. The start of an id is enough everywhere."""
 
 
+@dataclass(frozen=True)
+class _Marks:
+    """What users wrote about things, each by the id of the thing. asked: when the caller asked for it, in ms.
+
+    user: the caller. spaces: those in which the caller has names.
+    """
+
+    names: Mapping[str, Sequence[str]]
+    tags: Mapping[str, Sequence[str]]
+    notes: Mapping[str, Sequence[str]]
+    asked: Mapping[str, Sequence[int]]
+    user: str
+    spaces: Sequence[str]
+
+
+def _marks(store: Store) -> _Marks:
+    """Read as lists of their own: a pattern for each row of a catalog is slow with thousands of rows."""
+    user = current_user()
+    return _Marks(
+        user=user,
+        spaces=spaces(),
+        names=names_by_id(store),
+        tags=_by_id(store.read_sound("catalog/tags"), "tag"),
+        notes=_by_id(store.read_sound("catalog/notes"), "note"),
+        asked=_by_id(store.read_sound("catalog/asked", user=user), "time"),
+    )
+
+
+def names_by_id(store: Store) -> dict[str, list[str]]:
+    """The names of instances and profiles, as space/name, by id."""
+    return _by_id(store.read_sound("catalog/names"), "name")
+
+
+def _by_id(rows: Iterable[Mapping[str, Any]], column: str) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row["id"], []).append(row[column])
+    return found
+
+
 def graphs(store: Store) -> list[GraphInfo]:
     """All complete graphs, the newest first."""
-    return [*_infos("graph", _graph, store.read_sound("catalog/graphs"))]
+    marks = _marks(store)
+    return [*_infos("graph", lambda row: _graph(row, marks), store.read_sound("catalog/graphs"))]
 
 
 def instances(store: Store) -> list[InstanceInfo]:
     """All complete instances: the caller's own, then all others; the newest first."""
-    rows = store.read_sound("catalog/instances", user=current_user())
-    return [*_infos("instance", _instance, sorted(rows, key=_own_first))]
+    marks = _marks(store)
+    rows = sorted(store.read_sound("catalog/instances"), key=lambda row: _own_first(row, marks))
+    return [*_infos("instance", lambda row: _instance(row, marks), rows)]
 
 
 def profiles(store: Store) -> list[ProfileInfo]:
     """All complete profiles: the caller's own, then all others; the newest first."""
-    rows = store.read_sound("catalog/profiles", user=current_user())
-    return [*_infos("profile", _profile, sorted(rows, key=_own_first))]
+    marks = _marks(store)
+    rows = sorted(store.read_sound("catalog/profiles"), key=lambda row: _own_first(row, marks))
+    return [*_infos("profile", lambda row: _profile(row, marks), rows)]
 
 
-def _own_first(row: Mapping[str, Any]) -> tuple[bool, int]:
+def _own_first(row: Mapping[str, Any], marks: _Marks) -> tuple[bool, int]:
     """The order of what somebody made or asked for: the caller's own first, by the newest request."""
-    made = current_user() in (user_of(row["builder"]), user_of(row["claim"]))
-    times = [*row["asked"], *([row["created"]] if made else [])]
+    made = marks.user in (user_of(row["builder"]), user_of(row["claim"]))
+    times = [*marks.asked.get(row["id"], ()), *([row["created"]] if made else [])]
     return not times, -max(times or [row["created"]])
 
 
@@ -211,7 +255,7 @@ def _infos(what: str, read: Callable[[Mapping[str, Any]], Info], rows: Iterable[
             yield found
 
 
-def _graph(row: Mapping[str, Any]) -> GraphInfo:
+def _graph(row: Mapping[str, Any], marks: _Marks) -> GraphInfo:
     return GraphInfo(
         id=row["id"],
         name=row["name"],
@@ -220,15 +264,15 @@ def _graph(row: Mapping[str, Any]) -> GraphInfo:
         sizes=json_mapping(row["sizes"], "sizes"),
         created=time_of(row["created"]),
         made_by=user_of(row["builder"]),
-        tags=tuple(sorted(row["tags"])),
-        notes=tuple(row["notes"]),
+        tags=tuple(marks.tags.get(row["id"], ())),
+        notes=tuple(marks.notes.get(row["id"], ())),
     )
 
 
-def _instance(row: Mapping[str, Any]) -> InstanceInfo:
+def _instance(row: Mapping[str, Any], marks: _Marks) -> InstanceInfo:
     return InstanceInfo(
         id=row["id"],
-        name=_called(row["names"], row["name"]),
+        name=called(marks.names.get(row["id"], ()), row["name"], marks.spaces),
         graph=row["graph"],
         model=row["model"],
         recipe=row["recipe"],
@@ -236,43 +280,47 @@ def _instance(row: Mapping[str, Any]) -> InstanceInfo:
         ranks=row["ranks"],
         classes=row["classes"],
         created=time_of(row["created"]),
-        **_team(row),
+        **_team(row, marks),
     )
 
 
-def _profile(row: Mapping[str, Any]) -> ProfileInfo:
+def _profile(row: Mapping[str, Any], marks: _Marks) -> ProfileInfo:
+    names = marks.names.get(row["id"], ())
     plain = {name: value for name, value in row.items() if name not in _NOT_OF_PROFILE}
     return ProfileInfo(
         **{
             **plain,
-            "name": _called(row["names"], row["name"]) if row["names"] else row["name"],
-            "instance_name": _called(row["instance_names"], row["instance_name"]),
+            "name": called(names, row["name"], marks.spaces) if names else row["name"],
+            "instance_name": called(marks.names.get(row["instance"], ()), row["instance_name"], marks.spaces),
             "scalings": tuple(row["scalings"]),
             "blocking": tuple(row["blocking"]),
             "created": time_of(row["created"]),
-            **_team(row),
+            **_team(row, marks),
         }
     )
 
 
-_NOT_OF_PROFILE = ("builder", "claim", "asked", "instance_names")
+_NOT_OF_PROFILE = ("builder", "claim")
 """Columns of `catalog/profiles` that are not fields."""
 
 
-def _team(row: Mapping[str, Any]) -> dict[str, Any]:
+def _team(row: Mapping[str, Any], marks: _Marks) -> dict[str, Any]:
     """Whose an instance or a profile is, and what users wrote about it."""
     return {
         "made_by": user_of(row["builder"]),
-        "asked_by": current_user() if row["asked"] else user_of(row["claim"]),
-        "names": tuple(sorted(row["names"])),
-        "tags": tuple(sorted(row["tags"])),
-        "notes": tuple(row["notes"]),
+        "asked_by": marks.user if row["id"] in marks.asked else user_of(row["claim"]),
+        "names": tuple(marks.names.get(row["id"], ())),
+        "tags": tuple(marks.tags.get(row["id"], ())),
+        "notes": tuple(marks.notes.get(row["id"], ())),
     }
 
 
-def _called(names: Sequence[str], otherwise: str) -> str:
-    """What the caller calls a thing with these names: by the own name without its space, else by the team's."""
-    user, *team = spaces()
+def called(names: Sequence[str], otherwise: str, own_spaces: Sequence[str]) -> str:
+    """What the caller calls a thing with these names: by the own name without its space, else by the team's.
+
+    own_spaces: the caller's, as `spaces` has them.
+    """
+    user, *team = own_spaces
     for space in (user, *team):
         own = sorted(each for each in names if each.partition("/")[0] == space)
         if own:

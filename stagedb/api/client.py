@@ -12,6 +12,7 @@ from stagedb.api import (
     catalog,
     checking,
     dumps,
+    finding,
     listing,
     memory_rows,
     model_names,
@@ -234,6 +235,25 @@ class Stagedb:
         """
         return listing.listing(self.store, kind, model, system, tag, mine, sort, limit)
 
+    def find(
+        self,
+        *,
+        model: str | None = None,
+        system: str | None = None,
+        fits: bool = False,
+        limit: int = 100,
+        **words: Unpack[PlanWords],
+    ) -> Rows:
+        """Instances that somebody profiled, a row for each profile, the shortest step first.
+
+        model: the model's name. system: the system's name. fits: only those whose fullest rank fits into the memory of
+        an accelerator. limit: the first so many. words: values that the plans have. Profiles with scaled durations are
+        left out. Step in ns, memory and room in bytes; both are None, and `fits` too, for a profile of an older
+        stagedb, until somebody profiles the same again. Raises UsageError if the store has nothing of the model or the
+        system.
+        """
+        return finding.find(self.store, model, system, typed_words(words), fits, limit)
+
     def show(self, word: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
         """One graph, instance or profile, by id, start of an id, or the name of an instance or a profile."""
         return catalog.find(self.store, word)
@@ -276,6 +296,7 @@ class Stagedb:
         blocking: str | Sequence[str] = (),
         framework: str | None = None,
         name: str | None = None,
+        keep: bool = True,
         progress: "Progress | None" = None,
         **words: Unpack[PlanWords],
     ) -> Profile:
@@ -288,7 +309,8 @@ class Stagedb:
         mesh axes whose communication a rank waits for before it computes on, such as `tp,pp`, because its framework
         does. framework: a name of `stagedb.frameworks.FRAMEWORK_PROFILES`, which implies words of the plan (given ones
         come first), blocking, and what runs during what. name: a name for the profile. progress: called with the
-        number of written rows and of all rows. The same profile is stored once.
+        number of written rows and of all rows. The same profile is stored once. keep: False writes nothing, which a
+        reader's account may do; the instance must be in the store.
 
         Queries read it from `Profile`, `LaneTime`, `OpTime` and `TaskTime` nodes. Raises UsageError if the system has
         no room or no rate for the job, for a scaling that matches nothing, and for an unknown axis.
@@ -299,6 +321,8 @@ class Stagedb:
         clock = StageClock()
         wanted = find_wanted(self.store, target, model, profiling.framework_words(framework, model, typed_words(words)))
         inputs.system.network(wanted.plan.world)  # checks that the job has room, before anything is made
+        if not keep:
+            return profiling.run_only(self.store, wanted, inputs, name, clock)
         instance = wanted.make(self.store, clock)
         clock.lap("instance")
         return profiling.run(self.store, instance, inputs, name, clock.lap, clock.seconds, progress)

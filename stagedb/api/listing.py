@@ -1,6 +1,7 @@
 """The content of a store as rows: graphs, instances and profiles, filtered and sorted."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from stagedb.api import catalog, model_names
@@ -50,20 +51,21 @@ def listing(
     if system is not None and kind not in (None, "profiles"):
         raise UsageError("only profiles have a system: list profiles, or leave --system out")
     found: list[_Row] = []
+    content = _Content(store)
     for each, read in _READERS.items():
         if kind in (None, f"{each}s", each) and (system is None or each == "profile"):
-            rows = [{"kind": each, **row} for row in read(store)]
+            rows = [{"kind": each, **row} for row in read(content)]
             rows = [row for row in rows if model in (None, row.get("model")) and system in (None, row.get("system"))]
             rows = [
                 row for row in rows if (tag is None or tag in row.get("tags", ())) and (row.get("mine") or not mine)
             ]
             found += _sorted(rows, sort)[:limit]
     if not found:
-        _check_names(store, model, system)
+        check_names(store, model, system)
     return Rows(COLUMNS, tuple(tuple(row.get(column) for column in COLUMNS) for row in found))
 
 
-def _check_names(store: Store, model: str | None, system: str | None) -> None:
+def check_names(store: Store, model: str | None, system: str | None) -> None:
     """Raise UsageError if the store has nothing of a model or on a system, and similar names are known."""
     for option, word, known in (
         ("--model", model, [graph.name for graph in catalog.graphs(store)]),
@@ -88,7 +90,20 @@ def _sorted(rows: Sequence[_Row], sort: str) -> list[_Row]:
     ]
 
 
-def _graphs(store: Store) -> list[_Row]:
+class _Content:
+    """What a store has, each kind read once."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @cached_property
+    def instances(self) -> list[tuple[InstanceInfo, _Row]]:
+        """Each instance, with its figures as a row."""
+        peaks = {row["instance"]: (row["classes"], row["peak"]) for row in self.store.read_sound("catalog/peaks")}
+        return [(each, _of_instance(each, peaks)) for each in catalog.instances(self.store)]
+
+
+def _graphs(content: _Content) -> list[_Row]:
     return [
         {
             "id": each.id,
@@ -100,37 +115,39 @@ def _graphs(store: Store) -> list[_Row]:
             "tags": list(each.tags),
             "mine": each.made_by == current_user(),
         }
-        for each in catalog.graphs(store)
+        for each in catalog.graphs(content.store)
     ]
 
 
-def _instances(store: Store) -> list[_Row]:
-    peaks = _peaks(store)
-    return [{**_of_instance(each, peaks), "id": each.id, **_made(each)} for each in catalog.instances(store)]
+def _instances(content: _Content) -> list[_Row]:
+    return [{**row, "id": each.id, **_made(each)} for each, row in content.instances]
 
 
-def _profiles(store: Store) -> list[_Row]:
-    peaks = _peaks(store)
-    known = {each.id: _of_instance(each, peaks) for each in catalog.instances(store)}
-    return [
-        {
-            # A damaged instance is left out of the catalog, and its profiles have no plan here.
-            **known.get(each.instance, {"model": None}),
-            "id": each.id,
-            "name": each.name,
-            "ranks": each.ranks,
-            "step": each.step,
-            "mfu": each.mfu,
-            "system": each.system,
-            "timing": _timing(each),
-            "instance": each.instance,
-            **_made(each),
-        }
-        for each in catalog.profiles(store)
-    ]
+def _profiles(content: _Content) -> list[_Row]:
+    known = {each.id: row for each, row in content.instances}
+    found = []
+    for each in catalog.profiles(content.store):
+        # A damaged instance is left out of the catalog, and its profiles have no plan here.
+        row = known.get(each.instance, {"model": None, "peak": None})
+        found.append(
+            {
+                **row,
+                "id": each.id,
+                "name": each.name,
+                "ranks": each.ranks,
+                "step": each.step,
+                "mfu": each.mfu,
+                "peak": row["peak"] if each.memory is None else each.memory,
+                "system": each.system,
+                "timing": _timing(each),
+                "instance": each.instance,
+                **_made(each),
+            }
+        )
+    return found
 
 
-def _unfinished(store: Store) -> list[_Row]:
+def _unfinished(content: _Content) -> list[_Row]:
     """What a process builds or deletes, without figures."""
     return [
         {
@@ -140,11 +157,11 @@ def _unfinished(store: Store) -> list[_Row]:
             "made_by": each.user,
             "state": f"{each.kind.lower()} {each.state}{', by a process that has ended' if each.dead else ''}",
         }
-        for each in unfinished(store)
+        for each in unfinished(content.store)
     ]
 
 
-_READERS: Mapping[str, Callable[[Store], list[_Row]]] = {
+_READERS: Mapping[str, Callable[[_Content], list[_Row]]] = {
     "graph": _graphs,
     "instance": _instances,
     "profile": _profiles,
@@ -173,11 +190,6 @@ def _made(each: InstanceInfo | ProfileInfo) -> _Row:
         "tags": list(each.tags),
         "mine": named or user in (each.made_by, each.asked_by),
     }
-
-
-def _peaks(store: Store) -> dict[str, tuple[int, int]]:
-    """Classes with a peak, and the largest of these peaks in bytes, by instance."""
-    return {row["instance"]: (row["classes"], row["peak"]) for row in store.read_sound("catalog/peaks")}
 
 
 def _timing(info: ProfileInfo) -> str | None:

@@ -1,6 +1,7 @@
 """The meaning of a word that names a model: a card of the library, a file, or a graph of the store."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,10 +151,16 @@ def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None
     return found
 
 
+@functools.lru_cache(64)
+def _defaults(recipe: str) -> Mapping[str, object]:
+    """The plan of a recipe without any further word. A list of a thousand plans asks for it a thousand times."""
+    return Plan(options=GraphOptions(recipe=recipe)).to_dict()
+
+
 def describe(words: Mapping[str, object]) -> str:
     """A plan's words, or a graph's options, in short: those that differ from the defaults."""
-    usual = Plan().to_dict()
-    recipe_usual = Plan(options=GraphOptions(recipe=str(words.get("recipe", usual["recipe"])))).to_dict()
+    usual = _defaults(GraphOptions().recipe)
+    recipe_usual = _defaults(str(words.get("recipe", usual["recipe"])))
     parts = []
     for word, value in words.items():
         if value == usual.get(word) or (word.endswith("dtype") and value == recipe_usual.get(word)):

@@ -1,21 +1,25 @@
 """Profiles: an instance's step, timed on a system and kept in the store."""
 
+import copy
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stagedb.api import catalog, system_choice
 from stagedb.api.results import InstanceInfo, PeakMemory, Profile, ProfileInfo, Rows
+from stagedb.api.wanted_instances import StageClock, Wanted
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import find_profile
 from stagedb.memory import analyse
-from stagedb.store import Store
+from stagedb.store import Store, current_user
+from stagedb.store.failures import ReadOnlyError
 from stagedb.store.naming import set_name, wanted_name
 from stagedb.systems import Durations, System
 from stagedb.timing import JobProfile, ProfileInputs, Scaling, blocking_axes, profile_job, record_profile
 from stagedb.timing.framework_timing import as_used_by
-from stagedb.timing.profile_recording import Progress
+from stagedb.timing.profile_recording import Progress, exact_text, profile_id
 from stagedb.workload.instance_columns import Workload
 from stagedb.workload.store_reading import read_workload
 
@@ -85,16 +89,81 @@ def run(
     progress: Progress | None = None,
 ) -> Profile:
     """Profile an instance. lap: called with each stage of work that ends. seconds: the time of each."""
+    job, memory = _timed(store, instance, wanted, lap)
+    info = keep(store, job, name, progress, memory[0].bytes)
+    lap("write")
+    return _result(info, instance, job, memory, seconds)
+
+
+def run_only(
+    store: Store, wanted: Wanted, wanted_inputs: ProfileInputs, name: str | None, clock: StageClock
+) -> Profile:
+    """Profile an instance of the store without any write; a connection that only reads will do.
+
+    Raises UsageError for an instance that is not there, and for a name: only what is in the store can have one.
+    """
+    if name is not None:
+        raise UsageError("--name needs a profile in the store: leave out --no-keep or --name")
+    reader = copy.copy(store).only_read()
+    try:
+        instance = wanted.make(reader, clock)
+    except ReadOnlyError as error:
+        raise UsageError(
+            f"the store has no such instance of {wanted.model}, and --no-keep writes none: make it with `stagedb "
+            "instantiate`, or leave out --no-keep"
+        ) from error
+    clock.lap("instance")
+    job, memory = _timed(reader, instance, wanted_inputs, clock.lap)
+    return _result(_unkept(job, instance, memory[0].bytes), instance, job, memory, clock.seconds)
+
+
+def _timed(
+    store: Store, instance: InstanceInfo, wanted: ProfileInputs, lap: Callable[[str], None]
+) -> tuple[JobProfile, tuple[PeakMemory, ...]]:
+    """A step, and the memory of each rank class, the fullest first."""
     workload = read_workload(store, instance.id)
     lap("read")
     job = profile_job(workload, wanted.system, wanted.measured, wanted.scalings, wanted.blocking)
     lap("time")
-    info = keep(store, job, name, progress)
-    lap("write")
     memory = tuple(sorted(_peaks(store, workload), key=lambda each: (-each.bytes, each.rank_class)))
     lap("memory")
-    room = wanted.system.accelerator.room
+    return job, memory
+
+
+def _result(
+    info: ProfileInfo,
+    instance: InstanceInfo,
+    job: JobProfile,
+    memory: tuple[PeakMemory, ...],
+    seconds: Mapping[str, float],
+) -> Profile:
+    room = job.system.accelerator.room
     return Profile(info, instance, _lanes(job), _path(job), job, dict(seconds), memory, room)
+
+
+def _unkept(job: JobProfile, instance: InstanceInfo, memory: int) -> ProfileInfo:
+    """The description of a profile that is not in the store."""
+    return ProfileInfo(
+        id=profile_id(job),
+        name=None,
+        instance=instance.id,
+        instance_name=instance.name,
+        system=job.system.name,
+        scalings=tuple(map(exact_text, sorted(job.scalings, key=exact_text))),
+        blocking=job.blocking,
+        ranks=job.merit.world,
+        step=job.step,
+        unscaled=job.unscaled,
+        tokens_per_second=job.merit.tokens_per_second,
+        mfu=job.merit.mfu,
+        hfu=job.merit.hfu,
+        measured_time=job.durations.coverage.share_of_time,
+        created=catalog.time_of(time.time_ns() // 1_000_000),
+        made_by=current_user(),
+        memory=memory,
+        room=job.system.accelerator.room,
+        kept=False,
+    )
 
 
 def _peaks(store: Store, workload: Workload) -> Iterator[PeakMemory]:
@@ -104,10 +173,17 @@ def _peaks(store: Store, workload: Workload) -> Iterator[PeakMemory]:
         yield PeakMemory(each.rank_class.number, each.rank_class.stages, sum(sizes.values()), sizes)
 
 
-def keep(store: Store, job: JobProfile, name: str | None = None, progress: Progress | None = None) -> ProfileInfo:
-    """Write a step that was timed to the store, unless it is there already."""
+def keep(
+    store: Store,
+    job: JobProfile,
+    name: str | None = None,
+    progress: Progress | None = None,
+    memory: int | None = None,
+) -> ProfileInfo:
+    """Write a step that was timed to the store, unless it is there already. memory: as in `record_profile`."""
     wanted = None if name is None else wanted_name(name)
-    made, new = record_profile(store, job, None if wanted is None else wanted.name, progress or (lambda done, of: None))
+    called = None if wanted is None else wanted.name
+    made, new = record_profile(store, job, called, progress or (lambda done, of: None), memory)
     if wanted is not None:
         set_name(store, "Profile", made, wanted)
     return dataclasses.replace(catalog.made(catalog.profiles(store), made), new=new)

@@ -207,7 +207,8 @@ class ProfileInfo:
     name of its instance.
     blocking: mesh axes whose communication a rank waits for. step, unscaled: ns of the step, and without the scalings.
     measured_time: share of the modelled time that was measured. made_by, asked_by: as of an instance. `new`: this
-    call wrote it.
+    call wrote it. memory: bytes that its fullest rank holds; None if an older stagedb made it. room: bytes of an
+    accelerator; None without a bound. kept: whether the store has it.
     """
 
     id: str
@@ -230,7 +231,10 @@ class ProfileInfo:
     names: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    memory: int | None = None
+    room: int | None = None
     new: bool = False
+    kept: bool = True
 
     def _repr_html_(self) -> str:
         return html_tables.properties(properties(self), kind_of(self))

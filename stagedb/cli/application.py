@@ -11,6 +11,7 @@ from stagedb.cli import (
     build_instantiate,
     diff,
     export,
+    find,
     ls_show_rm,
     memory,
     models,
@@ -70,6 +71,7 @@ advise.register(app)
 timeline_report.register(app)
 diff.register(app)
 ls_show_rm.register(app)
+find.register(app)
 name_tag_note.register(app)
 serve.register(app)
 store_command.register(app)

@@ -43,6 +43,9 @@ def profile(
     target: Target = None,
     model: Model = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the profile.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep/--no-keep", help="Keep the profile in the store, or write nothing.")
+    ] = True,
     show: Annotated[
         ProfileRows | None,
         typer.Option(
@@ -72,6 +75,7 @@ def profile(
             target,
             model=model,
             name=name,
+            keep=keep,
             progress=report,
             **timing.words(),
             **given,
@@ -113,6 +117,8 @@ def _lines(found: "Profile") -> list[str]:
     """What was done, and its results, in a few lines."""
     info, merit = found.info, found.merit
     what = "made" if info.new else "already in the store:"
+    if not info.kept:
+        what = "not kept:"
     named = "" if info.name is None else f" {info.name}"
     lines = [
         f"{what} profile {info.id[:12]}{named} of {found.instance.name} ({count(found.instance.ranks, 'rank')}) on "

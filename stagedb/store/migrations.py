@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
+from stagedb.store.profile_labels import PROFILE_LABELS
 from stagedb.store.schema import definitions
 from stagedb.store.team_labels import TEAM_LABELS
 
@@ -59,6 +60,8 @@ MIGRATIONS = (
         creates=definitions(TEAM_LABELS),
         gentle=True,
     ),
+    # Profiles that were made before have no memory until somebody asks for them again: to compute it takes too long.
+    Migration(7, "the memory of profiles, and an index to find them", creates=definitions(PROFILE_LABELS), gentle=True),
 )
 
 NEWEST = MIGRATIONS[-1].version

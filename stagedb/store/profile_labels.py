@@ -45,12 +45,16 @@ PROFILE_LABELS = (
             ),
             Property("mfu", "float?", "model FLOPs over what the peaks would do in the step", "ratio"),
             Property("hfu", "float?", "hardware FLOPs over what the peaks would do in the step", "ratio"),
+            Property(
+                "memory", "integer?", "what its fullest rank holds at its peak; absent if an older stagedb made it", "B"
+            ),
+            Property("room", "integer?", "memory of one accelerator; absent if it has no bound", "B"),
             Property("measured_ops", "float", "share of the ops' runs that was measured", "ratio"),
             Property("measured_time", "float", "share of the modelled time that was measured", "ratio"),
             Property("content", "string?", "digest of its content as it was made; absent in older ones"),
             *OWNED,
         ),
-        indexes=(("name",),),
+        indexes=(("name",), ("system",)),
         style=("#f79767", "system"),
     ),
     Label(

@@ -8,13 +8,16 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from stagedb.fault_injection import fault_point
 from stagedb.inputs import check_unicode
+from stagedb.memory import analyse
 from stagedb.store import Input, Lease, Store, ask_again, building, delete
+from stagedb.store.failures import ReadOnlyError
 from stagedb.systems import Durations
 from stagedb.timing.critical_path_rows import Row, path_rows
 from stagedb.timing.step_profile import JobProfile
@@ -41,37 +44,57 @@ def profile_id(job: JobProfile) -> str:
         "instance": job.workload.instance,
         "system": job.system.to_dict(),
         "durations": _measured(job.measured),
-        "scalings": sorted(_exact_text(each) for each in job.scalings),
+        "scalings": sorted(exact_text(each) for each in job.scalings),
         **({"blocking": list(job.blocking)} if job.blocking else {}),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def record_profile(
-    store: Store, job: JobProfile, name: str | None = None, progress: Progress = lambda done, of: None
+    store: Store,
+    job: JobProfile,
+    name: str | None = None,
+    progress: Progress = lambda done, of: None,
+    memory: int | None = None,
 ) -> tuple[str, bool]:
     """Write a profile of an instance. Returns its id, and whether this call wrote it.
 
     name: what it is called where nobody names it. An equal profile that exists becomes the newest of this user. One of
-    another version is replaced if its step differs or its network bytes are missing. `progress` gets the number of rows
-    written and the number of all rows. Raises StagedbError if the instance is not in the store or is being deleted.
+    another version is replaced if its step differs or its network bytes are missing, and gets its memory. `progress`
+    gets the number of rows written and the number of all rows. memory: what the fullest rank holds, in bytes, if it is
+    known already. Raises StagedbError if the instance is not in the store or is being deleted.
     """
     check_unicode(name or "", "--name")
     found = profile_id(job)
     there = store.read("profile/figures", profile=found)
-    if there and there[0] != {**_figures(job), "name": there[0]["name"]}:
+    if there and there[0] != {**there[0], **_figures(job)}:
         name = name or there[0]["name"]
         delete(store, "Profile", found)
-    with building(store, "Profile", found, _properties(job, name), _inputs(job)) as lease:
+        there = []
+    fit: Row = {}
+    # Without its instance it is refused below.
+    known = store.read("lifecycle/state_instance", id=job.workload.instance)
+    if known and (not there or there[0]["memory"] is None):
+        fit = {"memory": _fullest(store, job) if memory is None else memory, "room": job.system.accelerator.room}
+    with building(store, "Profile", found, {**_properties(job, name), **fit}, _inputs(job)) as lease:
         if lease is not None:
             _Writing(store, lease, found, job, progress).run()
     if lease is None:
         ask_again(store, "Profile", found)
+    if there and fit:
+        with suppress(ReadOnlyError):
+            store.write("profile/fit", profile=found, **fit)
     return found, lease is not None
 
 
+def _fullest(store: Store, job: JobProfile) -> int:
+    """Bytes that the fullest rank holds at its peak."""
+    classes = analyse(store, job.workload.instance, classes=job.workload.classes)
+    return max(sum(each.usage.at(each.peak).values()) for each in classes)
+
+
 def _figures(job: JobProfile) -> Row:
-    """The result of `profile/figures` for a profile that is equal to this one."""
+    """What `profile/figures` has of a profile that is equal to this one."""
     dimensions = [each.name for each in job.system.dimensions]
     return {"step": job.step, "unscaled": job.unscaled, "mfu": job.merit.mfu, "dimensions": dimensions}
 
@@ -95,7 +118,7 @@ def _properties(job: JobProfile, name: str | None) -> dict[str, Any]:
         "system": system.name,
         "system_json": json.dumps(system.to_dict()),
         "durations": None if measured is None else json.dumps(measured, sort_keys=True),
-        "scalings": sorted(_exact_text(each) for each in job.scalings),
+        "scalings": sorted(exact_text(each) for each in job.scalings),
         "blocking": list(job.blocking) or None,
         "format": FORMAT,
         "step": job.step,
@@ -127,7 +150,7 @@ def _measured(measured: Durations | None) -> list[dict[str, Any]] | None:
     return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
 
 
-def _exact_text(scaling: Scaling) -> str:
+def exact_text(scaling: Scaling) -> str:
     """A scaling as a text that parses to exactly the same scaling."""
     which = "" if scaling.which is None else f":{scaling.which}"
     return f"{scaling.what}{which}={_exact(scaling.factor)}"

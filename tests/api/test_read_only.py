@@ -48,6 +48,24 @@ def test_what_is_there_is_used_without_a_write(refusing: Stagedb, tmp_path: Path
     assert len(db.query("bytes_by_axis").rows) > 0
 
 
+def test_a_step_is_timed_without_a_write(refusing: Stagedb) -> None:
+    """What is not kept has the figures of what would be kept, on systems that the store has no profile of."""
+    kept = refusing.profile("mine")
+    same = refusing.profile("mine", keep=False)
+    assert (same.info.id, same.info.kept, kept.info.kept) == (kept.info.id, False, True)
+    assert (same.step, same.merit, same.memory, same.info.room) == (kept.step, kept.merit, kept.memory, kept.room)
+    other = refusing.profile(model=MODEL, system="b200", scale=["compute=2"], keep=False, **PLAN)
+    assert other.info.scalings == ("compute=2",)
+    assert other.gain < 0
+    with pytest.raises(ReadOnlyError):
+        refusing.profile("mine", system="b200")
+    with pytest.raises(UsageError, match="no such instance of tiny-llama"):
+        refusing.profile(model=MODEL, tp=4, keep=False)
+    with pytest.raises(UsageError, match="keep"):
+        refusing.profile("mine", name="new", keep=False)
+    assert len(refusing.profiles()) == 1
+
+
 def test_a_new_name_is_a_write(refusing: Stagedb) -> None:
     with pytest.raises(UsageError, match="a write"):
         refusing.instantiate(MODEL, name="other", **PLAN)

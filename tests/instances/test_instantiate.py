@@ -556,10 +556,10 @@ def test_killed_halfway_nothing_is_visible_and_the_next_run_completes(
     environment = {**os.environ, **store_environment, "STAGEDB_FAULT": f"instantiate.{stage}:kill"}
     ended = subprocess.run([sys.executable, "-c", KILL], env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert store.read("catalog/instances", user="") == []
+    assert store.read("catalog/instances") == []
     assert ask(store, "MATCH (i:Instance) RETURN i.state AS state") == [{"state": "building"}]
     instance = instantiate(store, "small", EIGHT)
-    assert [row["id"] for row in store.read("catalog/instances", user="")] == [instance]
+    assert [row["id"] for row in store.read("catalog/instances")] == [instance]
     for number, table in enumerate((FIRST_STAGE, LAST_STAGE)):
         assert len(ops(store, instance, number)) == len(table.strip().split("\n"))
     counts = ask(

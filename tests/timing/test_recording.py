@@ -49,7 +49,7 @@ def profiled(store: Store, *scalings: str) -> JobProfile:
 
 
 def seen(store: Store) -> list[str]:
-    return [row["id"] for row in store.read("catalog/profiles", user="")]
+    return [row["id"] for row in store.read("catalog/profiles")]
 
 
 def left(store: Store) -> int:
@@ -152,7 +152,7 @@ def test_what_another_clock_wrote_is_replaced(store: Store) -> None:
     reported: list[tuple[int, int]] = []
     assert record_profile(store, job, progress=lambda done, of: reported.append((done, of))) == (profile, True)
     assert left(store) == count
-    assert store.read("catalog/profiles", user="")[0]["unscaled"] == job.unscaled
+    assert store.read("catalog/profiles")[0]["unscaled"] == job.unscaled
     assert reported[-1][0] == reported[-1][1] >= count - 1
 
 
@@ -198,7 +198,7 @@ def test_a_profile_names_the_axes_that_block(store: Store) -> None:
     waiting, _ = record_profile(store, profile_job(job.workload, PLAIN, blocking="pp,tp"))
     found = store.query("MATCH (p:Profile) RETURN p.id AS id, p.blocking AS blocking").rows
     assert {row[0]: row[1] for row in found} == {plain: None, waiting: ["tp", "pp"]}
-    assert {row["id"]: row["blocking"] for row in store.read("catalog/profiles", user="")} == {
+    assert {row["id"]: row["blocking"] for row in store.read("catalog/profiles")} == {
         plain: [],
         waiting: ["tp", "pp"],
     }
@@ -220,7 +220,7 @@ def test_an_instance_is_kept_while_a_profile_of_it_is_written(store: Store) -> N
     refused = pytest.raises(StagedbError, match=f"profile p of instance {instance} is being built")
     with building(store, "Profile", "p", {"instance": instance}), refused:
         delete(store, "Instance", instance)
-    assert [row["id"] for row in store.read("catalog/instances", user="")] == [instance]
+    assert [row["id"] for row in store.read("catalog/instances")] == [instance]
 
 
 @pytest.mark.parametrize("point", POINTS)
