@@ -6,12 +6,10 @@ They are files like all others: read, linted and planned. `--check` compares the
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 
-from scripts import _around_statements
-from stagedb.store.dump_contents import EDGE_KINDS, NODE_KINDS
-from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, members
+from scripts import _around_statements, _check_statements, _dump_statements
+from stagedb.store.schema import OWNERS, members, parent_of
 from stagedb.store.schema_forms import Label, Relationship
 from stagedb.store.statements import directory
 
@@ -74,12 +72,6 @@ def statements() -> Iterator[tuple[str, str]]:
             yield f"clear_{label.name.lower()}", _clear(owner, label, path)
 
 
-def parent_of(owner: str) -> str | None:
-    """The label that an owner is made from: a graph for an instance, an instance for a profile."""
-    found = [edge.target for edge in RELATIONSHIPS if (edge.source, edge.type) == (owner, "OF")]
-    return found[0] if found else None
-
-
 def _version_values(owner: str) -> dict[str, str]:
     """The parts of `version`: an owner and all that it is made from, each with a variable."""
     chain = [owner]
@@ -126,199 +118,12 @@ _CLAIM_PARENT = """MATCH (of:{label} {{id: $properties.{low}, state: 'ready'}})
 """
 
 
-def dump_statements() -> Iterator[tuple[str, str]]:
-    """Name and text of every statement of `dump`: each label and relationship, read and written."""
-    by_name = {label.name: label for label in LABELS}
-    for kind in NODE_KINDS:
-        low, label = kind.owner.lower(), kind.label
-        if label == kind.owner:
-            start, parent = f"(n:{label} {{id: $id}})", "null"
-        elif kind.path:
-            start, parent = _below(kind.owner, kind.path, "n", "p"), "p.id"
-        else:
-            form = by_name[label]
-            start = f"(n:{label} {{{form.member_by}: $id}})\nWHERE n.`{form.indexes[0][-1]}` >= 0"
-            parent = f"n.{form.member_by}"
-        yield f"nodes_{label.lower()}", _NODES.format(label=label, low=low, start=start, parent=parent)
-        if label != kind.owner:
-            for also in by_name[label].also or ("",):
-                stem = f"make_{label.lower()}" + (f"_{also.lower()}" if also else "")
-                match, create = (
-                    ("", "")
-                    if not kind.path
-                    else (f"MATCH (p:{kind.path[-1].source} {{id: row.parent}})\n", f"(p)-[:{kind.path[-1].type}]->")
-                )
-                labels = f"{label}:{also}" if also else label
-                yield stem, _MAKE.format(label=labels, match=match, create=create)
-    for each in EDGE_KINDS:
-        edge = each.edge
-        start = _below(each.owner, each.path, "a", "") if each.path else f"(a:{edge.source} {{id: $id}})"
-        values = {"type": edge.type, "source": edge.source, "target": edge.target, "low": each.owner.lower()}
-        yield f"edges_{each.stem}", _EDGES.format(start=start, **values)
-        yield f"join_{each.stem}", _JOIN.format(**values)
-
-
-def _below(owner: str, path: tuple[Relationship, ...], last: str, before: str) -> str:
-    """The pattern of a label below its owner. last, before: variables of its node and of the node above it."""
-    steps = [f"({before if len(path) == 1 else ''}:{owner} {{id: $id}})"]
-    for number, edge in enumerate(path, 1):
-        name = last if number == len(path) else before if number == len(path) - 1 else ""
-        steps.append(f"-[:{edge.type}]->({name}:{edge.target})")
-    return "".join(steps)
-
-
-_OF_RANKS: dict[str, str] = {
-    "lost_rank": """\
-// The instances that are not there, and of which there are ranks.
-//
-// mode: reads
-// column id: string — the id of the instance
-MATCH (n:Rank)
-WITH DISTINCT n.instance AS id
-OPTIONAL MATCH (p:Instance {id: id})
-WITH id, p
-WHERE p IS NULL
-RETURN id
-ORDER BY id
-""",
-    "remove_rank": """\
-// Delete the ranks of instances that are still not there.
-//
-// mode: writes
-// param rows: map[] — id: that of the instance
-// column removed: integer — how many
-UNWIND $rows AS row
-OPTIONAL MATCH (p:Instance {id: row.id})
-WITH row, p
-WHERE p IS NULL
-MATCH (n:Rank {instance: row.id})
-WHERE n.`rank` >= 0
-DETACH DELETE n
-RETURN count(*) AS removed
-""",
-    "things": """\
-// All complete graphs, instances and profiles, each with what it is made from.
-//
-// mode: reads
-// column kind: string — Graph, Instance or Profile
-// column id: string — its id
-// column parents: string[] — the ids of the graphs or instances that it is made from; there must be one, or none
-MATCH (n:Graph|Instance|Profile {state: 'ready'})
-OPTIONAL MATCH (n)-[:OF]->(p:Graph|Instance)
-WITH n, collect(p.id) AS parents
-RETURN CASE WHEN n:Graph THEN 'Graph' WHEN n:Instance THEN 'Instance' ELSE 'Profile' END AS kind, n.id AS id, parents
-ORDER BY kind, id
-""",
-}
-
-
-def check_statements() -> Iterator[tuple[str, str]]:
-    """Name and text of the statements of `check` that find and remove what belongs to nothing."""
-    for name, (label, end) in orphans().items():
-        values = {"label": label, "end": end}
-        yield f"lost_{name}", _LOST.format(**values)
-        yield f"remove_{name}", _REMOVE_LOST.format(**values)
-
-
-def orphans() -> dict[str, tuple[str, str]]:
-    """By name of a label what its nodes belong to: the pattern that leads from a node `n` to `p`.
-
-    Ranks are joined by a property, and have statements of their own.
-    """
-    found = {
-        kind.label.lower(): (kind.label, f"(n)<-[:{kind.path[-1].type}]-(p:{kind.path[-1].source})")
-        for kind in NODE_KINDS
-        if kind.path
-    }
-    parents = ((owner, parent_of(owner)) for owner in OWNERS)
-    found |= {owner.lower(): (owner, f"(n)-[:OF]->(p:{parent})") for owner, parent in parents if parent}
-    for label, type_ in (("Name", "NAMES"), ("Note", "ABOUT")):
-        targets = [edge.target for edge in RELATIONSHIPS if (edge.type, edge.source) == (type_, label)]
-        found[label.lower()] = label, f"(n)-[:{type_}]->(p:{'|'.join(targets)})"
-    return found
-
-
-_LOST = """\
-// The {label} nodes that belong to nothing: a relationship of theirs is missing. What is unfinished is left out.
-//
-// mode: reads
-// column id: string — its id
-MATCH (n:{label})
-OPTIONAL MATCH {end}
-WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
-RETURN n.id AS id
-ORDER BY id
-"""
-
-_REMOVE_LOST = """\
-// Delete {label} nodes that still belong to nothing.
-//
-// mode: writes
-// param rows: map[] — id
-// column removed: integer — how many
-UNWIND $rows AS row
-MATCH (n:{label} {{id: row.id}})
-OPTIONAL MATCH {end}
-WITH n, p
-WHERE p IS NULL AND coalesce(n.state, 'ready') = 'ready'
-DETACH DELETE n
-RETURN count(*) AS removed
-"""
-
 FOLDERS = {
     "lifecycle": statements,
-    "check": lambda: chain(check_statements(), _OF_RANKS.items()),
     _around_statements.FOLDER: _around_statements.statements,
-    "dump": dump_statements,
+    _check_statements.FOLDER: _check_statements.statements,
+    _dump_statements.FOLDER: _dump_statements.statements,
 }
-
-_NODES = """\
-// The {label} nodes of one {low}.
-//
-// mode: reads
-// param id: string — the {low}'s id
-// column also: string[] — all labels of the node
-// column parent: string? — the id of the node that it belongs to
-// column values: map — its properties
-MATCH {start}
-RETURN labels(n) AS also, {parent} AS parent, properties(n) AS values
-"""
-
-_MAKE = """\
-// Write {label} nodes, each joined to the node that it belongs to.
-//
-// mode: writes
-// param rows: map[] — id; parent: the id of that node; values: all properties
-UNWIND $rows AS row
-{match}CREATE {create}(n:{label} {{id: row.id}})
-SET n += row.values
-"""
-
-_EDGES = """\
-// The {type} relationships from {source} to {target} nodes of one {low}.
-//
-// mode: reads
-// param id: string — the {low}'s id
-// column source: string — the id where it begins
-// column target: string — the id where it ends
-// column values: map — its properties
-MATCH {start}
-MATCH (a)-[r:{type}]->(b:{target})
-RETURN a.id AS source, b.id AS target, properties(r) AS values
-"""
-
-_JOIN = """\
-// Write {type} relationships from {source} to {target} nodes.
-//
-// mode: writes
-// param rows: map[] — source, target: ids; values: properties
-UNWIND $rows AS row
-MATCH (a:{source} {{id: row.source}})
-MATCH (b:{target} {{id: row.target}})
-CREATE (a)-[r:{type}]->(b)
-SET r += row.values
-"""
 
 _OWNER_TEMPLATES = {
     "claim": """\

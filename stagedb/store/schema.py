@@ -44,6 +44,12 @@ OWNERS = tuple(label.name for label in LABELS if set(OWNED) <= set(label.propert
 """Labels that become visible only when they are complete: `Graph`, `Instance`, `Profile`."""
 
 
+def parent_of(owner: str) -> str | None:
+    """The label that an owner is made from: a graph for an instance, an instance for a profile; None for a graph."""
+    found = [edge.target for edge in RELATIONSHIPS if (edge.source, edge.type) == (owner, "OF")]
+    return found[0] if found else None
+
+
 def members(owner: str) -> tuple[tuple[Label, tuple[Relationship, ...]], ...]:
     """What is deleted with an owner: each label with the relationships that lead to it, the most distant label first.
 
