@@ -1,21 +1,64 @@
 """The library of model cards, as rows. It needs no store."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
-from stagedb.models import card_names
+from stagedb.models import Card, card_names
 
 
-def models() -> list[dict[str, Any]]:
-    """The library of model cards: one row a model, with its sizes and its number of parameters."""
-    shown = ("family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "max_positions", "train_seq_len")
-    cards = [model_names.card(name) for name in card_names()]
+@for_python
+def models(like: str | None = None) -> list[dict[str, Any]]:
+    """The library of model cards: one row a model, with its sizes and its number of parameters.
+
+    like: a model's name, or the path of a card or config: the models nearest to it in size come first, each with
+    `factor`, the factor by which its sizes differ on average (1.0: not at all). UsageError for an unknown name.
+    """
+    if like is None:
+        return [_row(model_names.card(name)) for name in card_names()]
+    wanted = model_names.card(like)
+    cards = map(model_names.card, card_names())
+    found = [{**_row(card, _SHOWN_NEAR), "factor": round(factor(wanted, card), 2)} for card in cards]
+    return sorted(found, key=lambda row: row["factor"])[:_NEAREST]
+
+
+_SHOWN = ("family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "max_positions", "train_seq_len")
+_SHOWN_NEAR = ("layers", "hidden", "heads", "experts")
+_COMPARED = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "experts", "top_k", "expert_ffn")
+_NEAREST = 10
+"""Models that `like` names."""
+
+
+def _row(card: Card, columns: Sequence[str] = _SHOWN) -> dict[str, Any]:
+    sizes = {name: value for name, value in card.to_dict().items() if name in columns}
+    return {"name": card.name, **sizes, "parameters": card.count_parameters()}
+
+
+def factor(one: Card, other: Card) -> float:
+    """The geometric mean of the factors by which the sizes of two models differ. What neither has does not count."""
+    pairs = [(getattr(one, name), getattr(other, name)) for name in _COMPARED]
+    pairs.append((one.count_parameters(), other.count_parameters()))
+    # A model without experts counts as one with a single expert.
+    apart = [abs(math.log(max(a, 1) / max(b, 1))) for a, b in pairs if a or b]
+    return math.exp(sum(apart) / len(apart))
+
+
+@for_python
+def model_layers(name: str) -> list[dict[str, Any]]:
+    """The kinds of a model's layers: name, numbers of their layers, and their parts with what these take."""
+    card = model_names.card(name)
     return [
-        {"name": card.name}
-        | {name: value for name, value in card.to_dict().items() if name in shown}
-        | {"parameters": card.count_parameters()}
-        for card in cards
+        {
+            "kind": kind.name,
+            "numbers": [number for number, its in enumerate(card.sequence) if its == kind.name],
+            "mixer": kind.mixer,
+            "channel_mixer": kind.channel_mixer,
+            "residual": kind.residual,
+            "words": dict(kind.values),
+        }
+        for kind in card.kinds.values()
     ]
 
 

@@ -16,7 +16,6 @@ PLAN = {"tp": 2, "pp": 2, "dp": 2}
 READS = {
     "export": (["export", "mine", "--out", "{}"], "read.workload/edges"),
     "export-classes": (["export", "mine", "--out", "{}"], "read.workload/classes"),
-    "export-groups": (["export", "mine", "--out", "{}", "--packed"], "read.workload/groups"),
     "export-profile": (["export", "--profile", "timed", "--out", "{}"], "read.profile/durations"),
     "profile": (["profile", "mine", "--system", "tpu-v5p"], "read.workload/ops"),
     "report": (["report", "mine", "--out", "{}"], "read.workload/buckets"),

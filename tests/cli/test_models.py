@@ -1,0 +1,33 @@
+"""The library of models: the nearest ones, and a drawing of layers."""
+
+import json
+
+from stagedb.api import model_layers, models
+from stagedb.cli.layer_chart import draw_layers
+from tests.cli.conftest import Run
+
+
+def test_the_nearest_models_come_first(run: Run) -> None:
+    rows = json.loads(run("models", "--like", "llama3.1-70b", "-f", "json").out)
+    assert [row["name"] for row in rows[:2]] == ["llama3-70b", "llama3.1-70b"]
+    assert [row["factor"] for row in rows] == sorted(row["factor"] for row in rows)
+    assert rows[0]["factor"] == 1.0
+    assert len(rows) == 10
+    experts = [row["name"] for row in models(like="mixtral-8x7b")[:2]]
+    assert experts == ["mixtral-8x7b", "phi-3.5-moe"]
+    assert max(map(len, run("models", "--like", "llama3-8b").out.splitlines())) <= 80
+    refused = run("models", "llama3-8b", "--like", "llama3-70b")
+    assert refused.status == 2
+    assert "give one of them" in refused.err
+    assert "unknown model 'nothing'" in run("models", "--like", "nothing").err
+
+
+def test_the_layers_of_a_model_are_drawn(run: Run) -> None:
+    drawn = run("models", "gemma-3-12b-text").out.partition("\n\n")[2]
+    assert "     0  " + "aaaaab" * 8 + "\n" in drawn
+    assert "a  40 x local: sliding_window, then feed_forward (sandwich); qk_norm head" in drawn
+    assert "b  8 x layer: attention, then feed_forward (sandwich)" in drawn
+    assert "layers, from" not in run("models", "gemma-3-12b-text", "-f", "csv").out
+    lines = draw_layers(model_layers("kimi-k2")).splitlines()
+    assert lines[1:3] == ["     0  a" + "b" * 59, "    60  b"]
+    assert max(map(len, lines)) <= 80
