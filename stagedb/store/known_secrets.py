@@ -36,6 +36,6 @@ def known_secrets(words: Iterable[str], environment: Mapping[str, str], config: 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
     """The text with each secret replaced, as it is, as Python shows it, and as an address has it."""
     for secret in sorted(secrets, key=len, reverse=True):
-        for form in (secret, repr(secret)[1:-1], quote(secret, safe="")):
+        for form in (secret, repr(secret)[1:-1], quote(secret, safe="", errors="surrogatepass")):
             text = text.replace(form, HIDDEN)
     return text

@@ -141,3 +141,5 @@ def test_short_words_are_no_secrets(tmp_path: Path) -> None:
     found = known_secrets(["--store=bolt://me:abc@host"], {"NEO4J_PASSWORD": "abcde"}, tmp_path / "none.toml")
     assert found == {"abcde"}
     assert without_secrets("abc abcde xabcdey", found) == "abc *** x***y"
+    # Text that is no Unicode, as from a wrong encoding, is hidden too.
+    assert without_secrets("x\udcf6yz.", {"x\udcf6yz"}) == "***."
