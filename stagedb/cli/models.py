@@ -30,7 +30,7 @@ def models(
     output: Output,
     common: Common,
 ) -> None:
-    """List the models of the library, or show one model's card and draw its layers.
+    """List the models of the library, or show one and its layers.
 
     `--like` lists the models nearest in size: `factor` is how much their sizes differ on average.
     """

@@ -14,7 +14,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.outputs import path_text
 
-group = typer.Typer(help="The database: status, up, down, migrate, gc, check, log, dump, load.", no_args_is_help=True)
+group = typer.Typer(help="The database: status, up, down, check, gc, dump and more.", no_args_is_help=True)
 
 
 @group.command()

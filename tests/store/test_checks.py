@@ -56,7 +56,7 @@ ONE = {
     "an expression of the graph": "MATCH (n:SymOp {type: 'compute'}) WITH n LIMIT 1 SET n.flops = '7'",
     "the number of ops": "MATCH (n:RankClass) WITH n LIMIT 1 SET n.ops = n.ops + 1",
     "a digest": "MATCH (n:RankClass) WITH n LIMIT 1 SET n.ops_digest = 'x'",
-    "the classes of ranks": "MATCH (n:Instance) SET n.class_table = reverse(n.class_table)",
+    "the classes of ranks": "MATCH (n:Instance) SET n.class_table = [each IN n.class_table | 1 - each]",
     "the numbers of groups": "MATCH (n:Instance) SET n.group_firsts = [each IN n.group_firsts | each + 1]",
     "a lost NEXT": "MATCH (:Task)-[r:NEXT]->(:Task) WITH r LIMIT 1 DELETE r",
     "a second NEXT": "MATCH (a:Task)-[:NEXT]->(b:Task) WITH a, b LIMIT 1 CREATE (a)-[:NEXT]->(b)",
