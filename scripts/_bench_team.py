@@ -40,7 +40,7 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
     "removed while it was read": ("was removed by another process",),
     "made again while it was read": ("by other processes while it was read",),
     "what it is made from is gone": ("is gone, or is being deleted", "was removed meanwhile", "was changed meanwhile"),
-    "there is none": ("in the store; `db.ls()`", "in the store: did you mean", "the store has no"),
+    "there is none": ("in the store; `db.ls()`", "in the store: did you mean", "the store has no", "unknown model"),
     "others need it": ("instances need graph", "is not yours alone", "to remove it with what it means"),
 }
 """Kinds of documented refusals, by a part of their text."""

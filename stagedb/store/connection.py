@@ -42,6 +42,9 @@ MIGRATION_LEASE = 120_000
 
 EMBEDDED_ATTEMPTS = 5
 
+_GONE = "Neo.ClientError.Statement.EntityNotFound"
+"""The code of a node that was removed while a statement used it."""
+
 
 class Store:
     """One open store, made by `connect`. It is a context manager, and threads may share it.
@@ -135,10 +138,11 @@ class Store:
                 start += size
 
     def _write(self, session: neo4j.Session, statement: Statement, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Run a statement in a managed transaction, and again if another one made the same node at the same time.
+        """Run a statement in a managed transaction, and again if another one made or removed its nodes meanwhile.
 
         One engine lets both make the node, and the second one fails when it commits. The second run finds the node, if
-        the statement merges it, or writes `claim` to take a lock and looks at what is there.
+        the statement merges it, or writes `claim` to take a lock and looks at what is there. A node that was removed
+        after it was found is an error too, and the second run does not find it.
         """
         for pause in (0.05, 0.2, None):
             try:
@@ -146,7 +150,10 @@ class Store:
             except neo4j.exceptions.ConstraintError:
                 if pause is None or not any(word in statement.text for word in ("MERGE", ".claim = ")):
                     raise
-                time.sleep(pause * (1 + random.random()))
+            except neo4j.exceptions.ClientError as error:
+                if pause is None or error.code != _GONE:
+                    raise
+            time.sleep(pause * (1 + random.random()))
         raise AssertionError("unreachable")
 
     def query(

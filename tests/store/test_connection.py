@@ -221,6 +221,27 @@ def test_what_servers_report_becomes_advice(code: str, message: str, kind: type[
         raise error
 
 
+def test_a_node_that_is_removed_while_a_statement_uses_it_is_looked_for_again(
+    embedded_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = neo4j.exceptions.Neo4jError._hydrate_neo4j(
+        code="Neo.ClientError.Statement.EntityNotFound", message="Unable to load NODE 4:0:1."
+    )
+    failures, original = [gone, gone], embedded_store._written
+
+    def written(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return original(*arguments)
+
+    monkeypatch.setattr(embedded_store, "_written", written)
+    unknown = {"id": "nothing", "name": "instance:me/x", "properties": {}, "user": "me", "event": {"id": "1"}}
+    assert embedded_store.write("lifecycle/name_instance", **unknown) == {}
+    failures += [gone] * 3
+    with pytest.raises(StagedbError, match="Unable to load"):
+        embedded_store.write("lifecycle/name_instance", **unknown)
+
+
 def test_a_lost_connection_is_reported() -> None:
     lost = pytest.raises(StagedbError, match="was lost during statement x")
     with lost, failures.translated("bolt://host", "statement x"):
