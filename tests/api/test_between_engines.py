@@ -1,0 +1,34 @@
+"""Content that moves between the embedded engine and Neo4j: equal rows, and byte-identical exports."""
+
+from pathlib import Path
+
+import pytest
+
+from stagedb.api import Stagedb
+from stagedb.store import Store
+
+QUERIES = ("bytes_by_axis", "classes")
+
+
+@pytest.mark.parametrize("first", ["embedded", "neo4j"])
+def test_a_dump_moves_to_the_other_engine(
+    embedded_store: Store, neo4j_store: Store, tmp_path: Path, first: str
+) -> None:
+    stores = (embedded_store, neo4j_store)
+    source, other = (Stagedb(store) for store in (stores if first == "embedded" else stores[::-1]))
+    made = source.instantiate("gpt2", tp=2, ranks=4, seq_len=16)
+    timed = source.profile(made.id, system="h100")
+    dump = tmp_path / "all.dump"
+    assert source.dump(dump) == 3
+    assert other.load(dump) == 3
+    for query in QUERIES:
+        rows = source.query(query, instance=made.id).rows
+        assert rows
+        assert other.query(query, instance=made.id).rows == rows
+    assert [each.id for each in other.profiles()] == [timed.info.id]
+    files = []
+    for number, db in enumerate((source, other)):
+        out = tmp_path / f"{number}"
+        db.export(made.id, out=out, system="h100")
+        files.append({path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()})
+    assert files[0] == files[1]
