@@ -45,7 +45,8 @@ AGREE = 1e-8
 
 
 def graph_of(name: str, options: GraphOptions) -> SymGraph:
-    return build_graph(replace(from_hugging_face(STEPS[name]["config"], name="recorded"), vocab_multiple=1), options)
+    card = from_hugging_face(STEPS[name]["config"], name="recorded")
+    return build_graph(replace(card, vocab_multiple=1, further_tokens=STEPS[name].get("further_tokens", 0)), options)
 
 
 def weights(name: str, graph: SymGraph) -> dict[Key, Array]:

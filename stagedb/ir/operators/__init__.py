@@ -67,6 +67,7 @@ from stagedb.ir.operators.loss import (
     CrossEntropy,
     CrossEntropyGradient,
     LogSoftmax,
+    LossSum,
     MaxOverVocabulary,
     PickLabel,
     Shift,
@@ -85,7 +86,7 @@ from stagedb.ir.operators.norm import (
 from stagedb.ir.operators.optimizer import AdamW
 from stagedb.ir.operators.part_attention import PartAttention, PartAttentionGradient
 from stagedb.ir.operators.quantize import E4M3, Quantize
-from stagedb.ir.operators.redistribution import Exchange, Receive, Redistribution, Rotate, Send
+from stagedb.ir.operators.redistribution import Exchange, PutTogether, Receive, Redistribution, Rotate, Send
 from stagedb.ir.operators.ring import (
     AddCome,
     Contiguous,
@@ -150,6 +151,7 @@ OPERATORS: dict[str, type[Operator]] = {
         LayerNorm,
         LayerNormGradient,
         LogSoftmax,
+        LossSum,
         MaxOverVocabulary,
         MeanSquare,
         MeanSquareGradient,
@@ -165,6 +167,7 @@ OPERATORS: dict[str, type[Operator]] = {
         PickLabel,
         PositionEmbedding,
         PositionEmbeddingGradient,
+        PutTogether,
         Quantize,
         Receive,
         RMSNorm,
@@ -271,6 +274,7 @@ __all__ = [
     "LayerNorm",
     "LayerNormGradient",
     "LogSoftmax",
+    "LossSum",
     "MaxOverVocabulary",
     "MeanSquare",
     "MeanSquareGradient",
@@ -289,6 +293,7 @@ __all__ = [
     "PickLabel",
     "PositionEmbedding",
     "PositionEmbeddingGradient",
+    "PutTogether",
     "Quantize",
     "RMSNorm",
     "RMSNormGradient",

@@ -10,7 +10,7 @@ from stagedb.models.kinds.experts import read_sparse
 from stagedb.models.readers.config import Config
 from stagedb.models.readers.gated_decoders import granite_card, granite_scale, rotary_layers, windows
 from stagedb.models.readers.layers import Layer, experts_from, layer_types, with_layers
-from stagedb.models.readers.parts import biases, decoder, turned
+from stagedb.models.readers.parts import biases, decoder, further, turned
 
 
 def with_experts(config: Config, card: Card, width: int, shared: int = 0, **changes: Any) -> Card:
@@ -114,7 +114,8 @@ def minimax_m2(config: Config, name: str) -> Card:
 
 def glm4_moe(config: Config, name: str) -> Card:
     """GLM-4.5 and later: sigmoid scores, shared experts, biases of q, k and v, norms of queries and keys in some."""
-    return _first_dense(config, name, "glm4-moe", "head" if config.flag("use_qk_norm") else "none", 0.5, first=1)
+    normed = "head" if config.flag("use_qk_norm") else "none"
+    return further(config, _first_dense(config, name, "glm4-moe", normed, 0.5, first=1))
 
 
 def dots1(config: Config, name: str) -> Card:
