@@ -61,10 +61,10 @@ def test_what_cannot_be_built_is_refused(fields: Mapping[str, Any], reason: str)
         replace(card("llama"), **{"further_tokens": 1, **fields})
 
 
-def sent(model: Card, options: GraphOptions, **degrees: int) -> dict[tuple[str, str], int]:
+def sent(model: Card, options: GraphOptions, tp: int = 1, pp: int = 1) -> dict[tuple[str, str], int]:
     """The bytes of the result of each message of the head's block, by kind and name, summed over both passes."""
     graph = build_graph(model, options)
-    env = environment(graph, **degrees)
+    env = environment(graph, tp=tp, pp=pp)
     found: dict[tuple[str, str], int] = {}
     for op in graph.ops:
         present = op.present is None or evaluate(op.present, env) > 0

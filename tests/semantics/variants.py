@@ -42,6 +42,16 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "router's sigmoid": ("deepseek", {"channel_mixer": "experts", "scores": "sigmoid", "routing_scale": 2.5}, {}),
     "biases of experts": ("moe", {"channel_mixer": "experts", "expert_bias": True, "router_bias": True}, {}),
     "gate of shared experts": ("deepseek", {"channel_mixer": "experts", "shared_gate": True}, {}),
+    "scaled inputs of experts": (
+        "deepseek",
+        {"channel_mixer": "experts", "scores": "sigmoid", "normalised": False, "scale_inputs": True},
+        {},
+    ),
+    "sparsemixer": (
+        "moe",
+        {"channel_mixer": "experts", "scores": "sparsemixer", "normalised": False, "jitter": 0.4},
+        {},
+    ),
     "clamped gate": ("llama", {}, {"activation": "clamped_swiglu"}),
     "squared relu": ("gpt", {}, {"activation": "relu2"}),
     "tanh gelu": ("gpt", {}, {"activation": "gelu_tanh"}),

@@ -136,6 +136,15 @@ def with_further_losses(model: Any, tokens: Any, labels: Any, factor: float = 0.
     return main + factor * sum(losses) / len(losses)
 
 
+def _dealt_scores(module: Any, parts: list[Any]) -> Any:
+    """The output of Llama 4's router, the scores of all experts and the logits: the best scores, dealt in turn."""
+    scores, logits = parts
+    rows, experts = scores.shape
+    best = torch.sigmoid(torch.topk(logits, module.top_k, dim=-1)[0])
+    turns = (torch.arange(rows)[:, None] * module.top_k + torch.arange(module.top_k)) % experts
+    return torch.zeros_like(scores).scatter(1, turns, best), logits
+
+
 def _dealt(module: Any, inputs: Any, output: Any) -> Any:
     """The output of a router, with its experts dealt in turn."""
     if not isinstance(output, tuple):
@@ -143,7 +152,7 @@ def _dealt(module: Any, inputs: Any, output: Any) -> Any:
     parts = list(output)
     at = next((place for place, part in enumerate(parts) if part.dtype == torch.int64), None)
     if at is None:
-        return output
+        return _dealt_scores(module, parts)
     rows, choices = parts[at].shape
     experts = next(part.shape[-1] for part in parts if part.dtype != torch.int64 and part.shape[-1] > choices)
     parts[at] = (torch.arange(rows)[:, None] * choices + torch.arange(choices)) % experts
