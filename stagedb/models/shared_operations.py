@@ -39,7 +39,17 @@ def linear(
     """
     batch = tuple(axis for axis in weight_axes if axis in out and axis in x.axes)
     features = tuple(axis for axis in weight_axes if axis in out and axis not in batch)
-    weight = t.weight(f"{name}.weight", weight_axes, rows=len(batch or features))
+    weights: tuple[Tensor, ...] = (t.weight(f"{name}.weight", weight_axes, rows=len(batch or features)),)
+    if bias:
+        weights = (*weights, t.weight(f"{name}.bias", (*batch, *features), rows=len(batch or features)))
+    return projected(t, name, x, weights, out, fp8)
+
+
+def projected(
+    t: Tracer, name: str, x: Tensor, weights: tuple[Tensor, ...], out: tuple[str, ...], fp8: bool = False
+) -> Tensor:
+    """A linear layer with a weight, and perhaps a bias, that the block has."""
+    weight, *bias = weights
     y = t.activation(name, out)
     inputs: tuple[Tensor, ...] = (x, weight)
     if fp8:
@@ -47,9 +57,7 @@ def linear(
             t.narrow(f"{name}.{word}", operand, Quantize(), E4M3)
             for word, operand in (("cast_input", x), ("cast_weight", weight))
         )
-    if bias:
-        inputs = (*inputs, t.weight(f"{name}.bias", (*batch, *features), rows=len(batch or features)))
-    t.emit(name, Einsum(x.axes, weight_axes, out, bias), inputs, y)
+    t.emit(name, Einsum(x.axes, weight.axes, out, bool(bias)), (*inputs, *bias), y)
     return y
 
 

@@ -16,6 +16,9 @@ Shapes = Mapping[Key, tuple[int, ...]]
 
 LAYER = re.compile(r"\.(?:layers|h|blocks)\.(?P<number>\d+)\.(?P<part>.*)")
 
+FURTHER = re.compile(r"\.further\.(?P<depth>\d+)\.(?P<part>.*)")
+"""Layers that predict further tokens, as `scripts/record_models` names them."""
+
 ENDS = (
     (r"(embed_tokens|embed_in|wte|word_embeddings)\.", "embedding.word"),
     (r"(embed_positions|wpe)\.", "embedding.position"),
@@ -69,6 +72,9 @@ PARTS = (
 )
 """Names in layers, apart from norms and fused projections."""
 
+AHEAD = {"enorm": "embedding_norm", "hnorm": "hidden_norm", "norm": "norm", "eh_proj": "projection"}
+"""Names in layers that predict further tokens."""
+
 ONE_MORE = ("gemma", "gemma2", "gemma3_text", "nemotron")
 """Models whose norms scale by one more than their weight."""
 
@@ -95,17 +101,24 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
     norms = dict(next(row[1:] for row in NORMS if {*row[0]} <= names))
     for name, value in named.items():
         ending = "bias" if name.endswith("bias") else "weight"
-        match = LAYER.search(name)
-        if match is None:
+        match, further = LAYER.search(name), FURTHER.search(name)
+        if further is not None:
+            part, own = f"head.further_{int(further['depth']) + 1}", further["part"].removeprefix("layer.")
+            if own == further["part"]:
+                found[f"{part}.{AHEAD[own.split('.')[0]]}.{ending}", max(blocks)] = value
+                continue
+            for our, each in _in_layer(own, value, norms, shapes, config, (f"{part}.layer", max(blocks))):
+                found[f"{part}.layer.{our}", max(blocks)] = each
+        elif match is None:
             short = name.split(".", name.count(".") - 1)[-1]
             ours = next(our for pattern, our in ENDS if re.match(pattern, short))
             if ours == "embedding.position" and config["model_type"] == "opt":
                 value = np.roll(value, -2, axis=0)  # its first token has the third row
             found[f"{ours}.{ending}", max(blocks) if ours.startswith("head") else 0] = value
-            continue
-        place = 1 + int(match["number"])
-        for our, each in _in_layer(match["part"], value, norms, shapes, config, (blocks[place], place)):
-            found[f"{blocks[place]}.{our}", place] = each
+        else:
+            place = 1 + int(match["number"])
+            for our, each in _in_layer(match["part"], value, norms, shapes, config, (blocks[place], place)):
+                found[f"{blocks[place]}.{our}", place] = each
     more = 0 if grads or config["model_type"] not in ONE_MORE else 1
     return {
         key: _turned(key[0], value.reshape(shapes[key]), config) + (more if "norm.weight" in key[0] else 0)

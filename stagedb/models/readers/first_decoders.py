@@ -16,7 +16,7 @@ from stagedb.models.kinds.sliding_window import read_windows
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.expert_decoders import softmax_scores
 from stagedb.models.readers.layers import Layer, with_layers
-from stagedb.models.readers.parts import biases, decoder, head_size, turned
+from stagedb.models.readers.parts import biases, decoder, further, head_size, turned
 
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
@@ -56,10 +56,15 @@ def mistral(config: Config, name: str) -> Card:
 
 
 def qwen2(config: Config, name: str) -> Card:
-    """Qwen 1.5 to 2.5, and MiMo: biases of q, k and v."""
+    """Qwen 1.5 to 2.5: biases of q, k and v."""
     # Its biases are those of q, k and v for every value of `attention_bias`.
     card, usual = _gated(config.changed(attention_bias=False), name, "qwen2.5", qkv_bias=True)
     return _laid_out(_used(config), card, usual)
+
+
+def mimo(config: Config, name: str) -> Card:
+    """MiMo: Qwen 2 with layers that predict further tokens."""
+    return further(config, qwen2(config, name))
 
 
 def qwen3(config: Config, name: str) -> Card:
@@ -198,7 +203,7 @@ READERS = {
     "LlamaForCausalLM": llama,
     "MistralForCausalLM": mistral,
     "Qwen2ForCausalLM": qwen2,
-    "MiMoForCausalLM": qwen2,
+    "MiMoForCausalLM": mimo,
     "Qwen3ForCausalLM": qwen3,
     "MixtralForCausalLM": mixtral,
     "Qwen3MoeForCausalLM": qwen3_moe,
