@@ -78,6 +78,7 @@ def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
         multiple = framework.vocabulary_multiple * symbol("tp")
         vocabulary = multiple * ceiling(vocabulary / multiple)
     texts = {"batch": "B", "seq": "S", "hidden": "H", "joined": "2*H", "positions": "P"}
+    texts["embedded"] = "HE"
     texts |= {axis: text for part in PARTS for axis, text in part.axes.items()}
     dealing = f"({'*'.join(dealers(options))})"
     axes = {axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()}

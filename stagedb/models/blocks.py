@@ -23,7 +23,7 @@ from stagedb.ir.operators import (
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.further_tokens import further_layer, labels, part_of
 from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind
-from stagedb.models.shared_operations import add, dropout, norm, projected, scaled
+from stagedb.models.shared_operations import add, dropout, linear, norm, projected, scaled
 from stagedb.models.style import Style
 
 __all__ = ["HIDDEN", "Style", "buffers", "embedding", "head", "layer"]
@@ -39,9 +39,14 @@ def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
     """From tokens to hidden states: the vocabulary's table, learned positions, dropout."""
     t.enter("embedding")
     tokens = t.tensor("tokens", ("batch", "seq"), "int64", "input")
-    table = t.weight("word.weight", ("vocab", "hidden"))
-    x = t.activation("word", HIDDEN)
+    width = _width(card)
+    table = t.weight("word.weight", ("vocab", width))
+    x = t.activation("word", ("batch", "seq", width))
     t.emit("word", Embedding(), (tokens, table), x)
+    if card.embedding_width:
+        t.enter("between")
+        x = linear(t, "project_in", x, ("hidden", width), HIDDEN)
+        t.enter("embedding")
     x = scaled(t, "scale", x, card.embedding_scale)
     if card.positions == "learned":
         positions = t.weight("position.weight", ("positions", "hidden"))
@@ -53,6 +58,11 @@ def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
         x = norm(t, card, style, "norm", x)
     t.enter(style.embedding_dropout)
     return dropout(t, style, "dropout", x)
+
+
+def _width(card: Architecture) -> str:
+    """The axis of the rows of the tables of embedding and head."""
+    return "embedded" if card.embedding_width else "hidden"
 
 
 def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tensor) -> Tensor:
@@ -75,13 +85,16 @@ def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor
     kind of the last layer.
     """
     t.enter("between")
-    made = [norm(t, card, style, "norm", x)]
+    made = [norm(t, card, style, "norm", x) if card.final_norm else x]
+    if card.embedding_width:
+        t.enter("between")
+        made = [linear(t, "project_out", made[0], (_width(card), "hidden"), ("batch", "seq", _width(card)))]
     table = None
     if card.further_tokens:
         table = t.weight("out.weight" if card.tied else "word.weight", ("vocab", "hidden"))
         for depth in range(1, card.further_tokens + 1):
             made.append(further_layer(t, card, style, lambda x: layer(t, card, style, last, x), table, depth, made[-1]))
-    out = table if table is not None and card.tied else t.weight("out.weight", ("vocab", "hidden"))
+    out = table if table is not None and card.tied else t.weight("out.weight", ("vocab", _width(card)))
     weights = (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
     losses = []
     for depth in range(len(made) - 1, 0, -1):

@@ -17,6 +17,7 @@ from stagedb.ir.operators import (
     Quantize,
     RMSNorm,
     Rsqrt,
+    UnitLayerNorm,
 )
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch
@@ -103,14 +104,26 @@ def row_linear(t: Tracer, style: Style, name: str, x: Tensor, weight_axes: tuple
 
 
 def norm(
-    t: Tracer, card: Architecture, style: Style, name: str, x: Tensor, weight_axes: tuple[str, ...] = ()
+    t: Tracer,
+    card: Architecture,
+    style: Style,
+    name: str,
+    x: Tensor,
+    weight_axes: tuple[str, ...] = (),
+    biased: bool = True,
 ) -> Tensor:
-    """The tensor normalised over the last axis. weight_axes: the weight's axes; empty: the last axis."""
+    """The tensor normalised over the last axis. weight_axes: the weight's axes; empty: the last axis. biased: a
+    LayerNorm has a bias, if the model's norms have some."""
     token, last = x.axes[:-1], weight_axes or x.axes[-1:]
+    if card.norm == "layernorm_no_weight":
+        y = t.activation(name, x.axes)
+        mean, rstd = t.activation(f"{name}.mean", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
+        t.emit(name, UnitLayerNorm(), (x,), y, mean, rstd)
+        return y
     weight = t.weight(f"{name}.weight", last, rows=len(last))
     y = t.activation(name, x.axes)
     if card.norm != "rmsnorm":
-        biased = card.norm == "layernorm"
+        biased = biased and card.norm == "layernorm"
         held = (weight, t.weight(f"{name}.bias", last, rows=len(last))) if biased else (weight,)
         mean, rstd = t.activation(f"{name}.mean", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
         t.emit(name, LayerNorm(biased=biased), (x, *held), y, mean, rstd)

@@ -1,6 +1,6 @@
 """A training step in numpy, whole and partitioned, against that of the model's own code with the same weights.
 
-`steps.json` has the loss and the gradients of 54 architectures in double precision at tiny sizes, recorded by
+`steps.json` has the loss and the gradients of 56 architectures in double precision at tiny sizes, recorded by
 `scripts/record_models --step`, and of four with layers that predict further tokens.
 """
 
@@ -64,7 +64,8 @@ def differences(name: str, graph: SymGraph, found: Run) -> Iterator[tuple[str, f
         probes = [probe(its, tuple(each["shape"]), turn) for turn in (0, 1)]
         parts = [weights_of({**_names(step), its: value}, step["config"], shapes, grads=True) for value in probes]
         own = [key for key in parts[0] if np.any(parts[0][key])]
-        norm = float(np.sqrt(sum((found.gradients[key] ** 2).sum() for key in own)))
+        # A part of a weight may have a name of its own, such as the norm of one head.
+        norm = float(np.sqrt(sum((found.gradients[key][parts[0][key] != 0] ** 2).sum() for key in own)))
         products = [float(sum((found.gradients[key] * part[key]).sum() for key in own)) for part in parts]
         # A gradient that is 0 in theory, such as of the keys' bias, is noise: it is compared with the largest one.
         size = max(each["norm"], 1e-6 * most)

@@ -63,6 +63,7 @@ from stagedb.ir.operators.experts import (
     WeightedSumGradient,
 )
 from stagedb.ir.operators.latent import JoinLast, LatentKeys, LatentKeysGradient, SplitLast
+from stagedb.ir.operators.learned_activation import XIELU, XIELUGradient
 from stagedb.ir.operators.loss import (
     CrossEntropy,
     CrossEntropyGradient,
@@ -80,6 +81,8 @@ from stagedb.ir.operators.norm import (
     LayerNormGradient,
     RMSNorm,
     RMSNormGradient,
+    UnitLayerNorm,
+    UnitLayerNormGradient,
     UnitRMS,
     UnitRMSGradient,
 )
@@ -221,8 +224,12 @@ OPERATORS: dict[str, type[Operator]] = {
         TopKGradient,
         WeightedSum,
         WeightedSumGradient,
+        UnitLayerNorm,
+        UnitLayerNormGradient,
         UnitRMS,
         UnitRMSGradient,
+        XIELU,
+        XIELUGradient,
         UnpackGradients,
         UnpackKeys,
     )
@@ -250,6 +257,7 @@ __all__ = [
     "E4M3",
     "GATES",
     "OPERATORS",
+    "XIELU",
     "Activation",
     "ActivationGradient",
     "AdamW",
@@ -353,12 +361,15 @@ __all__ = [
     "TokenMeanGradient",
     "TopK",
     "TopKGradient",
+    "UnitLayerNorm",
+    "UnitLayerNormGradient",
     "UnitRMS",
     "UnitRMSGradient",
     "UnpackGradients",
     "UnpackKeys",
     "WeightedSum",
     "WeightedSumGradient",
+    "XIELUGradient",
     "dump",
     "load",
 ]

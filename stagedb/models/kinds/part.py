@@ -69,6 +69,10 @@ class Architecture(Protocol):
     @property
     def tied(self) -> bool: ...
     @property
+    def embedding_width(self) -> int: ...
+    @property
+    def final_norm(self) -> bool: ...
+    @property
     def further_tokens(self) -> int: ...
     @property
     def further_factor(self) -> float: ...
@@ -209,4 +213,4 @@ class LayerPart:
 
 def norm_parameters(card: Architecture) -> int:
     """Parameters of a norm over the hidden axis."""
-    return card.hidden * (2 if card.norm == "layernorm" else 1)
+    return card.hidden * {"layernorm": 2, "layernorm_no_weight": 0}.get(card.norm, 1)

@@ -35,7 +35,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "transformers_version",
             "use_cache",
             "use_flash_attn",
-            "_remove_final_layer_norm",
         ),
         "how the package runs the model, or what it is called",
     ),

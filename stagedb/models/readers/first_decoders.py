@@ -144,10 +144,10 @@ def _in_part(config: Config, card: Card, key: str, usual: dict[str, Value]) -> C
 
 
 def stablelm(config: Config, name: str) -> Card:
-    """StableLM: LayerNorm, parallel layers in some."""
-    if config.get("qk_layernorm"):
-        raise UsageError("qk_layernorm is not supported: queries and keys are normalised by RMSNorm only")
+    """StableLM: LayerNorm, parallel layers in some, norms of each head of queries and keys in some."""
     card, usual = _gated(config, name, "stablelm", norm="layernorm", qkv_bias=config.flag("use_qkv_bias"))
+    if config.flag("qk_layernorm"):
+        usual = {**usual, "qk_norm": "each_head_no_bias"}
     card = _in_part(config, card, "partial_rotary_factor", usual)
     return _in_parallel(card, 1) if config.flag("use_parallel_residual") else card
 
