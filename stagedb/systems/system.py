@@ -98,7 +98,7 @@ FLAT = Curve(((Fraction(1), Fraction(1)),))
 
 
 @dataclass(frozen=True)
-class Power:
+class PowerLimit:
     """The power that an accelerator may take [W], and the one with which its kernels were measured.
 
     Matmuls of a training step take all of it. It grows with the clock and with the square of the voltage, and the
@@ -135,7 +135,7 @@ class Accelerator:
     attention: Curve = FLAT
     memory: Curve = FLAT
     sustained: Fraction = Fraction(1)
-    power: Power | None = None
+    power: PowerLimit | None = None
 
     @property
     def room(self) -> int | None:
@@ -341,7 +341,7 @@ def plain(value: Number) -> int | float | str:
     return int(value) if value == int(value) else float(value)
 
 
-def _watts(power: Power) -> dict[str, int | float | str]:
+def _watts(power: PowerLimit) -> dict[str, int | float | str]:
     return {"limit": plain(power.limit), "measured": plain(power.measured)}
 
 

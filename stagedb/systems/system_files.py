@@ -29,7 +29,7 @@ from stagedb.systems.system import (
     Dimension,
     Number,
     Overlap,
-    Power,
+    PowerLimit,
     System,
     TableFile,
 )
@@ -140,12 +140,12 @@ def _accelerator(value: Value) -> Accelerator:
     )
 
 
-def _power(value: Value) -> Power:
+def _power(value: Value) -> PowerLimit:
     fields = value.mapping(("limit", "measured"))
     limit, measured = (_exact(fields[name], "a number of W above 0", 10**9) for name in ("limit", "measured"))
     if not limit or not measured:
         raise value.wrong("limit and measured, numbers of W above 0")
-    return Power(limit, measured)
+    return PowerLimit(limit, measured)
 
 
 def _share(value: Value) -> Fraction:

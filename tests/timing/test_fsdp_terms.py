@@ -10,7 +10,7 @@ import pytest
 from stagedb.errors import UsageError
 from stagedb.systems import System, load_system, parse_system
 from stagedb.systems.cost_model import Costs, Work
-from stagedb.systems.system import Power, inverse
+from stagedb.systems.system import PowerLimit, inverse
 from stagedb.timing.fp8_gathers import casts_made, gathered_casts
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import time_ops
@@ -96,14 +96,14 @@ def test_a_tensor_is_cast_once_and_a_gathered_one_as_shares() -> None:
 
 def test_the_clock_of_matmuls_falls_with_the_cube_root_of_the_power() -> None:
     system = load_system("h100")
-    less = replace(system, accelerator=replace(system.accelerator, power=Power(Fraction(350), Fraction(2800))))
+    less = replace(system, accelerator=replace(system.accelerator, power=PowerLimit(Fraction(350), Fraction(2800))))
     assert less.accelerator.power is not None and less.accelerator.power.clock == Fraction(1, 2)
-    assert Power(Fraction(700), Fraction(500)).clock == 1
+    assert PowerLimit(Fraction(700), Fraction(500)).clock == 1
     square = Work("matmul", "bf16", 2 * 4096**3, 6 * 4096**2, (4096, 4096, 4096))
     full, half = (Costs(each, 8).work(square).ns for each in (system, less))
     assert abs(half - 2 * full) <= 2
     assert parse_system(json.dumps(less.to_dict()), "it") == less
-    assert load_system("h100-hbm2e").accelerator.power == Power(Fraction(500), Fraction(700))
+    assert load_system("h100-hbm2e").accelerator.power == PowerLimit(Fraction(500), Fraction(700))
 
 
 def test_terms_are_words_of_a_file() -> None:
