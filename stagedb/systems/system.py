@@ -150,7 +150,8 @@ class Accelerator:
 class Dimension:
     """A level of the network. Ranks count its places like digits, the innermost dimension first.
 
-    size: places; None: as many as the job needs (the outermost only). bandwidth: GB/s of an accelerator in one
+    size: places; None: as many as the job needs (the outermost only). use: how many of them a job takes; None: all.
+    bandwidth: GB/s of an accelerator in one
     direction, all its links of this dimension together. latency: ns from one accelerator to the next. efficiency: by
     the bytes of a message. algorithms: names of the collective algorithms that it has hardware for. simulated: it is
     one of ASTRA-sim's network, as `System.network` makes it: a message between two ranks takes the innermost dimension
@@ -165,6 +166,7 @@ class Dimension:
     efficiency: Curve = FLAT
     algorithms: tuple[str, ...] = ()
     simulated: bool = False
+    use: int | None = None
 
     @property
     def places(self) -> int:
@@ -270,9 +272,9 @@ class System:
         places = 1
         sized = []
         for each in self.dimensions:
-            size = max(1, -(-world // places)) if each.size is None else each.size
+            size = max(1, -(-world // places)) if each.size is None else each.use or each.size
             places *= size
-            sized.append(replace(each, size=size))
+            sized.append(replace(each, size=size, use=None))
         if places < world:
             spelled = " x ".join(str(each.size) for each in sized)
             raise UsageError(
@@ -304,6 +306,7 @@ class System:
                 {
                     "name": each.name,
                     "size": each.size,
+                    **({} if each.use is None else {"use": each.use}),
                     "kind": each.kind,
                     "bandwidth": plain(each.bandwidth),
                     "latency": plain(each.latency),

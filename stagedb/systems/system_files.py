@@ -216,7 +216,7 @@ def _dimensions(value: Value) -> tuple[Dimension, ...]:
 def _dimension(value: Value, *, outermost: bool) -> Dimension:
     fields = value.mapping(
         ("name", "kind", "bandwidth", "latency", *(() if outermost else ("size",))),
-        ("efficiency", "algorithms", *(("size",) if outermost else ())),
+        ("efficiency", "algorithms", "use", *(("size",) if outermost else ())),
     )
     size = fields.get("size")
     if size is None or (outermost and size.is_null):
@@ -224,14 +224,21 @@ def _dimension(value: Value, *, outermost: bool) -> Dimension:
     else:
         open_ = ", or null for as many as the job needs" if outermost else " (the outermost dimension's may be open)"
         places = size.integer(f"a whole number of accelerators, at least 1{open_}", 1, 1 << 27)
+    kind = fields["kind"].choice(KINDS)
+    use = None
+    if "use" in fields:
+        if places is None or kind != "switch":
+            raise fields["use"].refused(f"{fields['use'].key} is for a switch with a size: leave it out here")
+        use = fields["use"].integer(f"accelerators of these that a job takes, 1 to {places}", 1, places)
     return Dimension(
         name=_name(fields["name"]),
         size=places,
-        kind=fields["kind"].choice(KINDS),
+        kind=kind,
         bandwidth=_rate(fields["bandwidth"], "GB/s"),
         latency=_exact(fields["latency"], "a number of ns, 0 or more", 10**9),
         efficiency=_curve(fields, "efficiency"),
         algorithms=_algorithms(fields["algorithms"]) if "algorithms" in fields else (),
+        use=use,
     )
 
 
