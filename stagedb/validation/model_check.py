@@ -56,7 +56,8 @@ def check_models(
 def check_model(model: RecordedModel) -> CheckedModel:
     """One recorded model compared with the graph of its config."""
     try:
-        card = replace(from_hugging_face(model.config, name="recorded"), vocab_multiple=1)
+        read = from_hugging_face(model.config, name="recorded")
+        card = replace(read, vocab_multiple=1, further_tokens=0)
         graph = build_graph(card, GraphOptions())
     except UsageError as reason:
         return CheckedModel(model.name, unsupported=str(reason))
@@ -64,6 +65,7 @@ def check_model(model: RecordedModel) -> CheckedModel:
     ours, kinds = forward_rows(card, graph, env), parameters_by_kind(graph, env)
     rules, differences = matched(model.forward, ours)
     differences += _counted(model, card, kinds)
+    rules = ((WITHOUT_FURTHER,) if read.further_tokens else ()) + rules
     return CheckedModel(model.name, tuple(differences), rules=rules)
 
 
@@ -204,6 +206,9 @@ def _all_experts(ours: Rows, theirs: Rows) -> Rows:
         made[op, dims] += count
     return made
 
+
+WITHOUT_FURTHER = "layers that predict further tokens are left out"
+"""The rule for a config that names some: the model's own class has none of them."""
 
 RULES: Mapping[str, Callable[[Rows, Rows], Rows]] = {
     "keys that a mask leaves out are computed": _masked_keys,
