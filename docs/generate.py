@@ -250,15 +250,49 @@ def predictions() -> str:
 
 
 def calibrated_numbers() -> str:
-    """The fitted numbers with their rows."""
-    from stagedb.timing.framework_timing import calibrations
+    """The fitted numbers, and the rows that fixed each."""
+    from stagedb.validation.known_rows import fixing_rows
 
-    rows = ["| frameworks | systems | operator | factor | rows that fixed it |", "|---|---|---|---:|---:|"]
-    for each in calibrations():
+    rows = ["| frameworks | systems | operator | factor | calibrated rows that fixed it |", "|---|---|---|---:|---|"]
+    for each, fixing in fixing_rows().items():
+        of = {row.source: sum(other.source == row.source for other in fixing) for row in fixing}
         rows.append(
             f"| {', '.join(each.frameworks)} | {', '.join(each.systems)} | {each.operator} | {float(each.factor):g} | "
-            f"{each.rows} |"
+            f"{', '.join(f'{number} of {source}' for source, number in of.items())} |"
         )
+    return "\n".join(rows) + "\n"
+
+
+def other_numbers() -> str:
+    """Numbers of a step that are not fitted to the known rows, with their sources."""
+    from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
+    from stagedb.systems import load_system, system_names
+    from stagedb.systems.tables.operator_times import BACKWARD
+
+    rows = ["| number | value | source |", "|---|---|---|"]
+    rows.append(f"| speed of an attention's backward over its forward's | {BACKWARD} | arXiv 2307.08691, section 4.1 |")
+    for each in FRAMEWORK_PROFILES.values():
+        hiding = each.hiding
+        words = {
+            "gradients in buckets of": f"{hiding.reduced // 10**6} MB" if hiding.reduced else "",
+            "parameters in buckets of": f"{hiding.gathered // 10**6} MB" if hiding.gathered else "",
+            "computing that NCCL takes": f"{hiding.taken / 10:g} %" if hiding.taken else "",
+            "copies around collectives of FSDP": hiding.copies,
+            "casts to fp8": hiding.casts,
+            "gradients of weights added up in": hiding.sums,
+        }
+        source = f"the profile `{each.name}` above"
+        rows += [f"| {name}, `{each.name}` | {value} | {source} |" for name, value in words.items() if value]
+    for name in system_names():
+        system = load_system(name)
+        power = system.accelerator.power
+        if system.accelerator.sustained != 1:
+            text = next(source for source in system.sources if source.startswith("sustained"))
+            share = float(system.accelerator.sustained)
+            rows.append(f"| share that matmuls sustain without a framework, `{name}` | {share:g} | {text} |")
+        if power is not None:
+            watts = f"{float(power.limit):g} of {float(power.measured):g} W, clock {float(power.clock):.3f}"
+            rows.append(f"| power, `{name}` | {watts} | `stagedb systems {name}`; cube root: Mudge 2001 |")
     return "\n".join(rows) + "\n"
 
 

@@ -5,7 +5,7 @@ which is hidden by which computing, and in which pieces. `--framework` picks one
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stagedb.errors import UsageError
@@ -24,9 +24,11 @@ class Hiding:
     blocking: mesh axes whose communication a rank waits for. chunked: mesh axes whose collectives run in as many chunks
     as their groups have members, during the matmul that makes or reads them. reduced, gathered: bytes of the buckets in
     which gradients are reduced during the last backward, and updated parameters are gathered during the next forward; 0
-    where they are not. casts: `fused` where the kernel before casts the inputs of fp8 matmuls.
+    where they are not. casts: `fused` where the kernel before casts the inputs of fp8 matmuls, `shards` where a kernel
+    of its own does, before they are gathered.
     sums: `fp32` where a matmul that makes a gradient of weights adds it to a sum in fp32.
-    taken: the share of computing that collectives of dp take while they run, in thousandths.
+    taken: the share of computing that collectives of dp take while they run, in thousandths. copies: how FSDP keeps the
+    parameters of a unit, `flat` or `parameters`, which decides what is copied around its collectives.
     """
 
     blocking: tuple[str, ...] = ()
@@ -36,6 +38,7 @@ class Hiding:
     casts: str = ""
     sums: str = ""
     taken: int = 0
+    copies: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,11 +111,13 @@ TORCH_FSDP = FrameworkProfile(
     versions="PyTorch 2.4 and later",
     recipe="torch",
     source="torch.distributed.fsdp.fully_shard: units are gathered one ahead, and reduced during the next backward",
-    hiding=Hiding(taken=_NCCL),
+    hiding=Hiding(taken=_NCCL, copies="parameters"),
     words={"kernels": "eager"},
     recompute={"full": _FULL, "core": _NOTHING, "operators": {"recompute": "pointwise"}},
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
 )
+
+_TITAN = Hiding(casts="shards", taken=_NCCL, copies="parameters")
 
 TORCHTITAN = FrameworkProfile(
     name="torchtitan",
@@ -120,7 +125,8 @@ TORCHTITAN = FrameworkProfile(
     recipe="torch",
     source="torchtitan: fp32 parameters and reductions with bf16 compute (MixedPrecisionPolicy), sequence parallelism "
     "with tp, rings of gathered keys and values with cp, norms clipped; checkpointing of operators saves every second "
-    "matmul; torch.compile fuses each layer, casts to fp8 too; weights are cast once, as shards",
+    "matmul; torch.compile fuses each layer, casts to fp8 too; weights are cast once, as shards; tp gathers "
+    "what is cast to fp8",
     words={"kernels": "fused", "clip_norm": True},
     tensor={"sp": True},
     sharded={"param_dtype": "fp32", "reduce_dtype": "fp32"},
@@ -130,19 +136,20 @@ TORCHTITAN = FrameworkProfile(
         "compile": {"kernels": "fused"},
         "asyncTP": {"kernels": "fused"},
     },
-    hiding=Hiding(casts="fused", taken=_NCCL),
-    hidden_by={"eager": Hiding(taken=_NCCL), "asyncTP": Hiding(chunked=("tp",), casts="fused", taken=_NCCL)},
+    hiding=_TITAN,
+    hidden_by={"eager": replace(_TITAN, casts=""), "asyncTP": replace(_TITAN, chunked=("tp",))},
 )
 
 LLM_FOUNDRY = FrameworkProfile(
     name="llm-foundry",
     versions="2023",
     recipe="torch",
-    source="llm-foundry, scripts/train/yamls/pretrain: FULL_SHARD, mixed_precision PURE, and gradients reduced after "
-    "each micro-batch; Composer's decoupled AdamW on fp32 shards; norms clipped; kernels of eager PyTorch",
-    hiding=Hiding(taken=_NCCL),
+    source="llm-foundry, scripts/train/yamls/pretrain: FULL_SHARD, and gradients reduced after each "
+    "micro-batch; its benchmarks: amp_bf16 with mixed_precision DEFAULT, which reduces in fp32 (composer/trainer/"
+    "mosaic_fsdp_utils.py); Composer's decoupled AdamW on fp32 shards; norms clipped; kernels of eager PyTorch",
+    hiding=Hiding(taken=_NCCL, copies="flat"),
     words={"kernels": "eager", "clip_norm": True},
-    sharded={"param_dtype": "fp32", "reduce_dtype": "bf16"},
+    sharded={"param_dtype": "fp32", "reduce_dtype": "fp32"},
     recompute={"full": _FULL, "core": _NOTHING},
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
 )

@@ -8,6 +8,7 @@ from stagedb.lazy_names import lazily, listed
 if TYPE_CHECKING:
     from stagedb.plans.dtypes import FORMAT_BYTES, Dtypes
     from stagedb.plans.graph_options import GraphOptions
+    from stagedb.plans.layer_split import uneven_chunks
     from stagedb.plans.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups, members
     from stagedb.plans.plan import Plan, plan_for, plan_for_ranks
     from stagedb.plans.rank_layout import RankLayout
@@ -31,10 +32,12 @@ __all__ = [
     "plan_for_ranks",
     "read_plan_file",
     "typed_words",
+    "uneven_chunks",
 ]
 
 _MODULES = {
     "dtypes": ("FORMAT_BYTES", "Dtypes"),
+    "layer_split": ("uneven_chunks",),
     "mesh": ("GROUP_AXES", "AxisGroups", "Mesh", "expert_axis", "groups", "members"),
     "graph_options": ("GraphOptions",),
     "plan": ("Plan", "plan_for", "plan_for_ranks"),

@@ -117,7 +117,7 @@ def _uneven(dealt: Sequence[int], layers: int, plan: PlanFields, trial: Callable
     chunks, most = plan.virtual_stages, math.gcd(*dealt)
     last = "" if most > 1 else "; other numbers need another --pp or --layers-per-stage"
     counted = [Way({"counted_ends": word}) for word in ("both", "loss", "embedding") if word != plan.counted_ends]
-    apart = _apart(layers, plan.pp * chunks)
+    apart = uneven_chunks(layers, plan.pp * chunks)
     return Misfit(
         f"{chunks} virtual stages do not divide the layers of each stage ({_text(sorted(set(dealt), reverse=True))})",
         chunk_ways(chunks, most),
@@ -127,7 +127,7 @@ def _uneven(dealt: Sequence[int], layers: int, plan: PlanFields, trial: Callable
     )
 
 
-def _apart(layers: int, count: int) -> tuple[int, ...]:
+def uneven_chunks(layers: int, count: int) -> tuple[int, ...]:
     """An uneven split: the chunks in the middle of the pipeline have one layer more."""
     share, rest = divmod(layers, count)
     begin = (count - rest) // 2

@@ -30,6 +30,13 @@ COMPUTE_MODES = ("in-order", "out-of-order", "exclusive")
 Out of order: any kernel that is ready, the earliest issued first, as simulators do. Exclusive: in issue order, and
 never while the rank communicates."""
 
+CASTS = ("fused", "shards")
+"""How inputs of fp8 matmuls are cast. Fused: by the kernel before. Shards: by a kernel of its own, and each rank of tp
+casts its part before it is gathered."""
+
+COPIES = ("flat", "parameters")
+"""How FSDP keeps the parameters of a unit: as views of one tensor, or each as a tensor of its own."""
+
 ASTRA_SIM = "astra-sim"
 
 COLLECTIVE_MODELS = ("fastest", ASTRA_SIM)
@@ -91,13 +98,32 @@ FLAT = Curve(((Fraction(1), Fraction(1)),))
 
 
 @dataclass(frozen=True)
+class PowerLimit:
+    """The power that an accelerator may take [W], and the one with which its kernels were measured.
+
+    Matmuls of a training step take all of it. It grows with the clock and with the square of the voltage, and the
+    voltage with the clock. So the clock grows with the cube root of the power (Mudge 2001, "Power: a first-class
+    architectural design constraint").
+    """
+
+    limit: Fraction
+    measured: Fraction
+
+    @property
+    def clock(self) -> Fraction:
+        """The clock as a share of the one in the measurements, at most 1."""
+        return min(Fraction(1), Fraction(str(round(float(self.limit / self.measured) ** (1 / 3), _DIGITS))))
+
+
+@dataclass(frozen=True)
 class Accelerator:
     """What one rank computes on.
 
     peak: TFLOP/s by dtype. bandwidth: GB/s of its memory. capacity: GB of its memory. launch: ns that every kernel
     takes in addition to its work. matmul, attention: efficiency by FLOPs of the operation. memory: efficiency by the
     bytes that it reads and writes. sustained: the share of their measured speed that matmuls with a table keep in a
-    training step, where power limits the clocks and other kernels use the caches.
+    training step, where power limits the clocks and other kernels use the caches. power: where it may take less than
+    the accelerator on which the tables were measured; None: as much.
     """
 
     name: str
@@ -109,6 +135,7 @@ class Accelerator:
     attention: Curve = FLAT
     memory: Curve = FLAT
     sustained: Fraction = Fraction(1)
+    power: PowerLimit | None = None
 
     @property
     def room(self) -> int | None:
@@ -123,7 +150,8 @@ class Accelerator:
 class Dimension:
     """A level of the network. Ranks count its places like digits, the innermost dimension first.
 
-    size: places; None: as many as the job needs (the outermost only). bandwidth: GB/s of an accelerator in one
+    size: places; None: as many as the job needs (the outermost only). use: how many of them a job takes; None: all.
+    bandwidth: GB/s of an accelerator in one
     direction, all its links of this dimension together. latency: ns from one accelerator to the next. efficiency: by
     the bytes of a message. algorithms: names of the collective algorithms that it has hardware for. simulated: it is
     one of ASTRA-sim's network, as `System.network` makes it: a message between two ranks takes the innermost dimension
@@ -138,6 +166,7 @@ class Dimension:
     efficiency: Curve = FLAT
     algorithms: tuple[str, ...] = ()
     simulated: bool = False
+    use: int | None = None
 
     @property
     def places(self) -> int:
@@ -181,10 +210,11 @@ class Overlap:
     framework: the name of the framework whose rules the others are; empty for none. chunked: mesh axes whose
     collectives run in chunks during the matmul that makes or reads them. reduced, gathered: bytes of the buckets in
     which gradients are reduced during the last backward, and updated parameters gathered during the next forward; 0:
-    neither. casts: `fused` where the kernel before casts the inputs of fp8 matmuls, and weights are cast once a step.
+    neither. casts: how inputs of fp8 matmuls are cast, one of `CASTS`; with any of them weights are cast once a step.
     sums: `fp32` where a matmul that makes a gradient of weights adds it to a sum in fp32. stretch: by operator, how
     many times its measured time a kernel takes in a step. taken: the share of computing that collectives of
-    data-parallel ranks take while they run, in thousandths.
+    data-parallel ranks take while they run, in thousandths. copies: how FSDP keeps the parameters of a unit, one of
+    `COPIES`, which decides what is copied around its collectives; empty: nothing is.
     """
 
     compute: str = "in-order"
@@ -197,6 +227,7 @@ class Overlap:
     sums: str = ""
     stretch: tuple[tuple[str, Fraction], ...] = ()
     taken: int = 0
+    copies: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of a file, ready for JSON; those of frameworks only where they are set."""
@@ -241,9 +272,9 @@ class System:
         places = 1
         sized = []
         for each in self.dimensions:
-            size = max(1, -(-world // places)) if each.size is None else each.size
+            size = max(1, -(-world // places)) if each.size is None else each.use or each.size
             places *= size
-            sized.append(replace(each, size=size))
+            sized.append(replace(each, size=size, use=None))
         if places < world:
             spelled = " x ".join(str(each.size) for each in sized)
             raise UsageError(
@@ -269,11 +300,13 @@ class System:
                     "memory": _points(accelerator.memory),
                 },
                 **({} if accelerator.sustained == 1 else {"sustained": plain(accelerator.sustained)}),
+                **({} if accelerator.power is None else {"power": _watts(accelerator.power)}),
             },
             "network": [
                 {
                     "name": each.name,
                     "size": each.size,
+                    **({} if each.use is None else {"use": each.use}),
                     "kind": each.kind,
                     "bandwidth": plain(each.bandwidth),
                     "latency": plain(each.latency),
@@ -309,6 +342,10 @@ def plain(value: Number) -> int | float | str:
     if value == math.inf:
         return ".inf"
     return int(value) if value == int(value) else float(value)
+
+
+def _watts(power: PowerLimit) -> dict[str, int | float | str]:
+    return {"limit": plain(power.limit), "measured": plain(power.measured)}
 
 
 def _points(curve: Curve) -> list[list[int | float | str]]:

@@ -15,8 +15,10 @@ from stagedb.outputs import path_text
 from stagedb.systems.algorithms import HARDWARE
 from stagedb.systems.strict_yaml import Value, read_value
 from stagedb.systems.system import (
+    CASTS,
     COLLECTIVE_MODELS,
     COMPUTE_MODES,
+    COPIES,
     DTYPES,
     FLAT,
     KINDS,
@@ -27,6 +29,7 @@ from stagedb.systems.system import (
     Dimension,
     Number,
     Overlap,
+    PowerLimit,
     System,
     TableFile,
 )
@@ -116,7 +119,7 @@ def _exact(value: Value, takes: str, most: int) -> Fraction:
 
 
 def _accelerator(value: Value) -> Accelerator:
-    fields = value.mapping(("name", "peak", "memory", "launch"), ("efficiency", "sustained"))
+    fields = value.mapping(("name", "peak", "memory", "launch"), ("efficiency", "sustained", "power"))
     peak = fields["peak"].mapping((), DTYPES)
     if not peak:
         raise fields["peak"].wrong(f"TFLOP/s by dtype ({', '.join(DTYPES)}), at least one")
@@ -133,7 +136,16 @@ def _accelerator(value: Value) -> Accelerator:
         attention=_curve(curves, "attention"),
         memory=_curve(curves, "memory"),
         sustained=_share(fields["sustained"]) if "sustained" in fields else Fraction(1),
+        power=_power(fields["power"]) if "power" in fields else None,
     )
+
+
+def _power(value: Value) -> PowerLimit:
+    fields = value.mapping(("limit", "measured"))
+    limit, measured = (_exact(fields[name], "a number of W above 0", 10**9) for name in ("limit", "measured"))
+    if not limit or not measured:
+        raise value.wrong("limit and measured, numbers of W above 0")
+    return PowerLimit(limit, measured)
 
 
 def _share(value: Value) -> Fraction:
@@ -204,7 +216,7 @@ def _dimensions(value: Value) -> tuple[Dimension, ...]:
 def _dimension(value: Value, *, outermost: bool) -> Dimension:
     fields = value.mapping(
         ("name", "kind", "bandwidth", "latency", *(() if outermost else ("size",))),
-        ("efficiency", "algorithms", *(("size",) if outermost else ())),
+        ("efficiency", "algorithms", "use", *(("size",) if outermost else ())),
     )
     size = fields.get("size")
     if size is None or (outermost and size.is_null):
@@ -212,14 +224,21 @@ def _dimension(value: Value, *, outermost: bool) -> Dimension:
     else:
         open_ = ", or null for as many as the job needs" if outermost else " (the outermost dimension's may be open)"
         places = size.integer(f"a whole number of accelerators, at least 1{open_}", 1, 1 << 27)
+    kind = fields["kind"].choice(KINDS)
+    use = None
+    if "use" in fields:
+        if places is None or kind != "switch":
+            raise fields["use"].refused(f"{fields['use'].key} is for a switch with a size: leave it out here")
+        use = fields["use"].integer(f"accelerators of these that a job takes, 1 to {places}", 1, places)
     return Dimension(
         name=_name(fields["name"]),
         size=places,
-        kind=fields["kind"].choice(KINDS),
+        kind=kind,
         bandwidth=_rate(fields["bandwidth"], "GB/s"),
         latency=_exact(fields["latency"], "a number of ns, 0 or more", 10**9),
         efficiency=_curve(fields, "efficiency"),
         algorithms=_algorithms(fields["algorithms"]) if "algorithms" in fields else (),
+        use=use,
     )
 
 
@@ -229,7 +248,7 @@ def _algorithms(value: Value) -> tuple[str, ...]:
     return tuple(name for name in HARDWARE if name in named)
 
 
-_OF_FRAMEWORKS = ("framework", "chunked", "reduced", "gathered", "casts", "sums", "stretch", "taken")
+_OF_FRAMEWORKS = ("framework", "chunked", "reduced", "gathered", "casts", "sums", "stretch", "taken", "copies")
 STRETCHED = ("matmul", "matmul-fp8", "attention")
 """Operators that take longer in a step than alone."""
 
@@ -251,7 +270,7 @@ def _overlap(value: Value) -> Overlap:
         _name(fields["framework"]) if "framework" in fields else "",
         tuple(sorted(set(named))),
         **buckets,
-        casts=fields["casts"].choice(("fused",)) if "casts" in fields else "",
+        casts=fields["casts"].choice(CASTS) if "casts" in fields else "",
         sums=fields["sums"].choice(("fp32",)) if "sums" in fields else "",
         stretch=tuple(
             (operator, Fraction(stretch[operator].number(factor, lambda number: 1 <= number <= 10)))
@@ -259,6 +278,7 @@ def _overlap(value: Value) -> Overlap:
             if operator in stretch
         ),
         taken=fields["taken"].integer("thousandths of computing, 0 to 999", 0, 999) if "taken" in fields else 0,
+        copies=fields["copies"].choice(COPIES) if "copies" in fields else "",
     )
 
 

@@ -14,12 +14,14 @@ import numpy as np
 
 from stagedb.systems import System
 from stagedb.systems.system import inverse
+from stagedb.timing.fp8_gathers import SHARDS, casts_made
 from stagedb.timing.hidden_communication import DATA_AXES
 from stagedb.timing.op_durations import JobDurations, LaneDurations
+from stagedb.timing.unit_copies import add_copies
 from stagedb.workflows.training import WEIGHT_GRADIENT
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, EVERY, TEMPLATES, Ints, Ops, Workload
 
-TABLE = "table:"
+TABLE, FUSED = "table:", "fused"
 _WEIGHTS = TEMPLATES.index(WEIGHT_GRADIENT.name)
 CAST_WEIGHT, CAST_INPUT, AGAIN = ".cast_weight", ".cast_input", ".again"
 """Parts of the names of operators that cast the operands of a matmul."""
@@ -28,7 +30,7 @@ CAST_WEIGHT, CAST_INPUT, AGAIN = ".cast_weight", ".cast_input", ".again"
 def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations, system: System) -> JobDurations:
     """The durations with the terms of the system's framework. rank_classes: the class of each lane."""
     overlap = system.overlap
-    if not (overlap.stretch or overlap.casts or overlap.sums or overlap.taken):
+    if not (overlap.stretch or overlap.casts or overlap.sums or overlap.taken or overlap.copies):
         return durations
     factors = dict(overlap.stretch)
     by_number = {each.number: each for each in workload.classes}
@@ -37,9 +39,12 @@ def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations
         ops, tasks = by_number[number].ops, by_number[number].tasks
         microbatches = 1 + int(tasks.microbatch.max(initial=0))
         ns = lane.ns.copy()
+        made = casts_made(by_number[number], int(workload.plan.get("tp", 1))) if overlap.casts == SHARDS else {}
         for op in np.flatnonzero(ops.type == COMPUTE).tolist():
             name = ops.name[op]
-            if overlap.casts and CAST_INPUT in name:
+            if op in made:
+                ns[op] = ns[op] // made[op] if made[op] else 0
+            elif overlap.casts == FUSED and CAST_INPUT in name:
                 ns[op] = 0
             elif overlap.casts and CAST_WEIGHT in name:
                 ns[op] = 0 if AGAIN in name else ns[op] // microbatches
@@ -47,6 +52,9 @@ def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations
                 ns[op] = round(int(ns[op]) * factors.get(_measured(ops, op), 1))
             if overlap.sums and ops.template[op] == _WEIGHTS and ops.kind[op] == "matmul":
                 ns[op] += _summed(math.prod(ops.dims[op][:-1]), system)
+        if overlap.copies:
+            dtype = str(workload.plan.get("dtype", "bf16"))
+            add_copies(by_number[number], ns, overlap.copies, dtype, system.accelerator)
         _slow_down(ops, ns, overlap.taken)
         found.append(replace(lane, ns=ns))
     return replace(durations, lanes=tuple(found))

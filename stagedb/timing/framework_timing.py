@@ -89,6 +89,7 @@ def as_used_by(system: System, profile: FrameworkProfile, kernels: str = "") -> 
         sums=hiding.sums,
         stretch=stretch_of(system, profile),
         taken=hiding.taken,
+        copies=hiding.copies,
     )
     if not overlap.stretch:
         return replace(system, overlap=overlap)

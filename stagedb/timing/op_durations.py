@@ -13,6 +13,7 @@ import numpy as np
 from stagedb import workflows
 from stagedb.errors import UsageError
 from stagedb.models.kinds.experts import EXPERT_MATMULS
+from stagedb.plans import FORMAT_BYTES
 from stagedb.systems import (
     Costs,
     Coverage,
@@ -28,6 +29,7 @@ from stagedb.systems import (
     Work,
 )
 from stagedb.systems.measured_durations import described
+from stagedb.timing.fp8_gathers import SHARDS, gathered_casts
 from stagedb.timing.lanes import Lane, group_of, lane_numbers
 from stagedb.timing.network_position import NEIGHBOURS
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
@@ -100,7 +102,8 @@ def time_ops(
         columns = by_number[lane.rank_class]
         position = _Position.of(workload, lane, columns, costs)
         costs.learn(_work(columns, op, position.rings) for op in np.flatnonzero(columns.ops.type == COMPUTE).tolist())
-        modelled = [_model(costs, columns, op, position) for op in range(len(columns.ops))]
+        narrow = gathered_casts(columns) if system.overlap.casts == SHARDS else {}
+        modelled = [_model(costs, columns, op, position, op in narrow) for op in range(len(columns.ops))]
         taken = modelled
         if measured is not None:
             subjects = _subjects(columns, ranks[lane.number])
@@ -147,12 +150,16 @@ class _Position:
         return cls(lane.rank, groups, peers, str(workload.plan.get("cp_kind", "")) in RINGS)
 
 
-def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position) -> Timed:
+def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position, narrow: bool = False) -> Timed:
+    """narrow: a gather is in fp8, a byte an element."""
     ops = columns.ops
     kind = int(ops.type[op])
     if kind == COMPUTE:
         return costs.work(_work(columns, op, position.rings))
     if kind == COLLECTIVE:
+        if narrow:
+            size = int(ops.size[op]) // FORMAT_BYTES[ops.dtype[op]]
+            return costs.placed(ops.kind[op], size, position.groups[ops.axis[op]])
         timed = costs.placed(ops.kind[op], int(ops.size[op]), position.groups[ops.axis[op]])
         if ops.operand[op] != ops.size[op]:
             # It waits for the fullest member of its group, and sends only its own part.

@@ -10,7 +10,8 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from stagedb.validation.step_rows import COLUMNS, StepRow, read_steps
+from stagedb.timing.framework_timing import Calibration, calibrations
+from stagedb.validation.step_rows import COLUMNS, StepRow, job_of, read_steps
 
 SEED = 20261123
 
@@ -39,11 +40,49 @@ def split(rows: Sequence[StepRow], seed: int = SEED) -> Mapping[Key, str]:
     return found
 
 
+def fixes(row: StepRow, numbers: Sequence[Calibration]) -> bool:
+    """Whether a row that is calibrated on fixes these numbers, which are those of the same frameworks and systems.
+
+    Matmuls in fp8 have no number: where there is one of matmuls alone, rows in fp8 do not fix it.
+    """
+    job, first = job_of(row), numbers[0]
+    return (
+        job.profile.name in first.frameworks
+        and job.system.name in first.systems
+        and not ({each.operator for each in numbers} == {"matmul"} and job.words.get("matmul_dtype") == "fp8")
+    )
+
+
+def fitted_together() -> tuple[tuple[Calibration, ...], ...]:
+    """The fitted numbers, those of the same frameworks and systems in one tuple."""
+    found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Calibration]] = {}
+    for each in calibrations():
+        found.setdefault((each.frameworks, each.systems), []).append(each)
+    return tuple(map(tuple, found.values()))
+
+
+def fixing_rows() -> Mapping[Calibration, tuple[StepRow, ...]]:
+    """For each fitted number the known rows that fixed it."""
+    rows = _known_rows()
+    part = parts(rows)
+    calibrated = [row for row in rows if part[row] == CALIBRATED]
+    return {
+        each: tuple(row for row in calibrated if fixes(row, numbers))
+        for numbers in fitted_together()
+        for each in numbers
+    }
+
+
 def _key(row: StepRow) -> Key:
     """What a row is: its plan and its published time."""
     return tuple(row.cells[name] for name in COLUMNS) + tuple(row.cells.get(name, "") for name in ("kernels",))
 
 
 @lru_cache(maxsize=1)
+def _known_rows() -> tuple[StepRow, ...]:
+    return read_steps(Path(str(files(__package__ or "").joinpath("known_steps.csv"))))
+
+
+@lru_cache(maxsize=1)
 def _known() -> Mapping[Key, str]:
-    return split(read_steps(Path(str(files(__package__ or "").joinpath("known_steps.csv")))))
+    return split(_known_rows())

@@ -1,14 +1,15 @@
 """Steps of a file of published times, predicted one by one, without a store."""
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
-from stagedb.errors import StagedbError
+from stagedb.errors import StagedbError, UsageError
 from stagedb.models import Card
-from stagedb.plans import GraphOptions, Plan, plan_for
+from stagedb.plans import GraphOptions, Plan, plan_for, uneven_chunks
 from stagedb.timing import timed_step
 from stagedb.validation.step_rows import StepJob, StepRow, job_of
 from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
@@ -80,15 +81,33 @@ def _seconds(job: StepJob, graphs: _Graphs) -> float:
 
 
 def plan_of(job: StepJob) -> Plan:
-    """The plan of a row. Where chunks cannot share the layers evenly, they differ as its framework has it."""
+    """The plan of a row. What its columns leave open is as its framework has it.
+
+    Where chunks cannot share the layers evenly, embedding and loss count as layers, or the chunks in the middle have
+    one layer more (Megatron's --account-for-*-in-pipeline-split and --pipeline-model-parallel-layout). Where ep is not
+    among the ranks of dp and cp, it takes those of tp (--expert-tensor-parallel-size 1).
+    """
     words = dict(job.words)
     sizes = model_sizes(job.card, GraphOptions(recipe=job.profile.recipe).framework)
-    try:
-        return plan_for(words, sizes)
-    except StagedbError as error:
-        if (words.get("virtual_stages") or 1) < 2 or not job.profile.counts_ends or "virtual stages" not in str(error):
-            raise
-    return plan_for({**words, "counted_ends": "both"}, sizes)
+    if job.profile.counts_ends and job.card.routes and _over_tp(words):
+        words["expert_tp"] = False
+    chunks = (words.get("virtual_stages") or 1) * (words.get("pp") or 1)
+    splits: list[dict[str, Any]] = [{}]
+    if (words.get("virtual_stages") or 1) > 1 and job.profile.counts_ends:
+        splits += [{"counted_ends": "both"}, {"layers_per_chunk": uneven_chunks(sizes["L"], chunks)}]
+    for split in splits[:-1]:
+        try:
+            return plan_for({**words, **split}, sizes)
+        except UsageError as error:
+            if "virtual stages" not in str(error):
+                raise
+    return plan_for({**words, **splits[-1]}, sizes)
+
+
+def _over_tp(words: Mapping[str, Any]) -> bool:
+    """Whether the ranks with experts are more than those of dp and cp, so that those of tp are among them."""
+    ep, tp = words.get("ep") or 1, words.get("tp") or 1
+    return tp > 1 and ((words.get("dp") or 1) * (words.get("cp") or 1)) % ep != 0
 
 
 def errors_of(found: Iterable[Prediction]) -> ErrorsOf | None:

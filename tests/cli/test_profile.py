@@ -50,6 +50,19 @@ def test_a_step_is_printed_by_lane_and_kept(run: Run, tiny: str) -> None:
     assert run("profile", "-q").out.startswith("step ")
 
 
+def test_a_group_in_two_domains_is_a_warning_with_the_way_out(run: Run, tiny: str, tmp_path: Path) -> None:
+    words = stagedb.systems.load_system("gb200-nvl72").to_dict()
+    words["network"][0]["size"] = 7
+    path = tmp_path / "seven.json"
+    for use in (None, 4):
+        words["network"][0] |= {} if use is None else {"use": use}
+        path.write_text(json.dumps(words), encoding="utf-8")
+        printed = run("profile", "--model", tiny, *PLAN, "--system", str(path))
+        assert printed.status == 0, printed.err
+        warned = "warning: 1 of 4 groups of tp straddle two domains of 7 accelerators on nvlink: with use: 4 of them"
+        assert (warned in printed.out) == (use is None)
+
+
 def test_a_model_is_profiled_with_what_is_missing_made(run: Run, tiny: str) -> None:
     printed = run("profile", "--model", tiny, *PLAN, "--system", "a100-80gb")
     assert printed.status == 0, printed.err

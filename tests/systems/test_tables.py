@@ -257,6 +257,10 @@ def test_h100_and_h200_agree_where_their_silicon_does() -> None:
     h100, h200 = (load_system(name) for name in ("h100", "h200"))
     assert h100.accelerator.sustained == h200.accelerator.sustained
     assert h100.accelerator.peak == h200.accelerator.peak
+    less = load_system("h100-hbm2e")
+    assert (less.tables, less.accelerator.peak) == (h100.tables, h100.accelerator.peak)
+    assert less.accelerator.sustained == h100.accelerator.sustained
+    assert (less.dimensions, less.collectives) == (h100.dimensions, h100.collectives)
 
 
 @pytest.mark.parametrize("name", system_names())
@@ -269,6 +273,9 @@ def test_every_table_and_number_of_a_preset_has_a_source(name: str) -> None:
     texts = " ".join(system.sources)
     if system.accelerator.sustained != Fraction(1):
         assert "sustained: " in texts
+    if system.accelerator.power is not None:
+        for watts in (system.accelerator.power.limit, system.accelerator.power.measured):
+            assert f"{watts} W" in texts
     for word in ("latencies", "efficienc", "launch"):
         assert word in texts, (name, word)
 

@@ -21,6 +21,7 @@ from stagedb.timing.framework_timing import Calibration, as_used_by, calibration
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import time_ops
 from stagedb.validation import CALIBRATED, HELD_OUT, parts, read_steps
+from stagedb.validation.known_rows import fixing_rows
 from stagedb.validation.step_rows import job_of
 from stagedb.workload.instance_columns import COMPUTE, ClassColumns, Ints, Workload
 from tests.timing.test_hidden_communication import on, workload
@@ -114,12 +115,12 @@ def test_fewer_numbers_are_fitted_than_one_for_ten_rows_and_only_to_calibrated_o
     rows = read_steps(KNOWN)
     part = parts(rows)
     assert len(calibrations()) * 10 < len(rows)
-    for each in calibrations():
-        jobs = [job_of(row) for row in rows if part[row] == CALIBRATED]
-        fixing = [job for job in jobs if job.system.name in each.systems and job.profile.name in each.frameworks]
-        if each.operator == "matmul" and each.frameworks == ("nemo",):  # fp8 has no number
-            fixing = [job for job in fixing if job.words.get("matmul_dtype") != "fp8"]
-        assert 0 < each.rows <= len(fixing)
+    fixing = fixing_rows()
+    assert list(fixing) == list(calibrations())
+    for each, own in fixing.items():
+        assert each.rows == len(own) > 0
+        assert {job_of(row).profile.name for row in own} <= set(each.frameworks)
+        assert all(part[row] == CALIBRATED for row in rows if row.cells in [other.cells for other in own])
 
 
 def test_the_error_to_expect_is_that_of_held_out_rows() -> None:

@@ -65,6 +65,30 @@ def test_chunks_of_a_framework_count_the_ends() -> None:
     assert (made.counted_ends, made.chunk_layers(126)[0]) == ("both", 1)
 
 
+@pytest.mark.parametrize(
+    ("cells", "chunks", "expert_tp"),
+    [
+        ({"model": "qwen3-235b-a22b", "tp": "2", "pp": "8", "virtual_stages": "4", "ep": "32", "dp": "16"}, 32, False),
+        ({"model": "qwen3-235b-a22b", "tp": "2", "pp": "8", "virtual_stages": "4", "ep": "16", "dp": "16"}, 32, True),
+        ({"model": "deepseek-v3", "tp": "2", "pp": "16", "virtual_stages": "2", "ep": "64", "dp": "32"}, 32, False),
+        ({"model": "deepseek-v3", "tp": "1", "pp": "8", "virtual_stages": "4", "ep": "64", "dp": "64"}, 32, True),
+    ],
+)
+def test_layouts_of_experts_and_uneven_chunks_are_accepted(cells: dict[str, str], chunks: int, expert_tp: bool) -> None:
+    ranks = int(cells["tp"]) * int(cells["pp"]) * int(cells["dp"])
+    job = job_of(row(framework="nemo", zero="1", **cells | {"global_batch_size": "2048", "gpus": str(ranks)}))
+    made = plan_of(job)
+    layers = made.chunk_layers(job.card.layers)
+    assert (len(layers), sum(layers), made.options.expert_tp) == (chunks, job.card.layers, expert_tp)
+    assert max(layers) - min(layers[1:-1]) <= 1
+
+
+def test_what_no_framework_leaves_open_is_not_guessed() -> None:
+    wrong = {"model": "qwen3-235b-a22b", "tp": "1", "ep": "3", "dp": "16", "gpus": "16", "zero": "1"}
+    with pytest.raises(UsageError, match="ep 3"):
+        plan_of(job_of(row(framework="nemo", **wrong, global_batch_size="64")))
+
+
 def test_a_table_of_positions_is_as_long_as_the_sequences() -> None:
     assert job_of(row(seq_len="4096")).card.max_positions == 4096
     assert job_of(row()).card.max_positions == 1024

@@ -8,6 +8,7 @@ and keys that it computes. The table of experts has all three matmuls, and each 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 
@@ -102,11 +103,13 @@ class OperatorTimes:
         return [kept[each] if near[each] or dense is None else dense[each] for each in range(len(chosen))]
 
     def _kept(self, ns: Floats) -> list[float]:
-        """In a step: at the share of their measured speed that matmuls sustain there.
+        """In a step: at the share of their measured speed that matmuls sustain there, and at the clock of its power.
 
         They run into the limit of power. Attention waits for its exponentials, and leaves tensor cores idle.
         """
-        found: list[float] = (ns / float(self.system.accelerator.sustained)).tolist()
+        accelerator = self.system.accelerator
+        clock = Fraction(1) if accelerator.power is None else accelerator.power.clock
+        found: list[float] = (ns / float(accelerator.sustained * clock)).tolist()
         return found
 
     def _spare_pace(self) -> float:

@@ -1,0 +1,74 @@
+"""Groups that straddle a domain of the network, and the number of accelerators with which none does."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from stagedb.errors import UsageError
+from stagedb.systems import Costs, System, load_system, parse_system
+from stagedb.timing.domain_straddles import straddles
+from stagedb.workload.instance_columns import Workload
+from tests.timing.test_hidden_communication import workload
+
+
+def domains(places: int, use: int | None = None) -> System:
+    system = load_system("gb200-nvl72")
+    inner = replace(system.dimensions[0], size=places, use=use)
+    return replace(system, dimensions=(inner, *system.dimensions[1:]))
+
+
+def by_hand(made: Workload, axis: str, places: int) -> int:
+    """The groups of an axis with ranks of two domains."""
+    groups, at, found = made.groups, 0, 0
+    for name, size in zip(groups.axis, groups.sizes.tolist(), strict=True):
+        ranks = groups.ranks[at : at + size].tolist()
+        at += size
+        found += name == axis and len({rank // places for rank in ranks}) > 1
+    return found
+
+
+@pytest.mark.parametrize("places", [6, 7, 9, 11])
+def test_groups_in_two_domains_are_named_with_a_number_that_avoids_it(places: int) -> None:
+    made = workload(tp=4, sp=True, dp=8, global_batch_size=8)
+    (found,) = straddles(made, domains(places))
+    assert (found.axis, found.dimension, found.places) == ("tp", "nvlink", places)
+    assert found.groups == by_hand(made, "tp", places) > 0
+    assert found.use == places // 4 * 4
+    assert by_hand(made, "tp", found.use) == 0
+    assert straddles(made, domains(places, found.use)) == ()
+    assert f"{found.groups} of 8 groups of tp straddle" in str(found)
+
+
+def test_a_number_serves_all_axes_that_fit() -> None:
+    made = workload(tp=2, sp=True, dp=6, pp=2, global_batch_size=12)
+    assert {each.use for each in straddles(made, domains(7))} == {6}
+    assert straddles(made, domains(24)) == ()
+
+
+def test_the_smallest_groups_come_first_where_one_number_does_not_serve_all() -> None:
+    made = workload(tp=4, sp=True, dp=3, pp=2, global_batch_size=6)  # blocks of 4, of 12, and of 24
+    (found,) = straddles(made, domains(10))
+    assert (found.axis, found.use, by_hand(made, "tp", 8)) == ("tp", 8, 0)
+
+
+def test_a_group_that_fits_in_no_domain_is_no_straddle() -> None:
+    made = workload(tp=4, sp=True, dp=2)
+    assert straddles(made, domains(2)) == ()
+
+
+def test_a_job_takes_the_accelerators_that_it_uses() -> None:
+    some, all_ = domains(72, 64), domains(64)
+    assert [each.places for each in some.network(256)] == [64, 4]
+    group = tuple(range(48, 80))
+    times = [Costs(each, 256).placed("all_gather", 1 << 24, Costs(each, 256).placement(group)) for each in (some, all_)]
+    assert times[0] == times[1]
+    assert parse_system(json.dumps(some.to_dict()), "it") == some
+
+
+@pytest.mark.parametrize(("at", "use"), [(0, 73), (0, 0), (1, 4)])
+def test_use_is_of_a_switch_with_a_size(at: int, use: int) -> None:
+    words = load_system("gb200-nvl72").to_dict()
+    words["network"][at]["use"] = use
+    with pytest.raises(UsageError, match="use"):
+        parse_system(json.dumps(words), "it")
