@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from scripts._fault_clients import Outcome, Trial
 from scripts._fault_servers import Server, embedded_server, may_mount, neo4j_server, small_disk
 from scripts._fault_trials import (
-    Outcome,
-    Trial,
     cut_lines,
     full_disk,
     killed_clients,
