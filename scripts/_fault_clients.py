@@ -58,6 +58,7 @@ class Trial:
     scratch: Path
     outcome: Outcome = field(default_factory=Outcome)
     clients: list["Client"] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def journals(self) -> list[list[dict[str, Any]]]:
@@ -128,6 +129,11 @@ class Trial:
     def fault(self, text: str) -> None:
         """Note a fault."""
         self.outcome.faults.append(text)
+        self.show(f"FAULT {text}")
+
+    def show(self, text: str) -> None:
+        """Show how far the trial is."""
+        print(f"{time.monotonic() - self.began:6.0f} s  {text}", file=sys.stderr, flush=True)
 
     def count(self, client: "Client") -> None:
         """Count what a client did, and note what it should not have seen."""

@@ -39,6 +39,7 @@ def killed_clients(trial: Trial, count: int) -> None:
         trial.examine([1])
         _next_command(trial, name, 1)
         trial.clean()
+        trial.show(f"client {killed} of {count}")
     _end(trial, [colleague])
     trial.examine(range(len(trial.jobs)))
 
@@ -103,8 +104,9 @@ def killed_servers(trial: Trial, count: int) -> None:
         time.sleep(trial.random.random())
         trial.server.start()
 
-    for _ in range(count):
+    for number in range(count):
         _under_load(trial, fault)
+        trial.show(f"{number + 1} of {count}")
 
 
 def cut_lines(trial: Trial, count: int) -> None:
@@ -126,6 +128,7 @@ def cut_lines(trial: Trial, count: int) -> None:
 
     for number in range(count):
         _under_load(trial, silence if number % 2 else reset, environment)
+        trial.show(f"{number + 1} of {count}")
     line.close()
 
 
@@ -149,8 +152,9 @@ def full_disk(trial: Trial, count: int, *, quota: bool) -> None:
             filler.unlink()
         trial.outcome.counts["disks full"] += 1
 
-    for _ in range(count):
+    for number in range(count):
         _under_load(trial, fault)
+        trial.show(f"{number + 1} of {count}")
 
 
 def _largest(directory: Path) -> int:

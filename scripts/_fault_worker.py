@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -101,23 +101,38 @@ def work(request: Mapping[str, Any]) -> None:
     """Run the request's steps until there are no more, or until its file `stop` is there; prints the journal."""
     jobs = [Job(**job) for job in request["jobs"]]
     scratch, stop = Path(request["scratch"]), Path(request["stop"])
-    with connect() as db:
-        _line(event="connected")
-        for name, number in request["steps"]:
-            if stop.exists():
-                break
-            about = {"step": name, "job": number}
-            _line(event="begin", **about)
-            try:
-                step(db, name, jobs[number], scratch)
-            except StagedbError as error:
-                lost = isinstance(error, ConnectionLost)
-                _line(event="failed", **about, lost=lost, text=str(error))
-                time.sleep(0.2)
-            except Exception as error:  # noqa: BLE001 - any other error is what is looked for
-                _line(event="fault", **about, text=f"{type(error).__name__}: {error}")
-            else:
-                _line(event="done", **about)
+    steps = iter(request["steps"])
+    again = True
+    while again:
+        try:
+            with connect() as db:
+                _line(event="connected")
+                again = _work(db, jobs, steps, scratch, stop)
+        except StagedbError as error:
+            _line(event="failed", step="connect", job=0, text=str(error))
+            time.sleep(0.2)
+            again = not stop.exists()
+
+
+def _work(db: Stagedb, jobs: Sequence[Job], steps: Iterator[tuple[str, int]], scratch: Path, stop: Path) -> bool:
+    """Run steps on one connection. True if it is of no use any more: an embedded engine has another address next."""
+    for name, number in steps:
+        if stop.exists():
+            return False
+        about = {"step": name, "job": number}
+        _line(event="begin", **about)
+        try:
+            step(db, name, jobs[number], scratch)
+        except StagedbError as error:
+            _line(event="failed", **about, text=str(error))
+            if isinstance(error, ConnectionLost) and db.store.engine == "embedded":
+                return True
+            time.sleep(0.2)
+        except Exception as error:  # noqa: BLE001 - any other error is what is looked for
+            _line(event="fault", **about, text=f"{type(error).__name__}: {error}")
+        else:
+            _line(event="done", **about)
+    return False
 
 
 def _line(**fields: Any) -> None:
