@@ -25,7 +25,7 @@ from scripts._fault_worker import STEPS, Job, digest, request, state_of
 from stagedb.api import Stagedb
 from stagedb.store import connect
 
-PATIENCE = 180.0
+PATIENCE = 600.0
 """Seconds after which a client that has done nothing counts as a fault."""
 
 DOCUMENTED: Mapping[str, tuple[str, ...]] = {
