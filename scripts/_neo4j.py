@@ -40,19 +40,17 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0<
 </dependency></dependencies></project>
 """
 
-CONFIGURATION = """server.bolt.enabled=true
-server.bolt.listen_address=127.0.0.1:{port}
-server.bolt.advertised_address=127.0.0.1:{port}
-server.http.enabled=false
-server.https.enabled=false
-dbms.security.auth_enabled=true
-# Whoever may ask must not read the files of this machine.
-dbms.security.allow_csv_import_from_file_urls=false
-server.memory.pagecache.size=128m
-dbms.usage_report.enabled=false
-# Tests empty the database all the time. Each change of its size would have statements planned anew: a fifth of the CPU.
-dbms.cypher.min_replan_interval=1h
-"""
+SHARED = ROOT / "docker" / "neo4j.env"
+"""Settings that this server has in common with that of docker/compose.yaml."""
+
+OWN = {
+    "server.bolt.listen_address": "127.0.0.1:{port}",
+    "server.bolt.advertised_address": "127.0.0.1:{port}",
+    "server.memory.pagecache.size": "128m",
+    # Tests empty the database all the time. Each change of its size would have statements planned anew: a fifth of the
+    # CPU.
+    "dbms.cypher.min_replan_interval": "1h",
+}
 
 
 def main() -> None:
@@ -65,6 +63,9 @@ def main() -> None:
     )
     starting.add_argument("--port", type=int, default=0, help="port of 127.0.0.1; default: a free one")
     starting.add_argument("--keep", action="store_true", help="keep the data of the previous server")
+    starting.add_argument(
+        "--setting", action="append", default=[], metavar="NAME=VALUE", help="a setting of neo4j.conf; may be repeated"
+    )
     commands.add_parser("stop", help="stop it")
     commands.add_parser("status", help="print whether it runs; exit status 1 if not")
     commands.add_parser("env", help="print the line that sets the tests' server")
@@ -72,7 +73,7 @@ def main() -> None:
     home = options.home.absolute()
     state = running(home)
     if options.command == "start":
-        start(home, state, options.version, options.port, options.keep)
+        start(home, state, options.version, options.port, options.keep, options.setting)
     elif options.command == "stop":
         print(stop(home, state))
     elif state is None:
@@ -83,7 +84,9 @@ def main() -> None:
         print(described(state))
 
 
-def start(home: Path, state: dict[str, object] | None, release: str | None, port: int, keep: bool) -> None:
+def start(
+    home: Path, state: dict[str, object] | None, release: str | None, port: int, keep: bool, more: list[str]
+) -> None:
     wanted = VERSIONS.get(release, release) if release else None
     if state is not None:
         if wanted not in (None, state["version"]) or port not in (0, state["port"]):
@@ -98,7 +101,7 @@ def start(home: Path, state: dict[str, object] | None, release: str | None, port
     (home / "home" / "conf").mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     make_account(home)
-    (home / "home" / "conf" / "neo4j.conf").write_text(CONFIGURATION.format(port=port), encoding="utf-8")
+    (home / "home" / "conf" / "neo4j.conf").write_text(configuration(port, more), encoding="utf-8")
     entry = "CommunityEntryPoint" if version.startswith("5.") else "Neo4jCommunity"
     console = home / LOG
     with console.open("wb") as log:
@@ -125,6 +128,27 @@ def start(home: Path, state: dict[str, object] | None, release: str | None, port
         time.sleep(0.2)
     process.returncode = 0  # it stays, and nothing waits for it
     print(described(state), HINT, sep="\n")
+
+
+def configuration(port: int, more: list[str]) -> str:
+    """The text of neo4j.conf. more: further settings as NAME=VALUE, which come first."""
+    settings = {**shared_settings(), **{name: value.format(port=port) for name, value in OWN.items()}}
+    for line in more:
+        name, equals, value = line.partition("=")
+        if not equals or not re.fullmatch(r"[a-z0-9_.]+", name) or not value.isprintable():
+            sys.exit(f"scripts/neo4j: --setting {line!r} is not NAME=VALUE, such as db.transaction.timeout=30s")
+        settings[name] = value
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def shared_settings() -> dict[str, str]:
+    """Settings of docker/neo4j.env by their names in neo4j.conf."""
+    found = {}
+    for line in SHARED.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.removeprefix("NEO4J_").partition("=")
+            found[name.replace("__", "\0").replace("_", ".").replace("\0", "_")] = value
+    return found
 
 
 def stop(home: Path, state: dict[str, object] | None) -> str:

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, cast
 
 from stagedb.errors import StagedbError
-from stagedb.store import LABELS, Kind, Store, delete, names, sweep, unfinished
+from stagedb.store import LABELS, Kind, RemovedError, Store, delete, names, sweep, unfinished
 from stagedb.store.dump_contents import ThingContent
 from stagedb.store.dumping import read_section
 from stagedb.store.schema import OWNERS
@@ -89,8 +89,9 @@ def _damaged(store: Store, lost: set[tuple[str, str]], notice: Notice) -> list[S
         try:
             section, problem = read_section(store, kind, id, proof, above)
         except StagedbError as error:
-            # Removed meanwhile is no problem of the store.
-            if store.read(f"lifecycle/state_{kind.lower()}", id=id):
+            # Removed or made again meanwhile is no problem of the store.
+            state = store.read(f"lifecycle/state_{kind.lower()}", id=id)
+            if state and state[0]["state"] == "ready" and not isinstance(error, RemovedError):
                 found.append(StoreProblem(kind, id, str(error), _AGAIN.format(id)))
             return
         notice(f"checked {kind.lower()} {id}")

@@ -7,7 +7,7 @@ a dump.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -140,14 +140,29 @@ def _op_problems(section: ThingContent, graph: GraphInMemory, rows: CopiedRows) 
     yield from differences("Op", found, expected)
     copies: list[End] = [(id, op["sym"], {}) for id, op in expected.items()]
     yield from wrong_edges("COPY_OF", _edges(section, "COPY_OF", "Op", "SymOp"), copies)
-    carried = (
-        (row["id"], member["weight"], {name: member[name] for name in ("number", "position", "layer")})
-        for row in rows.buckets
-        for member in row["members"]
+    yield from wrong_edges(
+        "CARRIES", _edges(section, "CARRIES", "Op", "SymTensor"), _carried(graph, rows, expected.items())
     )
-    yield from wrong_edges("CARRIES", _edges(section, "CARRIES", "Op", "SymTensor"), carried)
     steps = ((source, target, {"kind": kind}) for source, target, kind in chain.from_iterable(rows.edges.values()))
     yield from wrong_edges("DEP", _edges(section, "DEP", "Op", "Op"), steps)
+
+
+def _carried(graph: GraphInMemory, rows: CopiedRows, ops: Iterable[tuple[str, Row]]) -> Iterator[End]:
+    """The weights whose gradients a collective reduces: those of a bucket, or the one that it reads itself."""
+    for row in rows.buckets:
+        for member in row["members"]:
+            yield row["id"], member["weight"], {name: member[name] for name in ("number", "position", "layer")}
+    buckets, symbolic = {row["id"] for row in rows.buckets}, graph_rows(graph.graph)
+    weights = {row["gradient"]: row["weight"] for row in symbolic["gradients"]}
+    read = defaultdict[str, set[str]](set)
+    for row in symbolic["reads"]:
+        if row["tensor"] in weights:
+            read[row["op"]].add(weights[row["tensor"]])
+    for id, op in ops:
+        if op["type"] == "collective" and id not in buckets:
+            layer = None if op["layer"] < 0 else op["layer"]
+            for weight in read[op["sym"]]:
+                yield id, weight, {"number": 0, "position": op["position"], "layer": layer}
 
 
 def _op_row(values: Row) -> Row:

@@ -116,3 +116,16 @@ def test_what_is_removed_as_soon_as_it_is_made_is_named(
     status, printed = resumed(process)
     assert (status, "was removed by another process as soon as it was there" in printed) == (1, True), printed
     assert "Traceback" not in printed and "stagedb itself failed" not in printed
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_removed_while_it_is_checked_is_no_problem(
+    store: Store, store_environment: dict[str, str], again: bool
+) -> None:
+    db = make(store)
+    process = stopped_at("read.dump/nodes_op", ["store", "check"], store_environment)
+    db.rm("mine")
+    if again:
+        make(store)
+    status, printed = resumed(process)
+    assert (status, "nothing is wrong" in printed) == (0, True), printed

@@ -1,18 +1,21 @@
 """`store check`: a store is broken in each way, and the check finds it. Repair removes only what cannot be read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
-from stagedb.api import checking
+from stagedb.api import Stagedb, checking
 from stagedb.instances import instantiate
 from stagedb.memory import analyse, record
+from stagedb.models.card import Card
 from stagedb.plans import Plan
 from stagedb.store import Store, building, write_graph
 from stagedb.store.naming import Name, set_name
 from stagedb.timing import profile_job, record_profile
 from stagedb.workload.store_reading import read_workload
 from tests.instances.small_graph import small_graph
+from tests.ir.tiny import card
 from tests.timing.plain import PLAIN
 
 EIGHT = Plan(tp=2, dp=2, pp=2, seq_len=16)
@@ -46,7 +49,25 @@ def test_a_sound_store_has_no_problem(filled: Store) -> None:
     assert _check(filled) == []
 
 
+PLANS: Mapping[str, tuple[Card, dict[str, Any]]] = {
+    "tied tables on two stages": (card("gpt", tied=True), {"tp": 2, "pp": 2}),
+    "gradients of norms summed over tp": (card("llama"), {"tp": 2, "sp": True}),
+    "shards of weights": (card("llama", layers=3), {"dp": 2, "zero": 3}),
+    "experts": (card("deepseek"), {"dp": 4, "ep": 2, "zero": 1}),
+    "context parallelism": (card("qwen3"), {"cp": 2, "dp": 2}),
+}
+
+
+@pytest.mark.parametrize("what", PLANS)
+def test_a_sound_instance_has_no_problem(embedded_store: Store, what: str) -> None:
+    """Collectives outside buckets carry a weight too."""
+    tiny, words = PLANS[what]
+    Stagedb(embedded_store).instantiate(tiny, seq_len=8, **words)
+    assert _check(embedded_store) == []
+
+
 ONE = {
+    "a lost CARRIES": "MATCH (:Op)-[r:CARRIES]->() WITH r LIMIT 1 DELETE r",
     "a number of an op": "MATCH (n:Op) WITH n ORDER BY n.id LIMIT 1 SET n.bytes_read = n.bytes_read + 1",
     "both numbers of an op": (
         "MATCH (n:Op:Compute) WITH n ORDER BY n.id LIMIT 1 SET n.bytes_read = n.bytes_read + 1, "

@@ -222,12 +222,18 @@ def test_what_servers_report_becomes_advice(code: str, message: str, kind: type[
         raise error
 
 
-def test_a_node_that_is_removed_while_a_statement_uses_it_is_looked_for_again(
-    embedded_store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("Neo.ClientError.Statement.EntityNotFound", "Unable to load NODE 4:0:1."),
+        ("Neo.ClientError.Statement.SemanticError", "Error executing Cypher command: Unable to load"),
+    ],
+    ids=["a node was removed", "a type was made meanwhile"],
+)
+def test_what_another_transaction_spoiled_is_tried_again(
+    embedded_store: Store, monkeypatch: pytest.MonkeyPatch, code: str, message: str
 ) -> None:
-    gone = neo4j.exceptions.Neo4jError._hydrate_neo4j(
-        code="Neo.ClientError.Statement.EntityNotFound", message="Unable to load NODE 4:0:1."
-    )
+    gone = neo4j.exceptions.Neo4jError._hydrate_neo4j(code=code, message=message)
     failures, original = [gone, gone], embedded_store._written
 
     def written(*arguments: Any) -> Any:
