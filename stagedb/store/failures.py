@@ -110,6 +110,12 @@ def check_disk(home: Path, error: StagedbError) -> None:
 
 def unreachable(error: Exception, uri: str, source: str) -> UsageError:
     """For a store that does not answer when it is opened."""
+    if "CertVerificationError" in _message(error):
+        return UsageError(
+            f"this machine does not trust the certificate of {uri} (from {source}): set SSL_CERT_FILE to a file with "
+            "the certificate of its CA, and name the server as its certificate does. `+ssc` in place of `+s` trusts "
+            "any certificate: it encrypts, and does not prove who answers"
+        )
     return UsageError(
         f"no store answers at {uri} (from {source}): {_message(error)}. Start the server, or name another "
         "with --store; `--store embedded` needs none"
