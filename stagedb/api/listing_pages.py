@@ -6,7 +6,7 @@ from typing import Any
 from stagedb.api.results import Rows
 from stagedb.errors import UsageError
 
-SEARCHED = ("id", "name", "model", "plan", "system", "timing", "made_by", "state")
+SEARCHED = ("id", "name", "model", "plan", "system", "timing", "made_by", "state", "names", "tags")
 """Columns of a listing in which a text is searched."""
 
 

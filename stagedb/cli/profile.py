@@ -153,15 +153,10 @@ def _lines(found: "Profile") -> list[str]:
 
 def _expected(found: "Profile") -> str:
     """The error to expect of the step, as published steps of its kind have it."""
-    from stagedb.timing.expected_errors import expected_error, has_experts
+    from stagedb.timing.expected_errors import expected_error, has_experts, no_expected_error
 
-    overlap = found.job.system.overlap
     error = expected_error(found.job.system, has_experts(found.job.workload))
-    if error is not None:
-        return f"expected error {error}"
-    if not overlap.framework:
-        return "expected error unknown: --framework names the framework, by whose published steps it is known"
-    return f"expected error unknown: no published step with {overlap.framework} on {found.info.system} was held out"
+    return f"expected error {error or f'unknown: {no_expected_error(found.job.system)}'}"
 
 
 def memory_line(memory: "Sequence[PeakMemory]", room: int | None) -> str:

@@ -4,9 +4,8 @@ from typing import Any
 
 from stagedb.reports.page_parts import facts
 from stagedb.reports.step_view import StepView
-from stagedb.systems.known_errors import known_error, known_errors
 from stagedb.systems.system import plain
-from stagedb.timing.expected_errors import expected_error, has_experts
+from stagedb.timing.expected_errors import expected_error, expected_errors, has_experts, no_expected_error
 
 
 def plan_and_system(job: StepView) -> str:
@@ -69,17 +68,10 @@ def _plain(value: Any) -> str:
 
 
 def error_text(job: StepView) -> str:
-    """How far predictions on the system of a step are from published steps, with the sources."""
+    """The error to expect of the step, and of which published steps it is; or why it is unknown."""
     expected = expected_error(job.system, has_experts(job.workload))
     if expected is not None:
         return str(expected)
-    found = known_error(job.system)
-    if found is not None:
-        return (
-            f"{found.mean:.1%} on average and {found.worst:.1%} at most, of {found.steps} published steps on it "
-            f"({', '.join(found.sources)}); its curves were fitted to {found.fitted} of them"
-        )
-    others = ", ".join(
-        f"{each.worst:.1%} at most of {each.steps} steps on {each.system}" for each in known_errors().values()
-    )
-    return f"unknown: no published step on this system was compared. On others it is {others}"
+    others = "; ".join(str(each) for each in expected_errors() if each.system == job.system.name)
+    known = f". On this system it is {others}" if others else ""
+    return f"unknown: {no_expected_error(job.system)}{known}"

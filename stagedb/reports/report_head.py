@@ -8,7 +8,6 @@ from stagedb.reports.figures import held, shares
 from stagedb.reports.memory_sections import room_of
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
-from stagedb.systems.known_errors import known_error
 from stagedb.timing.expected_errors import expected_error, has_experts
 from stagedb.timing.figures_of_merit import Merit
 
@@ -126,15 +125,12 @@ def _short(value: float) -> str:
 
 
 def error_in_short(job: StepView) -> str:
-    """The known error of such a prediction, in a few words."""
+    """The error to expect of such a prediction, in a few words."""
     if job.scalings:
         return "a what-if"
     if job.durations.coverage.measured_ops:
         return f"{job.durations.coverage.share_of_time:.0%} measured"
     expected = expected_error(job.system, has_experts(job.workload))
-    if expected is not None:
-        return f"expected error {expected.mean:.0%} on average, {expected.worst:.0%} at most"
-    found = known_error(job.system)
-    if found is None:
-        return "not compared with published steps of this system"
-    return f"known error {found.mean:.0%} on average, {found.worst:.0%} at most"
+    if expected is None:
+        return "expected error unknown"
+    return f"expected error {expected.mean:.0%} on average, {expected.worst:.0%} at most"

@@ -31,14 +31,14 @@ def graph(request: Request) -> Response:
     """A graph: its options, the model's sizes, and its instances."""
     word = request.path_params["word"]
 
-    def read(db: Stagedb) -> tuple[GraphInfo, Rows]:
+    def read(db: Stagedb) -> tuple[GraphInfo, Rows, Rows]:
         found = db.show(word)
         if not isinstance(found, GraphInfo):
             raise HTTPException(404)
         mine = {each.id for each in db.instances() if each.graph == found.id}
-        return found, _only(db.ls("instances"), mine)
+        return found, _only(db.ls("instances"), "id", mine), db.origin(found.id)
 
-    found, instances = request.app.state.shared.read(read)
+    found, instances, origin = request.app.state.shared.read(read)
     columns, rows = table("instances", instances)
     return page_frames.page(
         request,
@@ -46,6 +46,7 @@ def graph(request: Request) -> Response:
         info=found,
         short=found.id[:SHORT_ID],
         about=describe(found.options),
+        origin=page_frames.origin(origin),
         facts=_facts({**found.options, **found.sizes}),
         columns=columns,
         rows=rows,
@@ -56,12 +57,12 @@ def graph(request: Request) -> Response:
 def instance(request: Request) -> Response:
     """An instance: its plan, its rank classes, and its profiles."""
 
-    def read(db: Stagedb) -> tuple[InstanceInfo, Rows, Rows]:
+    def read(db: Stagedb) -> tuple[InstanceInfo, Rows, Rows, Rows]:
         found = _instance(db, request)
-        mine = {each.id for each in db.profiles() if each.instance == found.id}
-        return found, db.classes(found.id), _only(db.ls("profiles"), mine)
+        profiles = _only(db.ls("profiles"), "instance", {found.id})
+        return found, db.classes(found.id), profiles, db.origin(found.id)
 
-    found, classes, profiles = request.app.state.shared.read(read)
+    found, classes, profiles, origin = request.app.state.shared.read(read)
     columns, rows = table("profiles", profiles)
     return page_frames.page(
         request,
@@ -69,6 +70,7 @@ def instance(request: Request) -> Response:
         info=found,
         short=found.id[:SHORT_ID],
         about=describe(found.plan),
+        origin=page_frames.origin(origin),
         facts=_facts(found.plan),
         class_columns=classes.columns,
         classes=cells(classes.rows),
@@ -148,9 +150,9 @@ def _largest(result: Memory) -> list[tuple[int, list[list[page_frames.Cell]]]]:
     return list(found.items())
 
 
-def _only(rows: Rows, ids: set[str]) -> Rows:
-    at = rows.columns.index("id")
-    return Rows(rows.columns, tuple(row for row in rows.rows if row[at] in ids))
+def _only(rows: Rows, column: str, values: set[str]) -> Rows:
+    at = rows.columns.index(column)
+    return Rows(rows.columns, tuple(row for row in rows.rows if row[at] in values))
 
 
 def _facts(words: Mapping[str, Any]) -> list[tuple[str, str]]:

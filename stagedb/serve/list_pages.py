@@ -33,6 +33,7 @@ HEADS: Mapping[str, str] = {
     "mfu": "MFU",
     "peak": "memory",
     "made_by": "by",
+    "tags": "tags",
     "created": "created (UTC)",
     "state": "state",
 }
@@ -42,9 +43,9 @@ SORTED_BY = {"created": "created", "name": "name", "ranks": "ranks", "step": "st
 """Columns that sort a listing, and the word of the address for each."""
 
 _BY_KIND: Mapping[str, tuple[str, ...]] = {
-    "graphs": ("name", "id", "plan", "created"),
-    "instances": ("name", "id", "model", "ranks", "plan", "peak", "made_by", "created"),
-    "profiles": ("name", "id", "model", "ranks", "plan", "system", "step", "mfu", "peak", "made_by", "created"),
+    "graphs": ("name", "id", "plan", "tags", "made_by", "created"),
+    "instances": ("name", "id", "model", "ranks", "plan", "peak", "tags", "made_by", "created"),
+    "profiles": ("name", "id", "model", "ranks", "plan", "system", "step", "mfu", "peak", "tags", "made_by", "created"),
     "unfinished": ("name", "id", "state", "made_by", "created"),
 }
 
@@ -70,19 +71,20 @@ def listing(request: Request) -> Response:
     if kind not in KINDS:
         raise HTTPException(404)
     words = request.query_params
-    model, system, text = (named(words, name) for name in ("model", "system", "text"))
+    model, system, tag, text = (named(words, name) for name in ("model", "system", "tag", "text"))
     sort = named(words, "sort") or "created"
     number = number_of(words, "page", 1)
 
     def read(db: Stagedb) -> tuple[Rows, Rows]:
         every = db.ls(kind, sort=sort)
         # A filter that nothing matches is an error that names what there is, unless there is nothing at all.
-        chosen = db.ls(kind, model=model, system=system, sort=sort) if model or system else every
+        chosen = db.ls(kind, model=model, system=system, tag=tag, sort=sort) if model or system or tag else every
         return every, chosen
 
     every, chosen = request.app.state.shared.read(read)
     found = page(chosen, text, number, SIZE)
     columns, rows = table(kind, found.rows)
+    asked = {"model": model, "system": system, "tag": tag, "text": text}
     return page_frames.page(
         request,
         "listing.html",
@@ -92,11 +94,12 @@ def listing(request: Request) -> Response:
         rows=rows,
         heads=HEADS,
         found=found,
-        asked={"model": model, "system": system, "text": text, "sort": sort},
+        asked={**asked, "sort": sort},
         models=_values(every, "model"),
+        tags=sorted({each for row in every for each in row["tags"] or ()}),
         systems=_values(every, "system") if kind == "profiles" else [],
         sorts=[each for each in SORTS if kind == "profiles" or each not in ("step", "mfu")],
-        links=_links(kind, columns, found, {"model": model, "system": system, "text": text}, sort),
+        links=_links(kind, columns, found, asked, sort),
     )
 
 
@@ -136,7 +139,7 @@ def model(request: Request) -> Response:
 def table(kind: str, listed: Rows) -> tuple[list[str], list[list[Cell]]]:
     """The columns of a kind that have a value in some row, and the rows as cells."""
     rows = list(listed)
-    columns = [name for name in _BY_KIND[kind] if name == "name" or any(row[name] is not None for row in rows)]
+    columns = [name for name in _BY_KIND[kind] if name == "name" or any(row[name] not in (None, []) for row in rows)]
     return columns, [[_cell(kind, name, row) for name in columns] for row in rows]
 
 
@@ -158,7 +161,9 @@ def _cell(kind: str, name: str, row: Mapping[str, Any]) -> Cell:
     if name == "peak":
         return Cell(page_frames.gigabytes(value), number=True)
     if name == "created":
-        return Cell(value.replace("T", " ").removesuffix("Z")[:16])
+        return Cell(page_frames.minute(value))
+    if name == "tags":
+        return cell(", ".join(value))
     return cell(value)
 
 

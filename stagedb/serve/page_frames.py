@@ -58,9 +58,30 @@ def cells(rows: Sequence[Sequence[Any]]) -> list[list[Cell]]:
     return [[cell(value) for value in row] for row in rows]
 
 
+def origin(found: Any) -> dict[str, Any]:
+    """Who made a thing and how, and its inputs as a table, from the rows of `Stagedb.origin`."""
+    columns = ("input", "name", "digest")
+    first = next(iter(found), None)
+    made = (
+        "" if first is None else f"Made by {first['user']} with stagedb {first['version']}, {minute(first['time'])} UTC"
+    )
+    pages = {"graph": "graphs", "instance": "instances"}
+    rows = []
+    for row in found:
+        if row["input"] is not None:
+            to = address(pages[row["input"]], row["digest"]) if row["input"] in pages else None
+            rows.append([cell(row["input"]), cell(row["name"]), cell(row["digest"][:SHORT_ID], to)])
+    return {"made": made, "command": "" if first is None else first["command"], "columns": columns, "rows": rows}
+
+
 def gigabytes(size: float) -> str:
     """Bytes in GB, with two digits."""
     return f"{size / GB:,.2f} GB"
+
+
+def minute(time: str) -> str:
+    """A time of the store (UTC), to the minute."""
+    return time.replace("T", " ").removesuffix("Z")[:16]
 
 
 def address(*parts: str, **words: Any) -> str:

@@ -14,7 +14,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from stagedb.api import Stagedb
-from stagedb.serve import instance_pages, list_pages, page_frames, query_pages, step_pages, subgraph_page
+from stagedb.serve import instance_pages, list_pages, page_frames, query_pages, step_pages, subgraph_page, team_pages
 from stagedb.serve.access import AccessGate, AccessRules, given_token
 from stagedb.serve.shared_store import KeptResults, SharedStore
 
@@ -46,6 +46,8 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/instances/{word}/memory", instance_pages.memory),
     ("/profiles/{word}", step_pages.profile),
     ("/profiles/{word}/report", step_pages.report),
+    ("/find", team_pages.find),
+    ("/log", team_pages.log),
     ("/compare", step_pages.compare),
     ("/compare/report", step_pages.pair_report),
     ("/queries", query_pages.queries),

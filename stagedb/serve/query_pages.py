@@ -9,8 +9,8 @@ from starlette.responses import Response
 from stagedb.api import QueryInfo, Rows, Stagedb
 from stagedb.api.query_forms import value_of
 from stagedb.errors import StagedbError, UsageError
-from stagedb.outputs import csv_text, file_name, json_text
 from stagedb.serve import page_frames
+from stagedb.serve.downloads import FORMATS, file_of, format_of
 from stagedb.serve.list_pages import number_of
 from stagedb.serve.page_frames import address, cells, named
 from stagedb.serve.step_pages import suggestions
@@ -19,7 +19,6 @@ SHOWN = 500
 """Rows of an answer on a page. Downloads have more."""
 LONGEST = 20_000
 """Characters of a query: an address has it, and browsers and proxies have bounds."""
-FORMATS: Mapping[str, str] = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
 CHOSEN = ("instance", "profile")
 """Parameters with an id of something in the store. Without a value it is the newest."""
 
@@ -122,22 +121,21 @@ def _answered(
 ) -> Response:
     """A page with an answer, or the answer as a file."""
     shared, limits = request.app.state.shared, request.app.state.limits
-    format_ = named(request.query_params, "format")
-    if format_ is not None and format_ not in FORMATS:
-        raise UsageError(f"there is no format {format_[:20]}: it is one of {', '.join(FORMATS)}")
+    format_ = format_of(request)
     if format_ is not None:
-        return _file(shared.read(lambda db: ask(db, limits.rows)), format_, name)
+        rows: Rows = shared.read(lambda db: ask(db, limits.rows))
+        return file_of(rows, format_, name, cut=rows.cut)
     number = number_of(request.query_params, "page", 1)
     if number * SHOWN > limits.rows + SHOWN:
         raise UsageError(f"there is no page {number}: an answer has at most {limits.rows:,} rows here")
     found: Rows = shared.read(lambda db: ask(db, min(number * SHOWN, limits.rows)))
-    rows = found.rows[(number - 1) * SHOWN :]
+    shown = found.rows[(number - 1) * SHOWN :]
     turns = {"before": number - 1 if number > 1 else None, "after": number + 1 if found.cut else None}
     answer = {
         "columns": found.columns,
-        "rows": cells(rows),
+        "rows": cells(shown),
         "first": (number - 1) * SHOWN + 1,
-        "count": len(rows),
+        "count": len(shown),
         "cut": found.cut,
         "hints": found.hints,
         "newest": list(found.newest.items()),
@@ -145,13 +143,3 @@ def _answered(
         "turns": {word: address(*path, **given, page=at) for word, at in turns.items() if at is not None},
     }
     return page_frames.page(request, template, answer=answer, **{"error": None, **form})
-
-
-def _file(found: Rows, format_: str, name: str) -> Response:
-    """The rows as a file. A header shows that it is not all of them."""
-    text = csv_text(found.columns, found.rows) if format_ == "csv" else json_text(found.columns, found.rows)
-    headers = {
-        "content-disposition": f'attachment; filename="{file_name(name)}.{format_}"',
-        "x-stagedb-cut": "yes" if found.cut else "no",
-    }
-    return Response(text, media_type=FORMATS[format_], headers=headers)

@@ -26,15 +26,17 @@ REPORT_POLICY = (
 def profile(request: Request) -> Response:
     """A profile: its figures, and the report of its step in a frame."""
 
-    def read(db: Stagedb) -> ProfileInfo:
-        return _profile(db, request.path_params["word"])
+    def read(db: Stagedb) -> tuple[ProfileInfo, Rows]:
+        found = _profile(db, request.path_params["word"])
+        return found, db.origin(found.id)
 
-    found = request.app.state.shared.read(read)
+    found, origin = request.app.state.shared.read(read)
     return page_frames.page(
         request,
         "profile.html",
         info=found,
         short=found.id[:SHORT_ID],
+        origin=page_frames.origin(origin),
         report=address("profiles", found.id, "report"),
     )
 

@@ -27,8 +27,8 @@ class Migration:
     """One step from the previous version to `version`.
 
     drops: what is dropped, such as `INDEX name`. work: names of statements in `cypher/schema`; each runs until it
-    returns 0 as `done`. creates: Cypher that makes constraints and indexes. gentle: it only adds, so that programs of
-    the version before can go on using the store, and use it while the migration runs.
+    returns 0 as `done`. creates: Cypher that makes constraints and indexes. oldest: the oldest schema whose programs
+    can go on using the store, also while the migration runs; 0: only those of this version can.
     """
 
     version: int
@@ -36,7 +36,7 @@ class Migration:
     drops: tuple[str, ...] = ()
     work: tuple[str, ...] = ()
     creates: tuple[str, ...] = ()
-    gentle: bool = False
+    oldest: int = 0
 
 
 MIGRATIONS = (
@@ -58,10 +58,12 @@ MIGRATIONS = (
         "names, tags, notes, events, saved queries",
         work=("name_instances_v5", "name_profiles_v5"),
         creates=definitions(TEAM_LABELS),
-        gentle=True,
+        oldest=5,
     ),
     # Profiles that were made before have no memory until somebody asks for them again: to compute it takes too long.
-    Migration(7, "the memory of profiles, and an index to find them", creates=definitions(PROFILE_LABELS), gentle=True),
+    Migration(7, "the memory of profiles, and an index to find them", creates=definitions(PROFILE_LABELS), oldest=5),
+    # Programs before 7 find no ranks where nobody asked for them, and call the instance damaged.
+    Migration(8, "nodes of ranks and groups are written when somebody asks for them", oldest=7),
 )
 
 NEWEST = MIGRATIONS[-1].version
@@ -69,7 +71,7 @@ NEWEST = MIGRATIONS[-1].version
 
 def oldest_user() -> int:
     """The oldest schema whose programs can use a store that has all migrations."""
-    return max(migration.version for migration in MIGRATIONS if not migration.gentle)
+    return max(migration.oldest or migration.version for migration in MIGRATIONS)
 
 
 def pending(version: int) -> tuple[Migration, ...]:

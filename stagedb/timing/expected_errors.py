@@ -61,3 +61,10 @@ def expected_error(system: System, experts: bool) -> ExpectedError | None:
         return None
     kind = (system.name, system.overlap.framework, experts)
     return next((each for each in expected_errors() if (each.system, each.framework, each.experts) == kind), None)
+
+
+def no_expected_error(system: System) -> str:
+    """Why no error is expected of a step on a system."""
+    if not system.overlap.framework:
+        return "no framework was named (--framework), and the error is known by framework"
+    return f"no published step with {system.overlap.framework} on {system.name} was held out"

@@ -148,7 +148,7 @@ def check_answers(db: Stagedb, out: Path) -> None:
 def test_an_old_store_gives_what_it_gave(old_store: Store, tmp_path: Path) -> None:
     assert old_store.version() == 3
     applied = old_store.migrate()
-    assert [each.version for each in applied] == [4, 5, 6, 7]
+    assert [each.version for each in applied] == [4, 5, 6, 7, 8]
     lines: list[str] = []
     # Hidden until they are made again.
     assert (Stagedb(old_store).instances(), Stagedb(old_store).profiles(), outdated(old_store)) == ([], [], 4)

@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from stagedb.advice import what_ifs
+from stagedb.frameworks.profiles import find_profile
 from stagedb.reports import StepView, hotspots, render, shares
 from stagedb.reports.figures import held, levels, place_of, works
 from stagedb.store import Store
 from stagedb.systems import System
-from stagedb.systems.known_errors import known_errors
 from stagedb.timing import Scaling
+from stagedb.timing.expected_errors import expected_error
+from stagedb.timing.framework_timing import as_used_by
 from stagedb.workload.instance_columns import COLLECTIVE, SEND
 from tests.browsing import browser_path
 from tests.reports.jobs import PLANS, job
@@ -165,16 +167,18 @@ def test_figures_have_few_digits(embedded_store: Store) -> None:
     assert max(len(each) for each in re.findall(r'data-value="([^"]*)"', text)) <= 15
 
 
-def test_the_known_error_is_next_to_the_step_time(embedded_store: Store) -> None:
+def test_the_expected_error_is_next_to_the_step_time(embedded_store: Store) -> None:
     made = job(embedded_store, "pipeline")
-    error = known_errors()["h100"]
-    tile = f"tokens; known error {error.mean:.0%} on average, {error.worst:.0%} at most<"
-    page = render(made)
-    assert tile in page
-    assert error.sources[0] in page
-    other = render(job(embedded_store, "pipeline", system="b200"))
-    assert "not compared with published steps of this system" in other
-    assert "unknown: no published step on this system was compared" in other
+    plain = render(made)
+    assert "tokens; expected error unknown<" in plain
+    assert "unknown: no framework was named (--framework)" in plain
+    used = dataclasses.replace(made, system=as_used_by(made.system, find_profile("nemo")))
+    found = expected_error(used.system, experts=False)
+    assert found is not None
+    page = render(used)
+    assert f"tokens; expected error {found.mean:.0%} on average, {found.worst:.0%} at most<" in page
+    assert str(found) in page
+    assert str(found) in plain, "the errors of this system with frameworks are listed"
     scaled = dataclasses.replace(made, scalings=(Scaling.parse("collective=0.5"),))
     assert "tokens; a what-if<" in render(scaled)
 

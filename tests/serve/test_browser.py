@@ -72,9 +72,16 @@ def test_an_empty_store_and_the_form_for_the_token(embedded_store: Store, browse
 def test_hostile_texts_are_only_text(embedded_store: Store, browser: Browser, width: int) -> None:
     db = Stagedb(embedded_store)
     made = db.profile(model=card("llama"), tp=2, name="mine")
+    for thing in (made.instance.id, made.info.id, made.instance.graph):
+        db.tag(thing, "plain")
+        db.note(thing, "plain")
     with embedded_store._session("WRITE") as session:  # as another program could write it
         for label in ("Graph", "Instance", "Profile", "Name"):
             session.run(f"MATCH (n:{label}) SET n.name = $name", name=HOSTILE).consume()
+        for label, property_ in (("Note", "text"), ("Tag", "id"), ("User", "id"), ("Input", "name")):
+            session.run(f"MATCH (n:{label}) SET n.{property_} = $text", text=HOSTILE).consume()
+        for property_ in ("detail", "command", "version", "kind"):
+            session.run(f"MATCH (n:Event) SET n.{property_} = $text", text=HOSTILE).consume()
     one = made.info.id
     query = f"RETURN \"{HOSTILE[:80].replace(chr(34), '')}\" AS `<b>column</b>`, '</script>' AS text"
     answers = [
@@ -85,6 +92,11 @@ def test_hostile_texts_are_only_text(embedded_store: Store, browser: Browser, wi
         f"/instances/{made.instance.id}/memory",
         f"/profiles/{one}",
         f"/profiles/{one}/report",
+        f"/graphs/{made.instance.graph}",
+        f"/list/instances?{urlencode({'tag': HOSTILE})}",
+        "/log",
+        f"/log?{urlencode({'word': made.instance.id, 'user': HOSTILE})}",
+        "/find",
         f"/compare?{urlencode({'first': one, 'second': one})}",
         f"/explore?node=Profile/{one}&node=Instance/{made.instance.id}",
         asked(query=query),
@@ -100,7 +112,11 @@ def test_hostile_texts_are_only_text(embedded_store: Store, browser: Browser, wi
         missing = [
             f"/{kind}/{urlencode({'x': HOSTILE.replace('/', '')})[2:]}" for kind in ("show", "models", "queries")
         ]
-        for path in (*missing, f"/list/instances?{urlencode({'model': HOSTILE + 'x'})}"):
+        for path in (
+            *missing,
+            f"/list/instances?{urlencode({'model': HOSTILE + 'x'})}",
+            f"/find?{urlencode({'plan': HOSTILE})}",
+        ):
             checked(browser, served, path, width, status=400)
 
 

@@ -29,7 +29,7 @@ def unmarked(store: Store) -> Iterator[None]:
             yield
         finally:
             session.run("MATCH (n:Foreign) DETACH DELETE n").consume()
-            store.write("schema/mark", version=5, applied=migrations.NEWEST, now=0)
+            store.write("schema/mark", version=migrations.oldest_user(), applied=migrations.NEWEST, now=0)
 
 
 @contextlib.contextmanager
@@ -100,13 +100,14 @@ def test_a_newer_store_is_refused(store: Store, store_environment: dict[str, str
             assert opened.version() == migrations.NEWEST
             assert opened.migrate() == ()
     finally:
-        store.write("schema/mark", version=5, applied=migrations.NEWEST, now=0)
+        store.write("schema/mark", version=migrations.oldest_user(), applied=migrations.NEWEST, now=0)
 
 
 def test_a_store_that_waits_for_a_migration(
     store: Store, store_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server's is brought up to date when that is asked for; the embedded one, which is the user's own, at once."""
+    oldest = migrations.oldest_user()
     more = migrations.Migration(migrations.NEWEST + 1, "more", migrations.MIGRATIONS[0].creates)
     monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, more))
     monkeypatch.setattr(migrations, "NEWEST", more.version)
@@ -120,7 +121,7 @@ def test_a_store_that_waits_for_a_migration(
             assert opened.version() == more.version
             assert opened.migrate() == ()
     finally:
-        store.write("schema/mark", version=5, applied=more.version - 1, now=0)
+        store.write("schema/mark", version=oldest, applied=more.version - 1, now=0)
 
 
 def test_a_server_that_does_not_answer_is_named_without_the_password() -> None:
