@@ -212,8 +212,10 @@ def completed(config: Config) -> Config:
         plan["layers_per_stage"] = config["stage_layers"]
     if config["pp_schedule"] == "interleaved":
         plan["virtual_stages"] = config["virtual"]
-    if config["pp_schedule"] == "izb":
+    if config["pp_schedule"] in ("izb", "zbv"):
         plan["schedule"] = "orders"
+    if config["pp_schedule"] == "zbv":
+        plan["chunk_placement"] = "v"
     if config["pp"] == 1 and config["microbatches"] > 1 and config["dp_kind"] != "none":
         plan["grad_sync"] = config["accumulate"] == "every"
     if config["cp_join"]:

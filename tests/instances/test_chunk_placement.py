@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from stagedb.build.model_graph import build_graph
@@ -81,6 +81,8 @@ def test_any_placement_pairs_its_messages_and_gives_its_memory_back(
     tied: bool,
 ) -> None:
     schedule, placement = placed
+    # These schedules split backwards, and PyTorch cannot split one that recomputes: the plan is refused.
+    assume(placement or recipe != "torch" or recompute == "none")
     words = {
         "pp": 2,
         "virtual_stages": 2,

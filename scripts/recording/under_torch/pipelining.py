@@ -151,7 +151,7 @@ class PipelineJob(Job):
 def action_word(action: Any, rank: int, pp: int, schedule: str) -> str:
     """One action: its kind, micro-batch, and chunk of its rank where that is not the first."""
     chunk = action.stage_index // pp if schedule != "zbv" else int(action.stage_index != rank)
-    return f"{action.computation_type}{action.microbatch_index}{f'.{chunk}' if chunk else ''}"
+    return f"{action.computation_type.value}{action.microbatch_index}{f'.{chunk}' if chunk else ''}"
 
 
 def stages_of(config: Mapping[str, Any], place: int) -> list[int]:
