@@ -27,7 +27,7 @@ from stagedb.plans import Plan
 from stagedb.plans.rank_layout import RankLayout
 from stagedb.store import json_mapping
 from stagedb.store.dump_contents import End, ThingContent
-from stagedb.store.stored_graphs import graph_digest, graph_of, graph_rows
+from stagedb.store.stored_graphs import gradient_rows, graph_digest, graph_of, graph_rows
 from stagedb.store.typed_properties import graph_properties, plan_properties
 from stagedb.workload.content_comparisons import Row, differences, without_none, wrong_edges
 from stagedb.workload.copied_instances import CopiedRows, GraphInMemory, copy_rows
@@ -145,9 +145,24 @@ def _op_problems(section: ThingContent, graph: GraphInMemory, rows: CopiedRows) 
         for row in rows.buckets
         for member in row["members"]
     )
-    yield from wrong_edges("CARRIES", _edges(section, "CARRIES", "Op", "SymTensor"), carried)
+    edges = _edges(section, "CARRIES", "Op", "SymTensor")
+    yield from wrong_edges("CARRIES", edges, chain(carried, _carried_alone(graph.graph, expected)))
     steps = ((source, target, {"kind": kind}) for source, target, kind in chain.from_iterable(rows.edges.values()))
     yield from wrong_edges("DEP", _edges(section, "DEP", "Op", "Op"), steps)
+
+
+def _carried_alone(graph: SymGraph, ops: Mapping[str, Row]) -> Iterator[End]:
+    """The weights of collectives that reduce one gradient outside all buckets, as of a tied embedding."""
+    weights = {row["gradient"]: row["weight"] for row in gradient_rows(graph)}
+    reads = {
+        f"{graph.key}/{op.name}": {weights[each] for name in op.reads if (each := f"{graph.key}/{name}") in weights}
+        for op in graph.ops
+    }
+    for id, op in ops.items():
+        if op["type"] == "collective":
+            layer = None if op["layer"] == -1 else op["layer"]
+            for weight in reads[op["sym"]]:
+                yield id, weight, {"number": 0, "position": op["position"], "layer": layer}
 
 
 def _op_row(values: Row) -> Row:

@@ -117,3 +117,13 @@ def test_a_source_is_only_read(
     assert db.push("mine", to="embedded") == 0
     with connect() as opened, pytest.raises(UsageError, match="same store"):
         opened.pull(made.id, source="embedded")
+
+
+def test_a_tied_embedding_over_tp_is_sound(embedded_store: Store, second: Stagedb) -> None:
+    """Its gradient is reduced outside all buckets."""
+    db = Stagedb(embedded_store)
+    made = db.instantiate("palm-540b", tp=2, pp=2, ranks=4, seq_len=16)
+    alone = "MATCH (o:Collective)-[:CARRIES]->(w:SymTensor) WHERE o.name CONTAINS 'slice' RETURN count(o) AS n"
+    assert db.query(alone).rows[0][0] > 0
+    assert db.check() == ()
+    assert db.push(made.id, to=second) == 2
