@@ -16,6 +16,7 @@ from stagedb.api import (
     listing,
     memory_rows,
     model_names,
+    moving,
     querying,
     removing,
     system_choice,
@@ -524,6 +525,30 @@ class Stagedb:
         All of the file is checked first. Raises DumpError, and writes nothing, for a file that is not sound.
         """
         return dumps.load(self.store, Path(path), notice)
+
+    def push(self, *words: str, to: "str | Stagedb", insecure: bool = False, notice: Notice | None = None) -> int:
+        """Send graphs, instances and profiles, with what they are made from, to a store that lacks them.
+
+        words: names or ids. to: an address, a name of the configuration file, `embedded`, or an open store. insecure:
+        as in `connect`. notice: called with a line for each thing. Returns the number of new things there.
+
+        Everything is checked before anything is written. The account in NEO4J_USERNAME and NEO4J_PASSWORD belongs to
+        NEO4J_URI, else to this store if it is a server, and is sent to no other one. Raises UsageError if both are the
+        same store.
+        """
+        if isinstance(to, Stagedb):
+            return moving.move(self.store, to.store, words, notice or (lambda line: None))
+        return moving.push(self.store, words, to, insecure, notice)
+
+    def pull(self, *words: str, source: "str | Stagedb", insecure: bool = False, notice: Notice | None = None) -> int:
+        """Fetch what this store lacks of graphs, instances and profiles of another one, which is only read.
+
+        source: the other store. All else is as in `push`; names are those of the other store. Returns the number of new
+        things here.
+        """
+        if isinstance(source, Stagedb):
+            return moving.move(source.store, self.store, words, notice or (lambda line: None))
+        return moving.pull(self.store, words, source, insecure, notice)
 
     def check(self, *, notice: Notice | None = None) -> "tuple[checking.StoreProblem, ...]":
         """All that is wrong in the store: what belongs to nothing, what is unfinished, what is not as it was made.

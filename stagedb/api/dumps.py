@@ -19,12 +19,12 @@ def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: No
     """
     if path.exists() and not force:
         raise UsageError(f"{path_text(path)} is there already: --force replaces it")
-    wanted = _wanted(store, words)
-    if not wanted:
+    things = wanted(store, words)
+    if not things:
         raise UsageError("the store has nothing to dump: make an instance with `stagedb instantiate MODEL`")
     with whole_file(path, "FILE", replace=force) as file:
-        write_records(file, records_of(store, wanted, notice or _unheard))
-    return len(wanted)
+        write_records(file, records_of(store, things, notice or _unheard))
+    return len(things)
 
 
 def load(store: Store, path: Path, notice: Notice | None) -> int:
@@ -36,8 +36,9 @@ def _unheard(line: str) -> None:
     """Where nobody wants to know about progress."""
 
 
-def _wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
-    """Kinds and ids: each graph before its instances, and each instance before its profiles."""
+def wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
+    """Kinds and ids of things and of what they are made from: each graph before its instances, and each instance before
+    its profiles. Without words, all of the store. Raises UsageError for an unknown word."""
     profiles = {each.id: each.instance for each in catalog.profiles(store)}
     instances = {each.id: each.graph for each in catalog.instances(store)}
     graphs = {each.id for each in catalog.graphs(store)}
@@ -47,13 +48,13 @@ def _wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
         kept = {*profiles.values(), *(id for kind, id in chosen if kind == "Instance")}
         instances = {id: graph for id, graph in instances.items() if id in kept}
         graphs = {*instances.values(), *(id for kind, id in chosen if kind == "Graph")}
-    wanted: list[tuple[Kind, str]] = []
+    found: list[tuple[Kind, str]] = []
     for graph in sorted(graphs):
-        wanted.append(("Graph", graph))
+        found.append(("Graph", graph))
         for instance in sorted(id for id, of in instances.items() if of == graph):
-            wanted.append(("Instance", instance))
-            wanted.extend(("Profile", id) for id, of in sorted(profiles.items()) if of == instance)
-    return wanted
+            found.append(("Instance", instance))
+            found.extend(("Profile", id) for id, of in sorted(profiles.items()) if of == instance)
+    return found
 
 
 def _found(store: Store, word: str) -> tuple[Kind, str]:

@@ -27,9 +27,14 @@ def outdated(store: Store) -> int:
     return len(store.read("catalog/outdated"))
 
 
-def open_rebuilt(store: str | None = None, *, insecure: bool = False) -> Store:
-    """Open a store. Content of an older version in the embedded one is made again first."""
-    opened = connect(store, insecure=insecure)
+def open_rebuilt(
+    store: str | None = None, *, insecure: bool = False, option: str = "--store", holder: str | None = None
+) -> Store:
+    """Open a store. Content of an older version in the embedded one is made again first.
+
+    option, holder: as in `choose`.
+    """
+    opened = connect(store, insecure=insecure, option=option, holder=holder)
     try:
         if opened.engine == "embedded" and outdated(opened):
             rebuild(opened, to_stderr)

@@ -171,6 +171,47 @@ def load(file: Annotated[Path, typer.Argument(metavar="FILE", help="A dump.")], 
     common.line(f"{count:,} graphs, instances and profiles were new")
 
 
+Moved = Annotated[
+    list[str],
+    typer.Argument(metavar="ID|NAME...", help="Graphs, instances, profiles.", autocompletion=completion.anything),
+]
+
+
+@group.command()
+@option_groups
+def push(
+    names: Moved,
+    to: Annotated[str, typer.Option("--to", metavar="URI|STORE", help="The other store.")],
+    *,
+    common: Common,
+) -> None:
+    """Send what another store lacks of these.
+
+    What they are made from comes along. Everything is checked before anything is written. The account in
+    NEO4J_USERNAME and NEO4J_PASSWORD belongs to one server, that of NEO4J_URI or --store, and is sent to no other one.
+    """
+    with common.connect() as db:
+        count = db.push(*names, to=to, insecure=common.insecure, notice=common.note)
+    common.line(f"{count:,} graphs, instances and profiles were new there")
+
+
+@group.command()
+@option_groups
+def pull(
+    names: Annotated[list[str], typer.Argument(metavar="ID|NAME...", help="Graphs, instances, profiles there.")],
+    source: Annotated[str, typer.Option("--from", metavar="URI|STORE", help="The other store, which is only read.")],
+    *,
+    common: Common,
+) -> None:
+    """Fetch what this store lacks of these.
+
+    As `stagedb store push`, in the other direction.
+    """
+    with common.connect() as db:
+        count = db.pull(*names, source=source, insecure=common.insecure, notice=common.note)
+    common.line(f"{count:,} graphs, instances and profiles were new")
+
+
 def days_of(text: str, option: str) -> float:
     """The days of an age such as `30d`, `12h` or `0d`."""
     found = _AGE.fullmatch(text.strip())

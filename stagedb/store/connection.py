@@ -310,15 +310,17 @@ def connect(
     home: Path | None = None,
     migrate: bool = False,
     insecure: bool = False,
+    option: str = "--store",
+    holder: str | None = None,
 ) -> Store:
     """Open the store that `store_targets.choose` finds. Starts the embedded engine if it is chosen.
 
     An empty database becomes a store. An embedded store is migrated to the newest version, a server's only by
-    `migrate`. insecure: whether a password may go to another machine unencrypted. Raises UsageError for a store that
+    `migrate`. insecure, option, holder: as in `choose`. Raises UsageError for a store that
     does not answer or refuses the account, and for a database that does not belong to stagedb, that a newer stagedb
     wrote, or that waits for a migration.
     """
-    store = open_store(uri, environment=environment, home=home, insecure=insecure)
+    store = open_store(uri, environment=environment, home=home, insecure=insecure, option=option, holder=holder)
     try:
         version = store.version()
         todo = pending(version)
@@ -343,10 +345,15 @@ def open_store(
     environment: Mapping[str, str] | None = None,
     home: Path | None = None,
     insecure: bool = False,
+    option: str = "--store",
+    holder: str | None = None,
 ) -> Store:
-    """A connection to the store as it is, without changes: to look at a store before it is used."""
+    """A connection to the store as it is, without changes: to look at a store before it is used.
+
+    insecure, option, holder: as in `choose`.
+    """
     env = os.environ if environment is None else environment
-    target = targets.choose(uri, env, targets.config_file(env), insecure=insecure)
+    target = targets.choose(uri, env, targets.config_file(env), insecure=insecure, option=option, holder=holder)
     if target is None:
         return _open_embedded(home or targets.home(env), env)
     account = (target.username, target.password or "") if target.username else None

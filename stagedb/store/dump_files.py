@@ -15,12 +15,10 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from stagedb.errors import UsageError
 from stagedb.inputs import parse_json, shown
-from stagedb.outputs import path_text
 from stagedb.store.dump_contents import Contents, DumpedThing, DumpError, EdgeRows, NodeRows, Proof, Record
 from stagedb.store.schema import VERSION
 
@@ -69,32 +67,32 @@ def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (rows[start : start + ROWS] for start in range(0, len(rows), ROWS))
 
 
-def check_dump(path: Path, file: BinaryIO, proof: Proof, *, largest: int = LARGEST) -> Counter[str]:
+def check_dump(name: str, file: BinaryIO, proof: Proof, *, largest: int = LARGEST) -> Counter[str]:
     """Read a whole dump from the beginning of its file and check all of it. Returns numbers by label and by type.
 
-    proof: finds content that does not match. Memory is bounded by one graph, one instance of it and one profile of
-    that. Raises DumpError, which names the line, for a file that is damaged, too large, of another version, or that has
-    what stagedb does not write.
+    name: of the file, for errors. proof: finds content that does not match. Memory is bounded by one graph, one
+    instance of it and one profile of that. Raises DumpError, which names the line, for a file that is damaged, too
+    large, of another version, or that has what stagedb does not write.
     """
     contents = Contents(proof)
-    for number, record in _records(path, file, largest):
-        with contents.at(f"{path_text(path)}, line {number}"):
+    for number, record in _records(name, file, largest):
+        with contents.at(f"{name}, line {number}"):
             contents.add(record)
-    with contents.at(f"{path_text(path)}, at its end"):
+    with contents.at(f"{name}, at its end"):
         contents.finish()
     return contents.total
 
 
-def read_records(path: Path, file: BinaryIO) -> Iterator[Record]:
+def read_records(name: str, file: BinaryIO) -> Iterator[Record]:
     """The records of a dump, one at a time. `check_dump` must have accepted the file, which nobody else may replace
     in between because it remains open."""
-    return (record for _, record in _records(path, file, LARGEST))
+    return (record for _, record in _records(name, file, LARGEST))
 
 
-def _records(path: Path, file: BinaryIO, largest: int) -> Iterator[tuple[int, Record]]:
+def _records(name: str, file: BinaryIO, largest: int) -> Iterator[tuple[int, Record]]:
     digest, nodes, edges, ended = hashlib.sha256(), Counter[str](), Counter[str](), False
-    for number, line in _lines(path, file, largest):
-        where = f"{path_text(path)}, line {number}"
+    for number, line in _lines(name, file, largest):
+        where = f"{name}, line {number}"
         if ended:
             raise DumpError(f"{where}: something follows the end of the dump. {_WAY_OUT}")
         content = _mapping(line, where)
@@ -115,13 +113,13 @@ def _records(path: Path, file: BinaryIO, largest: int) -> Iterator[tuple[int, Re
             yield number, record
         digest.update(line)
     if not ended:
-        raise DumpError(f"{path_text(path)} ends too early: a part of it is missing. {_WAY_OUT}")
+        raise DumpError(f"{name} ends too early: a part of it is missing. {_WAY_OUT}")
 
 
 _WAY_OUT = "Nothing was written; make the dump again, or copy it again"
 
 
-def _lines(path: Path, file: BinaryIO, largest: int) -> Iterator[tuple[int, bytes]]:
+def _lines(name: str, file: BinaryIO, largest: int) -> Iterator[tuple[int, bytes]]:
     number = size = 0
     try:
         file.seek(0)
@@ -129,14 +127,12 @@ def _lines(path: Path, file: BinaryIO, largest: int) -> Iterator[tuple[int, byte
             while line := packed.readline(LONGEST_LINE + 1):
                 number, size = number + 1, size + len(line)
                 if len(line) > LONGEST_LINE or size > largest:
-                    raise DumpError(
-                        f"{path_text(path)}, line {number}: the dump is larger than stagedb reads. {_WAY_OUT}"
-                    )
+                    raise DumpError(f"{name}, line {number}: the dump is larger than stagedb reads. {_WAY_OUT}")
                 yield number, line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DumpError(f"{path_text(path)} is no dump, or damaged after line {number} ({error}). {_WAY_OUT}") from None
+        raise DumpError(f"{name} is no dump, or damaged after line {number} ({error}). {_WAY_OUT}") from None
     except OSError as error:
-        raise UsageError(f"cannot read the dump {path_text(path)}: {error.strerror}") from None
+        raise UsageError(f"cannot read the dump {name}: {error.strerror}") from None
 
 
 def _mapping(line: bytes, where: str) -> dict[str, Any]:

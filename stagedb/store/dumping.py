@@ -42,7 +42,7 @@ def records_of(store: Store, wanted: Iterable[tuple[Kind, str]], notice: Notice)
     for kind, id in wanted:
         yield DumpedThing(kind, id)
         yield from read_whole(store, kind, id, partial(_read, store, kind, id))
-        notice(f"dumped {kind.lower()} {id}")
+        notice(f"read {kind.lower()} {id}")
 
 
 def read_section(
@@ -104,13 +104,15 @@ def load_dump(store: Store, path: Path, proof: Proof, notice: Notice = lambda li
     Each graph, instance and profile becomes visible when it is complete. A load that was stopped is run again: it goes
     on after the last complete one. Raises DumpError, and writes nothing, for a file that is not sound.
     """
-    written = 0
-    # One open file, so that nobody replaces between check and load what was checked.
     with _opened(path) as file:
-        check_dump(path, file, proof)
-        for begin, records in _sections(read_records(path, file)):
-            written += _load(store, cast("Kind", begin.kind), begin.id, records, notice)
-    return written
+        return load_file(store, path_text(path), file, proof, notice)
+
+
+def load_file(store: Store, name: str, file: BinaryIO, proof: Proof, notice: Notice) -> int:
+    """`load_dump` of an open file: nobody replaces between check and load what was checked. name: for errors."""
+    check_dump(name, file, proof)
+    sections = _sections(read_records(name, file))
+    return sum(_load(store, cast("Kind", begin.kind), begin.id, records, notice) for begin, records in sections)
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -23,7 +23,7 @@ from stagedb.store.makers import new_claim
 from stagedb.store.schema import VERSION
 
 LONGEST_COMMAND = 1_000
-_OPTIONS_OF_STORE = ("--store", "--database")
+_OPTIONS_OF_STORE = ("--store", "--database", "--to", "--from")
 """Options that only choose the store, with their values; an address may have a password."""
 
 

@@ -28,6 +28,7 @@ STORE = Label(
         Property("owner", "string?", "the process that migrates it; absent when none does"),
         Property("lease", "integer?", "until when that process counts as alive", "ms since 1970"),
         Property("claim", "string?", "the process that last asked to migrate it; it is written to take the lock"),
+        Property("probe", "string?", "a text that shows whether another connection leads to the same store"),
     ),
 )
 

@@ -48,20 +48,28 @@ class StoreTarget:
 
 
 def choose(
-    word: str | None, environment: Mapping[str, str], config: Path, *, insecure: bool = False
+    word: str | None,
+    environment: Mapping[str, str],
+    config: Path,
+    *,
+    insecure: bool = False,
+    option: str = "--store",
+    holder: str | None = None,
 ) -> StoreTarget | None:
     """The server to use, or None for the embedded engine.
 
     word: the value of `--store`: a URI, the name of a store in the configuration file, or `embedded`. Without it
     NEO4J_URI decides, then `default` in the configuration file; without these it is the embedded engine.
     insecure: whether a password may be sent to another machine unencrypted. STAGEDB_INSECURE and `insecure` in the
-    configuration file allow it too. Raises UsageError for a URI or a name that cannot be used.
+    configuration file allow it too. option: where the word comes from, for errors. holder: the address of the server
+    that the account in the environment belongs to; NEO4J_URI names it if it is set. The account is sent to no other
+    server. Raises UsageError for a URI or a name that cannot be used.
     """
     allowed = _switch(environment, INSECURE) or insecure
     if word is None and environment.get("NEO4J_URI"):
         return _encrypted(_from_uri(environment["NEO4J_URI"], environment, "NEO4J_URI"), allowed)
     if word is not None and "://" in word:
-        return _encrypted(_from_uri(word, environment, "--store"), allowed)
+        return _encrypted(_from_uri(word, _account_for(word, environment, option, holder), option), allowed)
     if word == EMBEDDED:
         return None
     settings = read_config(config)
@@ -70,7 +78,7 @@ def choose(
         return None
     if isinstance(name, str) and any(mark in name for mark in "@:/"):
         # It may be an address with a password, so that its text stays out of the error.
-        source = "--store" if word is not None else f"default of {config}"
+        source = option if word is not None else f"default of {config}"
         raise UsageError(
             f"{source} is neither the URI of a store nor the name of one: write a URI as bolt://host:7687, with the "
             "account in NEO4J_USERNAME and NEO4J_PASSWORD; a name has no @ : or /"
@@ -79,7 +87,7 @@ def choose(
     if not isinstance(stores, dict) or not isinstance(name, str) or not isinstance(stores.get(name), dict):
         known = ", ".join(sorted(stores)) if isinstance(stores, dict) and stores else "none"
         raise UsageError(
-            f"no store named {shown(name)} in {config} (it has {known}): give --store a URI such as "
+            f"no store named {shown(name)} in {config} (it has {known}): give {option} a URI such as "
             f"bolt://host:7687, {shown(EMBEDDED)}, or add [stores.NAME] to that file"
         )
     table = dict(stores[name])
@@ -143,6 +151,24 @@ def config_file(environment: Mapping[str, str]) -> Path:
 def home(environment: Mapping[str, str] | None = None) -> Path:
     """The directory of the embedded store: STAGEDB_HOME, or the user's data directory."""
     return embedded_home(environment)
+
+
+def _account_for(uri: str, environment: Mapping[str, str], option: str, holder: str | None) -> Mapping[str, str]:
+    """The environment, without its account and database if these belong to another server than that of a URI.
+
+    Raises UsageError if the URI has no account of its own then.
+    """
+    named = environment.get("NEO4J_URI")
+    address, username, _ = split_uri(uri, option)
+    whose = split_uri(named, "NEO4J_URI")[0] if named else holder
+    if whose is None or urlsplit(whose).netloc == urlsplit(address).netloc:
+        return environment
+    if not username and environment.get("NEO4J_PASSWORD"):
+        raise UsageError(
+            f"{option} is {address}, and the account in NEO4J_USERNAME and NEO4J_PASSWORD belongs to {whose}: it is "
+            "sent to no other server. Name this store, with its account, in the configuration file, as [stores.NAME]"
+        )
+    return {name: value for name, value in environment.items() if not name.startswith("NEO4J_")}
 
 
 def _from_uri(uri: str, environment: Mapping[str, str], source: str) -> StoreTarget:

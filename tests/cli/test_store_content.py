@@ -1,6 +1,7 @@
 """Content of a store by commands: check, dump, load."""
 
 import gzip
+import os
 from pathlib import Path
 
 from stagedb.store import Store
@@ -37,3 +38,18 @@ def test_a_dump_is_loaded_and_checked(run: Run, store: Store, tiny: str, tmp_pat
     assert mended.status == 0
     assert "alone" in mended.out
     assert run("store", "check").status == 0
+
+
+def test_push_and_pull_name_the_other_store(run: Run, store: Store, tiny: str) -> None:
+    """The same store in both places is found by what is in it, whichever address names it."""
+    assert run("instantiate", tiny, "--tp", "2", "--ranks", "4", "--seq-len", "16", "--name", "base").status == 0
+    here = "embedded" if store.engine == "embedded" else os.environ["NEO4J_URI"]
+    for way, option in (("push", "--to"), ("pull", "--from")):
+        refused = run("store", way, "base", option, here)
+        assert refused.status == 2
+        assert "are the same store" in refused.err
+        malformed = run("store", way, "base", option, "bolt:/ann:hunter2@host")
+        assert malformed.status == 2
+        assert f"{option} is neither the URI" in malformed.err
+        assert "hunter2" not in malformed.out + malformed.err
+    assert "hunter2" not in run("store", "log").out

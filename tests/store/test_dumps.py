@@ -228,7 +228,7 @@ def test_a_dump_that_is_not_sound_is_refused_and_nothing_is_written(
     path, chance = tmp_path / "bad.dump", random.Random(18)
     path.write_bytes(_sealed(_lines(good)))
     with path.open("rb") as file:
-        check_dump(path, file, ContentProof())  # the seal itself is right
+        check_dump(str(path), file, ContentProof())  # the seal itself is right
     for number in range(count):
         bad = _damaged(good, chance)
         if number % 2:

@@ -1,0 +1,96 @@
+"""Push and pull: what one store lacks of another one goes there, by the encoding and the checks of a dump."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import BinaryIO, cast
+
+from stagedb.api import dumps
+from stagedb.api.rebuilding import open_rebuilt
+from stagedb.errors import StagedbError, UsageError
+from stagedb.store import DumpError, Kind, Notice, Store, migrations, open_store, records_of, write_records
+from stagedb.store.dumping import load_file
+from stagedb.store.same_stores import check_different
+from stagedb.workload.content_proofs import ContentProof
+
+
+def push(store: Store, words: Sequence[str], to: str, insecure: bool, notice: Notice | None) -> int:
+    """Send things to the store that `to` names, with what they are made from. Returns how many were new there."""
+    with open_rebuilt(to, insecure=insecure, option="--to", holder=_holder(store)) as target:
+        return move(store, target, words, notice or (lambda line: None))
+
+
+def pull(store: Store, words: Sequence[str], source: str, insecure: bool, notice: Notice | None) -> int:
+    """Fetch things from the store that `source` names, which is only read. Returns the number of new things."""
+    with ExitStack() as opened:
+        other = opened.enter_context(
+            open_store(source, insecure=insecure, option="--from", holder=_holder(store)).only_read()
+        )
+        version = other.version()
+        if version != migrations.NEWEST:
+            state = f"has schema {version}" if version else "is empty"
+            raise UsageError(
+                f"the store at {other.uri} {state}, and this stagedb reads schema {migrations.NEWEST}: use it once by "
+                "itself (`stagedb --help` names commands), or upgrade stagedb"
+            )
+        return move(other, store, words, notice or (lambda line: None))
+
+
+def _holder(store: Store) -> str | None:
+    """The server that the account in the environment belongs to, unless NEO4J_URI names one."""
+    return store.uri if store.engine == "neo4j" else None
+
+
+def move(source: Store, target: Store, words: Sequence[str], notice: Notice) -> int:
+    """Write what the target lacks of things of the source, and of what they are made from.
+
+    words: names or ids in the source. Everything is read and checked before anything is written. Returns the number of
+    things that were written. Raises UsageError for an unknown word and for two connections to one store, StagedbError
+    for content that is not sound.
+    """
+    if not words:
+        raise UsageError("name at least one graph, instance or profile: `stagedb ls` lists them")
+    wanted = dumps.wanted(source, words)
+    check_different(source, target)
+    there = {(row["kind"], row["id"]) for row in target.read("check/things")}
+    needed = lacking(wanted, there)
+    if not needed:
+        return 0
+    with _spool() as file:
+        write_records(file, records_of(source, needed, notice))
+        try:
+            return load_file(target, source.uri, file, ContentProof(), notice)
+        except DumpError as error:
+            what = str(error).partition(". Nothing was written")[0]
+            raise StagedbError(
+                f"nothing was sent, because the content of the source is not sound: {what}. `stagedb store check` "
+                "there lists all that is wrong"
+            ) from None
+
+
+@contextmanager
+def _spool() -> Iterator[BinaryIO]:
+    """A file without a name. Raises UsageError if there is no room for it."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            yield cast("BinaryIO", file)
+    except OSError as error:
+        raise UsageError(
+            f"what is to be sent does not fit into {tempfile.gettempdir()} ({error.strerror}): make room there, or "
+            "name another directory with TMPDIR"
+        ) from None
+
+
+def lacking(wanted: Sequence[tuple[Kind, str]], there: set[tuple[str, str]]) -> list[tuple[Kind, str]]:
+    """Things that are not there, and those that they are made from, with which they are checked.
+
+    wanted: each graph before its instances, and each instance before its profiles.
+    """
+    found: list[tuple[Kind, str]] = []
+    line: list[tuple[Kind, str]] = []
+    depth = {"Graph": 0, "Instance": 1, "Profile": 2}
+    for each in wanted:
+        line = [*line[: depth[each[0]]], each]
+        if each not in there:
+            found += [above for above in line if above not in found]
+    return found
