@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 LAYER = Path(__file__).parents[1] / "stagedb" / "store"
@@ -20,11 +20,17 @@ HEADINGS = {
 """By heading the modules whose errors are below it."""
 
 ABOUT = {
-    "Damaged content": "The first ones are reasons, which an error of the form *what is damaged in the store (reason)* has. It ends "
-    "with what to do: make the thing again, or `stagedb store check`.",
-    "Dumps": "A reason alone, such as *label … is there twice*, comes in an error that has the file and the line before it, and "
-    "after it: *Nothing was written; make the dump again*.",
-    "Statements of stagedb itself": "Users see these for the header of a saved query. Otherwise they are errors of stagedb.",
+    "Damaged content": (
+        "The first ones are reasons, which an error of the form *what is damaged in the store (reason)* has. It ends "
+        "with what to do: make the thing again, or `stagedb store check`."
+    ),
+    "Dumps": (
+        "A reason alone, such as *label … is there twice*, comes in an error that has the file and the line before "
+        "it, and after it: *Nothing was written; make the dump again*."
+    ),
+    "Statements of stagedb itself": (
+        "Users see these for the header of a saved query. Otherwise they are errors of stagedb."
+    ),
 }
 
 
@@ -85,7 +91,7 @@ def _name(node: ast.expr) -> str:
     return "…"
 
 
-def _text(node: ast.expr, constants: dict[str, object]) -> str:
+def _text(node: ast.expr, constants: Mapping[str, object]) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
