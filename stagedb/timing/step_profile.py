@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.plans import GROUP_AXES
@@ -72,7 +74,18 @@ def timed_step(
     alone = time_ops(workload, network.lanes, system, measured)
     durations = in_step(workload, [lane.rank_class for lane in network.lanes], alone, system)
     durations = hidden(workload, network.lanes, durations, system)
+    if measured is not None:
+        durations = _measured_kept(alone, durations)
     return durations, run_step(network, durations.ns, system.overlap.compute, blocking=blocking)
+
+
+def _measured_kept(alone: JobDurations, durations: JobDurations) -> JobDurations:
+    """The durations, with those that were measured as they were: a measured op already has what a step adds to it."""
+    lanes = []
+    for before, after in zip(alone.lanes, durations.lanes, strict=True):
+        measured = np.array([rule == "measured" for rule in before.rule], bool)
+        lanes.append(replace(after, ns=np.where(measured, before.ns, after.ns)))
+    return replace(durations, lanes=tuple(lanes))
 
 
 def profile_job(

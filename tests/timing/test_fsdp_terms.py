@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.systems import System, load_system, parse_system
+from stagedb.frameworks.profiles import find_profile
+from stagedb.systems import Durations, Measured, System, load_system, parse_system
 from stagedb.systems.cost_model import Costs, Work
 from stagedb.systems.system import PowerLimit, inverse
+from stagedb.timing import profile_job, timed_step
 from stagedb.timing.fp8_gathers import casts_made, gathered_casts
+from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import time_ops
+from stagedb.timing.whatif import Scaling
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE
 from tests.timing.test_framework_terms import run
 from tests.timing.test_hidden_communication import on, workload
@@ -112,3 +116,31 @@ def test_terms_are_words_of_a_file() -> None:
     text = json.dumps({**system.to_dict(), "overlap": {"copies": "some"}})
     with pytest.raises(UsageError, match=r"overlap\.copies"):
         parse_system(text, "it")
+
+
+@pytest.mark.parametrize(
+    ("framework", "plan"),
+    [
+        ("torchtitan", {"recipe": "torch", "dp": 4, "zero": 3, "matmul_dtype": "fp8", "reduce_dtype": "fp32"}),
+        ("llm-foundry", {"recipe": "torch", "dp": 4, "zero": 3}),
+        ("nemo", {"tp": 2, "sp": True, "dp": 2, "zero": 1, "matmul_dtype": "fp8"}),
+    ],
+)
+def test_a_step_replayed_with_its_durations_takes_as_long(framework: str, plan: dict[str, object]) -> None:
+    made = workload(**plan, global_batch_size=8)
+    system = as_used_by(load_system("h100"), find_profile(framework))
+    durations, step = timed_step(made, system, None, ())
+    lane = step.network.lanes[0]
+    names = {each.number: each for each in made.classes}[lane.rank_class].ops.name
+    took = dict(zip(names, durations.lanes[0].ns.tolist(), strict=True))
+    rows = Durations(Measured(f"row {at}", Fraction(ns), name=name) for at, (name, ns) in enumerate(took.items()))
+    again, replayed = timed_step(made, system, rows, ())
+    assert again.coverage.measured_ops == again.coverage.ops
+    assert replayed.step == step.step
+
+
+def test_what_ifs_and_terms_are_of_one_step() -> None:
+    made = workload(recipe="torch", dp=4, zero=3, global_batch_size=8)
+    job = profile_job(made, as_used_by(load_system("h100"), find_profile("llm-foundry")))
+    half = profile_job(made, job.system, scalings=[Scaling.parse("compute=0")])
+    assert half.unscaled == job.step > half.step
