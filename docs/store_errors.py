@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 LAYER = Path(__file__).parents[1] / "stagedb" / "store"
@@ -20,30 +20,25 @@ HEADINGS = {
 """By heading the modules whose errors are below it."""
 
 ABOUT = {
-    "Damaged content": (
-        "The first ones are reasons, which an error of the form *what is damaged in the store (reason)* has. It ends "
-        "with what to do: make the thing again, or `stagedb store check`."
-    ),
-    "Dumps": (
-        "A reason alone, such as *label … is there twice*, comes in an error that has the file and the line before "
-        "it, and after it: *Nothing was written; make the dump again*."
-    ),
-    "Statements of stagedb itself": (
-        "Users see these for the header of a saved query. Otherwise they are errors of stagedb."
-    ),
+    "Damaged content": "The first ones are reasons, which an error of the form *what is damaged in the store (reason)* "
+    "has. It ends with what to do: make the thing again, or `stagedb store check`.",
+    "Dumps": "A reason alone, such as *label … is there twice*, comes in an error that has the file and the line "
+    "before it, and after it: *Nothing was written; make the dump again*.",
+    "Statements of stagedb itself": "Users see these for the header of a saved query. Otherwise they are errors of "
+    "stagedb.",
 }
 
 
-def errors() -> str:
+def errors(layer: Path = LAYER) -> str:
     """A list for each heading. Raises ValueError for a module with errors that no heading has."""
-    found = {path.stem: [*messages(path)] for path in sorted(LAYER.glob("*.py"))}
+    found = {path.stem: [*messages(path)] for path in sorted(layer.glob("*.py"))}
     listed = {module for modules in HEADINGS.values() for module in modules}
     missing = [module for module, texts in found.items() if texts and module not in listed]
     if missing:
         raise ValueError(f"docs/store_errors.py lists no heading for errors of {', '.join(missing)}")
     parts = []
     for heading, modules in HEADINGS.items():
-        lines = [line for module in modules for line in found[module]]
+        lines = [line for module in modules for line in found.get(module, ())]
         about = f"{ABOUT[heading]}\n\n" if heading in ABOUT else ""
         parts.append(f"## {heading}\n\n{about}" + "\n".join(f"- {line}" for line in lines) + "\n")
     return "\n".join(parts)
@@ -52,7 +47,7 @@ def errors() -> str:
 def messages(path: Path) -> Iterator[str]:
     """The texts of a module's errors, in its order; what differs from case to case is in capitals, or `…`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    constants = {
+    constants: dict[str, object] = {
         target.id: node.value.value
         for node in tree.body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
@@ -91,7 +86,7 @@ def _name(node: ast.expr) -> str:
     return "…"
 
 
-def _text(node: ast.expr, constants: Mapping[str, object]) -> str:
+def _text(node: ast.expr, constants: dict[str, object]) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):

@@ -23,6 +23,10 @@ class ReadOnlyError(UsageError):
 _ENDED_EARLY = ("TransactionTimedOut", "LockAcquisitionTimeout", "LockClientStopped", "Transaction.Terminated")
 
 
+class UnreachableError(UsageError):
+    """No store answers at an address."""
+
+
 class OutOfMemory(StagedbError):
     """A transaction was too large for the server's memory. A smaller one may fit."""
 
@@ -116,7 +120,7 @@ def unreachable(error: Exception, uri: str, source: str) -> UsageError:
             "the certificate of its CA, and name the server as its certificate does. `+ssc` in place of `+s` trusts "
             "any certificate: it encrypts, and does not prove who answers"
         )
-    return UsageError(
+    return UnreachableError(
         f"no store answers at {uri} (from {source}): {_message(error)}. Start the server, or name another "
         "with --store; `--store embedded` needs none"
     )
