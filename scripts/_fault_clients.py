@@ -209,15 +209,18 @@ class Client:
         except subprocess.TimeoutExpired:
             self.kill()
             return f"a client did not end its step within {patience:.0f} s"
-        self._ended()
+        printed = self._ended()
         if self.process.returncode:
-            self._errors.seek(0)
-            return f"a client ended with status {self.process.returncode}: {self._errors.read()[-400:]}"
+            return f"a client ended with status {self.process.returncode}: {printed[-400:]}"
         return ""
 
-    def _ended(self) -> None:
+    def _ended(self) -> str:
+        """Wait for its end. Returns what it printed as errors."""
         self.process.wait()
         self._reader.join()
+        with self._errors as errors:
+            errors.seek(0)
+            return errors.read()
 
 
 def _plain() -> dict[str, str]:
