@@ -22,7 +22,8 @@ from scripts._bench import ROOT
 from scripts._bench_team import REFUSALS
 from scripts._fault_servers import Server
 from scripts._fault_worker import STEPS, Job, digest, request, state_of
-from stagedb.api import Stagedb
+from stagedb.api import Stagedb, StoreProblem
+from stagedb.errors import StagedbError
 from stagedb.store import connect
 
 PATIENCE = 600.0
@@ -35,6 +36,7 @@ DOCUMENTED: Mapping[str, tuple[str, ...]] = {
     "the disk is full": ("its disk is full", "check whether its disk is full"),
     "it took too long": ("which took too long",),
     "the store cannot write": ("cannot write any more",),
+    "the server must be restarted": ("restart the server",),
 }
 """Kinds of documented errors, by a part of their text."""
 
@@ -120,7 +122,9 @@ class Trial:
         """Note what `store check` finds after the next command."""
         with self.opened() as db:
             for problem in db.check():
-                self.fault(f"after the next command: {problem.label} {problem.id}: {problem.problem}")
+                self.fault(
+                    f"after the next command: {problem.label} {problem.id}: {problem.problem}{_why(db, problem)}"
+                )
 
     def opened(self) -> Stagedb:
         """A connection of one's own."""
@@ -151,6 +155,16 @@ class Trial:
                 return kind
         self.fault(f"{line['step']}: {line['text']}")
         return "not documented"
+
+
+def _why(db: Stagedb, problem: StoreProblem) -> str:
+    """The error that prevents the removal of dead work, if that is the problem."""
+    try:
+        if problem.dead:
+            db.rm(problem.id, force=True)
+    except StagedbError as error:
+        return f" ({error})"
+    return ""
 
 
 class Client:
@@ -209,15 +223,18 @@ class Client:
         except subprocess.TimeoutExpired:
             self.kill()
             return f"a client did not end its step within {patience:.0f} s"
-        self._ended()
+        printed = self._ended()
         if self.process.returncode:
-            self._errors.seek(0)
-            return f"a client ended with status {self.process.returncode}: {self._errors.read()[-400:]}"
+            return f"a client ended with status {self.process.returncode}: {printed[-400:]}"
         return ""
 
-    def _ended(self) -> None:
+    def _ended(self) -> str:
+        """Wait for its end. Returns what it printed as errors."""
         self.process.wait()
         self._reader.join()
+        with self._errors as errors:
+            errors.seek(0)
+            return errors.read()
 
 
 def _plain() -> dict[str, str]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from scripts._bench import ROOT, embedded
 from stagedb.store import embedded as engine
@@ -86,11 +87,12 @@ def embedded_server(home: Path) -> Server:
             raise RuntimeError(f"no engine runs in {home}")
         return found.pid
 
-    return Server(made.environment, lambda: (made.start or _nothing)(), made.stop or _nothing, process, home)
+    return Server(made.environment, made.start or unsupported, made.stop or unsupported, process, home)
 
 
-def _nothing() -> None:
-    """For an engine that somebody else runs."""
+def unsupported(*_: object) -> NoReturn:
+    """For a server that somebody else runs."""
+    raise RuntimeError("this server is not to be started or stopped")
 
 
 @contextmanager

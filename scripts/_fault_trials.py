@@ -150,6 +150,10 @@ def full_disk(trial: Trial, count: int, *, quota: bool) -> None:
             limit_files(number, None)
         else:
             filler.unlink()
+        if trial.server.environment.get("NEO4J_URI"):
+            # A Neo4j that could not write its log serves nothing until it is restarted.
+            trial.server.stop()
+            trial.server.start()
         trial.outcome.counts["disks full"] += 1
 
     for number in range(count):

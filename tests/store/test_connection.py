@@ -16,7 +16,7 @@ import pytest
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store, building, connect, connection, embedded, failures, migrations, open_store, transactions
-from stagedb.store.failures import OutOfMemory, check_disk
+from stagedb.store.failures import ConnectionLost, OutOfMemory, check_disk
 from tests.store.bare import bare_graph
 
 
@@ -212,6 +212,12 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
             "disk is full",
         ),
         ("Neo.DatabaseError.General.UnknownError", "java.io.IOException: File too large", UsageError, "disk is full"),
+        (
+            "Neo.DatabaseError.Transaction.TransactionStartFailed",
+            "The database has encountered a critical error, and needs to be restarted.",
+            ConnectionLost,
+            "restart the server",
+        ),
         ("Neo.ClientError.General.WriteOnReadOnlyAccessDatabase", "ro", UsageError, "read-only"),
         ("Neo.ClientError.Schema.ConstraintValidationFailed", "exists", StagedbError, "statement x failed"),
     ],
