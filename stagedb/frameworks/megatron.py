@@ -64,6 +64,7 @@ MEGATRON = Framework(
         whole_batch=False,
         optimizer_scalar=0,
         holds_gathers=False,
+        retains_graph=False,
         mesh_rank=0,
     ),
 )

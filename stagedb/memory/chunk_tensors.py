@@ -8,6 +8,7 @@ from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, Item, Key, PlacedWeight, Program
 from stagedb.memory.lifetimes import Moment, Which
+from stagedb.memory.split_graphs import SplitGraph, forward_of
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import SCHEDULES
 from stagedb.workflows import RECOMPUTE, TaskKind
@@ -25,11 +26,6 @@ def loss_of(program: Program) -> tuple[str, int] | None:
 def _fills_shared_buffer(op: SymOp) -> bool:
     """Whether a bucket's collective scatters gradients out of one padded buffer."""
     return op.kind == "reduce_scatter" and bucket_policy(op.bucket).extent is not None
-
-
-def _forward_of(op: SymOp) -> str:
-    """The name of the forward operator that an operator of a backward belongs to."""
-    return op.name.rpartition("_gradient")[0].rpartition(".")[0] or op.name
 
 
 @dataclass(frozen=True)
@@ -149,8 +145,16 @@ class Chunk:
                 if item.op.phase == RECOMPUTE and made[2].position != item.position:
                     found[key] = max(found[key], (kind, self.over(kind, item.position) - 1), key=self._moment)
                 elif made[2].op.phase != item.op.phase and found[key] == (kind, index):
-                    found[key] = kind, self.released[kind].get((_forward_of(item.op), item.position), index)
+                    found[key] = kind, self.released[kind].get(forward_of(item), index)
+        if self.graph is not None:
+            for key, over in self.graph.held({key: kind for key, (kind, *_) in self.begins.items()}):
+                found[key] = max(found[key], over, key=self._moment)
         return found
+
+    @cached_property
+    def graph(self) -> SplitGraph | None:
+        """What holds tensors of a forward between the halves of its backward, if the framework keeps that."""
+        return SplitGraph(self.program) if self.split and self.held.retains_graph else None
 
     def _moment(self, place: tuple[TaskKind, int]) -> tuple[int, int]:
         return self.kinds.index(place[0]), place[1]
@@ -164,7 +168,7 @@ class Chunk:
         whole = self.plan.options.framework.whole_backward
         return {
             kind: {
-                (_forward_of(item.op), item.position): index
+                forward_of(item): index
                 for index, item in enumerate(self.program.items[kind])
                 if whole and item.op.type is OpType.COMPUTE and "_gradient" in item.op.name
             }
@@ -174,7 +178,9 @@ class Chunk:
     def returned(self, key: Key) -> int:
         """The item at which the call returns that makes a gradient."""
         kind, index, item = self.begins[key]
-        return self.released[kind].get((_forward_of(item.op), item.position), index)
+        if self.graph is not None and kind is self.weights_task:
+            return self.graph.following(item, index)
+        return self.released[kind].get(forward_of(item), index)
 
     @cached_property
     def modelled(self) -> int:

@@ -8,6 +8,7 @@ from stagedb.ir.operators import LayerNorm, load
 from stagedb.memory import Category, ClassMemory, analyse
 from stagedb.memory.chunk_tensors import loss_of
 from stagedb.plans import Plan, groups
+from stagedb.schedules import splits
 from stagedb.validation.counts import CountDifference
 from stagedb.validation.records import Record, plan_words
 from stagedb.workload.store_reading import class_of_rank
@@ -37,7 +38,7 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
     number = class_of_rank(db.store, instance.id, record.rank)
     shard = _shard(Plan.from_mapping(plan_words(record.config)), record.rank)
     found = next(each for each in analyse(db.store, instance.id, shard) if each.rank_class.number == number)
-    statistics = _Statistics(found, record.config)
+    statistics, kept = _Statistics(found, record.config), _kept_by_hooks(found, record)
     start, padding = found.usage.before(), _padding(found, record.config)
     yield CountDifference("parameter bytes", theirs.parameters, start.get(Category.PARAMETERS, 0) - padding)
     if record.config["recompute"] != "sac":
@@ -56,12 +57,12 @@ def compare_memory(record: Record, db: Stagedb, instance: InstanceInfo) -> Itera
         ours = found.usage.after(last)
         over = statistics.bytes if moment == "forward_end" else 0
         scalars = _of_recorder(found, record.config, moment) if theirs.recorder is None else theirs.recorder
-        recorder = {Category.COMMUNICATION: scalars}
+        recorder = {Category.COMMUNICATION: scalars + kept}
         ours = {category: ours.get(category, 0) + recorder.get(category, 0) for category in Category}
         yield from _levels(moment, theirs.levels[moment], ours, over)
     peak, bound = found.usage.at(found.peak), PEAK if record.config["hidden"] >= LARGE else SMALL
     over = statistics.bytes if Category.ACTIVATIONS in peak else 0
-    yield CountDifference("peak bytes", theirs.peak, sum(peak.values()) - over, bound)
+    yield CountDifference("peak bytes", theirs.peak, sum(peak.values()) + kept - over, bound)
 
 
 def memory_notes(record: Record) -> Iterator[str]:
@@ -74,6 +75,8 @@ def memory_notes(record: Record) -> Iterator[str]:
         yield "gradients of weights other than experts: the record reduces them over ep, here the ranks of dp"
     if record.memory.recorder is None:
         yield "4-byte scalars of the recorder are added: a loss of the step before, and a sum of a pipeline's loop"
+        if _splits(record.config):
+            yield "split backwards: the recorder kept what attention saved in the step before, which is added"
     if record.config["style"] == "gpt" and record.config["dtype"] == "bf16":
         yield "LayerNorm's statistics: bf16 on the CPU of the record, fp32 on accelerators; counted as recorded"
 
@@ -91,6 +94,31 @@ def _of_recorder(found: ClassMemory, config: Mapping[str, Any], moment: str) -> 
     here = any(loss_of(program) is not None for program in found.programs)
     sharded = config["dp_kind"] == "fsdp" and moment != "optimizer_end"
     return SCALAR * (1 + (here and config["pp"] > 1) + (here and sharded))
+
+
+def _splits(config: Mapping[str, Any]) -> bool:
+    """Whether a record's backwards run as two halves."""
+    return any(map(splits, Plan.from_mapping(plan_words(config)).orders()))
+
+
+def _kept_by_hooks(found: ClassMemory, record: Record) -> int:
+    """Bytes that hooks on saved tensors kept from the step before, in records without a count of them.
+
+    Such a hook gave autograd attention's own result back. The operator and its result then hold each other, with all
+    that the operator saved, until the operator runs. The second half of a split backward never runs it.
+    """
+    if record.memory is None or record.memory.recorder is not None:
+        return 0
+    return sum(
+        program.sizes[name] * sum(task.kind is program.forward and task.chunk == program.chunk for task in tasks)
+        for tasks in (found.usage.tasks,)
+        for program in found.programs
+        if len(program.backwards) > 1
+        for item in program.items[program.backwards[0]]
+        if item.op.kind == "attention"
+        for name, position in item.reads
+        if any((name, position) in made.writes for made in program.items[program.forward])
+    )
 
 
 def _shard(plan: Plan, rank: int) -> int:

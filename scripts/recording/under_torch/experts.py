@@ -11,7 +11,10 @@ from scripts.recording.under_torch.kernels import swiglu
 
 
 class Experts(nn.Module):
-    """The experts of this rank. Tokens come sorted by expert, as many for each."""
+    """The experts of this rank. Tokens come sorted by expert, as many for each.
+
+    They are sorted here, and not by the caller: its call would hold the rows that are sent until the experts are done.
+    """
 
     def __init__(self, config: Mapping[str, Any], group: Any) -> None:
         super().__init__()
@@ -23,8 +26,10 @@ class Experts(nn.Module):
         self.w3 = nn.Parameter(torch.empty(own, hidden, size))
         self.w2 = nn.Parameter(torch.empty(own, size, hidden))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """The results of these rows of [tokens, hidden]."""
         own, hidden = self.w1.shape[0], x.shape[-1]
+        x = x.index_select(0, rows)
         if self.ranks == 1:
             return self.computed(x.view(own, -1, hidden)).view(-1, hidden)
         x = exchange(x, self.group).view(self.ranks, own, -1, hidden)

@@ -167,8 +167,7 @@ class Routed(nn.Module):
         flat = x.reshape(-1, x.shape[-1])
         scores, _ = self.router(flat).topk(chosen, -1)
         weights = functional.softmax(scores.float(), -1).to(x.dtype)
-        sent = flat.index_select(0, tables.routed // chosen)
-        found = self.experts(sent).index_select(0, tables.back).view(-1, chosen, x.shape[-1])
+        found = self.experts(flat, tables.routed // chosen).index_select(0, tables.back).view(-1, chosen, x.shape[-1])
         mixed = (found * weights.unsqueeze(-1)).sum(1).view(x.shape)
         return mixed + self.shared(x) if hasattr(self, "shared") else mixed
 
