@@ -23,9 +23,9 @@ class BlockPlan:
 
     It gets the block's input. For a block without `input` (the first one) that is a tensor that no operation makes.
     `loss`: its result is the loss, whose gradient starts the backward; otherwise the block passes its result on and
-    waits for the gradient of it. `recomputed`: the part of the forward that the backward runs again. `cut_gradients`:
-    where a weight is sharded and its gradient is made whole, the gradient is cut at once; otherwise the step cuts it.
-    `layers`: as in `BlockSpec`.
+    waits for the gradient of it. `recomputed`: the parts of the forward that the backward runs again, each on its own.
+    `cut_gradients`: where a weight is sharded and its gradient is made whole, the gradient is cut at once; otherwise
+    the step cuts it. `layers`: as in `BlockSpec`.
     """
 
     name: str
@@ -33,7 +33,7 @@ class BlockPlan:
     trace: Callable[[Tracer, Tensor], Tensor]
     input: bool
     loss: bool
-    recomputed: RecomputedPart | None = None
+    recomputed: tuple[RecomputedPart, ...] = ()
     cut_gradients: bool = True
     layers: tuple[int, ...] | None = None
 
@@ -92,13 +92,14 @@ def lay_out(
     if arriving is not None and not plan.loss:
         layouts[arriving.name] = port
     matched, handed = match(tracer.operations, rules, choices, layouts, leave)
-    repeats = dict[str, str]()
     gradients, layouts = {w.name: grads[w.name] for w in tracer.weights if w.name in grads}, dict(matched.layouts)
     operations = spell_out(matched.operations, layouts)
     operations = _led_to_parts(operations, tracer.weights, gradients, layouts, plan.cut_gradients)
-    kept = frozenset() if plan.recomputed is None else cached(operations, plan.recomputed)
-    if plan.recomputed is not None:
-        operations, repeats = recompute(operations, plan.recomputed)
+    kept, repeats = frozenset[str](), dict[str, str]()
+    for part in plan.recomputed:
+        kept |= cached(operations, part)
+        operations, again = recompute(operations, part)
+        repeats |= again
     return LaidOut(
         plan=plan,
         operations=with_both_ends(operations),

@@ -24,6 +24,9 @@ for those whose weights take another way to their operators."""
 NORMS = 2
 """Counts changes in how the norms of gradients are reduced."""
 
+REDUCTIONS = 2
+"""Counts changes in what a backward reduces: graphs in which it reduced again what its forward has are different."""
+
 LOOK_UPS = 2
 """Counts changes in the bytes of look-ups. Graphs in which one read its whole table are different graphs."""
 
@@ -41,9 +44,17 @@ def graph_key(card: Card, options: GraphOptions) -> str:
         content["views"] = VIEWS
     if options.clip_norm:
         content["norms"] = NORMS
+    if options.framework.regather and _normalises_sums(card):
+        content["reductions"] = REDUCTIONS
     if options.strategy:
         content["strategies"] = CROSSED if crossed(options) else STRATEGIES
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _normalises_sums(card: Card) -> bool:
+    """Whether norms read sums that ranks of tp share: results of parts, or the embedding."""
+    after = any(kind.residual in ("post_norm", "sandwich") for kind in card.kinds.values())
+    return after or card.embedding_norm or card.further_tokens > 0
 
 
 def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
@@ -54,9 +65,11 @@ def model_sizes(card: Card, framework: Framework) -> dict[str, int]:
     """
     vocabulary = card.padded_vocab if framework.vocabulary_multiple is None else card.vocab
     learned = {"P": card.position_rows} if card.positions == "learned" else {}
+    narrow = {"HE": card.embedding_width} if card.embedding_width else {}
     parts = {name: each.size(card) for part in PARTS for name, each in part.symbols.items()}
     return {
         **learned,
+        **narrow,
         "L": card.layers,
         "H": card.hidden,
         "V": vocabulary,

@@ -2,7 +2,8 @@
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 
 from stagedb.build.assembly import assemble
@@ -24,6 +25,7 @@ from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.models import blocks
 from stagedb.models.card import Card
+from stagedb.models.further_tokens import name_in_layer, recomputed_with
 from stagedb.models.kinds import PARTS, LayerKind
 from stagedb.models.kinds.experts import dealers
 from stagedb.models.style import Style
@@ -57,6 +59,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         explicit_mask=options.cp_kind == "allgather-kv" and options.attention == "fused" and framework.explicit_mask,
         core=_core_of(options),
         routing_tables=framework.routing_tables,
+        gathers_projection=framework.gathers_projection,
     )
 
 
@@ -74,7 +77,8 @@ def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
     if framework.vocabulary_multiple is not None:
         multiple = framework.vocabulary_multiple * symbol("tp")
         vocabulary = multiple * ceiling(vocabulary / multiple)
-    texts = {"batch": "B", "seq": "S", "hidden": "H", "positions": "P"}
+    texts = {"batch": "B", "seq": "S", "hidden": "H", "joined": "2*H", "positions": "P"}
+    texts["embedded"] = "HE"
     texts |= {axis: text for part in PARTS for axis, text in part.axes.items()}
     dealing = f"({'*'.join(dealers(options))})"
     axes = {axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()}
@@ -83,7 +87,7 @@ def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
 
 def _in_layer(name: str) -> str:
     """An operation's name without the name of its block."""
-    return name.partition(".")[2]
+    return name_in_layer(name).partition(".")[2]
 
 
 def _named(name: str, operators: tuple[str, ...]) -> bool:
@@ -91,7 +95,11 @@ def _named(name: str, operators: tuple[str, ...]) -> bool:
     return any(f"{_in_layer(name)}.".startswith(f"{operator}.") for operator in operators)
 
 
-def _recomputed(options: GraphOptions, framework: Framework) -> RecomputedPart | None:
+def _both(first: Callable[[Operation], bool], second: Callable[[Operation], bool]) -> Callable[[Operation], bool]:
+    return lambda op: first(op) and second(op)
+
+
+def _recomputed(options: GraphOptions, framework: Framework) -> tuple[RecomputedPart, ...]:
     """The forward operations of a layer that its backward runs again."""
     early_stop = framework.early_stop if options.early_stop is None else options.early_stop
     parts = {
@@ -101,7 +109,8 @@ def _recomputed(options: GraphOptions, framework: Framework) -> RecomputedPart |
         "pointwise": RecomputedPart(lambda op: Tag.SAVED not in op.tags, False, early_stop, caches=True),
         "operators": RecomputedPart(lambda op: _named(op.name, options.recompute_operators), False, early_stop),
     }
-    return parts[options.recompute]
+    found = parts[options.recompute]
+    return () if found is None else (found,)
 
 
 def _trace_layer(card: Card, style: Style, kind: LayerKind, t: Tracer, x: Tensor) -> Tensor:
@@ -134,7 +143,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
             trace=lambda t, _: blocks.embedding(t, card, style),
             input=False,
             loss=False,
-            cut_gradients=card.tied or options.zero >= 2,
+            cut_gradients=_tie(card) is not None or options.zero >= 2,
         ),
         *(
             BlockPlan(
@@ -148,7 +157,18 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
             )
             for kind in card.kinds.values()
         ),
-        BlockPlan("head", "1", lambda t, x: blocks.head(t, card, style, x), input=True, loss=True),
+        BlockPlan(
+            name="head",
+            repeat="1",
+            trace=lambda t, x: blocks.head(t, card, style, card.kinds[card.sequence[-1]], x),
+            input=True,
+            loss=True,
+            recomputed=tuple(
+                replace(part, again=_both(part.again, recomputed_with(depth)))
+                for part in recomputed
+                for depth in range(1, card.further_tokens + 1)
+            ),
+        ),
     )
     matching = Matching(options.shared_input, framework.regather, framework.whole_backward)
 
@@ -192,12 +212,19 @@ def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...])
         )
 
 
+def _tie(card: Card) -> Tie | None:
+    """The copy of the embedding on the last stage: the head's weight, or what layers for further tokens look up."""
+    if card.tied:
+        return Tie("embedding.word.weight", "head.out.weight")
+    return Tie("embedding.word.weight", "head.word.weight") if card.further_tokens else None
+
+
 @lru_cache(maxsize=8)
 def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     """The symbolic graph: the forward as its author wrote it, its backward, and collectives where layouts differ."""
     framework = options.framework
     laid_out = _lay_out_blocks(card, options, framework)
-    tie = Tie("embedding.word.weight", "head.out.weight") if card.tied else None
+    tie = _tie(card)
     if options.strategy:
         laid_out = _followed(card, options, laid_out, tie)
     table = rules(options)

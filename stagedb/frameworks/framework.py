@@ -74,6 +74,8 @@ class Framework:
     composite_kernels: backwards of gates and of the loss are several kernels with values between them; else fused.
     embedding_gradient: the gradient of a vocabulary-parallel table is made `whole` on each rank and cut afterwards, or
         each rank makes its `own` rows.
+    gathers_projection: the result of the projection before a layer that predicts a further token is gathered over tp,
+        and cut along the sequence again where tp cuts it; else each rank sends what the others need.
     early_stop: a checkpointed part is recomputed only as far as the backward reads it; else whole.
     routing_tables: the order of tokens by expert is a buffer of the model; else each layer makes its own.
 
@@ -116,6 +118,7 @@ class Framework:
     vocabulary_multiple: int | None
     composite_kernels: bool
     embedding_gradient: Literal["whole", "own"]
+    gathers_projection: bool
     early_stop: bool
     routing_tables: bool
 

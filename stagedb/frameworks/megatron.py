@@ -23,6 +23,8 @@ MEGATRON = Framework(
     composite_kernels=False,
     # `VocabParallelEmbedding`.
     embedding_gradient="own",
+    # `gather_from_tensor_model_parallel_region`, then `scatter_to_sequence_parallel_region`.
+    gathers_projection=True,
     # `tensor_parallel.checkpoint`.
     early_stop=False,
     routing_tables=False,

@@ -22,6 +22,8 @@ TORCH = Framework(
     composite_kernels=True,
     # DTensor's `embedding_dense_backward`.
     embedding_gradient="whole",
+    # A layer that predicts a further token has no public plan; DTensor exchanges parts.
+    gathers_projection=False,
     # `torch.utils.checkpoint.checkpoint(use_reentrant=False)` with `set_checkpoint_early_stop(True)`.
     early_stop=True,
     # The recorded model balances its routing by construction.

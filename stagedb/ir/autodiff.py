@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from stagedb.ir.operators.elementwise import Add
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
-from stagedb.workflows.training import INPUT_GRADIENT
+from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
 
 
 def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -34,7 +34,8 @@ def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tens
             tracer.origin = op.name
             count = sum(1 for made in tracer.operations if made.name.startswith(f"{tensor.name}.gradient_sum."))
             total = tracer.gradient(tensor, f"{tensor.name}.gradient_sum.{count}")
-            tracer.emit(total.name, Add(), (known, grad), total, template=INPUT_GRADIENT)
+            template = WEIGHT_GRADIENT if tensor.role == "weight" else INPUT_GRADIENT
+            tracer.emit(total.name, Add(), (known, grad), total, template=template)
             grads[tensor.name] = total
     return grads
 

@@ -136,7 +136,7 @@ class _Matcher:
             return tensor
         scope = self.scope(consumer)
         kept = (tensor.name, want, scope.removeprefix("backward "))
-        if self.exchanged(tensor, want) and kept in self.copies:
+        if self.kept_by_forward(tensor, want) and kept in self.copies:
             return self.copies[kept]
         if tensor.role == "weight" and consumer.template.differentiates:
             scope = f"backward {scope}"  # the result of a weight's parts is not kept from the forward
@@ -145,13 +145,12 @@ class _Matcher:
             self.copies[key] = self.move(tensor, want, consumer)
         return self.copies[key]
 
-    def exchanged(self, tensor: Tensor, want: Layout) -> bool:
-        """Whether it becomes partitioned on another axis: the result is no larger, so that no rank makes it again."""
+    def kept_by_forward(self, tensor: Tensor, want: Layout) -> bool:
+        """Whether a sum is reduced, or it becomes partitioned on another axis: the result is no larger, so that the
+        forward keeps it and no rank makes it again."""
         have = self.layouts[tensor.name]
         return any(
-            isinstance(p, Partitioned) and isinstance(want.on(m), Partitioned)
-            for m, p in have.placements
-            if p != want.on(m)
+            isinstance(p, Partial) or isinstance(want.on(m), Partitioned) for m, p in have.placements if p != want.on(m)
         )
 
     def move(self, tensor: Tensor, want: Layout, consumer: Operation) -> Tensor:

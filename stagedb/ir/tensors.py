@@ -1,6 +1,7 @@
 """Logical tensors and operations: the code of a model's author, before any layout is known."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from stagedb.expressions import Expression
@@ -71,6 +72,14 @@ class Tracer:
     weights: list[Tensor] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     narrowed: dict[str, Tensor] = field(default_factory=dict)
+    part: str = ""
+
+    @contextmanager
+    def within(self, part: str) -> Iterator[None]:
+        """Write the following tensors and operations under the name of a part of the block, as in `part.name`."""
+        outer, self.part = self.part, f"{self.part}{part}."
+        yield
+        self.part = outer
 
     def enter(self, region: str, *tags: Tag) -> None:
         """Write the following operations in a region of the model, with these tags and no others."""
@@ -78,7 +87,7 @@ class Tracer:
 
     def tensor(self, name: str, axes: tuple[str, ...], dtype: str, role: str) -> Tensor:
         """A tensor of this block that no operation makes: an input, a weight, a block's port."""
-        return Tensor(f"{self.block}.{name}", axes, dtype, role)
+        return Tensor(f"{self.block}.{self.part}{name}", axes, dtype, role)
 
     def weight(self, name: str, axes: tuple[str, ...], rows: int = 1) -> Tensor:
         """A parameter; the order of calls is the order of registration.
@@ -98,8 +107,8 @@ class Tracer:
         *outputs: Tensor,
         template: Template | None = None,
     ) -> None:
-        """Append an operation; `name` is relative to the block unless it starts with the block's own name."""
-        full = name if name.startswith(f"{self.block}.") else f"{self.block}.{name}"
+        """Append an operation; `name` is relative to the block's part unless it starts with the block's own name."""
+        full = name if name.startswith(f"{self.block}.") else f"{self.block}.{self.part}{name}"
         self.operations.append(
             Operation(
                 full,

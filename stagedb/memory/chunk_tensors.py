@@ -14,11 +14,12 @@ from stagedb.workflows import RECOMPUTE, TaskKind
 
 
 def loss_of(program: Program) -> tuple[str, int] | None:
-    """Name and forward item of the loss, where the stage has it: the one value without axes."""
+    """Name and forward item of the loss, where the stage has it: the last loss without axes."""
+    found = None
     for index, item in enumerate(program.items[program.forward]):
         if item.op.kind == "loss" and item.op.writes and not program.tensors[item.op.writes[0]].axes:
-            return item.op.writes[0], index
-    return None
+            found = item.op.writes[0], index
+    return found
 
 
 def _fills_shared_buffer(op: SymOp) -> bool:

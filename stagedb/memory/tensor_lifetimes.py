@@ -146,7 +146,8 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
     scatter = chunk.scatters.get(chunk.program.gradients[key])
     if scatter is None and chunk.held.gradient_buffer:
         return  # added to the buffer by the kernel that makes it
-    if key not in chunk.first_gradients and not chunk.held.gradient_buffer:
+    each = scatter is not None and scatter[1].op.when == "every"
+    if key not in chunk.first_gradients and not (chunk.held.gradient_buffer and each):
         # It is added to the tie's other gradient when its operator is over.
         _, over = chunk.tied[chunk.program.gradients[key]]
         yield Life(name, layer, size, Category.TEMPORARIES, Moment(kind, index), (over,))
@@ -154,8 +155,8 @@ def _gradient(chunk: Chunk, key: Key, kind: TaskKind, index: int) -> Iterator[Li
     if scatter is None:
         yield from _added(chunk, key, (chunk.step_end,))
         return
-    at, item = scatter
-    if item.op.when == "every":
+    at, _ = scatter
+    if each:
         whole, begin, parts = _tied(chunk, key)
         yield from parts
         yield Life(whole, layer, size, Category.TEMPORARIES, begin, (Moment(chunk.weights_task, at + 1),))

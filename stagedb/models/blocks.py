@@ -11,6 +11,7 @@ from stagedb.ir.operators import (
     CrossEntropy,
     Embedding,
     LogSoftmax,
+    LossSum,
     MaxOverVocabulary,
     PickLabel,
     PositionEmbedding,
@@ -20,8 +21,9 @@ from stagedb.ir.operators import (
     TokenMean,
 )
 from stagedb.ir.tensors import Tensor, Tracer
+from stagedb.models.further_tokens import further_layer, labels, part_of
 from stagedb.models.kinds import HIDDEN, RESIDUALS, Architecture, LayerKind
-from stagedb.models.shared_operations import add, dropout, linear, norm, scaled
+from stagedb.models.shared_operations import add, dropout, linear, norm, projected, scaled
 from stagedb.models.style import Style
 
 __all__ = ["HIDDEN", "Style", "buffers", "embedding", "head", "layer"]
@@ -37,9 +39,14 @@ def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
     """From tokens to hidden states: the vocabulary's table, learned positions, dropout."""
     t.enter("embedding")
     tokens = t.tensor("tokens", ("batch", "seq"), "int64", "input")
-    table = t.weight("word.weight", ("vocab", "hidden"))
-    x = t.activation("word", HIDDEN)
+    width = _width(card)
+    table = t.weight("word.weight", ("vocab", width))
+    x = t.activation("word", ("batch", "seq", width))
     t.emit("word", Embedding(), (tokens, table), x)
+    if card.embedding_width:
+        t.enter("between")
+        x = linear(t, "project_in", x, ("hidden", width), HIDDEN)
+        t.enter("embedding")
     x = scaled(t, "scale", x, card.embedding_scale)
     if card.positions == "learned":
         positions = t.weight("position.weight", ("positions", "hidden"))
@@ -51,6 +58,11 @@ def embedding(t: Tracer, card: Architecture, style: Style) -> Tensor:
         x = norm(t, card, style, "norm", x)
     t.enter(style.embedding_dropout)
     return dropout(t, style, "dropout", x)
+
+
+def _width(card: Architecture) -> str:
+    """The axis of the rows of the tables of embedding and head."""
+    return "embedded" if card.embedding_width else "hidden"
 
 
 def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tensor) -> Tensor:
@@ -66,20 +78,53 @@ def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tenso
     )
 
 
-def head(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
-    """Final norm, logits (cast to the loss's format) and the mean cross-entropy over the batch's tokens."""
+def head(t: Tracer, card: Architecture, style: Style, last: LayerKind, x: Tensor) -> Tensor:
+    """Final norm, layers that predict further tokens, logits (cast to the loss's format) and the loss.
+
+    The loss is the mean cross-entropy over the batch's tokens; with further tokens a sum (`further_tokens`). last: the
+    kind of the last layer.
+    """
     t.enter("between")
-    normal = norm(t, card, style, "norm", x)
+    made = [norm(t, card, style, "norm", x) if card.final_norm else x]
+    if card.embedding_width:
+        t.enter("between")
+        made = [linear(t, "project_out", made[0], (_width(card), "hidden"), ("batch", "seq", _width(card)))]
+    table = None
+    if card.further_tokens:
+        table = t.weight("out.weight" if card.tied else "word.weight", ("vocab", "hidden"))
+        for depth in range(1, card.further_tokens + 1):
+            made.append(further_layer(t, card, style, lambda x: layer(t, card, style, last, x), table, depth, made[-1]))
+    out = table if table is not None and card.tied else t.weight("out.weight", ("vocab", _width(card)))
+    weights = (out, t.weight("out.bias", ("vocab",))) if card.head_bias else (out,)
+    losses = []
+    for depth in range(len(made) - 1, 0, -1):
+        wanted = labels(t, depth)
+        with t.within(part_of(depth)):
+            losses.append(_loss(t, style, _logits(t, card, weights, made[depth]), wanted, "loss"))
+    logits = _logits(t, card, weights, made[0])
+    if not losses:
+        return _loss(t, style, logits, labels(t, 0), "loss")
+    first = _loss(t, style, logits, labels(t, 0), "loss.next")
+    total = t.activation("loss", (), "fp32")
+    t.emit("loss", LossSum(card.further_factor / len(losses)), (first, *losses), total)
+    return total
+
+
+def _logits(t: Tracer, card: Architecture, weights: tuple[Tensor, ...], normal: Tensor) -> Tensor:
     t.enter("head")
-    logits = linear(t, "out", normal, ("vocab", "hidden"), ("batch", "seq", "vocab"), card.head_bias)
+    logits = projected(t, "out", normal, weights, ("batch", "seq", "vocab"))
     logits = scaled(t, "scale", logits, card.logit_scale)
     if card.logit_softcap:
         capped = t.activation("softcap", logits.axes)
         t.emit("softcap", Softcap(card.logit_softcap), (logits,), capped)
         logits = capped
+    return logits
+
+
+def _loss(t: Tracer, style: Style, logits: Tensor, wanted: Tensor, name: str) -> Tensor:
+    """The mean cross-entropy of logits, under a name."""
     t.enter("loss")
-    labels = t.tensor("labels", ("batch", "seq"), "int64", "input")
-    vocabulary, token = logits.axes, labels.axes
+    vocabulary, token = logits.axes, wanted.axes
     wide = t.activation("logits", vocabulary, "logits")
     t.emit("logits", Cast(), (logits,), wide)
     nll, logp = t.activation("loss.label", token, "fp32"), t.activation("loss.log_softmax", vocabulary, "logits")
@@ -90,9 +135,9 @@ def head(t: Tracer, card: Architecture, style: Style, x: Tensor) -> Tensor:
         t.emit("loss.shift", Shift(), (wide, top), shifted)
         t.emit("loss.sum_exp", SumExp(), (shifted,), total)
         t.emit("loss.log_softmax", LogSoftmax(), (shifted, total), logp)
-        t.emit("loss.label", PickLabel(), (logp, labels), nll)
+        t.emit("loss.label", PickLabel(), (logp, wanted), nll)
     else:
-        t.emit("loss.label", CrossEntropy(), (wide, labels), nll, logp)
-    loss = t.activation("loss", (), "fp32")
-    t.emit("loss", TokenMean(), (nll,), loss)
+        t.emit("loss.label", CrossEntropy(), (wide, wanted), nll, logp)
+    loss = t.activation(name, (), "fp32")
+    t.emit(name, TokenMean(), (nll,), loss)
     return loss

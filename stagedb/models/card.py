@@ -16,9 +16,9 @@ from stagedb.models.layer_pattern import check_known, period, read_kinds, read_p
 from stagedb.models.sequence_length import SequenceLength, guessed
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "norm": ("rmsnorm", "layernorm", "layernorm_no_bias"),
+    "norm": ("rmsnorm", "layernorm", "layernorm_no_bias", "layernorm_no_weight"),
     "mlp": ("gated", "plain"),
-    "activation": ("silu", "gelu", "relu", "relu2", "gelu_tanh", "quick_gelu", "clamped_swiglu"),
+    "activation": ("silu", "gelu", "relu", "relu2", "gelu_tanh", "quick_gelu", "clamped_swiglu", "xielu"),
     "positions": ("rotary", "learned", "alibi", "none"),
 }
 """The fields of a card whose values are from a list of words."""
@@ -26,14 +26,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
 MOST_LAYERS = 100_000
 """Layers of a model, at most: each has its place in a pattern."""
 
+MOST_FURTHER = 64
+"""Layers that predict further tokens, at most."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _COUNTS = ("parameters", "experts", "top_k", "expert_ffn", "shared_ffn", "dense_layers")
 _LENGTHS = ("train_seq_len", "left_out_window")
-_FACTORS = ("embedding_scale", "residual_scale", "logit_scale", "logit_softcap")
-_AROUND = ("embedding_norm", "head_bias", "position_offset", *_FACTORS)
+_FACTORS = ("further_factor", "embedding_scale", "residual_scale", "logit_scale", "logit_softcap")
+_AROUND = (
+    *("embedding_norm", "head_bias", "position_offset", "further_tokens", "embedding_width", "final_norm"),
+    *_FACTORS,
+)
 """Fields of what is around the layers."""
 
-_MAY_BE_ZERO = (*_COUNTS, *_LENGTHS, "position_offset")
+_MAY_BE_ZERO = (*_COUNTS, *_LENGTHS, "position_offset", "further_tokens", "embedding_width")
 _OF_LAYERS = ("layer_kinds", "pattern")
 """Fields whose values are lists of layers, which have checks of their own."""
 
@@ -73,6 +79,10 @@ class Card:
     table of learned positions before the first position.
     embedding_scale, residual_scale, logit_scale: the factors that multiply embedded tokens, each part's result, and
     logits; 0: none. logit_softcap: the bound of logits, by a tanh; 0: none.
+    further_tokens: layers behind the last one that each predict a token further on (multi-token prediction).
+    further_factor: what multiplies the mean of their losses; Megatron-LM's default is 0.1.
+    embedding_width: the width of the tables of embedding and head, which matrices without a bias bring to the hidden
+    size and back; 0: the hidden size. final_norm: there is a norm after the last layer.
 
     Raises UsageError, naming the field, if the values make no model.
     """
@@ -115,6 +125,10 @@ class Card:
     residual_scale: float = 0.0
     logit_scale: float = 0.0
     logit_softcap: float = 0.0
+    further_tokens: int = 0
+    further_factor: float = 0.1
+    embedding_width: int = 0
+    final_norm: bool = True
 
     def __post_init__(self) -> None:
         for name in _FACTORS:
@@ -126,6 +140,7 @@ class Card:
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"a model's name has letters, digits, '.', '_' and '-' only, not {shown(self.name)}")
         self._check_lengths()
+        self._check_further()
         for part in PARTS:
             part.check(self)
         self._settle_layers()
@@ -150,6 +165,17 @@ class Card:
             )
         if self.train_seq_len_source and not self.train_seq_len:
             raise UsageError(f"{self.name}: train_seq_len_source has no train_seq_len: set both, or neither")
+
+    def _check_further(self) -> None:
+        if self.further_tokens > MOST_FURTHER:
+            raise UsageError(f"{self.name}: further_tokens must be at most {MOST_FURTHER}, not {self.further_tokens}")
+        if self.further_tokens and (self.embedding_width or not self.final_norm):
+            raise UsageError(f"{self.name}: further_tokens is for models with final_norm and without embedding_width")
+        if self.further_tokens and (self.positions == "learned" or self.embedding_norm):
+            raise UsageError(
+                f"{self.name}: layers for further tokens embed them without learned positions and without a norm of "
+                "the embedding: leave further_tokens out, or positions: learned and embedding_norm"
+            )
 
     def check_sequence(self, tokens: int) -> None:
         """Raise UsageError for a sequence in which the model's window or chunks, which the card leaves out, matter."""
@@ -235,9 +261,14 @@ class Card:
     def count_parameters(self) -> int:
         """The number of parameters, vocabulary unpadded, a tied weight counted once."""
         positions = self.position_rows * self.hidden if self.positions == "learned" else 0
-        tables = self.vocab * self.hidden * (1 if self.tied else 2) + positions
-        around = norm_parameters(self) * (2 if self.embedding_norm else 1) + (self.vocab if self.head_bias else 0)
-        return tables + sum(self._of_layer(self.kinds[name]) for name in self.sequence) + around
+        width = self.embedding_width or self.hidden
+        tables = self.vocab * width * (1 if self.tied else 2) + positions
+        tables += 2 * width * self.hidden if self.embedding_width else 0
+        norms = norm_parameters(self) * (self.embedding_norm + self.final_norm)
+        around = norms + (self.vocab if self.head_bias else 0)
+        each = self._of_layer(self.kinds[self.sequence[-1]]) + 2 * self.hidden**2 + 3 * norm_parameters(self)
+        further = self.further_tokens * each
+        return tables + sum(self._of_layer(self.kinds[name]) for name in self.sequence) + around + further
 
     @property
     def position_rows(self) -> int:
@@ -246,7 +277,8 @@ class Card:
 
     def count_active(self) -> int:
         """The number of parameters that process one token: all but those of experts that it is not sent to."""
-        kinds = (self.kinds[name] for name in self.sequence)
+        further = (self.sequence[-1],) * self.further_tokens
+        kinds = (self.kinds[name] for name in (*self.sequence, *further))
         idle = (part.idle(self, kind.settings) for kind in kinds for part in kind.parts)
         return self.count_parameters() - sum(idle)
 

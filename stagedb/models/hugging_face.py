@@ -24,8 +24,7 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
     cannot express, and a key that the reader does not know.
     """
     architecture = _architecture(config)
-    inner = config.get("text_config")
-    read = Config({**config, **inner, "text_config": None} if isinstance(inner, Mapping) else config)
+    read = Config(_of_text(config))
     card = READERS[architecture](read, name)
     experts = [key for key in _EXPERTS if not read.has_read(key) and read.get(key)]
     if experts and not card.experts:
@@ -51,6 +50,15 @@ def from_hugging_face(config: Mapping[str, Any], *, name: str) -> Card:
         train_seq_len=length.tokens,
         train_seq_len_source=length.reason,
     )
+
+
+def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config of the text model. The whole model's `tie_word_embeddings` decides: its class ties the tables."""
+    inner = config.get("text_config")
+    if not isinstance(inner, Mapping):
+        return config
+    whole = {key: config[key] for key in ("tie_word_embeddings",) if config.get(key) is not None}
+    return {**config, **inner, **whole, "text_config": None}
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from stagedb.ir.operators import (
     Quantize,
     RMSNorm,
     Rsqrt,
+    UnitLayerNorm,
 )
 from stagedb.ir.tensors import Tensor, Tracer
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch
@@ -39,7 +40,17 @@ def linear(
     """
     batch = tuple(axis for axis in weight_axes if axis in out and axis in x.axes)
     features = tuple(axis for axis in weight_axes if axis in out and axis not in batch)
-    weight = t.weight(f"{name}.weight", weight_axes, rows=len(batch or features))
+    weights: tuple[Tensor, ...] = (t.weight(f"{name}.weight", weight_axes, rows=len(batch or features)),)
+    if bias:
+        weights = (*weights, t.weight(f"{name}.bias", (*batch, *features), rows=len(batch or features)))
+    return projected(t, name, x, weights, out, fp8)
+
+
+def projected(
+    t: Tracer, name: str, x: Tensor, weights: tuple[Tensor, ...], out: tuple[str, ...], fp8: bool = False
+) -> Tensor:
+    """A linear layer with a weight, and perhaps a bias, that the block has."""
+    weight, *bias = weights
     y = t.activation(name, out)
     inputs: tuple[Tensor, ...] = (x, weight)
     if fp8:
@@ -47,9 +58,7 @@ def linear(
             t.narrow(f"{name}.{word}", operand, Quantize(), E4M3)
             for word, operand in (("cast_input", x), ("cast_weight", weight))
         )
-    if bias:
-        inputs = (*inputs, t.weight(f"{name}.bias", (*batch, *features), rows=len(batch or features)))
-    t.emit(name, Einsum(x.axes, weight_axes, out, bias), inputs, y)
+    t.emit(name, Einsum(x.axes, weight.axes, out, bool(bias)), (*inputs, *bias), y)
     return y
 
 
@@ -95,14 +104,26 @@ def row_linear(t: Tracer, style: Style, name: str, x: Tensor, weight_axes: tuple
 
 
 def norm(
-    t: Tracer, card: Architecture, style: Style, name: str, x: Tensor, weight_axes: tuple[str, ...] = ()
+    t: Tracer,
+    card: Architecture,
+    style: Style,
+    name: str,
+    x: Tensor,
+    weight_axes: tuple[str, ...] = (),
+    biased: bool = True,
 ) -> Tensor:
-    """The tensor normalised over the last axis. weight_axes: the weight's axes; empty: the last axis."""
+    """The tensor normalised over the last axis. weight_axes: the weight's axes; empty: the last axis. biased: a
+    LayerNorm has a bias, if the model's norms have some."""
     token, last = x.axes[:-1], weight_axes or x.axes[-1:]
+    if card.norm == "layernorm_no_weight":
+        y = t.activation(name, x.axes)
+        mean, rstd = t.activation(f"{name}.mean", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
+        t.emit(name, UnitLayerNorm(), (x,), y, mean, rstd)
+        return y
     weight = t.weight(f"{name}.weight", last, rows=len(last))
     y = t.activation(name, x.axes)
     if card.norm != "rmsnorm":
-        biased = card.norm == "layernorm"
+        biased = biased and card.norm == "layernorm"
         held = (weight, t.weight(f"{name}.bias", last, rows=len(last))) if biased else (weight,)
         mean, rstd = t.activation(f"{name}.mean", token, "fp32"), t.activation(f"{name}.rstd", token, "fp32")
         t.emit(name, LayerNorm(biased=biased), (x, *held), y, mean, rstd)

@@ -18,10 +18,15 @@ ENDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "embedding": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
     "embedding_gradient": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
     "between": {"batch": ("dp",), "seq": ("cp",)},
+    "prediction": {"batch": ("dp",), "seq": ("cp",), "hidden": ("tp",)},
+    "gathered": {"batch": ("dp",), "seq": ("cp",)},
     "head": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
     "loss": {"batch": ("dp",), "seq": ("cp",), "vocab": ("tp",)},
 }
-"""The rows of all models. Those of the parts of layers are in `stagedb.models.kinds`."""
+"""The rows of all models. Those of the parts of layers are in `stagedb.models.kinds`.
+
+`prediction` is the projection before a layer that predicts a further token, and `gathered` its result on all ranks of
+tp, where a framework puts it together."""
 
 SEQUENCE_PARALLEL: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "between": {"batch": ("dp",), "seq": ("cp", "tp")},

@@ -56,6 +56,8 @@ WHOLE: Mapping[str, Mapping[str, str]] = {region: about.whole for region, about 
 
 PLANNED: Mapping[str, str] = {
     **{region: why for part in PARTS for region, why in part.left.items()},
+    "prediction": "which is column-parallel over tp",
+    "gathered": "which is whole on all ranks of tp",
     "ep": "which only partitions experts (--ep)",
     "pp": "which splits layers (--layers-per-stage)",
 }

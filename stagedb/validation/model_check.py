@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagedb.build.model_graph import build_graph
+from stagedb.build.one_rank import on_one_rank
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir.symbolic_graph import Compute, SymGraph, SymOp, SymTensor
@@ -56,25 +57,17 @@ def check_models(
 def check_model(model: RecordedModel) -> CheckedModel:
     """One recorded model compared with the graph of its config."""
     try:
-        card = replace(from_hugging_face(model.config, name="recorded"), vocab_multiple=1)
+        read = from_hugging_face(model.config, name="recorded")
+        card = replace(read, vocab_multiple=1, further_tokens=0)
         graph = build_graph(card, GraphOptions())
     except UsageError as reason:
         return CheckedModel(model.name, unsupported=str(reason))
-    env = _environment(graph, model)
+    env = on_one_rank(graph, model.batch, model.seq)
     ours, kinds = forward_rows(card, graph, env), parameters_by_kind(graph, env)
     rules, differences = matched(model.forward, ours)
     differences += _counted(model, card, kinds)
+    rules = ((WITHOUT_FURTHER,) if read.further_tokens else ()) + rules
     return CheckedModel(model.name, tuple(differences), rules=rules)
-
-
-def _environment(graph: SymGraph, model: RecordedModel) -> dict[str, int]:
-    """The values of a graph's symbols on one rank, with balanced experts."""
-    degrees = dict.fromkeys(("dp", "tp", "cp", "ep", "edp", "pp", "hsdp", "cpr", "cpa"), 1)
-    fixed = {"copies": 1, "runs": 1, "capacity": 1, "per": 1, "cp_rank": 1, "step": 1}
-    widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits")}
-    experts = graph.sizes.get("E", 1)
-    loads = {"load_all": experts, "load_most": 1, "load_here": experts + 1}
-    return {**graph.sizes, **degrees, **fixed, **widths, **loads, "B": model.batch, "S": model.seq}
 
 
 def _repeats(graph: SymGraph, env: Mapping[str, int]) -> dict[str, int]:
@@ -204,6 +197,9 @@ def _all_experts(ours: Rows, theirs: Rows) -> Rows:
         made[op, dims] += count
     return made
 
+
+WITHOUT_FURTHER = "layers that predict further tokens are left out"
+"""The rule for a config that names some: the model's own class has none of them."""
 
 RULES: Mapping[str, Callable[[Rows, Rows], Rows]] = {
     "keys that a mask leaves out are computed": _masked_keys,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from stagedb.api import Memory, Stagedb
@@ -327,6 +327,7 @@ def plans(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(words={"recipe": "megatron", "zero": 3, "dp": 2, "global_batch_size": 2, "grad_sync": False}, tied=True)
 @given(words=plans(), tied=st.booleans())
 def test_what_is_taken_is_given_back(embedded_store: Store, words: dict[str, Any], tied: bool) -> None:
     """No category is ever below nothing; a step ends with what it began with, the losses apart; parts are one copy."""

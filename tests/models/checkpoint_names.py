@@ -16,12 +16,17 @@ Shapes = Mapping[Key, tuple[int, ...]]
 
 LAYER = re.compile(r"\.(?:layers|h|blocks)\.(?P<number>\d+)\.(?P<part>.*)")
 
+FURTHER = re.compile(r"\.further\.(?P<depth>\d+)\.(?P<part>.*)")
+"""Layers that predict further tokens, as `scripts/record_models` names them."""
+
 ENDS = (
     (r"(embed_tokens|embed_in|wte|word_embeddings)\.", "embedding.word"),
     (r"(embed_positions|wpe)\.", "embedding.position"),
     (r"word_embeddings_layernorm\.", "embedding.norm"),
     (r"(norm|norm_f|final_layernorm|final_layer_norm|ln_f)\.", "head.norm"),
     (r"lm_head\.", "head.out"),
+    (r"project_in\.", "embedding.project_in"),
+    (r"project_out\.", "head.project_out"),
 )
 """Names outside of layers."""
 
@@ -34,6 +39,7 @@ NORMS = (
     (("post_feedforward_layernorm",), ("post_attention_layernorm", "attn_norm"),
      ("post_feedforward_layernorm", "ffn_norm")),
     (("self_attn_layer_norm",), ("self_attn_layer_norm", "attn_norm"), ("final_layer_norm", "ffn_norm")),
+    (("feedforward_layernorm",), ("attention_layernorm", "attn_norm"), ("feedforward_layernorm", "ffn_norm")),
     (("ln_2",), ("ln_1", "attn_norm"), ("ln_2", "ffn_norm")),
     (("norm_2",), ("norm_1", "attn_norm"), ("norm_2", "ffn_norm")),
     (("ln_mlp",), ("ln_attn", "attn_norm"), ("ln_mlp", "ffn_norm")),
@@ -65,9 +71,14 @@ PARTS = (
     (r"(gate|router)(\.wg|\.layer|\.moe_statics)?\.(weight|bias|e_score_correction_bias)", "ffn.router"),
     (r"(mlp|feed_forward)\.gate_proj", "ffn.w1"),
     (r"(mlp|feed_forward)\.down_proj|fc2|fc_out|dense_4h_to_h|mlp\.c_proj|ffn\.down_proj", "ffn.w2"),
+    (r"act_fn\.alpha_p", "ffn.above"),
+    (r"act_fn\.alpha_n", "ffn.below"),
     (r"fc1|fc_in|dense_h_to_4h|c_fc|ffn\.up_proj", "ffn.w1"),
 )
 """Names in layers, apart from norms and fused projections."""
+
+AHEAD = {"enorm": "embedding_norm", "hnorm": "hidden_norm", "norm": "norm", "eh_proj": "projection"}
+"""Names in layers that predict further tokens."""
 
 ONE_MORE = ("gemma", "gemma2", "gemma3_text", "nemotron")
 """Models whose norms scale by one more than their weight."""
@@ -80,6 +91,9 @@ GROUPED = ("bloom", "gpt_neox", "falcon")
 """Models whose fused projections have the rows of a key's heads together: its queries, the key, the value."""
 
 TRANSPOSED = ("gpt2",)
+ONE_HEAD = re.compile(r"attn\.(?P<of>[qk])_layernorm\.norms\.(?P<head>\d+)\.weight")
+"""The norm of one head, where each has a module of its own."""
+
 BY_COLUMNS = ("gpt_oss", "llama4_text")
 """Models whose projections, or those of experts, are (inputs, outputs)."""
 
@@ -95,17 +109,25 @@ def weights_of(named: Mapping[str, Array], config: Config, shapes: Shapes, grads
     norms = dict(next(row[1:] for row in NORMS if {*row[0]} <= names))
     for name, value in named.items():
         ending = "bias" if name.endswith("bias") else "weight"
-        match = LAYER.search(name)
-        if match is None:
+        match, further = LAYER.search(name), FURTHER.search(name)
+        if further is not None:
+            part, own = f"head.further_{int(further['depth']) + 1}", further["part"].removeprefix("layer.")
+            if own == further["part"]:
+                found[f"{part}.{AHEAD[own.split('.')[0]]}.{ending}", max(blocks)] = value
+                continue
+            for our, each in _in_layer(own, value, norms, shapes, config, (f"{part}.layer", max(blocks))):
+                found[f"{part}.layer.{our}", max(blocks)] = each
+        elif match is None:
             short = name.split(".", name.count(".") - 1)[-1]
             ours = next(our for pattern, our in ENDS if re.match(pattern, short))
             if ours == "embedding.position" and config["model_type"] == "opt":
                 value = np.roll(value, -2, axis=0)  # its first token has the third row
             found[f"{ours}.{ending}", max(blocks) if ours.startswith("head") else 0] = value
-            continue
-        place = 1 + int(match["number"])
-        for our, each in _in_layer(match["part"], value, norms, shapes, config, (blocks[place], place)):
-            found[f"{blocks[place]}.{our}", place] = each
+        else:
+            place = 1 + int(match["number"])
+            for our, each in _in_layer(match["part"], value, norms, shapes, config, (blocks[place], place)):
+                key = (f"{blocks[place]}.{our}", place)
+                found[key] = found[key] + each if key in found else each
     more = 0 if grads or config["model_type"] not in ONE_MORE else 1
     return {
         key: _turned(key[0], value.reshape(shapes[key]), config) + (more if "norm.weight" in key[0] else 0)
@@ -122,6 +144,11 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
     block, place = key
     if head in norms:
         yield f"{norms[head]}.{ending}", value
+    elif one := ONE_HEAD.search(part):
+        own = f"attn.{one['of']}_norm.weight"
+        every = np.zeros(shapes[f"{block}.{own}", place])
+        every[int(one["head"])] = value
+        yield own, every
     elif re.search("qkv_proj|query_key_value|c_attn|Wqkv", part):
         yield from _queries_keys_values(
             value.T if config["model_type"] in TRANSPOSED else value, ending, shapes, config, key

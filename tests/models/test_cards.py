@@ -14,6 +14,7 @@ from stagedb.errors import UsageError
 from stagedb.ir.operators.activations import ACTIVATIONS, GATES
 from stagedb.models import Card, card_names, from_hugging_face, load_card
 from stagedb.models.card import CHOICES
+from stagedb.models.kinds.feed_forward import LEARNED
 
 EXACT = {
     "gpt2": 124_439_808,
@@ -229,7 +230,10 @@ def test_each_choice_has_its_parameters() -> None:
         ({"tied": 1}, "tied must be true or false"),
         ({"source": 3}, "source must be a text"),
         ({"parameters": -1}, "parameters must be positive"),
-        ({"norm": "batchnorm"}, "norm must be one of rmsnorm, layernorm, layernorm_no_bias, not 'batchnorm'"),
+        (
+            {"norm": "batchnorm"},
+            "norm must be one of rmsnorm, layernorm, layernorm_no_bias, layernorm_no_weight, not 'batchnorm'",
+        ),
         ({"name": "../evil"}, "name has letters"),
         ({"name": ""}, "name has letters"),
         ({"top_k": 2}, "top_k is for a mixture of experts, and experts is 0"),
@@ -571,7 +575,6 @@ def test_a_checkpoints_directory_is_a_model(tmp_path: Path) -> None:
             "max_window_layers must be a whole number from 0, not -1",
         ),
         ({**FALCON, "num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn 3 is not supported"),
-        ({**STABLELM, "qk_layernorm": True}, "qk_layernorm is not supported"),
         ({**GPT2, "add_cross_attention": True}, "add_cross_attention"),
         ({**GPT2, "activation_function": "tanh"}, "activation_function 'tanh' is not supported"),
     ],
@@ -692,4 +695,14 @@ def test_cards_load_without_the_graphs_algebra() -> None:
 
 def test_cards_have_the_activations_of_the_operators() -> None:
     # A router has sigmoids, and no feed-forward has.
-    assert set(CHOICES["activation"]) == (set(ACTIVATIONS) | set(GATES)) - {"sigmoid"}
+    assert set(CHOICES["activation"]) == (set(ACTIVATIONS) | set(GATES) | {LEARNED}) - {"sigmoid"}
+
+
+@pytest.mark.parametrize(
+    ("whole", "text", "tied"), [(None, True, True), (None, False, False), (False, True, False), (True, False, True)]
+)
+def test_the_whole_model_ties_the_tables_of_its_text_model(whole: bool | None, text: bool, tied: bool) -> None:
+    inner = {key: value for key, value in MISTRAL.items() if key != "architectures"}
+    config = {"architectures": ["Mistral3ForConditionalGeneration"], "tie_word_embeddings": whole}
+    card = from_hugging_face({**config, "text_config": {**inner, "tie_word_embeddings": text}}, name="both")
+    assert card.tied == tied

@@ -63,7 +63,9 @@ class Stage:
         (`tokens`, `labels`), whole; `post` is shared by all stages."""
         layers = [place for place, block in places if not mesh.specs[block].once]
         again = (place for at, place in enumerate(layers, start=counted + 1) if at % recompute_every == 0)
-        self.recomputing = frozenset(again)
+        # What is outside layers recomputes where all layers do.
+        ends = (place for place, block in places if mesh.specs[block].once and recompute_every == 1)
+        self.recomputing = frozenset((*again, *ends))
         self.layers = len(layers)
         self.stages = stages or mesh.env["pp"]
         self.mesh, self.index, self.places = mesh, index, places

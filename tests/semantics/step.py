@@ -99,8 +99,9 @@ def run(
     """
     places = list(enumerate(positions(graph, env)))
     pipeline = pipeline or Pipeline((len(places),), (ALONE,))
+    inputs = {"tokens": tokens, "labels": labels, **_further(graph, labels)}
     batches = [
-        {"tokens": tokens[start : start + env["B"]], "labels": labels[start : start + env["B"]]}
+        {name: values[start : start + env["B"]] for name, values in inputs.items()}
         for start in range(0, len(tokens), env["B"])
     ]
     _check(pipeline, env, len(places), len(tokens), any(op.template.differentiates for op in graph.ops))
@@ -117,6 +118,14 @@ def run(
     _run_in_turn([run_tasks(of_stage[stage], order) for stage, order in enumerate(pipeline.orders)])
     norms = tuple(norm for stage in stages for norm in stage.norms)
     return Run(float(np.mean(list(stages[-1].losses.values()))), _together(mesh, stages), norms)
+
+
+def _further(graph: SymGraph, labels: Array) -> dict[str, Array]:
+    """Labels further on, for layers that predict them. Behind a sequence is its beginning."""
+    names = (row.name.rpartition(".")[2] for row in graph.tensors if row.role == "input")
+    return {
+        name: np.roll(labels, -int(name.rpartition("_")[2]), axis=-1) for name in names if name.startswith("labels_")
+    }
 
 
 def _check(pipeline: Pipeline, env: Mapping[str, int], places: int, sequences: int, trains: bool) -> None:

@@ -42,6 +42,16 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "router's sigmoid": ("deepseek", {"channel_mixer": "experts", "scores": "sigmoid", "routing_scale": 2.5}, {}),
     "biases of experts": ("moe", {"channel_mixer": "experts", "expert_bias": True, "router_bias": True}, {}),
     "gate of shared experts": ("deepseek", {"channel_mixer": "experts", "shared_gate": True}, {}),
+    "scaled inputs of experts": (
+        "deepseek",
+        {"channel_mixer": "experts", "scores": "sigmoid", "normalised": False, "scale_inputs": True},
+        {},
+    ),
+    "sparsemixer": (
+        "moe",
+        {"channel_mixer": "experts", "scores": "sparsemixer", "normalised": False, "jitter": 0.4},
+        {},
+    ),
     "clamped gate": ("llama", {}, {"activation": "clamped_swiglu"}),
     "squared relu": ("gpt", {}, {"activation": "relu2"}),
     "tanh gelu": ("gpt", {}, {"activation": "gelu_tanh"}),
@@ -54,6 +64,14 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bias of the head": ("llama", {}, {"head_bias": True}),
     "factors": ("llama", {}, {"embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 0.25}),
     "bound of logits": ("llama", {}, {"logit_softcap": 2.0}),
+    "a further token": ("llama", {}, {"further_tokens": 1, "further_factor": 0.7}),
+    "further tokens": ("gpt", {}, {"further_tokens": 2, "positions": "rotary", "head_bias": True}),
+    "further tokens, tied": ("llama", {}, {"further_tokens": 2, "tied": True, "embedding_scale": 2.0}),
+    "further tokens of experts": (
+        "deepseek",
+        {**LATENT, "channel_mixer": "experts", "scores": "sigmoid"},
+        {"further_tokens": 2},
+    ),
 }
 """By name: the style of `tests.ir.tiny.card`, the words of its layers, and fields of the card that differ."""
 

@@ -186,6 +186,7 @@ SCANS = {
     "catalog/outdated_profiles": "all profiles that an older version wrote",
     "lifecycle/asked_instance": "all instances of a user",
     "lifecycle/asked_profile": "all profiles of a user",
+    "ranks/unwritten": "all instances some of whose ranks have no node",
     "team/saved_queries": "all saved queries",
     "team/unnamed_graphs": "all graphs that are older than a time",
     "team/unnamed_instances": "all instances that are older than a time",

@@ -1,11 +1,13 @@
 """FLOPs of a step against Megatron-LM's `num_floating_point_operations`, as integers with every difference named.
 
-The form is that of `transformer_flops` in `megatron/training/training.py` (commit 001b00c2734d): three times the
-forward's matmuls, attention with half of its pairs, and the norms of latents as one multiply an element. It has no
-router. Here attention counts all pairs, its backward makes the scores again, a router is a matmul, norms count nothing,
-and all experts have as many slots as the one with most tokens.
+The form is that of `transformer_flops` in `megatron/training/training.py` (commit d98e8a64ddf3): three times the
+forward's matmuls, attention with half of its pairs, and the norms of latents, and of layers that predict further
+tokens, as one multiply an element. Such a layer is one more of the last kind, with a projection of twice the hidden
+size and logits of its own. The form has no router. Here attention counts all pairs, its backward makes the scores
+again, a router is a matmul, norms count nothing, and all experts have as many slots as the one with most tokens.
 """
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -22,12 +24,20 @@ WHOLE = 3 * 2
 """Forward and two backwards of a matmul, a multiply and an add each."""
 
 
+def with_experts(card: Card) -> int:
+    """The layers with experts, those for further tokens included."""
+    kinds = [card.kinds[name] for name in (*card.sequence, *card.sequence[-1:] * card.further_tokens)]
+    return sum(kind.routes for kind in kinds)
+
+
 def megatron(card: Card, seq: int) -> Fraction:
     """Megatron's form for a batch."""
-    sparse = card.layers - card.layers_without_experts if card.experts else 0
-    dense, gated = card.layers - sparse, 3 if card.mlp == "gated" else 2
+    sparse, layers = with_experts(card), card.layers + card.further_tokens
+    dense, gated = layers - sparse, 3 if card.mlp == "gated" else 2
     channels = card.ffn * gated * dense + (card.expert_ffn * card.top_k + card.shared_ffn) * gated * sparse
-    total = card.hidden * channels + card.layers * attention(card, seq) + card.hidden * card.padded_vocab
+    further = card.further_tokens * (3 * card.hidden + 2 * card.hidden**2)
+    logits = card.hidden * card.padded_vocab * (card.further_tokens + 1)
+    total = card.hidden * channels + layers * attention(card, seq) + further + logits
     return WHOLE * BATCH * seq * total
 
 
@@ -46,18 +56,19 @@ def attention(card: Card, seq: int) -> Fraction:
 
 def differences(card: Card, seq: int) -> dict[str, Fraction]:
     """What stagedb counts in addition to that form."""
-    tokens, sparse = BATCH * seq, card.layers - card.layers_without_experts if card.experts else 0
+    tokens, sparse, layers = BATCH * seq, with_experts(card), card.layers + card.further_tokens
     latent = bool(card.word("kv_rank"))
     size = card.word("nope_dim") + card.word("rope_dim") if latent else card.head_dim
     value = card.word("value_dim") if latent else card.head_dim
     empty = -tokens * card.top_k % card.experts if card.experts else 0
-    pairs = Fraction(card.layers * card.heads * tokens * seq)
+    pairs = Fraction(layers * card.heads * tokens * seq)
     return {
         "pairs above the diagonal": WHOLE * pairs * (size + value) / 2,
         "scores made again in the backward": 2 * pairs * size,
         "routers": Fraction(WHOLE * tokens * card.hidden * card.experts * sparse),
         "slots of experts that stay empty": Fraction(WHOLE * empty * 3 * card.expert_ffn * card.hidden * sparse),
-        "norms of latents": Fraction(-WHOLE * tokens * card.layers * (card.word("q_rank") + card.word("kv_rank"))),
+        "norms of latents": Fraction(-WHOLE * tokens * layers * (card.word("q_rank") + card.word("kv_rank"))),
+        "norms for further tokens": Fraction(-WHOLE * tokens * card.further_tokens * 3 * card.hidden),
     }
 
 
@@ -74,9 +85,15 @@ def counted(card: Card, seq: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["deepseek-v3", "kimi-k2", "deepseek-v2-lite", "llama3-8b", "gpt3-175b", "mixtral-8x7b", "qwen3-30b-a3b"]
+    ("name", "further"),
+    [
+        *((name, 0) for name in ("deepseek-v3", "kimi-k2", "deepseek-v2-lite", "llama3-8b", "gpt3-175b")),
+        *((name, 0) for name in ("mixtral-8x7b", "qwen3-30b-a3b")),
+        *(("deepseek-v3", further) for further in (1, 2)),
+        *((name, 1) for name in ("deepseek-v2-lite", "llama3-8b", "glm-4.5")),
+    ],
 )
 @pytest.mark.parametrize("seq", [1024, 4096])
-def test_flops_are_megatrons_with_named_differences(name: str, seq: int) -> None:
-    card = load_card(name)
+def test_flops_are_megatrons_with_named_differences(name: str, further: int, seq: int) -> None:
+    card = replace(load_card(name), further_tokens=further)
     assert counted(card, seq) == megatron(card, seq) + sum(differences(card, seq).values())

@@ -42,8 +42,12 @@ def _is_format(value: Any) -> bool:
     return isinstance(value, torch.dtype)
 
 
-def record(config: Mapping[str, Any], name: str, batch: int = 4, seq: int = 8) -> dict[str, Any]:
+def record(
+    config: Mapping[str, Any], name: str, batch: int = 4, seq: int = 8, further_tokens: int = 0
+) -> dict[str, Any]:
     """The record of one step over `batch` sequences of `seq` tokens, each with its loss.
+
+    further_tokens: so many layers that predict further tokens are behind the model (`further_layers`).
 
     By the name of each parameter: its shape, and of its gradient the norm and the products with two drawn tensors
     (`probe`), which do not depend on the order in which code holds its rows. A parameter that the loss does not reach
@@ -56,6 +60,8 @@ def record(config: Mapping[str, Any], name: str, batch: int = 4, seq: int = 8) -
         model = made._from_config(
             known, attn_implementation="eager", experts_implementation="eager", dtype=torch.float64
         ).eval()
+        if further_tokens:
+            model.model.further = further_layers(model, further_tokens)
         with torch.no_grad():
             for its, value in model.named_parameters():
                 value.copy_(torch.from_numpy(drawn(its, tuple(value.shape))))
@@ -65,8 +71,10 @@ def record(config: Mapping[str, Any], name: str, batch: int = 4, seq: int = 8) -
             if ROUTER.search(type(module).__name__):
                 module.register_forward_hook(_dealt)
         tokens, labels = map(torch.from_numpy, drawn_tokens(known.vocab_size, batch, seq))
-        logits = model(input_ids=tokens, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+        if further_tokens:
+            loss = with_further_losses(model, tokens, labels)
+        else:
+            loss = cross_entropy(model(input_ids=tokens, use_cache=False).logits, labels)
         loss.backward()
     parameters: dict[str, dict[str, Any]] = {}
     for its, value in model.named_parameters():
@@ -80,9 +88,61 @@ def record(config: Mapping[str, Any], name: str, batch: int = 4, seq: int = 8) -
         "config": dict(config),
         "batch": batch,
         "seq": seq,
+        **({"further_tokens": further_tokens} if further_tokens else {}),
         "loss": float(loss.detach()),
         "parameters": parameters,
     }
+
+
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    """The mean over all tokens."""
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+
+
+def further_layers(model: Any, count: int) -> Any:
+    """Layers that predict further tokens, of the model's own decoder layer, norm and sizes.
+
+    The names are those of DeepSeek's checkpoints: `enorm`, `hnorm`, `eh_proj`.
+    """
+    last, norm, known = model.model.layers[-1], model.model.norm, model.config
+    width, made = known.hidden_size, []
+    for _ in range(count):
+        each = torch.nn.Module()
+        each.enorm, each.hnorm, each.norm = (type(norm)(width, eps=known.rms_norm_eps) for _ in range(3))
+        each.eh_proj = torch.nn.Linear(2 * width, width, bias=False)
+        each.layer = type(last)(known, layer_idx=len(model.model.layers) - 1).double()
+        made.append(each)
+    return torch.nn.ModuleList(made).eval()
+
+
+def with_further_losses(model: Any, tokens: Any, labels: Any, factor: float = 0.1) -> Any:
+    """The model's loss, and `factor` times the mean loss of its further layers (arXiv 2412.19437, section 2.2).
+
+    Behind each sequence is its beginning.
+    """
+    inner = model.model
+    state = inner(input_ids=tokens, use_cache=False).last_hidden_state
+    main = cross_entropy(model.lm_head(state), labels)
+    positions = torch.arange(tokens.shape[1])[None]
+    mask = torch.full((tokens.shape[1],) * 2, float("-inf"), dtype=torch.float64).triu(1)[None, None]
+    turns = inner.rotary_emb(state, positions)
+    losses = []
+    for depth, each in enumerate(inner.further):
+        ahead = inner.embed_tokens(labels.roll(-depth, dims=1))
+        joined = each.eh_proj(torch.cat([each.enorm(ahead), each.hnorm(state)], dim=-1))
+        made = each.layer(joined, attention_mask=mask, position_ids=positions, position_embeddings=turns)
+        state = each.norm(made[0] if isinstance(made, tuple) else made)
+        losses.append(cross_entropy(model.lm_head(state), labels.roll(-depth - 1, dims=1)))
+    return main + factor * sum(losses) / len(losses)
+
+
+def _dealt_scores(module: Any, parts: list[Any]) -> Any:
+    """The output of Llama 4's router, the scores of all experts and the logits: the best scores, dealt in turn."""
+    scores, logits = parts
+    rows, experts = scores.shape
+    best = torch.sigmoid(torch.topk(logits, module.top_k, dim=-1)[0])
+    turns = (torch.arange(rows)[:, None] * module.top_k + torch.arange(module.top_k)) % experts
+    return torch.zeros_like(scores).scatter(1, turns, best), logits
 
 
 def _dealt(module: Any, inputs: Any, output: Any) -> Any:
@@ -92,7 +152,7 @@ def _dealt(module: Any, inputs: Any, output: Any) -> Any:
     parts = list(output)
     at = next((place for place, part in enumerate(parts) if part.dtype == torch.int64), None)
     if at is None:
-        return output
+        return _dealt_scores(module, parts)
     rows, choices = parts[at].shape
     experts = next(part.shape[-1] for part in parts if part.dtype != torch.int64 and part.shape[-1] > choices)
     parts[at] = (torch.arange(rows)[:, None] * choices + torch.arange(choices)) % experts

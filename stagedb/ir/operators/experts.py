@@ -157,7 +157,7 @@ def _slots(place: RankPlace, order: Array) -> tuple[Array, Array, Array]:
     return expert, np.minimum(slot, place.lengths["slots"] - 1), slot < place.lengths["slots"]
 
 
-def _dealt(place: RankPlace, values: Array, order: Array) -> Array:
+def dealt(place: RankPlace, values: Array, order: Array) -> Array:
     """Values (batch, seq, choices, hidden) in the slots of their experts; empty slots have zeros."""
     expert, slot, kept = _slots(place, order)
     out = np.zeros((place.sizes["experts"], place.lengths["slots"], values.shape[-1]), values.dtype)
@@ -189,7 +189,7 @@ class Dispatch(Operator):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         x, order = inputs
-        return [_dealt(place, np.broadcast_to(x[..., None, :], (*order.shape, x.shape[-1])), order)]
+        return [dealt(place, np.broadcast_to(x[..., None, :], (*order.shape, x.shape[-1])), order)]
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class CombineGradient(Operator):
     deals: ClassVar[bool] = True
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [_dealt(place, inputs[0], inputs[1])]
+        return [dealt(place, inputs[0], inputs[1])]
 
 
 @dataclass(frozen=True)

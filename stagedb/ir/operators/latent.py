@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import Array, Operator, RankPlace
+from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
@@ -40,6 +40,14 @@ class JoinLast(Operator):
     """Two tensors joined along their last axes."""
 
     kind: ClassVar[str] = "copy"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
+        split = SplitLast(*(x.axes[-1] for x in op.inputs))
+        tracer.emit(f"{op.name}.input_gradient", split, (arriving(grads),), *made, template=INPUT_GRADIENT)
+        yield from enumerate(made)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         return [np.concatenate(inputs, axis=-1)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
+from stagedb.ir.operators.elementwise import Multiple
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
@@ -145,3 +146,24 @@ class TokenMeanGradient(Operator):
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         tokens = place.sizes["batch"] * place.sizes["seq"]
         return [np.full((place.lengths["batch"], place.lengths["seq"]), inputs[0] / tokens)]
+
+
+@dataclass(frozen=True)
+class LossSum(Operator):
+    """The first loss, and `factor` times the sum of the others."""
+
+    factor: float
+
+    kind: ClassVar[str] = "loss"
+    linear: ClassVar[bool] = True
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        dloss = arriving(grads)
+        share = tracer.gradient(op.inputs[1], f"{op.name}.input_gradient")
+        tracer.emit(share.name, Multiple(self.factor), (dloss,), share, template=INPUT_GRADIENT)
+        yield 0, dloss
+        for index in range(1, len(op.inputs)):
+            yield index, share
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [inputs[0] + self.factor * sum(inputs[1:])]

@@ -138,3 +138,39 @@ class LayerNormGradient(Operator):
         over = tuple(range(dy.ndim - weight.ndim))
         grads = [dx, (dy * normal).sum(axis=over)]
         return [*grads, dy.sum(axis=over)] if self.biased else grads
+
+
+@dataclass(frozen=True)
+class UnitLayerNorm(Operator):
+    """`y = (x - mean) / deviation` over the last axis, without a weight (OLMo); outputs y, the mean and 1/deviation."""
+
+    eps: float = 1e-5
+
+    kind: ClassVar[str] = "norm"
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        dx = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        reads = (arriving(grads), op.inputs[0], *op.outputs[1:])
+        tracer.emit(dx.name, UnitLayerNormGradient(), reads, dx, template=INPUT_GRADIENT)
+        yield 0, dx
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        (x,) = inputs
+        mean = x.mean(axis=-1)
+        rstd = 1 / np.sqrt(x.var(axis=-1) + self.eps)
+        return [(x - mean[..., None]) * rstd[..., None], mean, rstd]
+
+
+@dataclass(frozen=True)
+class UnitLayerNormGradient(Operator):
+    """dx of a UnitLayerNorm from dy, x, the mean and 1/deviation."""
+
+    kind: ClassVar[str] = "norm"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dy, x, mean, rstd = inputs
+        normal = (x - mean[..., None]) * rstd[..., None]
+        along = (dy * normal).mean(axis=-1, keepdims=True)
+        return [rstd[..., None] * (dy - dy.mean(axis=-1, keepdims=True) - normal * along)]

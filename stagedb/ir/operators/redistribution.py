@@ -1,12 +1,16 @@
 """Operators that move a tensor from one layout to another on one mesh axis: a collective, or a local slice."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from stagedb.expressions import Expression, number, smallest, symbol
-from stagedb.ir.operators._base import Operator
+from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.tags import Tag
+from stagedb.workflows.training import INPUT_GRADIENT
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Operation, Tensor, Tracer
 
 Move = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "slice"]
 
@@ -22,6 +26,32 @@ class Redistribution(Operator):
     reduces: str = "sum"
 
     kind: ClassVar[str] = "redistribution"
+
+
+@dataclass(frozen=True)
+class PutTogether(Operator):
+    """A copy of parts that ranks of a mesh axis have sent: a gather on an axis other than the first leaves them apart.
+
+    Its gradient copies the part that remains.
+    """
+
+    mesh_axis: str
+
+    kind: ClassVar[str] = "copy"
+    sum_region: ClassVar[str | None] = "between"
+
+    def present(self) -> Expression | None:
+        return symbol(self.mesh_axis) - 1
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        tracer.emit(grad.name, PutTogether(self.mesh_axis), (arriving(grads),), grad, template=INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return inputs
 
 
 @dataclass(frozen=True)

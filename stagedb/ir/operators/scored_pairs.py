@@ -47,6 +47,12 @@ class ScoredPairs(Operator):
             keys = keys if limit is None else smallest(keys, limit)
         return keys
 
+    def pairs_seen(self, positions: int) -> int:
+        """The pairs of a query and a key of so many positions that no mask leaves out: the sum of `seen`."""
+        chunk = min(self.chunk_tokens or positions, positions)
+        whole, rest = divmod(positions, chunk)
+        return whole * _in_window(chunk, self.window) + _in_window(rest, self.window)
+
     def factor(self, head_dim: int) -> float:
         """The factor of the products of queries and keys."""
         return self.scale or 1 / math.sqrt(head_dim)
@@ -62,6 +68,12 @@ class ScoredPairs(Operator):
     def slope(self, products: Array) -> Array | float:
         """The derivative of scores by scaled products."""
         return 1 - np.tanh(products / self.softcap) ** 2 if self.softcap else 1.0
+
+
+def _in_window(positions: int, window: int | None) -> int:
+    """The pairs of a query and a key in a causal window, of so many positions."""
+    window = min(window or positions, positions)
+    return window * (window + 1) // 2 + (positions - window) * window
 
 
 def slopes(heads: int) -> Array:

@@ -164,6 +164,8 @@ def _normed(t: "Tracer", card: Architecture, style: "Style", normed: str, name: 
         return y
     if normed == "each_head":
         return shared.norm(t, card, style, name, x, x.axes[-2:])
+    if normed == "each_head_no_bias":
+        return shared.norm(t, card, style, name, x, x.axes[-2:], biased=False)
     return shared.norm_over_heads(t, name, x)
 
 
@@ -285,7 +287,7 @@ def _parameters(card: Architecture, values: Values) -> int:
     bias, normed = bias_of(card, values), norm_of(card, values)
     biases = {"none": 0, "qkv": queries + 2 * keys, "all": queries + 2 * keys + card.hidden}[bias]
     norms = {"none": 0, "l2": 0, "head": 2 * card.head_dim}.get(normed, queries + keys)
-    norms *= 2 if card.norm == "layernorm" and normed != "all" else 1
+    norms *= 2 if card.norm == "layernorm" and normed not in ("all", "each_head_no_bias") else 1
     return card.hidden * 2 * (queries + keys) + biases + norms + (card.heads if values["sinks"] else 0)
 
 
@@ -343,7 +345,7 @@ WORDS: Mapping[str, KindWord] = {
         "norms of queries and keys: head by head (with one weight, with one for each head, or with none: l2), or over "
         "all heads of a token; without it the card's qk_norm decides",
         "",
-        ("none", "head", "each_head", "all", "l2"),
+        ("none", "head", "each_head", "each_head_no_bias", "all", "l2"),
     ),
     "qkv": KindWord("whether one matmul makes queries, keys and values", "", ("apart", "fused")),
     "rotary": KindWord("whether these layers have the model's rotary positions", True),

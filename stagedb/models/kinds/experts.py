@@ -41,6 +41,9 @@ CHOICE_AXES = ("batch", "seq", "choices")
 EXPERT_MATMULS = "ffn.experts"
 """How the names of the experts' matmuls begin, in their block."""
 
+JITTER = 0.01
+"""The default of `jitter`, that of Phi-3.5 MoE."""
+
 SLOTS = ("experts", "slots", "hidden")
 INNER = ("experts", "slots", "expert_ffn")
 # Experts have their matrices the other way round: one batched matmul reads the weights of all.
@@ -55,8 +58,13 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     weights, chosen = _chosen(t, values, logits)
     order = t.activation("ffn.order", CHOICE_AXES, "int64")
     t.emit("ffn.order", ops.Route(), (chosen,), order)
-    slots = t.activation("ffn.dispatch", SLOTS)
-    t.emit("ffn.dispatch", ops.Dispatch(), (x, order), slots)
+    slots, before = t.activation("ffn.dispatch", SLOTS), bool(values["scale_inputs"])
+    if before:
+        own = t.activation("ffn.scaled", (*CHOICE_AXES, "hidden"))
+        t.emit("ffn.scaled", ops.ChoiceScale(), (x, weights), own)
+        t.emit("ffn.dispatch", ops.DispatchChoices(), (own, order), slots)
+    else:
+        t.emit("ffn.dispatch", ops.Dispatch(), (x, order), slots)
 
     t.enter("experts", Tag.EXPERT)
     bias = bool(values["expert_bias"])
@@ -67,7 +75,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     t.enter("router")
     back, y = t.activation("ffn.combine", (*CHOICE_AXES, "hidden")), t.activation("ffn.sum", HIDDEN)
     t.emit("ffn.combine", ops.Combine(), (out, order), back)
-    t.emit("ffn.sum", ops.WeightedSum(), (back, weights), y)
+    t.emit("ffn.sum", *((ops.ChoiceSum(), (back,)) if before else (ops.WeightedSum(), (back, weights))), y)
     return Branch(y if card.shared_ffn == 0 else _with_shared(t, card, style, values, x, y))
 
 
@@ -82,6 +90,11 @@ def _chosen(t: "Tracer", values: Values, logits: "Tensor") -> "tuple[Tensor, Ten
         every = t.activation("ffn.wide", logits.axes, "fp32")
         scores = t.activation("ffn.scores", logits.axes, "fp32")
         t.emit("ffn.wide", ops.Cast(), (logits,), every)
+        if values["scores"] == "sparsemixer":
+            best = t.activation("ffn.shares", CHOICE_AXES, "fp32")
+            t.emit("ffn.shares", ops.SparseMixer(float(values["jitter"])), (every,), best, chosen)
+            t.emit("ffn.weights", ops.Cast(), (best,), weights)
+            return weights, chosen
         score = ops.ChoiceSoftmax() if values["scores"] == "softmax" else ops.Activation("sigmoid")
         t.emit("ffn.scores", score, (every,), scores)
         best = t.activation("ffn.topk", CHOICE_AXES, "fp32")
@@ -138,6 +151,11 @@ def _with_so_many(card: Architecture, values: Values, experts: int) -> int:
 def _check_values(card: Architecture, values: Values) -> None:
     if values["shared_gate"] and not card.shared_ffn:
         raise UsageError(f"{card.name}: shared_gate is for shared experts, and shared_ffn is 0")
+    mixed = values["scores"] == "sparsemixer"
+    if mixed and (values["normalised"] or values["routing_scale"]):
+        raise UsageError(f"{card.name}: sparsemixer has weights of its own: set normalised to false, no routing_scale")
+    if not mixed and values["jitter"] != JITTER:
+        raise UsageError(f"{card.name}: jitter is for scores: sparsemixer")
     if not values["scores"] and (values["normalised"] is False or values["routing_scale"]):
         raise UsageError(
             f"{card.name}: normalised and routing_scale are for scores of all experts: set scores to softmax or sigmoid"
@@ -222,13 +240,15 @@ EXPERTS = LayerPart(
     check_values=_check_values,
     words={
         "expert_bias": KindWord("whether the matmuls of experts have biases", False),
+        "jitter": KindWord("how near to the largest logit others are, for sparsemixer", JITTER),
         "normalised": KindWord("whether the scores of a token's experts are divided by their sum", True),
         "router_bias": KindWord("whether the router has a bias", False),
         "routing_scale": KindWord("the factor of the weights of experts (0: none)", 0.0),
+        "scale_inputs": KindWord("whether weights scale what experts get, in place of what they give", False),
         "scores": KindWord(
             "the function that scores all experts; without it a softmax over the logits of the chosen ones",
             "",
-            ("softmax", "sigmoid"),
+            ("softmax", "sigmoid", "sparsemixer"),
         ),
         "shared_gate": KindWord("whether the shared experts' result has a gate", False),
     },

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from stagedb.errors import UsageError
 from stagedb.models.deferred_import import DeferredModule
 from stagedb.models.kinds.part import (
     Architecture,
@@ -24,6 +25,9 @@ else:
     ops = DeferredModule("stagedb.ir.operators")
     shared = DeferredModule("stagedb.models.shared_operations")
 
+LEARNED = "xielu"
+"""The activation with two learned numbers a layer."""
+
 INNER = ("batch", "seq", "ffn")
 
 
@@ -43,6 +47,10 @@ def _inner(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "
     if card.mlp == "plain":
         up = shared.linear(t, "ffn.w1", x, ("ffn", "hidden"), INNER, bias, style.fp8)
         y = t.activation("ffn.activation", INNER)
+        if card.activation == LEARNED:
+            learned = tuple(t.weight(f"ffn.{word}.weight", ("one",)) for word in ("above", "below"))
+            t.emit("ffn.activation", ops.XIELU(), (up, *learned), y)
+            return y
         t.emit("ffn.activation", ops.Activation(card.activation), (up,), y)
         return y
     packed = values["gate_up"] == "fused"
@@ -52,7 +60,13 @@ def _inner(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "
 def _parameters(card: Architecture, values: Values) -> int:
     up = 2 if card.mlp == "gated" else 1
     biases = up * card.ffn + card.hidden if _biased(card, values) else 0
-    return (up + 1) * card.hidden * card.ffn + biases
+    learned = 2 if card.activation == LEARNED else 0
+    return (up + 1) * card.hidden * card.ffn + biases + learned
+
+
+def _check(card: Architecture) -> None:
+    if card.activation == LEARNED and card.mlp != "plain":
+        raise UsageError(f"{card.name}: {LEARNED} is for plain feed-forwards: set mlp to plain")
 
 
 def _rows(choices: ShardingChoices) -> Table:
@@ -63,6 +77,7 @@ FEED_FORWARD = LayerPart(
     name="feed_forward",
     forward=_forward,
     parameters=_parameters,
+    check=_check,
     words={
         "ffn_bias": KindWord(
             "the matmuls of a feed-forward with biases; without it linear_bias decides", "", ("none", "all")
@@ -70,7 +85,7 @@ FEED_FORWARD = LayerPart(
         "gate_up": KindWord("whether one matmul makes gate and up", "", ("apart", "fused")),
     },
     symbols={"F": SizeSymbol("ffn", "width of the feed-forward block", lambda card: card.ffn)},
-    axes={"ffn": "F", "two": "2"},
+    axes={"ffn": "F", "two": "2", "one": "1"},
     rows=_rows,
     user={"ffn": UserRegion(("batch", "seq", "ffn", "hidden"))},
 )

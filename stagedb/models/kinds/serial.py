@@ -1,7 +1,7 @@
 """Serial layers: the mixer, then the channel mixer; each is added to the stream.
 
 A pre-norm layer normalises what its parts read. A post-norm layer normalises their results (OLMo 2), a sandwich both
-(Gemma 2).
+(Gemma 2). With norms after sums the stream itself is normalised (Vaswani et al. 2017).
 """
 
 from typing import TYPE_CHECKING
@@ -49,6 +49,16 @@ def _normed(t: "Tracer", card: Architecture, style: "Style", name: str, made: Br
     return Branch(shared.norm(t, card, style, name, result))
 
 
+def _after_sum(
+    t: "Tracer", card: Architecture, style: "Style", mixer: Part, channel_mixer: Part, x: "Tensor"
+) -> "Tensor":
+    for word, part in (("attn", mixer), ("ffn", channel_mixer)):
+        x = shared.residual(t, card, style, f"{word}.add", x, part(x))
+        x = shared.norm(t, card, style, f"{word}_norm", x)
+    return x
+
+
 SERIAL = Residual("serial", 2, _serial)
 POST_NORM = Residual("post_norm", 2, _post_norm)
 SANDWICH = Residual("sandwich", 4, _sandwich)
+AFTER_SUM = Residual("after_sum", 2, _after_sum)

@@ -35,7 +35,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
             "transformers_version",
             "use_cache",
             "use_flash_attn",
-            "_remove_final_layer_norm",
         ),
         "how the package runs the model, or what it is called",
     ),
@@ -160,7 +159,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("num_nextn_predict_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers"),
-        "layers that predict further tokens: the model's own class leaves them out, and so does its card",
+        "layers that predict further tokens, in architectures whose publication does not define them",
     ),
     **dict.fromkeys(
         ("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"),

@@ -10,7 +10,7 @@ from stagedb.models.kinds.experts import read_sparse
 from stagedb.models.readers.config import Config
 from stagedb.models.readers.gated_decoders import granite_card, granite_scale, rotary_layers, windows
 from stagedb.models.readers.layers import Layer, experts_from, layer_types, with_layers
-from stagedb.models.readers.parts import biases, decoder, turned
+from stagedb.models.readers.parts import biases, decoder, further, turned
 
 
 def with_experts(config: Config, card: Card, width: int, shared: int = 0, **changes: Any) -> Card:
@@ -85,7 +85,7 @@ def llama4(config: Config, name: str) -> Card:
         for number, (kind, rotary) in enumerate(zip(types, turns, strict=True))
     ]
     bias = biases("all" if config.flag("attention_bias") else "none", False)
-    return with_layers(card, layers, {**bias, "scores": "sigmoid", "normalised": False})
+    return with_layers(card, layers, {**bias, "scores": "sigmoid", "normalised": False, "scale_inputs": True})
 
 
 def olmoe(config: Config, name: str) -> Card:
@@ -96,13 +96,14 @@ def olmoe(config: Config, name: str) -> Card:
 
 
 def phimoe(config: Config, name: str) -> Card:
-    """Phi-3.5 MoE: LayerNorm, a softmax over all experts."""
+    """Phi-3.5 MoE: LayerNorm, and a router that weighs an expert against those that are left (SparseMixer)."""
     config.only("num_experts_per_tok", 2, "its router chooses two experts")
     card = decoder(config, name, "phi-moe", norm="layernorm", head_bias=config.flag("lm_head_bias"))
     card = with_experts(config, card, config.count("intermediate_size"))
     bias = biases("all" if config.flag("attention_bias") else "none", False)
     layers = [Layer(window=each) for each in windows(config, card.layers)]
-    return with_layers(card, layers, {**bias, "scores": "softmax", "normalised": False})
+    near = config.number("router_jitter_noise", default=0.01)
+    return with_layers(card, layers, {**bias, "scores": "sparsemixer", "normalised": False, "jitter": near})
 
 
 def minimax_m2(config: Config, name: str) -> Card:
@@ -114,7 +115,8 @@ def minimax_m2(config: Config, name: str) -> Card:
 
 def glm4_moe(config: Config, name: str) -> Card:
     """GLM-4.5 and later: sigmoid scores, shared experts, biases of q, k and v, norms of queries and keys in some."""
-    return _first_dense(config, name, "glm4-moe", "head" if config.flag("use_qk_norm") else "none", 0.5, first=1)
+    normed = "head" if config.flag("use_qk_norm") else "none"
+    return further(config, _first_dense(config, name, "glm4-moe", normed, 0.5, first=1))
 
 
 def dots1(config: Config, name: str) -> Card:

@@ -16,7 +16,7 @@ from stagedb.models.kinds.sliding_window import read_windows
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.expert_decoders import softmax_scores
 from stagedb.models.readers.layers import Layer, with_layers
-from stagedb.models.readers.parts import biases, decoder, head_size, turned
+from stagedb.models.readers.parts import biases, decoder, further, head_size, turned
 
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
@@ -56,10 +56,15 @@ def mistral(config: Config, name: str) -> Card:
 
 
 def qwen2(config: Config, name: str) -> Card:
-    """Qwen 1.5 to 2.5, and MiMo: biases of q, k and v."""
+    """Qwen 1.5 to 2.5: biases of q, k and v."""
     # Its biases are those of q, k and v for every value of `attention_bias`.
     card, usual = _gated(config.changed(attention_bias=False), name, "qwen2.5", qkv_bias=True)
     return _laid_out(_used(config), card, usual)
+
+
+def mimo(config: Config, name: str) -> Card:
+    """MiMo: Qwen 2 with layers that predict further tokens."""
+    return further(config, qwen2(config, name))
 
 
 def qwen3(config: Config, name: str) -> Card:
@@ -139,10 +144,10 @@ def _in_part(config: Config, card: Card, key: str, usual: dict[str, Value]) -> C
 
 
 def stablelm(config: Config, name: str) -> Card:
-    """StableLM: LayerNorm, parallel layers in some."""
-    if config.get("qk_layernorm"):
-        raise UsageError("qk_layernorm is not supported: queries and keys are normalised by RMSNorm only")
+    """StableLM: LayerNorm, parallel layers in some, norms of each head of queries and keys in some."""
     card, usual = _gated(config, name, "stablelm", norm="layernorm", qkv_bias=config.flag("use_qkv_bias"))
+    if config.flag("qk_layernorm"):
+        usual = {**usual, "qk_norm": "each_head_no_bias"}
     card = _in_part(config, card, "partial_rotary_factor", usual)
     return _in_parallel(card, 1) if config.flag("use_parallel_residual") else card
 
@@ -198,7 +203,7 @@ READERS = {
     "LlamaForCausalLM": llama,
     "MistralForCausalLM": mistral,
     "Qwen2ForCausalLM": qwen2,
-    "MiMoForCausalLM": qwen2,
+    "MiMoForCausalLM": mimo,
     "Qwen3ForCausalLM": qwen3,
     "MixtralForCausalLM": mixtral,
     "Qwen3MoeForCausalLM": qwen3_moe,

@@ -153,6 +153,12 @@ def rotary_layers(config: Config, layers: int) -> list[bool]:
     return [bool(each) for each in given]
 
 
+def olmo(config: Config, name: str) -> Card:
+    """OLMo 1: LayerNorm without a weight and a bias."""
+    card = decoder(config, name, "olmo", norm="layernorm_no_weight")
+    return with_layers(card, [Layer()] * card.layers, _bias(config))
+
+
 def olmo2(config: Config, name: str) -> Card:
     """OLMo 2 and 3: norms after the parts, and of queries and keys over all heads; OLMo 3 has windows."""
     card = decoder(config, name, "olmo")
@@ -198,6 +204,13 @@ def hunyuan(config: Config, name: str) -> Card:
     return with_layers(card, [Layer()] * card.layers, {"qk_norm": "head", "rotary_first": True, **_bias(config)})
 
 
+def helium(config: Config, name: str) -> Card:
+    """Helium: `attention_bias` is for q, k and v alone."""
+    card = decoder(config, name, "llama")
+    attention = "qkv" if config.flag("attention_bias") else "none"
+    return with_layers(card, [Layer()] * card.layers, biases(attention, config.flag("mlp_bias")))
+
+
 def llama_alike(config: Config, name: str) -> Card:
     """Decoders that differ from Llama by their name alone."""
     card = decoder(config, name, "llama")
@@ -214,6 +227,7 @@ READERS = {
     "Glm4ForCausalLM": glm4,
     "GraniteForCausalLM": granite,
     "SmolLM3ForCausalLM": smollm3,
+    "OlmoForCausalLM": olmo,
     "Olmo2ForCausalLM": olmo2,
     "Olmo3ForCausalLM": olmo2,
     "SeedOssForCausalLM": seed_oss,
@@ -221,7 +235,7 @@ READERS = {
     "Ernie4_5ForCausalLM": ernie,
     "ArceeForCausalLM": arcee,
     "HunYuanDenseV1ForCausalLM": hunyuan,
-    "HeliumForCausalLM": llama_alike,
+    "HeliumForCausalLM": helium,
     "MinistralForCausalLM": llama_alike,
     "Ministral3ForCausalLM": llama_alike,
     "Mistral3ForConditionalGeneration": llama_alike,

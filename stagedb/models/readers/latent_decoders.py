@@ -10,7 +10,7 @@ from stagedb.models.kinds import Value
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.expert_decoders import sigmoid_scores, with_experts
 from stagedb.models.readers.layers import Layer, experts_from, with_layers
-from stagedb.models.readers.parts import decoder
+from stagedb.models.readers.parts import decoder, further
 
 
 def deepseek_v2(config: Config, name: str) -> Card:
@@ -26,7 +26,7 @@ def deepseek_v3(config: Config, name: str) -> Card:
     card, usual = _latent(config, name)
     if config.get("scoring_func", default="sigmoid") != "sigmoid":
         raise UsageError(f"scoring_func {shown(config.get('scoring_func'))} is not supported here: sigmoid only")
-    return _laid_out(config, card, usual | sigmoid_scores(config, factor=2.5), 3, 1)
+    return further(config, _laid_out(config, card, usual | sigmoid_scores(config, factor=2.5), 3, 1))
 
 
 def sparse(config: Config, name: str) -> Card:
@@ -46,7 +46,7 @@ def sparse(config: Config, name: str) -> Card:
     }
     config.uses("index_skip_topk_offset")
     card, usual = _latent(config, name)
-    return _laid_out(config, card, usual | words | sigmoid_scores(config, factor=2.5), 3, 1)
+    return further(config, _laid_out(config, card, usual | words | sigmoid_scores(config, factor=2.5), 3, 1))
 
 
 def _listed(found: object) -> list[object]:

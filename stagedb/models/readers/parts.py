@@ -1,6 +1,7 @@
 """What readers of several families share: activations, head sizes, and the usual gated decoder."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from stagedb.errors import UsageError
@@ -67,6 +68,11 @@ def decoder(config: Config, name: str, family: str, **changes: Any) -> Card:
     if "ffn" not in changes:
         values["ffn"] = config.count("intermediate_size")
     return Card(name=name, family=family, **{**values, **changes})
+
+
+def further(config: Config, card: Card) -> Card:
+    """The card with the layers that predict further tokens (`num_nextn_predict_layers`)."""
+    return replace(card, further_tokens=config.count("num_nextn_predict_layers", default=0, least=0))
 
 
 def turned(config: Config, card: Card, default: float = 1.0) -> dict[str, Value]:

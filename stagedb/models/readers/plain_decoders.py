@@ -6,6 +6,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.models.card import Card
 from stagedb.models.kinds import Value
+from stagedb.models.kinds.feed_forward import LEARNED
 from stagedb.models.readers.config import Config
 from stagedb.models.readers.gated_decoders import plain_layers, windows
 from stagedb.models.readers.layers import Layer, with_layers
@@ -56,18 +57,29 @@ def bloom(config: Config, name: str) -> Card:
 
 
 def opt(config: Config, name: str) -> Card:
-    """OPT: learned positions, two rows of whose table come before the first position."""
-    config.only("do_layer_norm_before", True, "norms after the sums are not built")
+    """OPT: learned positions, two rows of whose table come before the first position; norms after sums, and tables
+    that are narrower than the hidden size, in some."""
     config.only("layer_norm_elementwise_affine", True, "norms have weights")
+    before = config.flag("do_layer_norm_before", default=True)
     hidden = config.count("hidden_size")
-    if config.count("word_embed_proj_dim", default=hidden) != hidden:
-        raise UsageError(
-            "word_embed_proj_dim that differs from hidden_size is not supported: embeddings are not factored"
-        )
+    width = config.count("word_embed_proj_dim", default=hidden)
     act = activation(config, "activation_function", default="relu")
     bias = config.flag("enable_bias", default=True)
     changes: dict[str, Any] = {"positions": "learned", "position_offset": 2, "tied_default": True, "linear_bias": bias}
-    return _layers(_plain(config, name, "opt", act, **changes), {"qkv": "apart"})
+    changes |= {"embedding_width": 0 if width == hidden else width}
+    changes["final_norm"] = before and not config.flag("_remove_final_layer_norm")
+    residual = "serial" if before else "after_sum"
+    return _layers(_plain(config, name, "opt", act, **changes), {"qkv": "apart", "residual": residual})
+
+
+def apertus(config: Config, name: str) -> Card:
+    """Apertus: a plain feed-forward with xIELU, whose two numbers are learned, and norms of queries and keys."""
+    config.only("mlp_bias", False, "feed-forwards have no biases here")
+    learned = config.get("hidden_act", default=LEARNED) == LEARNED
+    act = LEARNED if learned else activation(config, "hidden_act")
+    card = decoder(config, name, "apertus", mlp="plain", activation=act)
+    bias = biases("all" if config.flag("attention_bias") else "none", False)
+    return _layers(card, {"qk_norm": "head", **bias})
 
 
 def mpt(config: Config, name: str) -> Card:
@@ -162,6 +174,7 @@ def _cohere(config: Config, name: str) -> Card:
 
 
 READERS = {
+    "ApertusForCausalLM": apertus,
     "PhiForCausalLM": phi,
     "GPTJForCausalLM": gptj,
     "BloomForCausalLM": bloom,

@@ -1,0 +1,146 @@
+"""Routers that differ from a weighted sum: experts whose inputs are scaled (Llama 4), and SparseMixer (Phi-3.5 MoE)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
+from stagedb.ir.operators.experts import Combine, dealt
+from stagedb.ir.tags import Tag
+from stagedb.workflows.training import INPUT_GRADIENT
+
+if TYPE_CHECKING:
+    from stagedb.ir.tensors import Operation, Tensor, Tracer
+
+Gradients = Iterator[tuple[int, "Tensor"]]
+
+
+@dataclass(frozen=True)
+class ChoiceScale(Operator):
+    """A token's hidden state times the weight of each of its choices: (batch, seq, hidden) and (batch, seq, choices) to
+    (batch, seq, choices, hidden)."""
+
+    kind: ClassVar[str] = "elementwise"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        name = f"{op.name}.input_gradient"
+        made = [tracer.gradient(x, f"{name}.{i}") for i, x in enumerate(op.inputs)]
+        tracer.emit(name, ChoiceScaleGradient(), (arriving(grads), *op.inputs), *made, template=INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        x, weights = inputs
+        return [x[..., None, :] * weights[..., None]]
+
+
+@dataclass(frozen=True)
+class ChoiceScaleGradient(Operator):
+    """The gradients of the hidden state, summed over choices, and of the weights."""
+
+    kind: ClassVar[str] = "elementwise"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dy, x, weights = inputs
+        return [(dy * weights[..., None]).sum(axis=-2), (dy * x[..., None, :]).sum(axis=-1)]
+
+
+@dataclass(frozen=True)
+class DispatchChoices(Operator):
+    """A value of each choice moved to a slot of its expert: (batch, seq, choices, hidden) to (experts, slots, hidden).
+
+    The second input gives the slots. Gradients of its result are added on the ranks of the experts, as for `Dispatch`.
+    """
+
+    kind: ClassVar[str] = "permute"
+    deals: ClassVar[bool] = True
+    sum_region: ClassVar[str | None] = "experts"
+    sum_tags: ClassVar[frozenset[Tag]] = frozenset({Tag.EXPERT})
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        tracer.emit(grad.name, Combine(), (arriving(grads), op.inputs[1]), grad, template=INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [dealt(place, inputs[0], inputs[1])]
+
+
+@dataclass(frozen=True)
+class ChoiceSum(Operator):
+    """The results of a token's choices added: (batch, seq, choices, hidden) to (batch, seq, hidden)."""
+
+    kind: ClassVar[str] = "elementwise"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        tracer.emit(grad.name, ChoiceSumGradient(), (arriving(grads),), grad, template=INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [inputs[0].sum(axis=-2)]
+
+
+@dataclass(frozen=True)
+class ChoiceSumGradient(Operator):
+    """The gradient of the sum, once for each choice."""
+
+    kind: ClassVar[str] = "elementwise"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        return [np.repeat(inputs[0][..., None, :], place.sizes["choices"], axis=-2)]
+
+
+@dataclass(frozen=True)
+class SparseMixer(Operator):
+    """The weights of a token's choices, and which they are: (batch, seq, experts) to two of (batch, seq, choices).
+
+    A choice is the largest logit that is left. Its weight is its softmax over those that are left and near it: those
+    whose distance, as a part of their size or of the largest, is at most twice `jitter`. Source: Liu et al. 2024
+    (arXiv 2409.12136), without the sampling of a training run.
+    """
+
+    jitter: float
+
+    kind: ClassVar[str] = "topk"
+
+    def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
+        grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
+        reads = (arriving(grads), op.inputs[0])
+        tracer.emit(grad.name, SparseMixerGradient(self.jitter), reads, grad, template=INPUT_GRADIENT)
+        yield 0, grad
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        found = list(_choices(inputs[0], self.jitter, place.sizes["choices"]))
+        weights = [np.take_along_axis(share, best, axis=-1) for share, best in found]
+        return [np.concatenate(weights, axis=-1), np.concatenate([best for _, best in found], axis=-1)]
+
+
+@dataclass(frozen=True)
+class SparseMixerGradient(Operator):
+    """The gradient of the logits: `Σ dw · w · (onehot - softmax)` over the choices."""
+
+    jitter: float
+
+    kind: ClassVar[str] = "topk"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dy, logits = inputs
+        grad = np.zeros_like(logits)
+        for choice, (share, best) in enumerate(_choices(logits, self.jitter, dy.shape[-1])):
+            weight = np.take_along_axis(share, best, axis=-1)
+            onehot = np.arange(logits.shape[-1]) == best
+            grad += dy[..., choice, None] * weight * (onehot - share)
+        return [grad]
+
+
+def _choices(logits: Array, jitter: float, count: int) -> Iterator[tuple[Array, Array]]:
+    """For each choice: the softmax of those that are left and near, and the index of the largest (…, 1)."""
+    left = logits.copy()
+    for _ in range(count):
+        most, best = left.max(axis=-1, keepdims=True), left.argmax(axis=-1)[..., None]
+        far = (most - logits) / np.maximum(np.abs(logits), most) > 2 * jitter
+        weights = np.exp(np.where(far, -np.inf, left) - most)
+        yield weights / weights.sum(axis=-1, keepdims=True), best
+        np.put_along_axis(left, best, -np.inf, axis=-1)

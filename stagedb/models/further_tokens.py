@@ -1,0 +1,93 @@
+"""Multi-token prediction: layers behind the model that predict further tokens, one after another.
+
+Layer k reads what layer k - 1 (for the first one the model, after its last norm) made of each token, and the embedding
+of the token k places further on. Both are normalised, joined and projected to the hidden size. A layer of the model's
+last kind follows, then a norm. Embedding and head are the model's. The loss is the model's loss plus a factor times the
+mean of the losses of these layers.
+
+Sources: DeepSeek-AI 2024 (arXiv 2412.19437, section 2.2, equations 21 to 25). The order of norms and the
+column-parallel projection are those of Megatron-LM (`megatron/core/transformer/multi_token_prediction.py`, commit
+d98e8a64ddf3). The inputs of the step have the tokens behind a sequence, so that every position has a label. Megatron
+leaves the last k out.
+"""
+
+import re
+from collections.abc import Callable
+
+from stagedb.ir.operators import Embedding, JoinLast, PutTogether
+from stagedb.ir.tensors import Operation, Tensor, Tracer
+from stagedb.models.kinds import HIDDEN, Architecture
+from stagedb.models.shared_operations import dropout, linear, norm, scaled
+from stagedb.models.style import Style
+
+PART = "further"
+"""The beginning of the names of these layers, in the block of the head."""
+
+JOINED = ("batch", "seq", "joined")
+
+_INSIDE = re.compile(rf"head\.({PART}_\d+)\.(embedding_norm|hidden_norm|joined|projection|layer|norm)\b")
+
+Layer = Callable[[Tensor], Tensor]
+"""Writes a layer on the stream (batch, seq, hidden)."""
+
+
+def labels(t: Tracer, depth: int) -> Tensor:
+    """The token that is `depth` + 1 places further on, at each position."""
+    return t.tensor(f"labels_{depth}" if depth else "labels", ("batch", "seq"), "int64", "input")
+
+
+def part_of(depth: int) -> str:
+    """The part of the head's block that has the layer of a depth, from 1."""
+    return f"{PART}_{depth}"
+
+
+def further_layer(
+    t: Tracer, card: Architecture, style: Style, layer: Layer, table: Tensor, depth: int, before: Tensor
+) -> Tensor:
+    """The normalised result of the layer of a depth, from 1.
+
+    table: the embedding. before: the normalised result of the depth before.
+    """
+    tokens = labels(t, depth - 1)
+    with t.within(part_of(depth)):
+        t.enter("embedding")
+        ahead = t.activation("word", HIDDEN)
+        t.emit("word", Embedding(), (tokens, table), ahead)
+        ahead = scaled(t, "scale", ahead, card.embedding_scale)
+        t.enter(style.embedding_dropout)
+        ahead = dropout(t, style, "dropout", ahead)
+        t.enter("between")
+        parts = norm(t, card, style, "embedding_norm", ahead), norm(t, card, style, "hidden_norm", before)
+        joined = t.activation("joined", JOINED)
+        t.emit("joined", JoinLast(), parts, joined)
+        t.enter("prediction")
+        x = linear(t, "projection", joined, ("hidden", "joined"), HIDDEN, fp8=style.fp8)
+        if style.gathers_projection:
+            t.enter("gathered")
+            whole = t.activation("projection.whole", HIDDEN)
+            t.emit("projection.whole", PutTogether("tp"), (x,), whole)
+            x = whole
+        with t.within("layer"):
+            t.enter("between")
+            x = layer(x)
+        t.enter("between")
+        return norm(t, card, style, "norm", x)
+
+
+def recomputed_with(depth: int) -> Callable[[Operation], bool]:
+    """Whether an operation of the head is in the checkpointed function of the layer of a depth.
+
+    That begins behind the embedding and ends with the last norm.
+    """
+
+    def inside(op: Operation) -> bool:
+        found = [_INSIDE.match(name) for name in (op.name, op.origin)]
+        return all(match is not None and match[1] == part_of(depth) for match in found)
+
+    return inside
+
+
+def name_in_layer(name: str) -> str:
+    """The name of an operation as that of its layer, for the layers of this module; any other name itself."""
+    match = _INSIDE.match(name)
+    return name if match is None or match[2] != "layer" else f"layer{name[match.end() :]}"

@@ -1,0 +1,112 @@
+"""Layers that predict further tokens: their parameters, what is read of a config, and what ranks send for them.
+
+`tests/models/test_model_steps.py` compares their loss and gradients with PyTorch's, `tests/semantics` partitioned runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stagedb.build.model_graph import build_graph
+from stagedb.errors import UsageError
+from stagedb.expressions import evaluate
+from stagedb.models import Card, from_hugging_face, load_card
+from stagedb.plans import GraphOptions
+from tests.ir.environments import BATCH, SEQ, environment
+from tests.ir.tiny import card
+from tests.models.test_model_steps import STEPS
+from tests.symbolic_rows import communication
+
+
+def test_a_layer_of_deepseek_v3_has_the_parameters_of_its_checkpoint() -> None:
+    """`model.layers.61` has a layer with experts, `enorm`, `hnorm`, `eh_proj` and `shared_head.norm`."""
+    model = load_card("deepseek-v3")
+    with_one = replace(model, further_tokens=1)
+    more = with_one.count_parameters() - model.count_parameters()
+    last = sum(part.parameters(model, model.kinds["layer"].settings) for part in model.kinds["layer"].parts)
+    assert more == last + 5 * 7168 + 2 * 7168**2
+    # 8 of its 256 experts compute a token.
+    active = with_one.count_active() - model.count_active()
+    assert more - active == 248 * 3 * 7168 * 2048
+
+
+@pytest.mark.parametrize("name", ["DeepseekV3", "DeepseekV32", "Glm4Moe"])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_config_names_how_many_there_are(name: str, count: int) -> None:
+    config = {**STEPS[name]["config"], "num_nextn_predict_layers": count}
+    assert from_hugging_face(config, name="read").further_tokens == count
+
+
+def test_mimo_has_them_and_qwen_does_not() -> None:
+    config = {**STEPS["Qwen2"]["config"], "num_nextn_predict_layers": 1}
+    assert from_hugging_face(config, name="read").further_tokens == 0
+    mimo = from_hugging_face({**config, "architectures": ["MiMoForCausalLM"]}, name="read")
+    assert mimo.further_tokens == 1 and mimo.parameters == mimo.count_parameters()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"positions": "learned"}, "without learned positions"),
+        ({"embedding_norm": True}, "without a norm of the embedding"),
+        ({"further_tokens": 65}, "at most 64"),
+        ({"further_tokens": -1}, "must be positive"),
+        ({"further_factor": "a"}, "must be a number"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(fields: Mapping[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        replace(card("llama"), **{"further_tokens": 1, **fields})
+
+
+def sent(model: Card, options: GraphOptions, tp: int = 1, pp: int = 1) -> dict[tuple[str, str], int]:
+    """The bytes of the result of each message of the head's block, by kind and name, summed over both passes."""
+    graph = build_graph(model, options)
+    env = environment(graph, tp=tp, pp=pp)
+    found: dict[tuple[str, str], int] = {}
+    for op in graph.ops:
+        present = op.present is None or evaluate(op.present, env) > 0
+        if op.block == "head" and op.axis is not None and present:
+            key = op.kind, op.axis
+            found[key] = found.get(key, 0) + evaluate(communication(op).comm_out_bytes, env)
+    return found
+
+
+HIDDEN = 2 * BATCH * SEQ * 16
+"""Bytes of a hidden state of a tiny model."""
+
+
+@pytest.mark.parametrize("further", [1, 2])
+@pytest.mark.parametrize("sp", [False, True])
+def test_megatron_gathers_the_projection_and_its_input(sp: bool, further: int) -> None:
+    """In addition to what a layer and a head send: with sp the joined input (twice: the backward gathers it again), the
+    result, its gradient; without it the result, and the gradient of the joined input, which is summed."""
+    options, model = GraphOptions(recipe="megatron", sp=sp), card("llama", kv_heads=4)
+    plain = sent(model, options, tp=2)
+    model = replace(model, further_tokens=further)
+    found = sent(model, options, tp=2)
+    graph = build_graph(model, options)
+    env = environment(graph, tp=2)
+    layer: dict[str, int] = {}
+    for op in graph.ops:
+        if op.block == "layer" and op.axis == "tp":
+            layer[op.kind] = layer.get(op.kind, 0) + evaluate(communication(op).comm_out_bytes, env)
+    vocabulary = plain.get(("all_reduce", "tp"), 0)
+    gathers = {kind: found.get((kind, "tp"), 0) - plain.get((kind, "tp"), 0) for kind in layer | {"all_gather": 0}}
+    if sp:
+        ends = plain["all_gather", "tp"]
+        assert gathers["all_gather"] == further * (layer["all_gather"] + ends + HIDDEN * (2 * 2 + 1 + 1 + 1))
+    else:
+        assert gathers["all_gather"] == further * HIDDEN
+        assert gathers["all_reduce"] == further * (layer["all_reduce"] + vocabulary + HIDDEN + 2 * HIDDEN)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_stages_add_the_gradient_of_the_embedding(tied: bool) -> None:
+    model = replace(card("llama", tied=tied), further_tokens=1)
+    found = sent(model, GraphOptions(), pp=2)
+    assert found["all_reduce", "embedding"] == 2 * 512 * 16
+    assert ("all_reduce", "embedding") not in sent(model, GraphOptions())
+    assert ("all_reduce", "embedding") not in sent(card("llama"), GraphOptions(), pp=2)
