@@ -6,11 +6,12 @@ from itertools import groupby
 from typing import Any, cast
 
 from stagedb.errors import StagedbError
-from stagedb.store import LABELS, Kind, RemovedError, Store, delete, names, sweep, unfinished
+from stagedb.store import LABELS, Kind, RemovedError, Store, delete, layout_of, names, sweep, unfinished
 from stagedb.store.dump_contents import ThingContent
 from stagedb.store.dumping import read_section
 from stagedb.store.schema import OWNERS
-from stagedb.workload.content_proofs import ContentProof
+from stagedb.store.whole_reads import ATTEMPTS
+from stagedb.workload.content_proofs import ContentProof, rank_node_problems
 
 Notice = Callable[[str], None]
 
@@ -94,6 +95,8 @@ def _damaged(store: Store, lost: set[tuple[str, str]], notice: Notice) -> list[S
             if state and state[0]["state"] == "ready" and not isinstance(error, RemovedError):
                 found.append(StoreProblem(kind, id, str(error), _AGAIN.format(id)))
             return
+        if kind == "Instance" and section is not None and section.layout:
+            problem = next(iter(_rank_nodes(store, id)), None)
         notice(f"checked {kind.lower()} {id}")
         if problem is not None:
             found.append(StoreProblem(kind, id, problem, _AGAIN.format(id)))
@@ -108,6 +111,24 @@ def _damaged(store: Store, lost: set[tuple[str, str]], notice: Notice) -> list[S
         if row["kind"] == OWNERS[0]:
             visit(row, [])
     return found
+
+
+def _rank_nodes(store: Store, instance: str) -> list[str]:
+    """What is wrong with the nodes of ranks and groups that somebody asked for; a dump has none of them."""
+    for _ in range(ATTEMPTS):
+        before = store.read("ranks/state", instance=instance)
+        if not before or (layout := layout_of(before[0])) is None:
+            return []
+        found = {
+            label: {
+                row["values"]["id"]: row["values"] for row in store.read(f"dump/nodes_{label.lower()}", id=instance)
+            }
+            for label in ("Rank", "Group")
+        }
+        if store.read("ranks/state", instance=instance) == before:
+            counts = before[0]["ranks_written"], before[0]["groups_written"]
+            return [*rank_node_problems(instance, layout, found, counts)]
+    return []  # somebody writes them all the time: each transaction writes what follows from the plan
 
 
 def repair(store: Store, problems: Sequence[StoreProblem]) -> int:

@@ -1,6 +1,7 @@
 """Dumps: graphs, instances and profiles of a store in a file, and from a file into a store."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from stagedb.api import catalog
@@ -8,6 +9,7 @@ from stagedb.api.results import GraphInfo, InstanceInfo
 from stagedb.errors import UsageError
 from stagedb.outputs import path_text, whole_file
 from stagedb.store import Kind, Notice, Store, load_dump, records_of, write_records
+from stagedb.store.dumped_marks import marks_of
 from stagedb.workload.content_proofs import ContentProof
 
 
@@ -23,7 +25,8 @@ def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: No
     if not things:
         raise UsageError("the store has nothing to dump: make an instance with `stagedb instantiate MODEL`")
     with whole_file(path, "FILE", replace=force) as file:
-        write_records(file, records_of(store, things, notice or _unheard))
+        heard = notice or _unheard
+        write_records(file, chain(records_of(store, things, heard), marks_of(store, things, not words, heard)))
     return len(things)
 
 

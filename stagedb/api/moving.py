@@ -9,6 +9,7 @@ from stagedb.api import dumps
 from stagedb.api.rebuilding import open_rebuilt
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import DumpError, Kind, Notice, Store, migrations, open_store, records_of, write_records
+from stagedb.store.dumped_marks import keep_marks, marks_of
 from stagedb.store.dumping import load_file
 from stagedb.store.same_stores import check_different
 from stagedb.workload.content_proofs import ContentProof
@@ -54,8 +55,15 @@ def move(source: Store, target: Store, words: Sequence[str], notice: Notice) -> 
     check_different(source, target)
     there = {(row["kind"], row["id"]) for row in target.read("check/things")}
     needed = lacking(wanted, there)
-    if not needed:
-        return 0
+    # These are read before anything is written, too, and checked as those of a dump.
+    marks = list(marks_of(source, wanted, False, notice))
+    written = _send(source, target, needed, notice) if needed else 0
+    if kept := keep_marks(target, marks, notice):
+        notice(f"{kept:,} names, tags and notes were new")
+    return written
+
+
+def _send(source: Store, target: Store, needed: Sequence[tuple[Kind, str]], notice: Notice) -> int:
     with _spool() as file:
         write_records(file, records_of(source, needed, notice))
         try:

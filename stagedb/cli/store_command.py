@@ -173,8 +173,8 @@ def dump(
 ) -> None:
     """Write content into a file for another store, or as a backup.
 
-    A profile comes with its instance, and an instance with its graph. The store may be in use. Names, tags, notes, the
-    log and saved queries stay behind.
+    A profile comes with its instance, and an instance with its graph. The store may be in use. Names, tags and notes
+    come along, and saved queries in a dump of everything; the log stays behind.
     """
     with common.connect() as db:
         count = db.dump(file, *(names or ()), force=force, notice=common.note)
@@ -187,7 +187,7 @@ def load(file: Annotated[Path, typer.Argument(metavar="FILE", help="A dump.")], 
     """Write what the store lacks of a dump.
 
     All of the file is checked first, and a file that is not sound writes nothing. A load that was stopped goes on when
-    it is run again.
+    it is run again. A name that means something else here stays as it is.
     """
     with common.connect() as db:
         count = db.load(file, notice=common.note)
@@ -210,8 +210,9 @@ def push(
 ) -> None:
     """Send what another store lacks of these.
 
-    What they are made from comes along. Everything is checked before anything is written. The account in
-    NEO4J_USERNAME and NEO4J_PASSWORD belongs to one server, that of NEO4J_URI or --store, and is sent to no other one.
+    What they are made from comes along, and so do names, tags and notes. Everything is checked before anything is
+    written. The account in NEO4J_USERNAME and NEO4J_PASSWORD belongs to one server, that of NEO4J_URI or --store, and
+    is sent to no other one.
     """
     with common.connect() as db:
         count = db.push(*names, to=to, insecure=common.insecure, notice=common.note)

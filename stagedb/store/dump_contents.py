@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,7 +114,15 @@ class EdgeRows:
     rows: Sequence[End]
 
 
-Record = DumpedThing | NodeRows | EdgeRows
+@dataclass(frozen=True)
+class MarkRows:
+    """What users wrote: rows of Name, Tag, Note or SavedQuery (`dumped_marks`)."""
+
+    label: str
+    rows: Sequence[Mapping[str, Any]]
+
+
+Record = DumpedThing | NodeRows | EdgeRows | MarkRows
 
 
 @dataclass
@@ -145,16 +153,30 @@ Proof = Callable[[Sequence[ThingContent]], str | None]
 """What is wrong with the content of the last section, which belongs to those before it; None if nothing is."""
 
 
+CheckMark = Callable[[str, Mapping[str, Any], Collection[tuple[str, str]]], None]
+"""Raises UsageError for a mark that cannot be written. Takes the label, the row, and the things that are there."""
+
+MOST_MARKS = 200_000
+"""Names, tags, notes and queries of a dump at most. They are in memory together."""
+
+
+def _no_mark(label: str, row: Mapping[str, Any], things: Collection[tuple[str, str]]) -> None:
+    raise DumpError(f"{shown(label)} has no place here")
+
+
 class Contents:
     """Checks the records of a dump in their order, and counts them in `total`.
 
     proof: called for each graph, instance and profile when it is complete. above: what the first of them is made from,
-    which was checked.
+    which was checked. check_mark: called for each mark; without it there may be none.
     """
 
-    def __init__(self, proof: Proof, above: Sequence[ThingContent] = ()) -> None:
+    def __init__(self, proof: Proof, above: Sequence[ThingContent] = (), check_mark: CheckMark | None = None) -> None:
         self.total: Counter[str] = Counter()
+        self.marks: list[MarkRows] = []
+        """Names, tags, notes and saved queries, in their order."""
         self._proof = proof
+        self._check_mark = check_mark or _no_mark
         self._open: list[ThingContent] = [*above]
         self._seen: set[tuple[str, str]] = set()
 
@@ -175,9 +197,13 @@ class Contents:
                 self.nodes(label, rows)
             case EdgeRows(type, source, target, rows):
                 self.edges((type, source, target), rows)
+            case MarkRows(label, rows):
+                self.mark(label, rows)
 
     def begin(self, kind: str, id: str) -> None:
         """A graph, an instance or a profile begins."""
+        if self.marks:
+            raise DumpError(f"{kind} {shown(id)} comes after names, tags and notes")
         if self._open:
             self._check_whole(self._open[-1])
         if kind not in OWNERS:
@@ -237,6 +263,18 @@ class Contents:
                 raise DumpError(f"{edge.type} ends at {edge.target} {shown(target)}, which is not there")
         section.edges.setdefault(kind, []).extend(rows)
         self.total[edge.type] += len(rows)
+
+    def mark(self, label: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Marks of things that were there, after all of these. Nothing follows them but marks."""
+        if len(rows) + sum(len(each.rows) for each in self.marks) > MOST_MARKS:
+            raise DumpError(f"it has more than {MOST_MARKS:,} names, tags, notes and queries")
+        for row in rows:
+            try:
+                self._check_mark(label, row, self._seen)
+            except UsageError as error:
+                raise DumpError(str(error)) from None
+        self.marks.append(MarkRows(label, rows))
+        self.total[label] += len(rows)
 
     def finish(self) -> Sequence[ThingContent]:
         """The dump is at its end. Returns the last sections."""

@@ -1,9 +1,10 @@
 """Dump files: graphs, instances and profiles outside a store, as gzipped lines of JSON.
 
-    {"format": "stagedb dump", "version": 1, "schema": 6}
+    {"format": "stagedb dump", "version": 2, "schema": 8}
     {"begin": "Instance", "id": …}                 what follows belongs to it, until the next one begins
     {"nodes": "Op", "rows": [[[other labels], id of the node that it belongs to, {properties}], …]}
     {"edges": ["DEP", "Op", "Op"], "rows": [[source, target, {properties}], …]}
+    {"marks": "Name", "rows": [{…}, …]}            names, tags, notes, saved queries; after all else
     {"end": {"nodes": {"Op": 12}, "edges": {"DEP": 12}}, "sha256": "…"}     numbers; checksum of all lines before
 
 An instance follows its graph, and a profile its instance. Labels, properties and relationships are those of the schema.
@@ -19,11 +20,23 @@ from typing import Any, BinaryIO
 
 from stagedb.errors import UsageError
 from stagedb.inputs import parse_json, shown
-from stagedb.store.dump_contents import Contents, DumpedThing, DumpError, EdgeRows, NodeRows, Proof, Record
+from stagedb.store.dump_contents import (
+    CheckMark,
+    Contents,
+    DumpedThing,
+    DumpError,
+    EdgeRows,
+    MarkRows,
+    NodeRows,
+    Proof,
+    Record,
+)
 from stagedb.store.schema import VERSION
 
 FORMAT = "stagedb dump"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE = {"version": (1, 2), "schema": (VERSION,)}
+"""What is read. Version 1 has no marks."""
 
 ROWS = 2_000
 """Rows of one line at most."""
@@ -55,6 +68,9 @@ def write_records(file: BinaryIO, records: Iterable[Record]) -> Counter[str]:
                     nodes[label] += len(rows)
                     for some in _parts(rows):
                         put({"nodes": label, "rows": some})
+                case MarkRows(label, rows):
+                    for some in _parts(rows):
+                        put({"marks": label, "rows": some})
                 case EdgeRows(type, source, target, rows):
                     edges[type] += len(rows)
                     for some in _parts(rows):
@@ -67,20 +83,22 @@ def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (rows[start : start + ROWS] for start in range(0, len(rows), ROWS))
 
 
-def check_dump(name: str, file: BinaryIO, proof: Proof, *, largest: int = LARGEST) -> Counter[str]:
-    """Read a whole dump from the beginning of its file and check all of it. Returns numbers by label and by type.
+def check_dump(
+    name: str, file: BinaryIO, proof: Proof, check_mark: CheckMark | None = None, *, largest: int = LARGEST
+) -> Contents:
+    """Read a whole dump from the beginning of its file and check all of it. Returns its numbers and its marks.
 
     name: of the file, for errors. proof: finds content that does not match. Memory is bounded by one graph, one
     instance of it and one profile of that. Raises DumpError, which names the line, for a file that is damaged, too
     large, of another version, or that has what stagedb does not write.
     """
-    contents = Contents(proof)
+    contents = Contents(proof, check_mark=check_mark)
     for number, record in _records(name, file, largest):
         with contents.at(f"{name}, line {number}"):
             contents.add(record)
     with contents.at(f"{name}, at its end"):
         contents.finish()
-    return contents.total
+    return contents
 
 
 def read_records(name: str, file: BinaryIO) -> Iterator[Record]:
@@ -148,15 +166,17 @@ def _mapping(line: bytes, where: str) -> dict[str, Any]:
 def _check_header(content: Mapping[str, Any], where: str) -> None:
     if set(content) != {"format", "version", "schema"} or content["format"] != FORMAT:
         raise DumpError(f"{where}: this is no dump of a stagedb store: `stagedb store dump` makes one")
-    for name, known in (("version", FORMAT_VERSION), ("schema", VERSION)):
+    for name, known in READABLE.items():
         found = content[name]
         if type(found) is not int or found < 1:
             raise DumpError(f"{where}: the {name} {shown(found)} is not possible. {_WAY_OUT}")
-        if found != known:
+        if found not in known:
             way = (
-                "upgrade stagedb" if found > known else "load it with the stagedb that made it, and migrate that store"
+                "upgrade stagedb"
+                if found > max(known)
+                else "load it with the stagedb that made it, and migrate that store"
             )
-            raise DumpError(f"{where}: the dump has {name} {found}, and this stagedb reads {known}: {way}")
+            raise DumpError(f"{where}: the dump has {name} {found}, and this stagedb reads {max(known)}: {way}")
 
 
 def _record(content: Mapping[str, Any], where: str) -> Record:
@@ -169,6 +189,9 @@ def _record(content: Mapping[str, Any], where: str) -> Record:
             rows, (str, str, dict)
         ):
             return EdgeRows(type_, source, target, rows)
+        case {"marks": str(label), "rows": list(rows), **rest} if not rest and len(rows) <= ROWS:
+            if all(type(row) is dict for row in rows):
+                return MarkRows(label, rows)
     raise DumpError(f"{where}: {shown(content)} is nothing that a dump has. {_WAY_OUT}")
 
 

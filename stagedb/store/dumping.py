@@ -25,6 +25,7 @@ from stagedb.store.dump_contents import (
     ThingContent,
 )
 from stagedb.store.dump_files import check_dump, read_records
+from stagedb.store.dumped_marks import check_mark, keep_marks
 from stagedb.store.leases import Kind, Lease, building
 from stagedb.store.schema import OWNERS, VERSION
 from stagedb.store.schema_forms import OWNED
@@ -110,9 +111,12 @@ def load_dump(store: Store, path: Path, proof: Proof, notice: Notice = lambda li
 
 def load_file(store: Store, name: str, file: BinaryIO, proof: Proof, notice: Notice) -> int:
     """`load_dump` of an open file: nobody replaces between check and load what was checked. name: for errors."""
-    check_dump(name, file, proof)
+    marks = check_dump(name, file, proof, check_mark).marks
     sections = _sections(read_records(name, file))
-    return sum(_load(store, cast("Kind", begin.kind), begin.id, records, notice) for begin, records in sections)
+    written = sum(_load(store, cast("Kind", begin.kind), begin.id, records, notice) for begin, records in sections)
+    if kept := keep_marks(store, marks, notice):
+        notice(f"{kept:,} names, tags, notes and queries were new")
+    return written
 
 
 def _opened(path: Path) -> BinaryIO:

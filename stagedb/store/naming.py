@@ -47,7 +47,7 @@ def workspace(environment: Mapping[str, str] | None = None) -> str | None:
         source, word = f"workspace of {config}", targets.read_config(config).get("workspace")
     if word is None:
         return None
-    if not isinstance(word, str) or not _is_word(word) or "/" in word:
+    if not isinstance(word, str) or not is_word(word) or "/" in word:
         raise UsageError(f"{source} must be one word of at most {LONGEST_TAG} characters without /, not {shown(word)}")
     return word
 
@@ -158,12 +158,13 @@ def add_note(store: Store, kind: Kind, id: str, text: str) -> None:
 
 def _tag(text: str) -> str:
     word = text.strip()
-    if not _is_word(word):
+    if not is_word(word):
         raise UsageError(f"{shown(text)} is not a tag: a tag is one word of at most {LONGEST_TAG} characters")
     return word
 
 
-def _is_word(text: str) -> bool:
+def is_word(text: str) -> bool:
+    """Whether a text is a word as tags and spaces are."""
     return 0 < len(text) <= LONGEST_TAG and text.isprintable() and not any(each.isspace() for each in text)
 
 

@@ -8,7 +8,7 @@ a dump.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -204,12 +204,23 @@ def _rank_problems(section: ThingContent, plan: Plan, rows: CopiedRows) -> Itera
         yield from differences("Instance", {section.id: own}, {section.id: without_none(layout.properties())})
         return
     # An older stagedb wrote a node for each rank and group.
-    columns = layout.group_columns()
+    found = {label: _by_id(section.values(label)) for label in ("Rank", "Group")}
+    yield from rank_node_problems(section.id, layout, found, (plan.world, layout.group_count))
+
+
+def rank_node_problems(
+    instance: str, layout: RankLayout, found: Mapping[str, Mapping[str, Row]], written: tuple[int, int]
+) -> Iterator[str]:
+    """What is wrong with the nodes of ranks and groups, by what follows from the plan.
+
+    found: by label, then by id. written: how many of the ranks and of the groups have nodes, the first ones.
+    """
+    columns, plan = layout.group_columns(), layout.plan
     groups = {
-        f"{section.id}/{gid}": {"gid": gid, "axis": axis, "ranks": members}
+        f"{instance}/{gid}": {"gid": gid, "axis": axis, "ranks": members}
         for gid, axis, members in zip(columns["gid"], columns["axis"], columns["members"], strict=True)
     }
-    yield from differences("Group", _by_id(section.values("Group")), groups)
+    yield from differences("Group", found["Group"], dict(islice(groups.items(), written[1])))
     ranks, at = np.arange(plan.world), layout.coordinates()
     made = {"rank": ranks, "class": layout.numbers(), **at}
     for axis, each in layout.group_axes().items():
@@ -218,12 +229,10 @@ def _rank_problems(section: ThingContent, plan: Plan, rows: CopiedRows) -> Itera
         made[f"group_{axis}"] = np.where(ends, gid, -1) if axis == "embedding" else gid
     lists = {name: column.tolist() for name, column in made.items()}
     expected = {
-        f"{section.id}/{number}": {
-            name: None if column[number] < 0 else column[number] for name, column in lists.items()
-        }
-        for number in range(plan.world)
+        f"{instance}/{number}": {name: None if column[number] < 0 else column[number] for name, column in lists.items()}
+        for number in range(written[0])
     }
-    yield from differences("Rank", _by_id(section.values("Rank")), expected)
+    yield from differences("Rank", found["Rank"], expected)
 
 
 def _digest_problems(section: ThingContent, layout: RankLayout) -> Iterator[str]:

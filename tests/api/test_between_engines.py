@@ -48,6 +48,11 @@ def test_what_is_missing_goes_to_the_other_engine(
     made = source.instantiate("gpt2", tp=2, ranks=4, seq_len=16, name="base")
     assert move("base") == 2
     assert move("base") == 0
+    source.note("base", "the run of table 3")
+    other.tag("base", "here")
+    assert move("base") == 0
+    assert other.instances()[0].notes == ("the run of table 3",)
+    assert (other.instances()[0].names, other.instances()[0].tags) == (source.instances()[0].names, ("here",))
     timed = source.profile(made.id, system="h100")
     assert move(timed.info.id) == 1  # the graph and the instance are there
     assert [each.id for each in other.profiles()] == [timed.info.id]

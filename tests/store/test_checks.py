@@ -10,7 +10,7 @@ from stagedb.instances import instantiate
 from stagedb.memory import analyse, record
 from stagedb.models.card import Card
 from stagedb.plans import Plan
-from stagedb.store import Store, building, write_graph
+from stagedb.store import Store, building, write_graph, write_rank_nodes
 from stagedb.store.naming import Name, set_name
 from stagedb.timing import profile_job, record_profile
 from stagedb.workload.store_reading import read_workload
@@ -151,3 +151,23 @@ def test_what_was_mended_since_the_check_stays(filled: Store) -> None:
     _run(filled, "MATCH (p:Profile), (i:Instance) CREATE (p)-[:OF]->(i)")
     assert checking.repair(filled, found) == 0
     assert _check(filled) == []
+
+
+DERIVED = {
+    "a coordinate of a rank": "MATCH (r:Rank) WITH r ORDER BY r.id LIMIT 1 SET r.tp = r.tp + 1",
+    "the class of a rank": "MATCH (r:Rank) WITH r ORDER BY r.id LIMIT 1 SET r.class = r.class + 1",
+    "a group of a rank": "MATCH (r:Rank) WITH r ORDER BY r.id LIMIT 1 SET r.group_tp = r.group_tp + 1",
+    "a lost rank": "MATCH (r:Rank) WITH r ORDER BY r.id LIMIT 1 DETACH DELETE r",
+    "the ranks of a group": "MATCH (g:Group) WITH g ORDER BY g.id LIMIT 1 SET g.ranks = [7]",
+    "a lost group": "MATCH (g:Group) WITH g ORDER BY g.id LIMIT 1 DETACH DELETE g",
+    "a count": "MATCH (i:Instance) SET i.ranks_written = i.ranks_written - 1",
+}
+
+
+@pytest.mark.parametrize("what", DERIVED)
+def test_a_derived_node_that_was_changed_is_found(filled: Store, what: str) -> None:
+    instance = filled.query("MATCH (i:Instance) RETURN i.id AS id").rows[0][0]
+    write_rank_nodes(filled, instance)
+    assert _check(filled) == []
+    _run(filled, DERIVED[what])
+    assert [(each.label, each.id, each.repairable) for each in _check(filled)] == [("Instance", instance, False)]

@@ -1,0 +1,171 @@
+"""Names, tags, notes and saved queries go along with content, and nobody's name is moved."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagedb.instances import instantiate
+from stagedb.plans import Plan
+from stagedb.store import Store, write_graph
+from stagedb.store.dump_contents import DumpError
+from stagedb.store.dump_files import write_records
+from stagedb.store.dumped_marks import marks_of
+from stagedb.store.dumping import load_dump, records_of
+from stagedb.store.leases import Kind
+from stagedb.store.naming import Name, add_note, add_tag, remove_name, set_name
+from stagedb.store.saved_queries import save_query, saved_queries
+from stagedb.workload.content_proofs import ContentProof
+from tests.conftest import empty
+from tests.instances.small_graph import small_graph
+from tests.store.test_dumps import _lines, _sealed
+
+QUERY = """// How many instances.
+//
+// mode: reads
+// column n: integer — their number
+MATCH (i:Instance) RETURN count(i) AS n
+"""
+MARKS = ("names", "tags", "notes")
+
+
+def _filled(store: Store) -> list[tuple[Kind, str]]:
+    graph = small_graph()
+    write_graph(store, graph)
+    made = [instantiate(store, graph.key, Plan(tp=tp, dp=2, seq_len=16)) for tp in (1, 2)]
+    set_name(store, "Instance", made[0], Name("ann", "base"))
+    set_name(store, "Instance", made[0], Name("team", "best"))
+    set_name(store, "Instance", made[1], Name("bob", "base"))
+    add_tag(store, "Graph", graph.key, "paper")
+    add_tag(store, "Instance", made[1], "v2")
+    add_note(store, "Instance", made[0], "the run of table 3")
+    save_query(store, Name("team", "wide"), QUERY)
+    return [("Graph", graph.key), *(("Instance", each) for each in made)]
+
+
+def _dump(store: Store, path: Path, things: list[tuple[Kind, str]]) -> None:
+    def unheard(line: str) -> None:
+        raise AssertionError(line)
+
+    with path.open("wb") as file:
+        records = [*records_of(store, things, lambda line: None), *marks_of(store, things, True, unheard)]
+        write_records(file, records)
+
+
+def _marks(store: Store) -> list[list[dict[str, Any]]]:
+    return [store.read(f"team/all_{each}") for each in MARKS]
+
+
+def _load(store: Store, path: Path) -> list[str]:
+    heard: list[str] = []
+    load_dump(store, path, ContentProof(), heard.append)
+    return heard
+
+
+def test_marks_go_along_with_content(store: Store, tmp_path: Path) -> None:
+    things, path = _filled(store), tmp_path / "all.dump"
+    _dump(store, path, things)
+    before, queries = _marks(store), [(each.name, each.text, each.time) for each in saved_queries(store)]
+    assert list(map(len, before)) == [3, 2, 1]
+    empty(store)
+    store.migrate()
+    assert "7 names, tags, notes and queries were new" in _load(store, path)
+    assert _marks(store) == before
+    assert [(each.name, each.text, each.time) for each in saved_queries(store)] == queries
+    actions = store.query("MATCH (e:Event) WHERE e.action <> 'made' RETURN e.action AS a, count(*) AS n ORDER BY a")
+    assert actions.rows == (("named", 3), ("noted", 1), ("saved", 1), ("tagged", 2))
+    # Again: nothing is new, and nothing is written.
+    events = store.query("MATCH (e:Event) RETURN count(e) AS n").rows
+    assert not [line for line in _load(store, path) if "new" in line]
+    assert store.query("MATCH (e:Event) RETURN count(e) AS n").rows == events
+    assert _marks(store) == before
+
+
+def test_a_name_that_means_something_else_stays(store: Store, tmp_path: Path) -> None:
+    things, path = _filled(store), tmp_path / "all.dump"
+    first, second = things[1][1], things[2][1]
+    _dump(store, path, things)
+    remove_name(store, "Instance", first, Name("team", "best"))
+    set_name(store, "Instance", second, Name("ann", "base"))
+    save_query(store, Name("team", "wide"), QUERY.replace("How many", "The number of"))
+    heard = _load(store, path)
+    assert [line for line in heard if line.startswith("ann/base means instance ") and first in line]
+    assert "query team/wide has another text here, and keeps it" in heard
+    assert "1 names, tags, notes and queries were new" in heard
+    found = {f"{row['space']}/{row['name']}": row["thing"] for row in store.read("team/all_names")}
+    assert found == {"ann/base": second, "bob/base": second, "team/best": first}
+
+
+def test_a_name_that_somebody_set_meanwhile_stays(store: Store) -> None:
+    """Between the look and the write: the statement itself moves nothing."""
+    things = _filled(store)
+    row = {"name": "instance:ann/base", "thing": things[2][1], "properties": {"space": "x"}, "event": {"id": "e"}}
+    store.write_rows("team/keep_names_instance", [row], user="bob")
+    found = {f"{row['space']}/{row['name']}": row["thing"] for row in store.read("team/all_names")}
+    assert found["ann/base"] == things[1][1]
+    assert store.query("MATCH (e:Event {id: 'e'}) RETURN count(e) AS n").rows == ((0,),)
+
+
+def _change(label: str, name: str, value: Any) -> Callable[[list[Any]], None]:
+    def change(lines: list[Any]) -> None:
+        row = next(line for line in lines if line.get("marks") == label)["rows"][0]
+        row[name] = value
+
+    return change
+
+
+def _early(lines: list[Any]) -> None:
+    lines.insert(1, next(line for line in lines if line.get("marks") == "Tag"))
+
+
+def _between(lines: list[Any]) -> None:
+    """A tag, and then another thing."""
+    lines.insert(-2, {"begin": "Graph", "id": "x"})
+
+
+HOSTILE: dict[str, Callable[[list[Any]], None]] = {
+    "thing": _change("Name", "thing", "elsewhere"),
+    "kind": _change("Name", "kind", "Store"),
+    "space": _change("Name", "space", "a/b"),
+    "control": _change("Name", "name", "\x1b[2J"),
+    "long": _change("Name", "name", "x" * 201),
+    "time": _change("Name", "time", 1 << 70),
+    "boolean": _change("Name", "time", True),
+    "extra": _change("Name", "state", "ready"),
+    "tag": _change("Tag", "tag", "two words"),
+    "user": _change("Tag", "user", "\n"),
+    "note": _change("Note", "text", "x" * 4_001),
+    "map": _change("Note", "text", {"a": 1}),
+    "surrogate": _change("Note", "text", "\ud800"),
+    "writes": _change("SavedQuery", "text", QUERY.replace("RETURN", "DETACH DELETE i RETURN")),
+    "label": lambda lines: lines.insert(-1, {"marks": "Event", "rows": [{"id": "x"}]}),
+    "early": _early,
+    "between": _between,
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_marks_that_are_not_sound_are_refused(embedded_store: Store, tmp_path: Path, what: str) -> None:
+    path, bad = tmp_path / "all.dump", tmp_path / "bad.dump"
+    _dump(embedded_store, path, _filled(embedded_store))
+    empty(embedded_store)
+    lines = _lines(path.read_bytes())
+    bad.write_bytes(_sealed(lines))
+    HOSTILE[what](lines)
+    (tmp_path / "hostile.dump").write_bytes(_sealed(lines))
+    with pytest.raises(DumpError, match="Nothing was written") as refused:
+        load_dump(embedded_store, tmp_path / "hostile.dump", ContentProof())
+    assert "\x1b" not in str(refused.value)
+    rows = embedded_store.query("MATCH (n:Graph|Instance|Name|Tag|Note|SavedQuery|Event) RETURN count(n) AS n").rows
+    assert rows == ((0,),)
+    assert load_dump(embedded_store, bad, ContentProof()) == 3
+
+
+def test_a_dump_of_the_first_version_loads(store: Store) -> None:
+    path = Path(__file__).parent / "fixtures" / "dump-1.gz"
+    assert json.loads(gzip.decompress(path.read_bytes()).splitlines()[0])["version"] == 1
+    assert load_dump(store, path, ContentProof()) == 2
+    assert load_dump(store, path, ContentProof()) == 0
