@@ -132,7 +132,7 @@ def start(
 
 def configuration(port: int, more: list[str]) -> str:
     """The text of neo4j.conf. more: further settings as NAME=VALUE, which come first."""
-    settings = {**shared_settings(), **{name: value.format(port=port) for name, value in OWN.items()}}
+    settings = {**settings_of(SHARED), **{name: value.format(port=port) for name, value in OWN.items()}}
     for line in more:
         name, equals, value = line.partition("=")
         if not equals or not re.fullmatch(r"[a-z0-9_.]+", name) or not value.isprintable():
@@ -141,10 +141,10 @@ def configuration(port: int, more: list[str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
-def shared_settings() -> dict[str, str]:
-    """Settings of docker/neo4j.env by their names in neo4j.conf."""
+def settings_of(path: Path) -> dict[str, str]:
+    """Settings by their names in neo4j.conf, from a file of variables of the container image."""
     found = {}
-    for line in SHARED.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             name, _, value = line.removeprefix("NEO4J_").partition("=")
             found[name.replace("__", "\0").replace("_", ".").replace("\0", "_")] = value

@@ -20,8 +20,9 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 COMMAND = re.compile(r"^ {4}(?:\$ )?(?:scripts/)?stagedb ([a-z]+)", re.MULTILINE)
 
 
-def load_generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+def load_page_module(name: str) -> ModuleType:
+    """A module of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -29,7 +30,7 @@ def load_generator() -> ModuleType:
     return module
 
 
-generate = load_generator()
+generate = load_page_module("generate")
 
 
 def cog_check(*pages: Path) -> subprocess.CompletedProcess[str]:

@@ -208,7 +208,12 @@ def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = 
 
 def find(store: Store, word: str) -> GraphInfo | InstanceInfo | ProfileInfo:
     """The graph, instance or profile with an id or name. Raises UsageError if there is none."""
-    return find_graph(store, word) or find_instance(store, word) or find_profile(store, word) or unknown(store, word)
+    return known(store, word) or unknown(store, word)
+
+
+def known(store: Store, word: str) -> GraphInfo | InstanceInfo | ProfileInfo | None:
+    """The graph, instance or profile with an id or name, if there is one."""
+    return find_graph(store, word) or find_instance(store, word) or find_profile(store, word)
 
 
 def unknown(store: Store, word: str) -> GraphInfo:

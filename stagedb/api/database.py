@@ -1,15 +1,18 @@
 """The database itself: its state and version, how to start and end it, and how to migrate it."""
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.api import catalog
 from stagedb.api.rebuilding import Notice, open_rebuilt, outdated, rebuild
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
-from stagedb.errors import UsageError
+from stagedb.errors import StagedbError, UsageError
+from stagedb.inputs import shown
 from stagedb.store import Store, embedded, migrations, open_store, store_targets
 from stagedb.store.connection import open_running
+from stagedb.store.failures import ConnectionLost, UnreachableError
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,35 @@ def up(store: str | None = None, *, insecure: bool = False) -> str:
     """Start the embedded engine, or check that a server answers, and make an empty database a store. Its address."""
     with open_rebuilt(store, insecure=insecure) as opened:
         return opened.uri
+
+
+def wait(
+    word: str | None = None, store: str | None = None, *, insecure: bool = False, seconds: float = 600.0
+) -> GraphInfo | InstanceInfo | ProfileInfo | None:
+    """Wait until a store answers, and has a complete graph, instance or profile of this id or name. It writes nothing.
+
+    Returns the thing, or None without `word`. Raises StagedbError after `seconds`, and UsageError for what waiting does
+    not mend: an account that is refused, an ambiguous id.
+    """
+    end, pause = time.monotonic() + seconds, 0.5
+    while True:
+        try:
+            with open_store(store, insecure=insecure) as opened:
+                if word is None:
+                    return None
+                ready = opened.version() == migrations.NEWEST
+                found = catalog.known(opened, word) if ready else None
+                missing = f"the store at {opened.uri} has no {shown(word)}"
+        except (UnreachableError, ConnectionLost) as error:
+            found, missing = None, str(error)
+        if found is not None:
+            return found
+        left = end - time.monotonic()
+        if left <= 0:
+            raise StagedbError(f"waited {seconds:g} s, and {missing}")
+        # Tasks that begin together ask at different times, as their numbers of processes differ.
+        time.sleep(min(left, pause * (1 + os.getpid() % 100 / 100)))
+        pause = min(pause * 1.5, 10.0)
 
 
 def down(store: str | None = None) -> bool:

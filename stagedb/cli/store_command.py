@@ -44,6 +44,29 @@ def up(*, common: Common) -> None:
 
 @group.command()
 @option_groups
+def wait(
+    word: Annotated[
+        str | None,
+        typer.Argument(metavar="ID|NAME", help="A graph, an instance or a profile.  [the store alone]"),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(metavar="S", min=0, help="Give up after this time, with exit status 1.", show_default=True)
+    ] = 600.0,
+    *,
+    common: Common,
+) -> None:
+    """Wait until the store answers, or until it has a thing that another process makes.
+
+    Writes nothing. Many tasks of a job can wait for what the first one makes.
+    """
+    from stagedb.api import database, kind_of
+
+    found = database.wait(word, common.store, insecure=common.insecure, seconds=seconds)
+    common.line("the store answers" if found is None else f"{kind_of(found)} {found.id}")
+
+
+@group.command()
+@option_groups
 def down(*, common: Common) -> None:
     """End the embedded engine now.
 

@@ -23,6 +23,10 @@ class ReadOnlyError(UsageError):
 _ENDED_EARLY = ("TransactionTimedOut", "LockAcquisitionTimeout", "LockClientStopped", "Transaction.Terminated")
 
 
+class UnreachableError(UsageError):
+    """No store answers at an address."""
+
+
 class OutOfMemory(StagedbError):
     """A transaction was too large for the server's memory. A smaller one may fit."""
 
@@ -115,7 +119,13 @@ def check_disk(home: Path, error: StagedbError) -> None:
 
 def unreachable(error: Exception, uri: str, source: str) -> UsageError:
     """For a store that does not answer when it is opened."""
-    return UsageError(
+    if "CertVerificationError" in _message(error):
+        return UsageError(
+            f"this machine does not trust the certificate of {uri} (from {source}): set SSL_CERT_FILE to a file with "
+            "the certificate of its CA, and name the server as its certificate does. `+ssc` in place of `+s` trusts "
+            "any certificate: it encrypts, and does not prove who answers"
+        )
+    return UnreachableError(
         f"no store answers at {uri} (from {source}): {_message(error)}. Start the server, or name another "
         "with --store; `--store embedded` needs none"
     )
