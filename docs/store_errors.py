@@ -14,7 +14,7 @@ HEADINGS = {
     "Names, tags, notes and saved queries": ("naming", "saved_queries"),
     "Queries": ("free_queries", "readonly", "cypher_tokens", "rank_nodes"),
     "Damaged content": ("row_checks", "stored_graphs"),
-    "Dumps": ("dump_files", "dumping", "dump_contents", "same_stores"),
+    "Dumps": ("dump_files", "dumping", "dump_contents", "dumped_marks", "same_stores"),
     "Statements of stagedb itself": ("statements",),
 }
 """By heading the modules whose errors are below it."""
