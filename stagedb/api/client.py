@@ -383,7 +383,7 @@ class Stagedb:
     ) -> Viewed:
         """Write a trace for Perfetto's viewer that shows when everything of a step runs on a system.
 
-        target, model, words: what to run, as in `export`. profile: id or name of a profile of the store, which is run
+        target, model, words: what to run, as in `export`; a target alone may be a profile. profile: id or name of a profile of the store, which is run
         again; or system, durations, scale, blocking and framework, as in `profile`. out: the file
         (`./NAME-RANKS.pftrace` by default). granularity: `op`, or `task` for slices of tasks only; by default `op` if
         that makes at most half a million slices. only: pipeline stages to show, such as `0,4-7`. force: replace a
@@ -392,8 +392,9 @@ class Stagedb:
         from stagedb.api import profiling, views
 
         inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
+        chosen = bool(system or durations or scale or blocking or framework)
         asked = views.StepRequest(
-            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs
+            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs, chosen
         )
         return views.save_timeline(self.store, asked, out, granularity, only, force, progress)
 
@@ -425,8 +426,9 @@ class Stagedb:
         from stagedb.api import profiling, views
 
         inputs = profiling.inputs_or_profile(profile, system, durations, scale, blocking, framework)
+        chosen = bool(system or durations or scale or blocking or framework)
         asked = views.StepRequest(
-            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs
+            target, model, profiling.framework_words(framework, model, typed_words(words)), inputs, chosen
         )
         return views.draw_chart(self.store, asked, width, only, color, progress)
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
 
 @dataclass(frozen=True)
 class StepRequest:
-    """The step that a view shows. target, model, words: an instance, as in `export`. inputs: the system and durations
-    of the step, or the id or name of a profile that has them. chosen: whether the caller named any of the inputs.
+    """The step that a view shows. target, model, words: an instance, as in `export`; alone, the target may be a profile.
+    inputs: the system and durations of the step, or the id or name of a profile that has them. chosen: whether the
+    caller named any of the inputs.
     """
 
     target: str | None
@@ -62,10 +63,23 @@ class TimedStep:
 
 def find_step(store: Store, asked: StepRequest) -> FoundStep:
     """The instance and the inputs of a request. Raises UsageError if there are none. Writes nothing."""
+    named = _named_profile(store, asked)
+    if named is not None:
+        asked = replace(asked, target=None, inputs=named)
     if isinstance(asked.inputs, str):
         stored, wanted = find_timed(store, asked.inputs, asked.target, asked.model, asked.words)
         return FoundStep(wanted, read_profile(store, stored.id).inputs, stored)
     return FoundStep(find_wanted(store, asked.target, asked.model, asked.words), asked.inputs, None)
+
+
+def _named_profile(store: Store, asked: StepRequest) -> str | None:
+    """The id of the profile that the target names, where a request has nothing else: its step is meant."""
+    if asked.target is None or asked.chosen or asked.model is not None or asked.words or isinstance(asked.inputs, str):
+        return None
+    if catalog.find_instance(store, asked.target) is not None:
+        return None
+    found = catalog.find_profile(store, asked.target)
+    return None if found is None else found.id
 
 
 def run_step(store: Store, found: FoundStep) -> TimedStep:
