@@ -383,11 +383,11 @@ class Stagedb:
     ) -> Viewed:
         """Write a trace for Perfetto's viewer that shows when everything of a step runs on a system.
 
-        target, model, words: what to run, as in `export`; a target alone may be a profile. profile: id or name of a profile of the store, which is run
-        again; or system, durations, scale, blocking and framework, as in `profile`. out: the file
-        (`./NAME-RANKS.pftrace` by default). granularity: `op`, or `task` for slices of tasks only; by default `op` if
-        that makes at most half a million slices. only: pipeline stages to show, such as `0,4-7`. force: replace a
-        timeline of the same name. progress: as in `profile`. The store keeps the profile of the step.
+        target, model, words: what to run, as in `export`; a target alone may be a profile. profile: id or name of a
+        profile of the store, which is run again; or system, durations, scale, blocking and framework, as in `profile`.
+        out: the file (`./NAME-RANKS.pftrace` by default). granularity: `op`, or `task` for slices of tasks only; by
+        default `op` if that makes at most half a million slices. only: pipeline stages to show, such as `0,4-7`.
+        force: replace a timeline of the same name. progress: as in `profile`. The store keeps the profile of the step.
         """
         from stagedb.api import profiling, views
 

@@ -63,22 +63,27 @@ def model_layers(name: str) -> list[dict[str, Any]]:
 
 
 @for_python
-def model(name: str, seq_len: int | None = None) -> dict[str, Any]:
-    """One card, by a name of the library or a path, with its number of parameters and the FLOPs of a forward.
+def model(name: str) -> dict[str, Any]:
+    """One card, by a name of the library or a path, with its number of parameters. UsageError for unknown names."""
+    card = model_names.card(name)
+    return card.to_dict() | {"parameters": card.count_parameters()}
 
-    seq_len: tokens of the forward's one sequence; by default those that the model was trained with. `attention_flops`
-    is the part of `forward_flops` for pairs of queries and keys, as counters of FLOPs have it;
-    `forward_flops_without_masked` leaves out the pairs that a causal mask, a window or a chunk leaves out. UsageError
-    for unknown names, and for a sequence that is too short or too long.
+
+@for_python
+def model_flops(name: str, seq_len: int | None = None) -> dict[str, int]:
+    """The FLOPs of a forward of one sequence of a model, by a name of the library or a path.
+
+    seq_len: tokens of the sequence; by default those that the model was trained with. `attention_flops` is the part of
+    `forward_flops` for pairs of queries and keys, as counters of FLOPs have it; `forward_flops_without_masked` leaves
+    out the pairs that a causal mask, a window or a chunk leaves out. UsageError for unknown names, and for a sequence
+    that is too short or too long.
     """
-    from stagedb.api.model_flops import forward_flops
+    from stagedb.api.forward_flops import forward_flops
 
     card = model_names.card(name)
     found = forward_flops(card, card.train_seq_len or card.max_positions if seq_len is None else seq_len)
     return {
-        **card.to_dict(),
-        "parameters": card.count_parameters(),
-        "forward_tokens": found.tokens,
+        "seq_len": found.tokens,
         "forward_flops": found.counted,
         "attention_flops": found.attention,
         "forward_flops_without_masked": found.without_masked,

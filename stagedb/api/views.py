@@ -26,7 +26,7 @@ HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>"}
 
 @dataclass(frozen=True)
 class StepRequest:
-    """The step that a view shows. target, model, words: an instance, as in `export`; alone, the target may be a profile.
+    """The step that a view shows. target, model, words: an instance, as in `export`; a target alone may be a profile.
     inputs: the system and durations of the step, or the id or name of a profile that has them. chosen: whether the
     caller named any of the inputs.
     """

@@ -1,5 +1,6 @@
 """`models`: the library of model cards."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -32,7 +33,7 @@ def models(
         typer.Option(
             metavar="N",
             min=1,
-            help="Tokens of the sequence whose FLOPs are shown, instead of those that MODEL was trained with.",
+            help="The FLOPs of a forward of MODEL on one sequence of so many tokens, instead of its card.",
             show_default=False,
         ),
     ] = None,
@@ -41,8 +42,8 @@ def models(
 ) -> None:
     """List the models of the library, or show one and its layers.
 
-    `--like` lists the models nearest in size: `factor` is how much their sizes differ on average. One model has the
-    FLOPs of a forward of one sequence, as counters have them, and without the pairs that masks leave out.
+    `--like` lists the models nearest in size: `factor` is how much their sizes differ on average. FLOPs are
+    those that counters have, and without the pairs of queries and keys that masks leave out.
     """
     del common  # reads no store
     from stagedb import api
@@ -54,9 +55,20 @@ def models(
         return
     if like is not None:
         raise UsageError("MODEL shows one card, and --like lists the nearest ones: give one of them")
-    output.write(("field", "value"), list(api.model(name, seq_len=seq_len).items()))
+    if seq_len is not None:
+        output.write(("field", "value"), list(api.model_flops(name, seq_len).items()))
+        return
+    output.write(("field", "value"), list(api.model(name).items()))
     if output.format is RowFormat.TABLE and output.output is None:
         typer.echo("\n" + draw_layers(api.model_layers(name)))
+        typer.echo("\n" + _flops(api.model_flops(name)))
+
+
+def _flops(found: Mapping[str, int]) -> str:
+    """The FLOPs of a forward in a line."""
+    tokens = found["seq_len"]
+    counted, without = found["forward_flops"] / tokens / 1e9, found["forward_flops_without_masked"] / tokens / 1e9
+    return f"a forward of {tokens:,} tokens: {counted:,.2f} GFLOP a token, {without:,.2f} without masked pairs"
 
 
 def register(app: typer.Typer) -> None:

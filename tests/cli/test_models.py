@@ -2,7 +2,7 @@
 
 import json
 
-from stagedb.api import model_layers, models
+from stagedb.api import model_flops, model_layers, models
 from stagedb.cli.layer_chart import draw_layers
 from tests.cli.conftest import Run
 
@@ -31,3 +31,12 @@ def test_the_layers_of_a_model_are_drawn(run: Run) -> None:
     lines = draw_layers(model_layers("kimi-k2")).splitlines()
     assert lines[1:3] == ["     0  a" + "b" * 59, "    60  b"]
     assert max(map(len, lines)) <= 80
+
+
+def test_flops_are_with_and_without_what_a_mask_leaves_out(run: Run) -> None:
+    rows = json.loads(run("models", "gpt2", "--seq-len", "512", "-f", "json").out)
+    assert {row["field"]: row["value"] for row in rows} == model_flops("gpt2", 512)
+    assert "a forward of 1,024 tokens: " in run("models", "gpt2").out
+    refused = run("models", "--seq-len", "512")
+    assert refused.status == 2
+    assert "give MODEL" in refused.err

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb import api
-from stagedb.api.model_flops import forward_flops
+from stagedb.api.forward_flops import forward_flops
 from stagedb.errors import UsageError
 from stagedb.ir.operators import ScoredPairs
 from stagedb.models import load_card
@@ -55,15 +55,16 @@ def test_an_indexer_scores_what_attention_leaves_out() -> None:
     assert found.seen == each * few + index * tokens * (tokens + 1) // 2
 
 
-def test_a_card_has_both() -> None:
-    shown = api.model("gpt2", seq_len=512)
+def test_a_model_has_both() -> None:
+    shown = api.model_flops("gpt2", 512)
     found = forward_flops(load_card("gpt2"), 512)
-    assert (shown["forward_tokens"], shown["forward_flops"]) == (512, found.counted)
+    assert (shown["seq_len"], shown["forward_flops"]) == (512, found.counted)
     assert shown["forward_flops_without_masked"] == found.without_masked < found.counted
-    assert api.model("gpt2")["forward_tokens"] == 1024
+    assert api.model_flops("gpt2")["seq_len"] == 1024
+    assert "forward_flops" not in api.model("gpt2"), "a card can be read again"
 
 
 @pytest.mark.parametrize(("tokens", "error"), [(0, "at least 1"), (1025, "1,025 tokens is too long for gpt2")])
 def test_sequences_that_a_model_cannot_read_are_refused(tokens: int, error: str) -> None:
     with pytest.raises(UsageError, match=error):
-        api.model("gpt2", seq_len=tokens)
+        api.model_flops("gpt2", tokens)
