@@ -137,12 +137,19 @@ FOR_INPUT, FOR_WEIGHT = "layer.ffn.w1", "layer.ffn.gate"
 
 
 def test_an_input_gradient_frees_what_no_weight_gradient_reads(embedded_store: Store) -> None:
-    """ZB-H1 (Qi et al. 2023): min(p - i, m) wait for input gradients, no more than min(p, m) for weight gradients."""
+    """ZB-H1 (Qi et al. 2023): min(p - i, m) wait for input gradients, no more than min(p, m) for weight gradients.
+
+    PyTorch keeps the graph of a split backward: there, what waits for input gradients waits for weight gradients.
+    """
     stages, microbatches = 4, 6
-    found = usages(Stagedb(embedded_store), pp=stages, schedule="zb-h1", global_batch_size=microbatches)
-    assert [in_flight(each, FOR_INPUT) for each in found] == [stages - stage for stage in range(stages)]
+    words = {"pp": stages, "schedule": "zb-h1", "global_batch_size": microbatches}
+    published = usages(Stagedb(embedded_store), **words, recipe="megatron")
+    assert [in_flight(each, "layer.ffn.w13") for each in published] == [stages - stage for stage in range(stages)]
+    found = usages(Stagedb(embedded_store), **words)
+    assert [in_flight(each, FOR_INPUT) for each in found] == [stages] * stages
     # In addition to those that the next input gradient frees, as many as the stage lags behind.
-    assert [in_flight(each, FOR_WEIGHT) for each in found] == [stages] * stages
+    for each in (*published, *found):
+        assert in_flight(each, FOR_WEIGHT) == stages
     for stage, each in enumerate(found):
         over = each.after(len(each.tasks) - 1)
         # The next step clears the gradients of received inputs: torch keeps them as `grad` of the receive buffers.
