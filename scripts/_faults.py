@@ -37,7 +37,9 @@ TRIALS: Mapping[str, Sequence[str]] = {
 SMALL = ("db.tx_log.preallocate=false", "db.tx_log.rotation.size=1m", "db.tx_log.rotation.retention_policy=keep_none")
 """Settings of a Neo4j on a small disk."""
 
-DISK = 96 << 20
+DISK = 512 << 20
+"""Bytes of a small disk. It has room for the log of writes of the embedded engine: two files of 64 MB."""
+
 SILENCE = "server.bolt.connection_keep_alive=5s"
 """A setting of the Neo4j whose line is cut. Its clients notice silence after twice this time."""
 

@@ -103,24 +103,24 @@ def test_finding_gives_the_rows_of_the_command(store: Store, made: Pair, served:
     assert "No profile is of such a plan" in text_of(served, "/find?tp=7")
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ({"tp": "two"}, "tp is of type integer"),
-        ({"plan": "recompute"}, "no word of a plan with its value"),
-        ({"plan": "recompte=full"}, "unknown word 'recompte' in the plan"),
-        ({"plan": "tp=2", "tp": "2"}, "twice"),
-        ({"plan": "x=" + "1" * 2_000}, "a page takes 2,000"),
-        ({"model": "tiny-lama"}, "did you mean tiny-llama?"),
-        ({"system": "<script>"}, "the store has nothing of it"),
-        ({"plan": "expert_load=/etc/passwd.csv"}, "expert_load"),
-    ],
+REFUSED: tuple[tuple[dict[str, str], str], ...] = (
+    ({"tp": "two"}, "tp is of type integer"),
+    ({"plan": "recompute"}, "no word of a plan with its value"),
+    ({"plan": "recompte=full"}, "unknown word 'recompte' in the plan"),
+    ({"plan": "tp=2", "tp": "2"}, "twice"),
+    ({"plan": "x=" + "1" * 2_000}, "a page takes 2,000"),
+    ({"model": "tiny-lama"}, "did you mean tiny-llama?"),
+    ({"system": "<script>"}, "the store has nothing of it"),
+    ({"plan": "expert_load=/etc/passwd.csv"}, "expert_load"),
 )
-def test_words_that_cannot_be_found_are_named(served: Served, words: dict[str, str], error: str) -> None:
-    answer = served.get(f"/find?{urlencode(words)}")
-    assert answer.status == 400
-    assert error in unescape(answer.text)
-    assert "<script>" not in re.sub(r"<script src=.*?</script>", "", answer.text)
+
+
+def test_words_that_cannot_be_found_are_named(served: Served) -> None:
+    for words, error in REFUSED:
+        answer = served.get(f"/find?{urlencode(words)}")
+        assert answer.status == 400, words
+        assert error in unescape(answer.text)
+        assert "<script>" not in re.sub(r"<script src=.*?</script>", "", answer.text)
 
 
 def test_words_of_the_plan_have_their_types() -> None:
