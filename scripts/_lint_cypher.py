@@ -16,8 +16,8 @@ from stagedb.store.readonly import WRITES, check
 from stagedb.store.statements import HeaderError, directory
 
 WIDTH = 120
-UNLABELLED = {"schema/is_empty"}
-"""Statements that may read nodes of any label: they stop at the first node."""
+UNLABELLED = {"schema/is_empty", "catalog/node_count", "catalog/edge_count"}
+"""Statements that may read nodes of any label: they stop at the first node, or only count."""
 
 CLAUSES = {
     "MATCH",

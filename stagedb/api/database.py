@@ -3,25 +3,31 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from stagedb.api import catalog
+from stagedb.api import catalog, team
 from stagedb.api.rebuilding import Notice, open_rebuilt, outdated, rebuild
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
-from stagedb.store import Store, embedded, migrations, open_store, store_targets
+from stagedb.store import Store, embedded, migrations, open_store, store_targets, unfinished
 from stagedb.store.connection import open_running
 from stagedb.store.failures import ConnectionLost, UnreachableError
 
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """The state of a store. `address` and all fields after it are None for an embedded engine that does not run.
+    """The state of a store. `address` and all fields after `files` are None for an embedded engine that does not run.
 
-    engine: embedded or neo4j. files: the embedded engine's directory. version: the schema's, 0 for an empty database.
-    newest: the version that this program writes. graphs, instances: their numbers; None if the schema is not the
-    newest. outdated: instances and profiles of an older version, which `stagedb store migrate` makes again.
+    engine: embedded or neo4j. product: what the server calls itself, with its version. files: the embedded engine's
+    directory. version: the schema's, 0 for an empty database. newest: the version that this program writes.
+    latency_ms: of a small read.
+
+    All others are None if the schema is not the newest. graphs, instances, profiles: their numbers. nodes, edges:
+    those of the whole store. unfinished: what is being built or deleted; dead: of these, what a process left that has
+    ended (`stagedb gc --dead` removes it). last_change: when, who and what, the newest line of `stagedb store log`.
+    outdated: instances and profiles of an older version, which `stagedb store migrate` makes again.
     """
 
     engine: str
@@ -29,10 +35,22 @@ class StoreStatus:
     address: str | None
     files: str | None
     version: int | None
-    newest: int
-    graphs: int | None
-    instances: int | None
+    newest: int = migrations.NEWEST
+    product: str | None = None
+    latency_ms: float | None = None
+    graphs: int | None = None
+    instances: int | None = None
+    profiles: int | None = None
+    nodes: int | None = None
+    edges: int | None = None
+    unfinished: int | None = None
+    dead: int | None = None
+    last_change: str | None = None
     outdated: int | None = None
+
+
+LATENCIES = 5
+"""Reads of which the fastest is the latency."""
 
 
 def status(store: str | None = None, *, insecure: bool = False) -> StoreStatus:
@@ -42,26 +60,57 @@ def status(store: str | None = None, *, insecure: bool = False) -> StoreStatus:
         home = store_targets.home(os.environ)
         files = str(home)
         if embedded.running(home) is None:
-            return StoreStatus("embedded", "not running", None, files, None, migrations.NEWEST, None, None)
+            return StoreStatus("embedded", "not running", None, files, None)
     with open_store(store, insecure=insecure) as opened:
         version = opened.version()
-        current = version == migrations.NEWEST
-        graphs, instances = (
-            (None, None) if not current else (len(catalog.graphs(opened)), len(catalog.instances(opened)))
-        )
+        found = StoreStatus(opened.engine, _state(version), opened.uri, files, version, product=opened.product())
+        found = replace(found, latency_ms=_latency(opened))
         if not version:
-            graphs, instances = 0, 0
-        state = "empty" if not version else "ready"
-        waiting = outdated(opened) if current else None
-        if waiting:
-            state = "has outdated content: run `stagedb store migrate`"
-        if 0 < version < migrations.NEWEST:
-            state = "needs `stagedb store migrate`"
-        elif version > migrations.NEWEST:
-            state = "written by a newer stagedb"
-        return StoreStatus(
-            opened.engine, state, opened.uri, files, version, migrations.NEWEST, graphs, instances, waiting
-        )
+            return replace(found, graphs=0, instances=0, profiles=0)
+        return found if version != migrations.NEWEST else _with_content(found, opened)
+
+
+def _state(version: int) -> str:
+    if version > migrations.NEWEST:
+        return "written by a newer stagedb"
+    if version < migrations.NEWEST:
+        return "needs `stagedb store migrate`" if version else "empty"
+    return "ready"
+
+
+def _latency(store: Store) -> float:
+    """The time of a small read, the shortest of a few, in ms."""
+    times = []
+    for _ in range(LATENCIES):
+        begin = time.perf_counter()
+        store.version()
+        times.append(time.perf_counter() - begin)
+    return round(1000 * min(times), 1)
+
+
+def _with_content(found: StoreStatus, store: Store) -> StoreStatus:
+    waiting, open_work = outdated(store), unfinished(store)
+    newest = next(iter(team.log(store, None, None, team.ALL_DAYS, 1)), None)
+    return replace(
+        found,
+        state="has outdated content: run `stagedb store migrate`" if waiting else found.state,
+        graphs=len(catalog.graphs(store)),
+        instances=len(catalog.instances(store)),
+        profiles=len(catalog.profiles(store)),
+        nodes=store.read("catalog/node_count")[0]["nodes"],
+        edges=store.read("catalog/edge_count")[0]["edges"],
+        unfinished=len(open_work),
+        dead=sum(each.dead for each in open_work),
+        last_change=None if newest is None else _change(newest),
+        outdated=waiting,
+    )
+
+
+def _change(event: Mapping[str, Any]) -> str:
+    """An event of the log in a line."""
+    thing = event["id"] if event["kind"] == "query" else event["id"][: catalog.SHORT_ID]
+    words = (event["user"] or "somebody", event["action"], event["kind"], thing, event["detail"])
+    return f"{event['time']}: {' '.join(str(word) for word in words if word)}"
 
 
 _READERS: Mapping[str, Callable[[Store], Sequence[GraphInfo | InstanceInfo | ProfileInfo]]] = {

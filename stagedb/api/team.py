@@ -15,6 +15,8 @@ from stagedb.store.naming import add_note, add_tag, remove_tag, set_name, wanted
 LOG = ("time", "user", "action", "kind", "id", "detail", "version", "command")
 ORIGIN = ("time", "user", "version", "command", "input", "digest", "name")
 _DAY = 86_400_000
+ALL_DAYS = 1e5
+"""Days before all of a log."""
 
 
 def name(store: Store, word: str, text: str) -> InstanceInfo | ProfileInfo:
@@ -49,7 +51,7 @@ def note(store: Store, word: str, text: str) -> GraphInfo | InstanceInfo | Profi
 
 def log(store: Store, word: str | None, user: str | None, days: float, limit: int) -> Rows:
     """The newest events. A word that nothing in the store has is the id of what is removed."""
-    if not 0 < days <= 1e5 or limit < 1:
+    if not 0 < days <= ALL_DAYS or limit < 1:
         raise UsageError(f"--days {days} and --limit {limit} are not possible: both are above 0")
     thing = None if word is None else _id_of(store, word)
     since = time.time_ns() // 1_000_000 - round(days * _DAY)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import neo4j
@@ -17,7 +16,7 @@ from stagedb.fault_injection import fault_point
 from stagedb.store import embedded, migrations
 from stagedb.store import free_queries as queries
 from stagedb.store import store_targets as targets
-from stagedb.store.driver_opening import RETRY_TIME, open_driver
+from stagedb.store.driver_opening import RETRY_TIME, open_driver, product_of
 from stagedb.store.failures import ConnectionLost, OutOfMemory, ReadOnlyError, check_disk, translated
 from stagedb.store.makers import current_user, dead_owner, new_claim
 from stagedb.store.migrations import Migration, described, pending
@@ -70,17 +69,14 @@ class Store:
         self._database = database
         self._reader = reader
         self._writes = True
-        self.engine = engine
-        """`embedded` or `neo4j`."""
+        self.engine = engine  # embedded or neo4j
         self.uri = uri
         """Its address, without an account."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -186,6 +182,10 @@ class Store:
         # On this engine only a closed connection ends a query.
         with self._reader(timeout) as driver:
             return queries.run(driver, self._database, self.uri, text, params or {}, timeout, most)
+
+    def product(self) -> str:
+        """What the server calls itself, with its version, such as Neo4j/5.26.0."""
+        return product_of(self._driver, self.uri)
 
     def version(self) -> int:
         """The newest migration that this database has, 0 if it is empty. UsageError if it is no store.

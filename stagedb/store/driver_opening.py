@@ -3,6 +3,7 @@
 import neo4j
 import neo4j.exceptions
 
+from stagedb.outputs import printable
 from stagedb.store.failures import translated, unreachable
 
 CONNECT_TIMEOUT = 10.0
@@ -35,3 +36,9 @@ def open_driver(
         driver.close()
         raise
     return driver
+
+
+def product_of(driver: neo4j.Driver, uri: str) -> str:
+    """What a server calls itself, with its version, such as Neo4j/5.26.0. Control characters are written out."""
+    with translated(uri, "asking what the server is"):
+        return printable(str(driver.get_server_info().agent)[:80], kept="")
