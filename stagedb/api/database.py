@@ -25,7 +25,7 @@ class StoreStatus:
     latency_ms: of a small read.
 
     All others are None if the schema is not the newest. graphs, instances, profiles: their numbers. nodes, edges:
-    those of the whole store. unfinished: what is being built or deleted; dead: of these, what a process left that has
+    those of the whole store. unfinished: what is being built or deleted; dead: the part that a process left which has
     ended (`stagedb gc --dead` removes it). last_change: when, who and what, the newest line of `stagedb store log`.
     outdated: instances and profiles of an older version, which `stagedb store migrate` makes again.
     """
