@@ -34,8 +34,9 @@ TRIALS: Mapping[str, Sequence[str]] = {
 }
 """By trial the engines that it suits: the embedded engine listens on this machine alone, and always writes."""
 
-SMALL = ("db.tx_log.preallocate=false", "db.tx_log.rotation.size=1m", "db.tx_log.rotation.retention_policy=keep_none")
-"""Settings of a Neo4j on a small disk."""
+SMALL = ("db.tx_log.rotation.size=32m", "db.tx_log.rotation.retention_policy=keep_none")
+"""Settings of a Neo4j on a small disk. Its log of transactions has its room from the start, as it has by default:
+without that, a Neo4j does not recover from a record that did not fit."""
 
 DISK = 512 << 20
 """Bytes of a small disk. It has room for the log of writes of the embedded engine: two files of 64 MB."""

@@ -60,7 +60,7 @@ def _translated(error: Exception, uri: str, doing: str) -> StagedbError:
             f"the store at {uri} cannot write, its disk is full ({text}): make room and run the command again; "
             f"that also clears unfinished work"
         )
-    if "needs to be restarted" in text:
+    if "needs to be restarted" in text or "TransactionLogError" in code:
         return ConnectionLost(
             f"the database at {uri} has stopped after an error of its own, such as a full disk, during {doing}: look "
             "at the server's log, make room if its disk is full, and restart the server; then run the command again"

@@ -218,6 +218,12 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
             ConnectionLost,
             "restart the server",
         ),
+        (
+            "Neo.DatabaseError.Transaction.TransactionLogError",
+            "Could not append transaction: Transaction #1250 to log.",
+            ConnectionLost,
+            "restart the server",
+        ),
         ("Neo.ClientError.General.WriteOnReadOnlyAccessDatabase", "ro", UsageError, "read-only"),
         ("Neo.ClientError.Schema.ConstraintValidationFailed", "exists", StagedbError, "statement x failed"),
     ],
