@@ -57,9 +57,9 @@ def test_what_must_be_there_follows_from_what_was_acknowledged(
 
 
 def test_each_fault_is_found(
-    embedded_store: Store, store_environment: dict[str, str], stagedb_home: Path, tmp_path: Path
+    store: Store, store_environment: dict[str, str], stagedb_home: Path, tmp_path: Path
 ) -> None:
-    trial = trial_on(embedded_store, store_environment, stagedb_home, tmp_path, 1)
+    trial = trial_on(store, store_environment, stagedb_home, tmp_path, 1)
 
     def faults(*journal: dict[str, Any]) -> str:
         process = SimpleNamespace(poll=lambda: None)
@@ -68,7 +68,7 @@ def test_each_fault_is_found(
         trial.examine([0])
         return "; ".join(trial.outcome.faults)
 
-    db, job = Stagedb(embedded_store), trial.jobs[0]
+    db, job = Stagedb(store), trial.jobs[0]
     loaded = line("begin", "load"), line("done", "load")
     assert faults(*loaded).count("was acknowledged and is lost") == 3
     db.load(Path(job.dump))
@@ -77,7 +77,7 @@ def test_each_fault_is_found(
     trial.jobs = [Job(job.card, job.things, "another digest", job.dump)]
     assert "differs from the one that was made alone" in faults(*loaded)
     trial.jobs = [job]
-    with embedded_store._session("WRITE") as session:
+    with store._session("WRITE") as session:
         session.run("MATCH (o:Op)-[r:COPY_OF]->() WITH r LIMIT 1 DELETE r").consume()
     assert job.things["Instance"] in faults(*loaded)
     db.rm(job.things["Graph"], force=True)
