@@ -235,17 +235,17 @@ def test_ends_that_count_as_layers(
     split = plan.chunk_layers(layers)
     assert (split[:2], split[-2:], sum(split)) == (first, last, layers)
     assert sum(plan.stage_layers(layers)) == layers
-    written = with_all_words(plan, layers)
+    written = with_all_words(plan, {"L": layers})
     assert written.chunk_layers(layers) == split
     assert (written.counted_ends, written.stage_layers(layers)) == ("none", plan.stage_layers(layers))
     given = Plan.from_mapping({**words, "global_batch_size": 16, "layers_per_chunk": list(split)})
-    assert with_all_words(given, layers) == written
+    assert with_all_words(given, {"L": layers}) == written
 
 
 def test_an_even_split_in_other_words_is_the_same_plan() -> None:
     words = {"pp": 2, "virtual_stages": 2, "global_batch_size": 2}
     given = Plan.from_mapping({**words, "layers_per_chunk": [2, 2, 2, 2]})
-    assert with_all_words(given, 8) == with_all_words(Plan.from_mapping(words), 8)
+    assert with_all_words(given, {"L": 8}) == with_all_words(Plan.from_mapping(words), {"L": 8})
 
 
 @pytest.mark.parametrize(
