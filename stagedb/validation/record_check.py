@@ -72,7 +72,7 @@ def _check(
         progress(done, len(records))
         try:
             words, card = _described(record)
-            instance = db.instantiate(card, **words)  # type: ignore[arg-type]
+            instance = db.instantiate(card, **words)  # type: ignore[arg-type]  # words of a file, checked as a plan
         except UsageError as reason:
             yield Checked(record.name, unsupported=str(reason))
             continue
