@@ -187,8 +187,14 @@ def _added(chunk: Chunk, key: Key, over: tuple[Moment, ...]) -> Iterator[Life]:
     yield from parts
     first, later = (dataclasses.replace(begin, which=which) for which in (Which.FIRST, Which.LATER))
     yield Life(name, layer, size, Category.GRADIENTS, first, over)
-    end = later if later.prepared else dataclasses.replace(later, index=chunk.returned(key) + 1)
+    end = later if later.prepared else dataclasses.replace(later, index=_returned(chunk, key, later) + 1)
     yield Life(name, layer, size, Category.TEMPORARIES, later, (end,))
+
+
+def _returned(chunk: Chunk, key: Key, later: Moment) -> int:
+    """The item at which the call returns that makes a gradient. The sum of a tied weight is made at its other end."""
+    made = chunk.begins[key][1]
+    return chunk.returned(key) if later.index == made else later.index
 
 
 def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:

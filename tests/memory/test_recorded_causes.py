@@ -210,6 +210,15 @@ def test_a_tied_table_has_two_gradients_and_their_sum() -> None:
     assert sum(each.bytes for each in held if each.bytes >= TABLE) == 3 * TABLE
 
 
+def test_a_sum_of_a_tied_table_that_is_cut_lives_where_it_is_made() -> None:
+    """Later micro-batches make it at the embedding's end, and add it to that of the first."""
+    words = {"tp": 2, "dp": 2, "zero": 3, "grad_sync": False, "global_batch_size": 6}
+    (memory,) = memory_of(copied(dataclasses.replace(LLAMA, tied=True), **words))
+    sums = [each for each in memory.usage.held.lives if each.name == "head.out.weight_gradient.sum"]
+    (later,) = [each for each in sums if each.category is Category.TEMPORARIES]
+    assert later.ends == (dataclasses.replace(later.begin, index=later.begin.index + 1),)
+
+
 def test_units_are_gathered_before_the_backward_of_a_tied_head() -> None:
     for tied in (False, True):
         (columns,) = copied(dataclasses.replace(LLAMA, tied=tied), dp=2, zero=3).workload.classes
