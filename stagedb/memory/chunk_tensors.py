@@ -208,7 +208,7 @@ class Chunk:
                 found[item.reads[0]] = (over,)
             elif item.op.type is OpType.SEND and self.split:
                 found[item.reads[0]] = ()  # it is the `grad` of an input, which the next step clears
-            elif item.op.type is OpType.SEND and self.plan.virtual_stages == 1:
+            elif item.op.type is OpType.SEND and not self.plan.posts_ahead:
                 found[item.reads[0]] = (self.backward_over(Which.LATER), self.backward_over(Which.LAST))
         if self.last_loss is not None:
             # The last stage keeps the input of the loss function: the logits before they are cast.
