@@ -73,7 +73,7 @@ def check_blocks(card: Card, options: GraphOptions | None = None) -> None:
 
 @lru_cache(maxsize=64)
 def _try(block: OwnBlock, card: Card) -> None:
-    trial = _Trial(block, card, _sizes(block))
+    trial = BlockTrial(block, card, _sizes(block))
     whole = trial.on(GraphOptions(), dict.fromkeys(MESH, 1))
     try:
         with np.errstate(all="ignore"):
@@ -96,14 +96,16 @@ def _sizes(block: OwnBlock) -> dict[str, int]:
     return sizes
 
 
-def _meshes(trial: "_Trial", mixes: bool) -> Iterator[SimulatedRanks]:
+def _meshes(trial: "BlockTrial", mixes: bool) -> Iterator[SimulatedRanks]:
     for recipe, (dp, cp, tp), sp in itertools.product(FRAMEWORKS, MESHES, (False, True)):
         if not (sp and tp == 1) and not (mixes and cp > 1 and tp == 1):
             yield trial.on(GraphOptions(recipe=recipe, sp=sp), {"dp": dp, "cp": 1 if mixes else cp, "tp": tp})
 
 
 @dataclass(frozen=True)
-class _Trial:
+class BlockTrial:
+    """A block of a card, and a size for each axis of its tensors."""
+
     block: OwnBlock
     card: Card
     sizes: Mapping[str, int]

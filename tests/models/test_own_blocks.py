@@ -24,7 +24,7 @@ from stagedb.plans import GraphOptions
 from tests.ir.tiny import card
 from tests.models.own_blocks import FOLDER, NAMES, content, with_block
 
-RESTATED = {"gated": {}, "plain": {"mlp": "plain", "activation": "gelu"}, "packed": {}}
+RESTATED: dict[str, dict[str, Any]] = {"gated": {}, "plain": {"mlp": "plain", "activation": "gelu"}, "packed": {}}
 """Blocks that restate the feed-forward, with the fields of a card that has it."""
 
 
