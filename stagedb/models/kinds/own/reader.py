@@ -56,7 +56,11 @@ OPERATORS: Mapping[str, OperatorForm] = {
         "the product of two operands, summed over the axes that the result does not have", 2, 2, "text"
     ),
     "add": OperatorForm("the sum; a parameter with the last axes alone is repeated", 2, MOST_OPERANDS),
-    "multiply": OperatorForm("the product by element; an operand without the last axis is repeated", 2, 2),
+    "multiply": OperatorForm(
+        "the product by element; a parameter with the last axes alone, or a value without the last one, is repeated",
+        2,
+        2,
+    ),
     "gate": OperatorForm(
         "a function of the first operand times the second one, or of one operand's last axis of 2", 1, 2, "function"
     ),
@@ -186,8 +190,9 @@ def read_block(name: str, content: Mapping[str, Any], source: BlockSource) -> Ow
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise source.refused((unknown[0],), f"unknown key {shown(unknown[0])}{hint}: a block has {', '.join(MOST)}")
     for part, most in MOST.items():
-        if len(content.get(part) or ()) > most:
-            raise source.refused((part,), f"{len(content[part])} {part}: at most {most}")
+        value = content.get(part)
+        if isinstance(value, Mapping | list) and len(value) > most:
+            raise source.refused((part,), f"{len(value)} {part}: at most {most}")
     axes = _read_axes(content.get("axes") or {}, source)
     block = OwnBlock(
         name,
