@@ -278,6 +278,8 @@ def other_numbers() -> str:
             "parameters in buckets of": f"{hiding.gathered // 10**6} MB" if hiding.gathered else "",
             "computing that NCCL takes": f"{hiding.taken / 10:g} %" if hiding.taken else "",
             "copies around collectives of FSDP": hiding.copies,
+            "turns of a ring are merged": hiding.merges,
+            "keys and values of grouped heads": hiding.keys,
             "casts to fp8": hiding.casts,
             "gradients of weights added up in": hiding.sums,
         }
