@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
@@ -85,7 +85,8 @@ def plan_of(job: StepJob) -> Plan:
 
     Where chunks cannot share the layers evenly, embedding and loss count as layers, or the chunks in the middle have
     one layer more (Megatron's --account-for-*-in-pipeline-split and --pipeline-model-parallel-layout). Where ep is not
-    among the ranks of dp and cp, it takes those of tp (--expert-tensor-parallel-size 1).
+    among the ranks of dp and cp, it takes those of tp (--expert-tensor-parallel-size 1). A file has no words for what
+    `_OPEN` names, so that a row is not refused for it.
     """
     words = dict(job.words)
     sizes = model_sizes(job.card, GraphOptions(recipe=job.profile.recipe).framework)
@@ -97,11 +98,31 @@ def plan_of(job: StepJob) -> Plan:
         splits += [{"counted_ends": "both"}, {"layers_per_chunk": uneven_chunks(sizes["L"], chunks)}]
     for split in splits[:-1]:
         try:
-            return plan_for({**words, **split}, sizes)
+            return _with_open({**words, **split}, sizes)
         except UsageError as error:
             if "virtual stages" not in str(error):
                 raise
-    return plan_for({**words, **splits[-1]}, sizes)
+    return _with_open({**words, **splits[-1]}, sizes)
+
+
+_OPEN: Mapping[str, Mapping[str, Any]] = {
+    "routed tokens are not divisible": {"capacity_factor": 1.0},
+    "one norm": {"clip_norm": False},
+}
+"""What a plan is refused for, and the word that a file does not have for it. Where choices of tokens do not share the
+experts evenly, each expert has as many slots as the fullest one needs: the same times where they do. Gradients that have
+no common norm are not clipped, which is a pass over the shards of a rank."""
+
+
+def _with_open(words: Mapping[str, Any], sizes: Mapping[str, int]) -> Plan:
+    """The plan with these words, and those of `_OPEN` that it needs."""
+    for refused, change in _OPEN.items():
+        try:
+            return plan_for(dict(words), sizes)
+        except UsageError as error:
+            if refused in str(error):
+                words = {**words, **change}
+    return plan_for(dict(words), sizes)
 
 
 def _over_tp(words: Mapping[str, Any]) -> bool:
@@ -110,7 +131,14 @@ def _over_tp(words: Mapping[str, Any]) -> bool:
     return tp > 1 and ((words.get("dp") or 1) * (words.get("cp") or 1)) % ep != 0
 
 
-def errors_of(found: Iterable[Prediction]) -> ErrorsOf | None:
+class Compared(Protocol):
+    """A predicted step with its error; None where it has no time."""
+
+    @property
+    def error(self) -> float | None: ...
+
+
+def errors_of(found: Iterable[Compared]) -> ErrorsOf | None:
     """The errors of the rows that have a time; None if none has."""
     off = [abs(each.error) for each in found if each.error is not None]
     return ErrorsOf(len(off), statistics.fmean(off), max(off)) if off else None

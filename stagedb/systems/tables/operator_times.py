@@ -27,6 +27,9 @@ FlashAttention 2 reaches up to 63 % of an A100's peak in the backward and 73 % i
 _FAR = 0.7
 """Experts whose sizes differ by a factor of two from all measured ones take the table of a plain matmul."""
 
+_ATTENTION = 6
+"""Dims that an attention kernel has at least. Scores of an index have fewer, and no table."""
+
 _SAME_HEAD, _NEAR_WINDOW = 0.01, 0.8
 """Differences of logarithms up to which a head is the same, and a window about as large: by a factor of two."""
 
@@ -87,10 +90,12 @@ class OperatorTimes:
 
     def _operator(self, each: Shaped) -> str:
         if each.kind.startswith("attention"):
-            return "attention"
+            return "attention" if len(each.dims) >= _ATTENTION else "index"
         return "experts" if each.grouped and len(each.dims) == 4 else "matmul"
 
     def _times(self, operator: str, dtype: str, chosen: Sequence[Shaped]) -> Sequence[float | None]:
+        if operator == "index":
+            return [None] * len(chosen)
         table = self.table(operator, dtype)
         if operator == "attention":
             return [None] * len(chosen) if table is None else attention_ns(table, chosen).tolist()
