@@ -110,8 +110,8 @@ _OPEN: Mapping[str, Mapping[str, Any]] = {
     "one norm": {"clip_norm": False},
 }
 """What a plan is refused for, and the word that a file does not have for it. Where choices of tokens do not share the
-experts evenly, each expert has as many slots as the fullest one needs: the same times where they do. Gradients that have
-no common norm are not clipped, which is a pass over the shards of a rank."""
+experts evenly, each expert has as many slots as the fullest one needs, which takes as long where they do. Gradients
+that have no common norm are not clipped, which is a pass over the shards of a rank."""
 
 
 def _with_open(words: Mapping[str, Any], sizes: Mapping[str, int]) -> Plan:
@@ -131,14 +131,14 @@ def _over_tp(words: Mapping[str, Any]) -> bool:
     return tp > 1 and ((words.get("dp") or 1) * (words.get("cp") or 1)) % ep != 0
 
 
-class Compared(Protocol):
+class WithError(Protocol):
     """A predicted step with its error; None where it has no time."""
 
     @property
     def error(self) -> float | None: ...
 
 
-def errors_of(found: Iterable[Compared]) -> ErrorsOf | None:
+def errors_of(found: Iterable[WithError]) -> ErrorsOf | None:
     """The errors of the rows that have a time; None if none has."""
     off = [abs(each.error) for each in found if each.error is not None]
     return ErrorsOf(len(off), statistics.fmean(off), max(off)) if off else None

@@ -7,7 +7,7 @@ and keys that it computes. The table of experts has all three matmuls, and each 
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
@@ -104,6 +104,8 @@ class OperatorTimes:
         if operator == "matmul" or table is None:
             return [None] * len(chosen) if dense is None else dense
         taken, near = expert_ns(table, chosen)
+        if plain is not None:
+            taken = np.minimum(taken, one_by_one_ns(plain, chosen, self._spare_pace()))
         kept = self._kept(taken)
         return [kept[each] if near[each] or dense is None else dense[each] for each in range(len(chosen))]
 
@@ -148,6 +150,17 @@ def matmul_ns(table: MeasuredTable, chosen: Sequence[Shaped], spare: float) -> F
     more = moved - batch * matmul_work({"m": m, "n": n, "k": k}, table.wide)[1]
     found: Floats = table.ns(rows) + np.maximum(more, 0.0) * spare
     return found
+
+
+def one_by_one_ns(table: MeasuredTable, chosen: Sequence[Shaped], spare: float) -> Floats:
+    """ns of matmuls of experts that run one expert after the other, which a framework does where that is faster.
+
+    Megatron's experts are a loop over matmuls without --moe-grouped-gemm. The table of grouped ones has what an engine
+    of inference reaches, on an A100 by a kernel that is not made for many tokens.
+    """
+    experts = np.array([each.dims[0] for each in chosen], np.float64)
+    ones = [replace(each, dims=each.dims[1:], moved=each.moved // each.dims[0]) for each in chosen]
+    return matmul_ns(table, ones, spare) * experts
 
 
 def attention_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> Floats:
