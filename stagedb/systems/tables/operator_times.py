@@ -159,7 +159,10 @@ def one_by_one_ns(table: MeasuredTable, chosen: Sequence[Shaped], spare: float) 
     of inference reaches, on an A100 by a kernel that is not made for many tokens.
     """
     experts = np.array([each.dims[0] for each in chosen], np.float64)
-    ones = [replace(each, dims=each.dims[1:], moved=each.moved // each.dims[0]) for each in chosen]
+    ones = [
+        replace(each, dims=each.dims[1:], flops=each.flops // each.dims[0], moved=each.moved // each.dims[0])
+        for each in chosen
+    ]
     return matmul_ns(table, ones, spare) * experts
 
 
