@@ -187,7 +187,12 @@ SCANS = {
     "lifecycle/asked_instance": "all instances of a user",
     "lifecycle/asked_profile": "all profiles of a user",
     "ranks/unwritten": "all instances some of whose ranks have no node",
+    "team/all_names": "all names",
+    "team/all_notes": "all notes",
+    "team/all_tags": "all tags",
+    "team/find_under_plan": "all profiled instances: any words of a plan, most of which have no index",
     "team/saved_queries": "all saved queries",
+    "team/unknown_memory": "all profiled instances, to find those of an older version",
     "team/unnamed_graphs": "all graphs that are older than a time",
     "team/unnamed_instances": "all instances that are older than a time",
     "team/unnamed_profiles": "all profiles that are older than a time",
@@ -211,14 +216,17 @@ SCANS = {
 def test_neo4j_plans_every_statement_without_scanning_the_store(neo4j_store: Store) -> None:
     """Every statement finds its nodes by an index or along relationships, except those that list everything."""
     _fill(neo4j_store)
-    for name in names():
+    found = {}
+    for name in sorted({*names()} - {*SCANS}):
         statement = load(name)
         with neo4j_store._session("READ") as session:
             params = {field.name: _example(field.type) for field in statement.params}
             plan = session.run(f"EXPLAIN {statement.text}", params).consume().plan
         assert plan is not None
         scans = [f"{operator} {details}" for operator, details in _operators(plan) if SCAN.search(operator)]
-        assert not scans or name in SCANS, f"{name} scans: {scans}"
+        if scans:
+            found[name] = scans
+    assert found == {}
     assert not any(name.startswith("analyze/") for name in SCANS)
     assert set(SCANS) <= set(names())
 
