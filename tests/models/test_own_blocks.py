@@ -314,7 +314,7 @@ def test_tp_divides_what_it_cuts() -> None:
     made = with_block("low_rank")
     made.check_tp(4)
     with pytest.raises(
-        UsageError, match=r"tp 16 cuts the axis inner of gate_up .* 24 is not divisible by 16: take --tp 12"
+        UsageError, match=r"tp 16 cuts the axis inner of gate_up .* 24 is not divisible by 16: take --tp 4"
     ):
         made.check_tp(16)
 
