@@ -221,11 +221,11 @@ def step_times() -> str:
 
 
 def step_errors() -> str:
-    """Mean and worst of the absolute errors of each table, separately for calibrated rows and others."""
+    """Mean and worst of the absolute errors of each table, separately for calibrated rows and others, and of all."""
     found: dict[tuple[str, str], list[float]] = {}
     for row in _steps():
-        for which in (row["rows"], "all"):
-            found.setdefault((row["source"], which), []).append(abs(float(row["ratio"]) - 1))
+        for key in (("all", "all"), (row["source"], row["rows"]), (row["source"], "all")):
+            found.setdefault(key, []).append(abs(float(row["ratio"]) - 1))
     rows = ["| source | rows | number | mean | worst |", "|---|---|---:|---:|---:|"]
     rows += [
         f"| {source} | {which} | {len(off)} | {sum(off) / len(off):.1%} | {max(off):.1%} |"
@@ -301,6 +301,8 @@ def other_numbers() -> str:
             "parameters in buckets of": f"{hiding.gathered // 10**6} MB" if hiding.gathered else "",
             "computing that NCCL takes": f"{hiding.taken / 10:g} %" if hiding.taken else "",
             "copies around collectives of FSDP": hiding.copies,
+            "turns of a ring are merged": hiding.merges,
+            "keys and values of grouped heads": hiding.keys,
             "casts to fp8": hiding.casts,
             "gradients of weights added up in": hiding.sums,
         }
