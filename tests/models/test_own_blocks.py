@@ -320,7 +320,7 @@ def test_tp_divides_what_it_cuts() -> None:
 
 
 def test_a_block_that_mixes_the_sequence_is_refused_under_cp() -> None:
-    with pytest.raises(UsageError, match=r"step scores reads several tokens of a sequence, .* take cp 1"):
+    with pytest.raises(UsageError, match=r"step scores reads several tokens of a sequence, .* take --cp 1"):
         build_graph(with_block("heads"), GraphOptions(cp_kind="allgather-kv"))
     assert build_graph(with_block("gated"), GraphOptions(cp_kind="allgather-kv"))
 
