@@ -221,6 +221,14 @@ def _stored_names(rng: random.Random, seeds: Seeds) -> Attempt:
     return Attempt("stored names", command, files, frozenset(_default_names(name)) if made else frozenset())
 
 
+def _own_block(rng: random.Random, seeds: Seeds) -> Attempt:
+    """A card with a block of its own, whose file or card is hostile."""
+    files = {name: seeds.files[name] for name in ("own.yaml", "block.yaml")}
+    name = rng.choice(["block.yaml", "block.yaml", "block.yaml", "own.yaml"])
+    files[name] = _document(rng, files[name], seeds.files["plan.yaml"])
+    return Attempt("blocks", rng.choice([("models", "own.yaml"), ("models", "own.yaml"), ("build", "own.yaml")]), files)
+
+
 def _default_names(name: str) -> set[str]:
     from stagedb.outputs import file_name
 
@@ -232,6 +240,7 @@ DOORS: Mapping[str, Door] = {
         "--only", "0", "-o", "/dev/null/x")),
     "configs": lambda rng, seeds: _file("configs", rng.choice(["config.json", "mixtral.json"]), (".json",),
         ("models", "{}"))(rng, seeds),
+    "blocks": _own_block,
     "plans": _file("plans", "plan.yaml", _ENDINGS, ("instantiate", "card.yaml", "--plan", "{}")),
     "strategies": _file("strategies", "strategy.yaml", (".yaml", ".json"), ("instantiate", "card.yaml", *_PLAN,
         "--strategy", "{}")),

@@ -38,6 +38,28 @@ CARD: Mapping[str, Any] = {
 }
 EXPERTS: Mapping[str, Any] = {**CARD, "name": "fuzz-moe", "experts": 4, "top_k": 2, "expert_ffn": 96, "family": "moe"}
 
+BLOCK: Mapping[str, Any] = {
+    "axes": {"inner": "ffn", "rank": 8},
+    "parameters": {
+        "down": {"axes": "rank, hidden"},
+        "up": {"axes": "inner, rank", "tp": "inner"},
+        "back": {"axes": "hidden, inner", "tp": "inner"},
+    },
+    "steps": [
+        {"low": {"einsum": "batch seq hidden, rank hidden -> batch seq rank", "of": ["input", "down"]}},
+        {"normal": {"norm": "low"}},
+        {"high": {"einsum": "batch seq rank, inner rank -> batch seq inner", "of": ["normal", "up"]}},
+        {"active": {"gelu": "high"}},
+        {"output": {"einsum": "batch seq inner, hidden inner -> batch seq hidden", "of": ["active", "back"]}},
+    ],
+}
+OWN: Mapping[str, Any] = {
+    **CARD,
+    "name": "fuzz-own",
+    "blocks": {"mine": {"file": "block.yaml", "sizes": {"rank": 16}}},
+    "layer_kinds": {"layer": {"channel_mixer": "mine"}},
+}
+
 LLAMA: Mapping[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -111,7 +133,7 @@ def seeds(directory: Path, environment: Mapping[str, str]) -> Seeds:
     """Make them in an empty directory, with the command line, and the store of the environment."""
     directory.mkdir(parents=True, exist_ok=True)
     texts = {"card.yaml": CARD, "moe.yaml": EXPERTS, "config.json": LLAMA, "mixtral.json": MIXTRAL, "plan.yaml": PLAN}
-    texts |= {"strategy.yaml": STRATEGY, "schedule.yaml": SCHEDULE}
+    texts |= {"strategy.yaml": STRATEGY, "schedule.yaml": SCHEDULE, "block.yaml": BLOCK, "own.yaml": OWN}
     for name, content in texts.items():
         (directory / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
     (directory / "load.yaml").write_text("[3, 1, 2, 2]", encoding="utf-8")

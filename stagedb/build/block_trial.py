@@ -66,8 +66,8 @@ def check_blocks(card: Card, options: GraphOptions | None = None) -> None:
         if mixes and options is not None and options.cp_kind != "none":
             raise block.refused(
                 mixes[0].line,
-                f"step {mixes[0].name} reads several tokens of a sequence, and ranks of cp hold parts of it: take cp 1 "
-                "(tp and dp divide the work too), or a mixer that stagedb has",
+                f"step {mixes[0].name} reads several tokens of a sequence, and ranks of cp hold parts of it: take --cp "
+                "1 (tp and dp divide the work too), or a mixer that stagedb has",
             )
 
 

@@ -126,3 +126,17 @@ def test_a_card_is_accepted_only_with_blocks_that_pass(tmp_path: Path, monkeypat
     monkeypatch.setattr(ActivationGradient, "run", lambda self, place, inputs: [-usual(self, place, inputs)[0]])
     with pytest.raises(UsageError, match=r"mine\.yaml, line \d+: the derived backward"):
         model_names.card(str(path))
+
+
+def test_the_first_step_that_differs_on_ranks_is_named() -> None:
+    tried = trial("gated")
+    whole, ranks = (
+        tried.on(GraphOptions(), dict(zip(MESH, degrees, strict=True))) for degrees in ((1, 1, 1), (1, 1, 2))
+    )
+    given, values = tried.whole_run(whole)
+    made = ranks.run(given)
+    tried.check_same(ranks, made, whole, values)
+    for name in ("trial.mine.up", "trial.mine.output"):
+        made[name] = made[name] + 1e-3
+    with pytest.raises(UsageError, match="step up: on tp 2 it makes other values than on one rank: leave `tp` out"):
+        tried.check_same(ranks, made, whole, values)

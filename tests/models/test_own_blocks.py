@@ -314,13 +314,13 @@ def test_tp_divides_what_it_cuts() -> None:
     made = with_block("low_rank")
     made.check_tp(4)
     with pytest.raises(
-        UsageError, match=r"tp 16 cuts the axis inner of gate_up .* 24 is not divisible by 16: take --tp 12"
+        UsageError, match=r"tp 16 cuts the axis inner of gate_up .* 24 is not divisible by 16: take --tp 4"
     ):
         made.check_tp(16)
 
 
 def test_a_block_that_mixes_the_sequence_is_refused_under_cp() -> None:
-    with pytest.raises(UsageError, match=r"step scores reads several tokens of a sequence, .* take cp 1"):
+    with pytest.raises(UsageError, match=r"step scores reads several tokens of a sequence, .* take --cp 1"):
         build_graph(with_block("heads"), GraphOptions(cp_kind="allgather-kv"))
     assert build_graph(with_block("gated"), GraphOptions(cp_kind="allgather-kv"))
 

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.build.model_graph import build_graph
+from stagedb.models import Card
 from stagedb.plans import GraphOptions
-from tests.models.own_blocks import MIXES, NAMES, with_block
+from tests.ir.tiny import card
+from tests.models.own_blocks import MIXES, NAMES, content, with_block
 from tests.sampling import examples
 from tests.semantics.running import Example, example, pipeline
-from tests.semantics.step import Run
+from tests.semantics.step import ALONE, Pipeline, Run
 from tests.semantics.test_experts import assert_same
 
 
@@ -24,7 +26,7 @@ def case(name: str, options: GraphOptions) -> tuple[Example, Example, Run]:
     return example(build_graph(with_block(name), options), microbatches=2), whole, whole.run_whole()
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     name=st.sampled_from(NAMES),
     recipe=st.sampled_from(["torch", "megatron"]),
@@ -66,3 +68,87 @@ def test_own_blocks_follow_the_other_options(name: str, words: dict[str, Any]) -
 def test_the_weights_of_the_graph_are_the_parameters_of_the_card(name: str) -> None:
     made = example(build_graph(with_block(name), GraphOptions()))
     assert sum(weight.size for weight in made.weights.values()) == with_block(name).count_parameters()
+
+
+@pytest.mark.parametrize("name", ["low_rank", "crossed"])
+@pytest.mark.parametrize(
+    ("recipe", "kind", "cp", "cpa"),
+    [
+        ("torch", "ulysses", 2, 1),
+        ("torch", "ring-allgather", 2, 1),
+        ("megatron", "ring-p2p", 2, 1),
+        ("megatron", "ulysses-ring", 4, 2),
+    ],
+)
+def test_own_blocks_follow_every_kind_of_context_parallelism(
+    name: str, recipe: Any, kind: Any, cp: int, cpa: int
+) -> None:
+    options = GraphOptions(recipe=recipe, cp_kind=kind, sp=True, zero=3)
+    whole = example(build_graph(with_block(name), GraphOptions(recipe=recipe)))
+    assert_same(example(build_graph(with_block(name), options)).run(dp=2, cp=cp, cpa=cpa, tp=2), whole.run())
+
+
+def with_experts(name: str) -> Card:
+    """Experts in every second layer, and the block in the others or, as a mixer, in all."""
+    usual = dataclasses.replace(card("deepseek", layers=4, kv_heads=4), dense_layers=0)
+    slot = "mixer" if name in MIXES else "channel_mixer"
+    kinds: Any = {"own": {"channel_mixer": "feed_forward", slot: "mine"}}
+    if name in MIXES:
+        kinds["layer"] = {slot: "mine"}
+    pattern: Any = ["own", "layer"]
+    return dataclasses.replace(usual, layer_kinds=kinds, pattern=pattern, blocks={"mine": content(name)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("words", [{"sp": True, "zero": 3}, {"recipe": "megatron", "sp": True, "zero": 1}, {}], ids=str)
+@pytest.mark.parametrize("name", ["low_rank", "heads"])
+def test_own_blocks_and_experts_meet_in_a_model(name: str, words: Any) -> None:
+    model = with_experts(name)
+    whole = example(build_graph(model, GraphOptions()))
+    made = example(build_graph(model, GraphOptions(**words)))
+    if "recipe" in words:
+        whole = example(build_graph(model, GraphOptions(recipe="megatron")))
+    assert_same(made.run(dp=2, tp=2, ep=2), whole.run())
+
+
+@pytest.mark.parametrize("name", ["two_gates", "crossed", "heads"])
+@pytest.mark.parametrize("residual", ["parallel", "post_norm", "sandwich", "after_sum"])
+def test_own_blocks_have_every_residual_and_predict_further_tokens(name: str, residual: str) -> None:
+    slot = "mixer" if name in MIXES else "channel_mixer"
+    model = with_block(name, layer_kinds={"layer": {slot: "mine", "residual": residual}}, further_tokens=1)
+    whole = example(build_graph(model, GraphOptions()))
+    assert sum(weight.size for weight in whole.weights.values()) == model.count_parameters()
+    made = example(build_graph(model, GraphOptions(sp=True, zero=3, recompute="full")))
+    assert_same(made.run(dp=2, tp=2), whole.run())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_own_blocks_are_recomputed_by_their_names(name: str) -> None:
+    options = GraphOptions(recompute="operators", recompute_operators=("mine",), sp=True)
+    made = example(build_graph(with_block(name), options))
+    assert any(op.phase == "recompute" and ".mine." in op.name for op in made.graph.ops)
+    assert_same(made.run(dp=2, tp=2), example(build_graph(with_block(name), GraphOptions())).run())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_of_tensor_parallelism_that_shares_nothing(name: str) -> None:
+    made = example(build_graph(with_block(name), GraphOptions(shared_input=False, sp=True)))
+    assert_same(made.run(dp=2, tp=2), example(build_graph(with_block(name), GraphOptions())).run())
+
+
+STRATEGY = '{"regions":{"between":{"batch":["dp"],"seq":["cp","tp"]}},"weights":{"attention":{"hidden":["tp"]}}}'
+
+
+@pytest.mark.parametrize("name", ["gated", "crossed"])
+def test_a_strategy_of_a_user_leaves_own_blocks_right(name: str) -> None:
+    made = example(build_graph(with_block(name), GraphOptions(strategy=STRATEGY)))
+    assert_same(made.run(dp=2, tp=2), example(build_graph(with_block(name), GraphOptions())).run())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forwards_alone_have_the_loss_of_training(name: str) -> None:
+    whole = example(build_graph(with_block(name), GraphOptions()), microbatches=2)
+    made = example(build_graph(with_block(name), GraphOptions(workflow="forward-only", sp=True)), microbatches=2)
+    stages = pipeline(made.graph, "1f1b", (1, 1), 2)
+    orders = [[task for task in order if task[0] == ALONE[0][0]] for order in stages.orders]
+    found = made.run_pipelined(Pipeline(stages.positions, orders), dp=2, tp=2)
+    assert found.loss == pytest.approx(whole.run_whole().loss, rel=1e-9)

@@ -34,14 +34,14 @@ def part_of(block: OwnBlock) -> LayerPart:
 
 def check_tp(block: OwnBlock, card: Architecture, tp: int) -> None:
     """Raise UsageError if ranks of tp cannot have equal parts of what it cuts."""
-    for each in block.parameters:
-        size = block.length(each.tp, card) if each.tp else 0
+    sizes = {each: block.length(each.tp, card) for each in block.parameters if each.tp}
+    for each, size in sizes.items():
         if size % tp:
-            near = next(degree for degree in range(tp, 0, -1) if size % degree == 0)
+            fit = [tp for tp in range(tp, 0, -1) if not any(known % tp for known in (*sizes.values(), card.heads))]
             raise block.refused(
                 each.line,
                 f"tp {tp} cuts the axis {each.tp} of {each.name} into parts, and {size} is not divisible by {tp}: take "
-                f"--tp {near}, another size, or leave `tp` out of the parameter",
+                f"--tp {fit[0]}, another size, or leave `tp` out of the parameter",
             )
 
 
