@@ -87,6 +87,7 @@ def drawn(seed: int, count: int) -> Iterator[Config]:
         _sizes(config, further)
         _precision(config, further)
         _clipping(config, further)
+        config["every"] = min(config["every"], most_layers(config))
         config["rank"] = chance.randrange(world(config))
         yield completed(config)
 
@@ -229,6 +230,13 @@ def _schedules(config: Config, chance: random.Random) -> None:
         config["orders"] = drawn_orders(config["placement"], config["microbatches"], split, chance)
 
 
+def most_layers(config: Config) -> int:
+    """The layers of the chunk with the most."""
+    chunks = config["pp"] * (2 if config["pp_schedule"] == "zbv" else config["virtual"])
+    sizes: list[int] = config["stage_layers"] or [-(-config["layers"] // chunks)]
+    return max(sizes)
+
+
 def drawn_orders(placement: list[int], microbatches: int, split: set[int], chance: random.Random) -> list[str]:
     """An order for each stage that ends: in every turn one of the tasks runs that can.
 
@@ -273,11 +281,9 @@ def _sizes(config: Config, chance: random.Random) -> None:
 
 
 def _precision(config: Config, chance: random.Random) -> None:
-    """Gradients that FSDP reduces in the format of compute, and dropout in the llama style."""
+    """Gradients that FSDP reduces in the format of compute."""
     if config["mixed"] == "fp32master" and chance.random() < 0.4:
         config["reduce_bf16"] = True
-    if config["style"] == "llama" and chance.random() < 0.15:
-        config["dropout"] = 0.1
 
 
 def _clipping(config: Config, chance: random.Random) -> None:

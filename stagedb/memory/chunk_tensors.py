@@ -6,9 +6,9 @@ from functools import cached_property
 
 from stagedb.frameworks import FrameworkMemory, bucket_policy
 from stagedb.ir.symbolic_graph import OpType, SymOp
-from stagedb.memory.class_program import BucketStorage, Item, Key, PlacedWeight, Program
+from stagedb.memory.class_program import BucketStorage, Item, Key, PlacedWeight, Program, forward_of
 from stagedb.memory.lifetimes import Moment, Which
-from stagedb.memory.split_graphs import SplitGraph, forward_of
+from stagedb.memory.split_graphs import SplitGraph
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import SCHEDULES
 from stagedb.workflows import RECOMPUTE, TaskKind
@@ -205,7 +205,8 @@ class Chunk:
             if item.op.axis != "pp":
                 continue
             if item.op.type is OpType.SEND and item.op.template.upward:
-                found[item.reads[0]] = (over,)
+                # A split backward keeps it for its second half (`backward_state`).
+                found[item.reads[0]] = (Moment(self.weights_task, len(self.weights_items)),)
             elif item.op.type is OpType.SEND and self.split:
                 found[item.reads[0]] = ()  # it is the `grad` of an input, which the next step clears
             elif item.op.type is OpType.SEND and not self.plan.posts_ahead:

@@ -72,6 +72,15 @@ class Item:
     bucket: BucketStorage | None = None
 
 
+Forward = tuple[str, int]
+"""A forward operator, by name and position."""
+
+
+def forward_of(item: Item) -> Forward:
+    """The forward operator that an operator of a backward belongs to."""
+    return item.op.name.rpartition("_gradient")[0].rpartition(".")[0] or item.op.name, item.position
+
+
 @dataclass(frozen=True)
 class Program:
     """A chunk's items by kind of task in issue order, and its tensors. The items of a step are the chunk's own.
@@ -242,7 +251,7 @@ class _Making:
         parts = list(self.parts())
         return Program(
             chunk=self.chunk,
-            items={kind: self.items(kind) for kind in self.plan.workflow.running(self.split)},
+            items=self.ordered({kind: self.items(kind) for kind in self.plan.workflow.running(self.split)}),
             tensors=self.tensors,
             sizes=sizes,
             parts={name: padded for name, padded, _ in parts},
@@ -275,6 +284,21 @@ class _Making:
         ops = self.columns.ops
         rows = [row for row in self.rows if int(ops.template[row]) in codes]
         return tuple(self.item(row) for row in sorted(rows, key=lambda row: int(ops.order[row])))
+
+    def ordered(self, items: dict[TaskKind, tuple[Item, ...]]) -> dict[TaskKind, tuple[Item, ...]]:
+        """The items with those of a second half in the order of the forward, if the framework goes through weights so.
+
+        What is reduced has its place among the weights that it carries, so that then nothing changes.
+        """
+        if not self.plan.options.framework.memory.retains_graph:
+            return items
+        forward = {item.op.name: index for index, item in enumerate(next(iter(items.values())))}
+        for kind, own in items.items():
+            if kind.half and not kind.sends and all(item.bucket is None or item.op.when == "last" for item in own):
+                made = [item for item in own if item.bucket is None]
+                made.sort(key=lambda item: (item.position, forward.get(forward_of(item)[0], 0)))
+                items[kind] = (*made, *(item for item in own if item.bucket is not None))
+        return items
 
     def item(self, row: int) -> Item:
         ops, origins = self.columns.ops, self.columns.origins

@@ -10,19 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stagedb.ir.symbolic_graph import OpType
-from stagedb.memory.class_program import Item, Key, Program
+from stagedb.memory.class_program import Forward, Item, Key, Program, forward_of
 from stagedb.workflows import TaskKind
 
 Place = tuple[TaskKind, int]
 """An item of a kind of task, by its index."""
-
-Forward = tuple[str, int]
-"""A forward operator, by name and position."""
-
-
-def forward_of(item: Item) -> Forward:
-    """The forward operator that an operator of a backward belongs to."""
-    return item.op.name.rpartition("_gradient")[0].rpartition(".")[0] or item.op.name, item.position
 
 
 @dataclass(frozen=True)
@@ -41,26 +33,50 @@ class SplitGraph:
         """By operator with gradients of weights, its last item in the second half."""
         return {forward_of(item): index for index, item in self._differentiating(self.program.backwards[-1])}
 
+    @cached_property
+    def again(self) -> Mapping[Forward, tuple[int, Item]]:
+        """The operators that make gradients of inputs and of weights in one call, which the second half runs again.
+
+        By forward operator, the item of the second half before which it does, and the operator of the first. The
+        second half goes through weights in the order of the forward.
+        """
+        first, second = self.program.backwards
+        order = {(item.op.name, item.position): i for i, item in enumerate(self.program.items[self.program.forward])}
+        places = [(index, order.get(forward_of(item), -1)) for index, item in self._differentiating(second)]
+        found: dict[Forward, tuple[int, Item]] = {}
+        for _, item in self._differentiating(first):
+            if any(key in self.program.gradients for key in item.writes):
+                own = order.get(forward_of(item), -1)
+                after = (index for index, other in places if other > own)
+                found[forward_of(item)] = next(after, len(self.program.items[second])), item
+        return found
+
+    def _branch(self, forward: Forward) -> int | None:
+        """The item of the second half after which an operator's part is released; None if it has no weights."""
+        if forward in self.branches:
+            return self.branches[forward]
+        return max(self.again[forward][0] - 1, 0) if forward in self.again else None
+
     def held(self, made: Mapping[Key, TaskKind]) -> Iterator[tuple[Key, Place]]:
         """Storages that the first half reads, each with the item until whose end the graph holds it.
 
         made: by storage, the kind of task that makes it. Above the last operator with weights nothing is held longer
-        than the first half.
+        than the first half. An operator that runs again needs the gradient of its result too.
         """
         first, second = self.program.backwards
-        branches = self.branches
-        top = min((i for i, item in self._differentiating(first) if forward_of(item) in branches), default=None)
+        found = [(index, item, self._branch(forward_of(item))) for index, item in self._differentiating(first)]
+        top = min((index for index, _, branch in found if branch is not None), default=None)
         ends = {kind: len(self.program.items[kind]) - 1 for kind in (first, second)}
-        for index, item in self._differentiating(first):
-            branch = branches.get(forward_of(item))
+        for index, item, branch in found:
             if branch is not None:
                 over = second, branch
             elif top is not None and index > top:
                 over = second, ends[second]
             else:
                 over = first, ends[first]
+            again = forward_of(item) in self.again
             for key in item.reads:
-                if made.get(key) is self.program.forward:
+                if made.get(key) is self.program.forward or (again and made.get(key) is first):
                     yield key, over
 
     def following(self, item: Item, index: int) -> int:
@@ -70,5 +86,7 @@ class SplitGraph:
         """
         branches = self.branches
         over = branches.get(forward_of(item), index)
+        if any(place == over + 1 for place, _ in self.again.values()):
+            return over
         later = sorted(each for each in branches.values() if each > over)
         return later[0] if later else len(self.program.items[self.program.backwards[-1]]) - 1

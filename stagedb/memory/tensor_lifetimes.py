@@ -7,8 +7,9 @@ from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk, loss_of
 from stagedb.memory.class_program import Item, Key, Program
 from stagedb.memory.collective_buffers import collected
-from stagedb.memory.lifetimes import OWN, Category, Life, Lives, Moment, State, Which, brief
+from stagedb.memory.lifetimes import OWN, Category, Life, Lives, Moment, State, Which, between, brief
 from stagedb.memory.resident_state import states
+from stagedb.memory.split_graphs import SplitGraph
 from stagedb.plans import Plan
 from stagedb.workflows import RECOMPUTE, TaskKind
 
@@ -66,6 +67,8 @@ def _lives_of(chunk: Chunk, handed: Mapping[Key, tuple[Moment, ...]]) -> Iterato
             name = f"{item.op.name}.temporary"
             layer = chunk.program.layers.get(item.position)
             yield brief(name, layer, item.temporary, Category.TEMPORARIES, kind, index)
+    if chunk.graph is not None:
+        yield from _run_again(chunk, chunk.graph)
     for key, (kind, index, item) in chunk.begins.items():
         role = chunk.program.tensors[key[0]].role
         if key in chunk.accumulated.values() and key not in chunk.program.gradients:
@@ -82,6 +85,15 @@ def _lives_of(chunk: Chunk, handed: Mapping[Key, tuple[Moment, ...]]) -> Iterato
     yield from _reduced(chunk)
     yield from _loss(chunk)
     yield from collected(chunk)
+
+
+def _run_again(chunk: Chunk, graph: SplitGraph) -> Iterator[Life]:
+    """What operators of several kernels hold while the second half of a backward runs them whole again."""
+    for index, item in graph.again.values():
+        if item.temporary:
+            made = sum(chunk.program.sizes[key[0]] for key in item.writes if key not in chunk.program.gradients)
+            layer, size = chunk.program.layers.get(item.position), item.temporary + made
+            yield between(f"{item.op.name}.again", layer, size, Category.TEMPORARIES, chunk.weights_task, index)
 
 
 def _tokens(chunk: Chunk) -> Iterator[Life]:

@@ -4,6 +4,7 @@ import pytest
 
 from stagedb.memory.class_memory import ClassMemory
 from stagedb.memory.lifetimes import Life, Moment, Which
+from stagedb.memory.split_graphs import SplitGraph
 from tests.instances.test_chunk_placement import copied, memories
 
 SPLIT = {"pp": 2, "virtual_stages": 2, "schedule": "interleaved-zb", "global_batch_size": 4}
@@ -70,5 +71,36 @@ def test_a_gradient_that_was_added_is_held_until_the_next_is_there() -> None:
             (end,) = later.ends
             ends.append((at, end.index))
     count = len(program.items[second])
-    assert all(end >= min(at + 2, count) for at, end in ends)
+    again = {at for at, _ in SplitGraph(program).again.values()}
+    assert all(end >= (at + 1 if at + 1 in again else min(at + 2, count)) for at, end in ends)
     assert any(end == at + 2 for at, end in ends)
+
+
+def test_the_second_half_goes_through_weights_in_the_order_of_the_forward() -> None:
+    program = stage(0).programs[1]
+    order = [item.op.name.rpartition(".")[0] for item in program.items[program.backwards[1]] if item.position == 0]
+    layer = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "ffn.w1", "ffn.w3", "ffn.w2")
+    assert order == [f"layer.{name}" for name in layer]
+
+
+def test_the_second_half_runs_norms_again() -> None:
+    """A norm of several kernels makes the gradients of its input and its weight in one call, from one gradient."""
+    found = stage(0)
+    program = found.programs[1]
+    first, second = program.backwards
+    name = "layer.ffn_norm.input_gradient"
+    norm = next(item for item in program.items[first] if (item.op.name, item.position) == (name, 0))
+    at = next(at for at, item in enumerate(program.items[second]) if item.op.name.startswith("layer.ffn.w1."))
+    again, *_ = lives(found, f"{name}.again")
+    assert again.begin == Moment(second, at, chunk=1, prepared=True)
+    assert again.bytes == norm.temporary + program.sizes[name]
+    given, *_ = lives(found, norm.reads[0][0])
+    assert given.ends == (Moment(second, at, chunk=1),)
+
+
+def test_a_stage_keeps_its_result_until_the_second_half_is_over() -> None:
+    found = stage(0)
+    program = found.programs[1]
+    second = program.backwards[1]
+    (sent,) = lives(found, program.port("send_forward")[0])
+    assert sent.ends == (Moment(second, len(program.items[second]), chunk=1),)

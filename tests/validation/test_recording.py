@@ -1,6 +1,7 @@
 """The generator of records: configurations are drawn by seed over products; a step becomes a record that is read."""
 
 import json
+import random
 from itertools import islice, product
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts._record import main
-from scripts.recording.configurations import DEFAULTS, Config, completed, drawn, world
+from scripts.recording.configurations import DEFAULTS, Config, completed, drawn, drawn_orders, world
 from scripts.recording.record_format import row
 from scripts.recording.steps import Held, Sent, Step, Work, run_length
 from stagedb.plans import Plan
@@ -18,6 +19,7 @@ from stagedb.validation.op_order import expand
 from stagedb.validation.records import card_of, plan_words
 
 MANY = list(drawn(7, 600))
+NAMED = {"izb": "interleaved-zb", "zbv": "zb-v"}
 
 
 def test_a_seed_gives_the_same_configurations_and_a_longer_list_begins_with_a_shorter() -> None:
@@ -39,6 +41,20 @@ def test_what_is_drawn_fits() -> None:
             assert config["topk"] <= config["experts"]
 
 
+def test_drawn_orders_run_each_task_once_and_differ() -> None:
+    """That they end is shown by the plan that reads them."""
+    found = drawn_orders([0, 1, 1, 0], 3, {1, 3}, random.Random(1))
+    halves = {f"{kind}{turn}{chunk}" for kind in "IW" for turn in range(3) for chunk in (".1", "")}
+    first = {word for word in found[0].split() if word[0] in "IW"}
+    second = {word for word in found[1].split() if word[0] in "IW"}
+    assert first == {word for word in halves if word.endswith(".1")}
+    assert second == halves - first
+    assert all(len(order.split()) == len(set(order.split())) == 3 * (2 + 3) for order in found)
+    assert found != drawn_orders([0, 1, 1, 0], 3, {1, 3}, random.Random(2))
+    plan = {"pp": 2, "global_batch_size": 3, "schedule": "explicit", "task_order": found, "chunk_placement": "v"}
+    assert Plan.from_mapping(plan).virtual_stages == 2
+
+
 def test_tokens_are_dealt_to_experts_evenly() -> None:
     routed = [config for config in MANY if config["experts"]]
     assert routed
@@ -54,7 +70,10 @@ def test_tokens_are_dealt_to_experts_evenly() -> None:
         ({"pp": (2, 3, 4)}, {"reshard": (True, False), "dp_kind": ("fsdp",)}),
         ({"tp": (2, 3, 4)}, {"sp": (True, False), "mixed": ("none", "fp32master")}),
         ({"cp_impl": ("allgather-kv", "ring-allgather", "ring-alltoall")}, {"recompute": ("none", "full", "sac")}),
-        ({"pp_schedule": ("1f1b", "gpipe", "interleaved")}, {"style": ("llama", "gpt", "moe")}),
+        ({"pp_schedule": ("1f1b", "gpipe", "interleaved", "bfs", "izb", "orders")}, {"style": ("llama", "gpt", "moe")}),
+        ({"pp_schedule": ("interleaved", "bfs", "orders")}, {"virtual": (2, 3), "dp_kind": ("none", "fsdp")}),
+        ({"reduce_bf16": (True, False)}, {"mixed": ("fp32master",)}),
+        ({"cp": (2, 3, 4)}, {"tp": (1, 2)}),
         ({"accumulate": ("last", "every")}, {"dp_kind": ("fsdp", "ddp")}),
         ({"tied": (True,)}, {"dp_kind": ("none", "fsdp", "ddp")}),
         ({"ep": (2, 4)}, {"ep_sync": (True, False)}),
@@ -69,6 +88,9 @@ def test_products_are_drawn(one: dict[str, tuple[object, ...]], other: dict[str,
 def test_stagedb_reads_what_is_drawn() -> None:
     for config in MANY:
         words = plan_words(config)
+        if config["pp_schedule"] in NAMED:
+            # The recorder has their orders from torch.
+            words |= {"schedule": NAMED[config["pp_schedule"]], "virtual_stages": config["virtual"], "task_order": []}
         card = card_of(config)
         assert card.layers == config["layers"]
         assert Plan.from_mapping(words).world == world(config), config["label"]
