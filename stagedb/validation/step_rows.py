@@ -114,14 +114,14 @@ def read_steps(path: Path) -> tuple[StepRow, ...]:
 def job_of(row: StepRow) -> StepJob:
     """What a row means. Raises UsageError, with the reason, for one that no plan, card or preset can express."""
     given = {name: _number(row, name) for name in NUMBERS}
+    given["dp"] = _copies(row, given)
     zero = given["zero"] or 0
-    if zero and (given["dp"] or 1) * (given["cp"] or 1) == 1 and row.cells["dp"]:
+    if zero and (given["dp"] or 1) * (given["cp"] or 1) == 1 and given["dp"]:
         given["zero"] = zero = 0  # one rank has nothing to share
     named = row.cells.get("framework", "")
     profile = find_profile(named) if named else usual_profile(zero, "")
     card = _with_positions(_card(row.cells["model"]), given["seq_len"] or 0)
     words = profile.plan_words({**given, **_texts(row, profile)})
-    _check_gpus(row, given)
     system = as_used_by(_system(row.cells["gpu"]), profile, row.cells.get("kernels", ""))
     return StepJob(row, card, words, profile, system)
 
@@ -152,14 +152,18 @@ def _texts(row: StepRow, profile: FrameworkProfile) -> dict[str, Any]:
     return found
 
 
-def _check_gpus(row: StepRow, given: Mapping[str, int | None]) -> None:
-    """Raise UsageError if the degrees do not make the accelerators of the row; an empty dp is what is left."""
-    ranks = _number(row, "gpus")
-    made = 1
-    for axis in ("tp", "pp", "cp", "dp"):
-        made *= given[axis] or 1
-    if ranks is not None and ranks != made and not (given["dp"] is None and ranks % made == 0):
-        raise UsageError(f"gpus is {ranks}, and dp x tp x pp x cp is {made}")
+def _copies(row: StepRow, given: Mapping[str, int | None]) -> int | None:
+    """The dp of a row: where it is empty, as many as the other degrees leave of its accelerators.
+
+    Raises UsageError if the degrees do not make the accelerators of the row.
+    """
+    ranks, dp = _number(row, "gpus"), given["dp"]
+    made = (given["tp"] or 1) * (given["pp"] or 1) * (given["cp"] or 1)
+    if ranks is None or ranks == made * (-1 if dp is None else dp):
+        return dp
+    if dp is None and ranks and made and ranks % made == 0:
+        return ranks // made
+    raise UsageError(f"gpus is {ranks}, and dp x tp x pp x cp is {made * (1 if dp is None else dp)}")
 
 
 def _card(word: str) -> Card:

@@ -278,7 +278,13 @@ def group_table(made: Sequence[AxisGroups]) -> Groups:
 
 
 def _ints(values: Sequence[int]) -> Ints:
-    return np.array(values, np.int64)
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        raise UsageError(
+            f"one operator of the plan has {max(values):.1e} FLOPs or bytes, more than the 64 bits that are counted: "
+            "take a smaller --seq-len or --micro-batch-size"
+        ) from None
 
 
 def _codes(values: Sequence[str], words: Sequence[str]) -> Ints:

@@ -13,7 +13,10 @@ from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.models import Card, from_hugging_face, load_card
-from stagedb.plans import GraphOptions
+from stagedb.plans import GraphOptions, Plan
+from stagedb.systems import load_system
+from stagedb.timing import timed_step
+from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.ir.tiny import card
 from tests.models.test_model_steps import STEPS
@@ -110,3 +113,18 @@ def test_stages_add_the_gradient_of_the_embedding(tied: bool) -> None:
     assert found["all_reduce", "embedding"] == 2 * 512 * 16
     assert ("all_reduce", "embedding") not in sent(model, GraphOptions())
     assert ("all_reduce", "embedding") not in sent(card("llama"), GraphOptions(), pp=2)
+
+
+def test_a_further_token_may_be_alone_with_the_loss_in_a_chunk() -> None:
+    """Eight chunks of four stages: the embedding alone, six with a layer, and the further token with the head."""
+    model = replace(card("llama", layers=6), further_tokens=1)
+    words = {"recipe": "megatron", "pp": 4, "virtual_stages": 2, "layers_per_chunk": [0, 1, 1, 1, 1, 1, 1, 0]}
+    plan = Plan.from_mapping({**words, "schedule": "interleaved", "global_batch_size": 8, "seq_len": 32})
+    made = copy_in_memory(GraphInMemory.of(build_graph(model, plan.options)), plan).workload
+    last = next(each.ops for each in made.classes if "head.loss" in each.ops.name)
+    chunk = int(last.chunk[last.name.index("head.loss")])
+    here = [name for name, its in zip(last.name, last.chunk.tolist(), strict=True) if its == chunk]
+    assert chunk == 1 and any(name.startswith("head.further_1") for name in here)
+    assert not [name for name in here if name.startswith("layer.")]
+    _, found = timed_step(made, load_system("h100"), None, ())
+    assert found.step > 0

@@ -110,6 +110,8 @@ def test_a_table_of_positions_is_as_long_as_the_sequences() -> None:
         ({"dp": "two"}, "dp is 'two', and it takes a whole number"),
         ({"seconds": "-1"}, "seconds is '-1', and a step takes a positive number"),
         ({"global_batch_size": "7"}, "a global batch of 7 is not divisible by micro-batch 2 x dp 2 = 4"),
+        ({"dp": "", "tp": "0"}, "tp is 0: --tp takes 1 or more"),
+        ({"seq_len": "999999999"}, "FLOPs or bytes, more than the 64 bits that are counted: take a smaller --seq-len"),
         ({"model": "deepseek-v3 4 layers"}, "the layers of deepseek-v3 are of several kinds"),
     ],
 )
@@ -153,6 +155,13 @@ def test_every_framework_has_a_recipe_and_a_source() -> None:
     for name, each in FRAMEWORK_PROFILES.items():
         assert (each.name, bool(each.source), bool(each.versions)) == (name, True, True)
         assert each.plan_words({"tp": 2, "zero": 3, "cp": 2})["recipe"] == each.recipe
+
+
+def test_an_empty_dp_is_what_the_other_degrees_leave() -> None:
+    assert plan_of(job_of(row(dp="", gpus="2"))).dp == 2
+    assert plan_of(job_of(row(dp="", gpus="16", tp="2", cp="2", zero="1"))).dp == 4
+    alone = job_of(row(dp="", gpus="1", zero="3"))
+    assert (alone.words["dp"], alone.words["zero"]) == (1, 0)
 
 
 def test_a_row_is_not_refused_for_what_a_file_has_no_word_for() -> None:
