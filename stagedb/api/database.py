@@ -12,8 +12,8 @@ from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.store import Store, embedded, migrations, open_store, store_targets, unfinished
-from stagedb.store.connection import open_running
 from stagedb.store.failures import ConnectionLost, UnreachableError
+from stagedb.store.opening import open_running
 
 
 @dataclass(frozen=True)
