@@ -59,15 +59,18 @@ class Store:
         uri: str,
         reader: Callable[[float], neo4j.Driver] | None = None,
         write_time: float = targets.WRITE_TIME,
+        workspace: str | None = None,
     ) -> None:
         self._driver = driver
         self._written = neo4j.unit_of_work(timeout=write_time)(written)
-        self._database = database
+        self.database = database
         self._reader = reader
         self._writes = True
         self.engine = engine  # embedded or neo4j
         self.uri = uri
         """Its address, without an account."""
+        self.workspace = workspace
+        """The space of names of its entry in the configuration file."""
 
     def __enter__(self) -> Self:
         return self
@@ -174,10 +177,10 @@ class Store:
         if ranks:
             write_reached(self, text, params or {})
         if self._reader is None:
-            return queries.run(self._driver, self._database, self.uri, text, params or {}, timeout, most)
+            return queries.run(self._driver, self.database, self.uri, text, params or {}, timeout, most)
         # On this engine only a closed connection ends a query.
         with self._reader(timeout) as driver:
-            return queries.run(driver, self._database, self.uri, text, params or {}, timeout, most)
+            return queries.run(driver, self.database, self.uri, text, params or {}, timeout, most)
 
     def product(self) -> str:
         """What the server calls itself, with its version, such as Neo4j/5.26.0."""
@@ -222,7 +225,7 @@ class Store:
             if todo and self.engine == "neo4j":
                 # A server fills new indexes in the background, and plans queries without them until that is done.
                 with translated(self.uri, "waiting for its indexes"):
-                    self._driver.execute_query(AWAIT_INDEXES, database_=self._database)
+                    self._driver.execute_query(AWAIT_INDEXES, database_=self.database)
             if todo:
                 self.write(
                     "schema/mark",
@@ -275,7 +278,7 @@ class Store:
     def _define(self, text: str) -> None:
         """Make a constraint or an index in a transaction of its own. The text comes only from the schema table."""
         try:
-            self._driver.execute_query(text, database_=self._database)
+            self._driver.execute_query(text, database_=self.database)
         except neo4j.exceptions.ClientError as error:
             # `IF NOT EXISTS` checks before it takes the lock, so that two processes may both try to make the same
             # index.
@@ -296,4 +299,4 @@ class Store:
             raise ReadOnlyError(f"this connection to the store at {self.uri} only reads, and {what} writes")
 
     def _session(self, access: str) -> neo4j.Session:
-        return self._driver.session(database=self._database, default_access_mode=access)
+        return self._driver.session(database=self.database, default_access_mode=access)

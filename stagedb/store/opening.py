@@ -12,6 +12,7 @@ from stagedb.store.connection import Store
 from stagedb.store.driver_opening import RETRY_TIME, open_driver
 from stagedb.store.failures import ConnectionLost, check_disk
 from stagedb.store.migrations import described, pending
+from stagedb.store.store_settings import config_file, project_file
 
 EMBEDDED_ATTEMPTS = 5
 
@@ -21,6 +22,7 @@ def connect(
     *,
     environment: Mapping[str, str] | None = None,
     home: Path | None = None,
+    database: str | None = None,
     migrate: bool = False,
     insecure: bool = False,
     option: str = "--store",
@@ -29,11 +31,13 @@ def connect(
     """Open the store that `store_targets.choose` finds. Starts the embedded engine if it is chosen.
 
     An empty database becomes a store. An embedded store is migrated to the newest version, a server's only by
-    `migrate`. insecure, option, holder: as in `choose`. Raises UsageError for a store that
+    `migrate`. database, insecure, option, holder: as in `choose`. Raises UsageError for a store that
     does not answer or refuses the account, and for a database that does not belong to stagedb, that a newer stagedb
     wrote, or that waits for a migration.
     """
-    store = open_store(uri, environment=environment, home=home, insecure=insecure, option=option, holder=holder)
+    store = open_store(
+        uri, environment=environment, home=home, database=database, insecure=insecure, option=option, holder=holder
+    )
     try:
         version = store.version()
         todo = pending(version)
@@ -57,22 +61,32 @@ def open_store(
     *,
     environment: Mapping[str, str] | None = None,
     home: Path | None = None,
+    database: str | None = None,
     insecure: bool = False,
     option: str = "--store",
     holder: str | None = None,
 ) -> Store:
     """A connection to the store as it is, without changes: to look at a store before it is used.
 
-    insecure, option, holder: as in `choose`.
+    database, insecure, option, holder: as in `choose`.
     """
     env = os.environ if environment is None else environment
-    target = targets.choose(uri, env, targets.config_file(env), insecure=insecure, option=option, holder=holder)
+    target = targets.choose(
+        uri,
+        env,
+        config_file(env),
+        project=project_file(env),
+        database=database,
+        insecure=insecure,
+        option=option,
+        holder=holder,
+    )
     if target is None:
         return _open_embedded(home or targets.home(env), env)
     account = (target.username, target.password or "") if target.username else None
     write_time = targets.write_time(env)  # first: an open driver must be closed
     driver = open_driver(target.uri, account, target.source, RETRY_TIME)
-    return Store(driver, target.database, "neo4j", target.uri, write_time=write_time)
+    return Store(driver, target.database, "neo4j", target.uri, write_time=write_time, workspace=target.workspace)
 
 
 def open_running(home: Path) -> Store | None:
