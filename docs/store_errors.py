@@ -7,8 +7,10 @@ from pathlib import Path
 
 LAYER = Path(__file__).parents[1] / "stagedb" / "store"
 
+SETTINGS = ("store_targets", "store_addresses", "store_settings", "password_sources", "settings_files")
+
 HEADINGS = {
-    "Reach a store": ("store_targets", "failures", "connection", "migrations", "transactions"),
+    "Reach a store": (*SETTINGS, "failures", "connection", "opening", "migrations", "transactions"),
     "The embedded engine": ("embedded", "private_directory"),
     "While others work": ("leases", "whole_reads"),
     "Names, tags, notes and saved queries": ("naming", "saved_queries"),

@@ -31,14 +31,15 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def connect(store: str | None = None, *, insecure: bool = False) -> "Stagedb":
-    """Open a store: a bolt:// or neo4j:// address, or a name from the configuration file.
+def connect(store: str | None = None, *, database: str | None = None, insecure: bool = False) -> "Stagedb":
+    """Open a store: a bolt:// or neo4j:// address, or a name that `stagedb store add` gave it.
 
-    Without one: `NEO4J_URI` if it is set, else the embedded store of this machine, which is started if it does not
-    run. insecure: send the password unencrypted to another machine too. Raises `stagedb.errors.StagedbError` if no
-    store answers.
+    Without one: `NEO4J_URI` if it is set, else the store of the project (`.stagedb.toml`), else the default of the user
+    (`stagedb store use`), else the embedded store of this machine, which is started if it does not run. database: the
+    database of a Neo4j server. insecure: send the password unencrypted to another machine too. Raises
+    `stagedb.errors.StagedbError` if no store answers.
     """
     # Not at the top: every import of the package runs this file, and most need neither driver nor models.
     from stagedb.api import connect as open_store
 
-    return open_store(store, insecure=insecure)
+    return open_store(store, database=database, insecure=insecure)

@@ -49,7 +49,7 @@ def _marks(store: Store) -> _Marks:
     user = current_user()
     return _Marks(
         user=user,
-        spaces=spaces(),
+        spaces=spaces(store),
         names=names_by_id(store),
         tags=_by_id(store.read_sound("catalog/tags"), "tag"),
         notes=_by_id(store.read_sound("catalog/notes"), "note"),
@@ -125,7 +125,7 @@ def find_graph(store: Store, word: str) -> GraphInfo | None:
 def find_instance(store: Store, word: str) -> InstanceInfo | None:
     """The instance with this id, start of an id, or name (`named`)."""
     known = instances(store)
-    return named(known, word, "instance") or by_id(known, word, "instance")
+    return named(store, known, word, "instance") or by_id(known, word, "instance")
 
 
 def the_instance(store: Store, word: str | None) -> InstanceInfo:
@@ -162,16 +162,16 @@ def _check_kind(store: Store, word: str) -> None:
 def find_profile(store: Store, word: str, known: list[ProfileInfo] | None = None) -> ProfileInfo | None:
     """The profile with this id, start of an id, or name (`named`)."""
     known = profiles(store) if known is None else known
-    return named(known, word, "profile") or by_id(known, word, "profile")
+    return named(store, known, word, "profile") or by_id(known, word, "profile")
 
 
-def named(known: Sequence[Made], word: str, what: str) -> Made | None:
+def named(store: Store, known: Sequence[Made], word: str, what: str) -> Made | None:
     """What a name means to the caller: with its space (`bob/base`), else a name of the caller, of the workspace, of
     somebody else; then what is called so without a name, the newest of it. known: in the order of the catalog.
 
     Raises UsageError if several other users have the name.
     """
-    for full in (word, *(f"{space}/{word}" for space in spaces())):
+    for full in (word, *(f"{space}/{word}" for space in spaces(store))):
         found = next((each for each in known if full in each.names), None)
         if found is not None:
             return found

@@ -576,6 +576,6 @@ class Stagedb:
 
 
 @for_python
-def connect(store: str | None = None, *, insecure: bool = False) -> Stagedb:
+def connect(store: str | None = None, *, database: str | None = None, insecure: bool = False) -> Stagedb:
     """Open a store: see `stagedb.connect`. Content of an older version in the embedded one is made again."""
-    return Stagedb(open_rebuilt(store, insecure=insecure))
+    return Stagedb(open_rebuilt(store, database=database, insecure=insecure))

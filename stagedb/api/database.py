@@ -12,8 +12,8 @@ from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.store import Store, embedded, migrations, open_store, store_targets, unfinished
-from stagedb.store.connection import open_running
 from stagedb.store.failures import ConnectionLost, UnreachableError
+from stagedb.store.opening import open_running
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,9 @@ class StoreStatus:
     """The state of a store. `address` and all fields after `files` are None for an embedded engine that does not run.
 
     engine: embedded or neo4j. product: what the server calls itself, with its version. files: the embedded engine's
-    directory. version: the schema's, 0 for an empty database. newest: the version that this program writes.
-    latency_ms: of a small read.
+    directory. name: of the configuration file, or embedded. chosen_by: what names the store: an option, a variable, a
+    line of a file. database: that of a server. version: the schema's, 0 for an empty database. newest: the version
+    that this program writes. latency_ms: of a small read.
 
     All others are None if the schema is not the newest. graphs, instances, profiles: their numbers. nodes, edges:
     those of the whole store. unfinished: what is being built or deleted; dead: the part that a process left which has
@@ -36,6 +37,9 @@ class StoreStatus:
     files: str | None
     version: int | None
     newest: int = migrations.NEWEST
+    name: str | None = None
+    chosen_by: str | None = None
+    database: str | None = None
     product: str | None = None
     latency_ms: float | None = None
     graphs: int | None = None
@@ -53,18 +57,21 @@ LATENCIES = 5
 """Reads of which the fastest is the latency."""
 
 
-def status(store: str | None = None, *, insecure: bool = False) -> StoreStatus:
+def status(store: str | None = None, *, database: str | None = None, insecure: bool = False) -> StoreStatus:
     """Look at a store without starting or changing it. Raises UsageError if a server does not answer."""
     files = None
-    if _is_embedded(store):
+    chosen = store_targets.selected(store, os.environ, database)
+    if chosen.is_embedded:
         home = store_targets.home(os.environ)
         files = str(home)
         if embedded.running(home) is None:
-            return StoreStatus("embedded", "not running", None, files, None)
-    with open_store(store, insecure=insecure) as opened:
+            return StoreStatus("embedded", "not running", None, files, None, name=chosen.name, chosen_by=chosen.by)
+    with open_store(store, database=database, insecure=insecure) as opened:
         version = opened.version()
         found = StoreStatus(opened.engine, _state(version), opened.uri, files, version, product=opened.product())
-        found = replace(found, latency_ms=_latency(opened))
+        found = replace(found, name=chosen.name, chosen_by=chosen.by, latency_ms=_latency(opened))
+        if not chosen.is_embedded:
+            found = replace(found, database=opened.database)
         if not version:
             return replace(found, graphs=0, instances=0, profiles=0)
         return found if version != migrations.NEWEST else _with_content(found, opened)
@@ -136,14 +143,19 @@ def names_at_hand(kinds: Sequence[str]) -> list[str]:
     return [*dict.fromkeys([*names, *(each.id[: catalog.SHORT_ID] for each in found)])]
 
 
-def up(store: str | None = None, *, insecure: bool = False) -> str:
+def up(store: str | None = None, *, database: str | None = None, insecure: bool = False) -> str:
     """Start the embedded engine, or check that a server answers, and make an empty database a store. Its address."""
-    with open_rebuilt(store, insecure=insecure) as opened:
+    with open_rebuilt(store, database=database, insecure=insecure) as opened:
         return opened.uri
 
 
 def wait(
-    word: str | None = None, store: str | None = None, *, insecure: bool = False, seconds: float = 600.0
+    word: str | None = None,
+    store: str | None = None,
+    *,
+    database: str | None = None,
+    insecure: bool = False,
+    seconds: float = 600.0,
 ) -> GraphInfo | InstanceInfo | ProfileInfo | None:
     """Wait until a store answers, and has a complete graph, instance or profile of this id or name. It writes nothing.
 
@@ -153,7 +165,7 @@ def wait(
     end, pause = time.monotonic() + seconds, 0.5
     while True:
         try:
-            with open_store(store, insecure=insecure) as opened:
+            with open_store(store, database=database, insecure=insecure) as opened:
                 if word is None:
                     return None
                 ready = opened.version() == migrations.NEWEST
@@ -171,24 +183,26 @@ def wait(
         pause = min(pause * 1.5, 10.0)
 
 
-def down(store: str | None = None) -> bool:
+def down(store: str | None = None, *, database: str | None = None) -> bool:
     """End the embedded engine; False if it did not run. Raises UsageError for a server, which stagedb cannot end."""
-    if not _is_embedded(store):
+    if not _is_embedded(store, database):
         raise UsageError("this store is a server: stop it on its machine. --store embedded names this machine's engine")
     return embedded.stop(store_targets.home(os.environ))
 
 
-def migrate(store: str | None = None, notice: Notice = lambda line: None, *, insecure: bool = False) -> list[str]:
+def migrate(
+    store: str | None = None, notice: Notice = lambda line: None, *, database: str | None = None, insecure: bool = False
+) -> list[str]:
     """Migrate the schema, then rebuild the instances and profiles that are of an older version.
 
     Returns a description of each migration that was applied. notice: called with a line for each rebuilt one.
     """
-    with open_store(store, insecure=insecure) as opened:
+    with open_store(store, database=database, insecure=insecure) as opened:
         applied = [f"{migration.version} ({migration.description})" for migration in opened.migrate()]
         rebuild(opened, notice)
         return applied
 
 
-def _is_embedded(store: str | None) -> bool:
-    # Whether its password may be sent is asked when it is opened.
-    return store_targets.choose(store, os.environ, store_targets.config_file(os.environ), insecure=True) is None
+def _is_embedded(store: str | None, database: str | None = None) -> bool:
+    chosen = store_targets.selected(store, os.environ, database)
+    return chosen.is_embedded

@@ -41,7 +41,7 @@ def find(store: Store, model: str | None, system: str | None, words: Mapping[str
     unknown = [row for row in rows if row["memory"] is None]
     if fits:
         unknown = store.read("team/unknown_memory", model=model, system=system, words=wanted)
-    names, own = catalog.names_by_id(store) if rows else {}, spaces()
+    names, own = catalog.names_by_id(store) if rows else {}, spaces(store)
     found = [_row(row, catalog.called(names.get(row["instance"], ()), row["instance_name"], own)) for row in rows]
     return Rows(COLUMNS, tuple(tuple(row[name] for name in COLUMNS) for row in found), hints=_hints(unknown, fits))
 

@@ -181,7 +181,7 @@ def keep(
     memory: int | None = None,
 ) -> ProfileInfo:
     """Write a step that was timed to the store, unless it is there already. memory: as in `record_profile`."""
-    wanted = None if name is None else wanted_name(name)
+    wanted = None if name is None else wanted_name(store, name)
     called = None if wanted is None else wanted.name
     made, new = record_profile(store, job, called, progress or (lambda done, of: None), memory)
     if wanted is not None:

@@ -54,7 +54,7 @@ def saved(store: Store) -> list[QueryInfo]:
 
 def save(store: Store, name: str, text: str) -> QueryInfo:
     """Save a query under a name of the caller or of the workspace. UsageError if it cannot be a named query."""
-    wanted = wanted_name(name.replace("-", "_"))
+    wanted = wanted_name(store, name.replace("-", "_"))
     if wanted.name in {each.rsplit("/", 1)[-1] for each in _named()}:
         raise UsageError(f"{shown(wanted.name)} is a named query of stagedb: choose another name")
     save_query(store, wanted, text)
@@ -63,14 +63,14 @@ def save(store: Store, name: str, text: str) -> QueryInfo:
 
 def forget(store: Store, name: str) -> None:
     """Delete a saved query of the caller or of the workspace. UsageError if there is none."""
-    forget_query(store, wanted_name(name.replace("-", "_")))
+    forget_query(store, wanted_name(store, name.replace("-", "_")))
 
 
 def _saved(store: Store, word: str) -> Statement | None:
     """The saved query of a word: with its space, else the caller's, the workspace's, the only one of this name."""
     known = saved_queries(store)
     path = word.replace("-", "_")
-    for full in (path, *(f"{space}/{path}" for space in spaces())):
+    for full in (path, *(f"{space}/{path}" for space in spaces(store))):
         found = next((each for each in known if str(each.name) == full), None)
         if found is not None:
             return found.statement

@@ -28,13 +28,18 @@ def outdated(store: Store) -> int:
 
 
 def open_rebuilt(
-    store: str | None = None, *, insecure: bool = False, option: str = "--store", holder: str | None = None
+    store: str | None = None,
+    *,
+    database: str | None = None,
+    insecure: bool = False,
+    option: str = "--store",
+    holder: str | None = None,
 ) -> Store:
     """Open a store. Content of an older version in the embedded one is made again first.
 
-    option, holder: as in `choose`.
+    database, option, holder: as in `choose`.
     """
-    opened = connect(store, insecure=insecure, option=option, holder=holder)
+    opened = connect(store, database=database, insecure=insecure, option=option, holder=holder)
     try:
         if opened.engine == "embedded" and outdated(opened):
             rebuild(opened, to_stderr)

@@ -55,9 +55,9 @@ def remove(store: Store, word: str, force: bool) -> list[Removed]:
     found = found or catalog.unknown(store, word)
     if isinstance(found, GraphInfo):
         return _remove_graph(store, found, old, force)
-    name = _name_of(found, word)
+    name = _name_of(store, found, word)
     if name is not None and not force:
-        if name.space not in spaces():
+        if name.space not in spaces(store):
             raise UsageError(f"{name} is a name of {name.space}: add --force to remove it with what it means")
         others = [*(each for each in found.names if each != str(name)), *_of_others(store, found, names=False)]
         if others:
@@ -72,9 +72,9 @@ def remove(store: Store, word: str, force: bool) -> list[Removed]:
     return [found]
 
 
-def _name_of(found: InstanceInfo | ProfileInfo, word: str) -> Name | None:
+def _name_of(store: Store, found: InstanceInfo | ProfileInfo, word: str) -> Name | None:
     """The name by which a word found a thing; None if it was an id, or what it is called without a name."""
-    for full in (word, *(f"{space}/{word}" for space in spaces()), *found.names):
+    for full in (word, *(f"{space}/{word}" for space in spaces(store)), *found.names):
         space, _, name = full.partition("/")
         if full in found.names and (full == word or name == word):
             return Name(space, name)

@@ -21,7 +21,7 @@ ALL_DAYS = 1e5
 
 def name(store: Store, word: str, text: str) -> InstanceInfo | ProfileInfo:
     """Let a name mean an instance or a profile. Raises UsageError for a graph, which has the name of its model."""
-    found, wanted = catalog.find(store, word), wanted_name(text)
+    found, wanted = catalog.find(store, word), wanted_name(store, text)
     if isinstance(found, GraphInfo):
         raise UsageError(
             f"graph {found.id[: catalog.SHORT_ID]} always has the name of its model, {found.name}: name an instance of "

@@ -59,7 +59,7 @@ class Wanted:
 
         if self.there is not None:
             return dataclasses.replace(self.there, usual_length=self.usual_length)
-        name = None if self.name is None else wanted_name(self.name)
+        name = None if self.name is None else wanted_name(store, self.name)
         graph = self.source.in_store(store)
         clock.lap("build")
         before = {instance.id for instance in catalog.instances(store)}

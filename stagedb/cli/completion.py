@@ -56,6 +56,12 @@ def _profiles() -> list[str]:
     return _stored("profile")
 
 
+def _stores() -> Iterable[str]:
+    from stagedb.api.stores import names
+
+    return names()
+
+
 def _stored(*kinds: str) -> list[str]:
     """Names and short ids in the embedded store, while its engine runs."""
     # The imports of a store take most of the time, and need an engine to be of use.
@@ -67,6 +73,7 @@ def _stored(*kinds: str) -> list[str]:
 
 
 models = one_of(_models)
+stores = one_of(_stores)
 systems = one_of(_systems)
 queries = one_of(_queries)
 instances = one_of(_instances)

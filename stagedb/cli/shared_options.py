@@ -112,30 +112,13 @@ class TimingOptions:
 
 
 @dataclass(frozen=True)
-class Common:
-    """The options of every command."""
+class Printing:
+    """How much a command prints."""
 
     PANEL: ClassVar[str] = EVERY
 
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URI|NAME",
-            help="The store: a bolt:// or neo4j:// address, or a name from the configuration file. Without it: "
-            "NEO4J_URI, else the embedded store of this machine.",
-        ),
-    ] = None
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Send the store's password unencrypted to another machine too.")
-    ] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show where the time of the command goes.")] = False
-
-    def connect(self) -> "Stagedb":
-        """Open the store."""
-        from stagedb.api import connect
-
-        return connect(self.store, insecure=self.insecure)
 
     def line(self, line: str) -> None:
         """Print what a command did, in one line on standard output."""
@@ -160,6 +143,34 @@ class Common:
         rows = {"start": whole - sum(stages.values()), **stages, "in all": whole}
         for stage, seconds in rows.items():
             self.detail(f"{seconds:8.2f} s {seconds / whole:4.0%}  {stage}")
+
+
+@dataclass(frozen=True)
+class Common(Printing):
+    """The options of every command that uses a store."""
+
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI|NAME",
+            help="The store: a bolt:// or neo4j:// address, or a name (`stagedb store list`). Without it: NEO4J_URI, "
+            "the project's .stagedb.toml, your default, or the embedded store of this machine.",
+            autocompletion=completion.stores,
+        ),
+    ] = None
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The database of a server.  [NEO4J_DATABASE, else that of the store]"),
+    ] = None
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Send the store's password unencrypted to another machine too.")
+    ] = False
+
+    def connect(self) -> "Stagedb":
+        """Open the store."""
+        from stagedb.api import connect
+
+        return connect(self.store, database=self.database, insecure=self.insecure)
 
 
 def print_line(line: str, err: bool = False) -> None:

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from stagedb.cli import completion
+from stagedb.cli import completion, named_stores
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.outputs import path_text
 
-group = typer.Typer(help="The database: status, up, down, check, gc, dump and more.", no_args_is_help=True)
+group = typer.Typer(help="The database: which one, status, check, gc, dump and more.", no_args_is_help=True)
 
 
 @group.command()
@@ -26,7 +26,7 @@ def status(*, output: Output, common: Common) -> None:
     """
     from stagedb.api import database
 
-    found = database.status(common.store, insecure=common.insecure)
+    found = database.status(common.store, database=common.database, insecure=common.insecure)
     output.write(("property", "value"), list(dataclasses.asdict(found).items()))
 
 
@@ -39,7 +39,7 @@ def up(*, common: Common) -> None:
     """
     from stagedb.api import database
 
-    common.line(database.up(common.store, insecure=common.insecure))
+    common.line(database.up(common.store, database=common.database, insecure=common.insecure))
 
 
 @group.command()
@@ -61,7 +61,7 @@ def wait(
     """
     from stagedb.api import database, kind_of
 
-    found = database.wait(word, common.store, insecure=common.insecure, seconds=seconds)
+    found = database.wait(word, common.store, database=common.database, insecure=common.insecure, seconds=seconds)
     common.line("the store answers" if found is None else f"{kind_of(found)} {found.id}")
 
 
@@ -74,7 +74,7 @@ def down(*, common: Common) -> None:
     """
     from stagedb.api import database
 
-    common.line("stopped" if database.down(common.store) else "was not running")
+    common.line("stopped" if database.down(common.store, database=common.database) else "was not running")
 
 
 @group.command()
@@ -86,7 +86,7 @@ def migrate(*, common: Common) -> None:
     """
     from stagedb.api import database
 
-    applied = database.migrate(common.store, common.line, insecure=common.insecure)
+    applied = database.migrate(common.store, common.line, database=common.database, insecure=common.insecure)
     common.line(f"applied {', '.join(applied)}" if applied else "up to date")
 
 
@@ -212,7 +212,8 @@ def push(
 
     What they are made from comes along, and so do names, tags and notes. Everything is checked before anything is
     written. The account in NEO4J_USERNAME and NEO4J_PASSWORD belongs to one server, that of NEO4J_URI or --store, and
-    is sent to no other one.
+    is sent to no other one. --database belongs to --store: each database of a server can be a store of its own with
+    `stagedb store add`.
     """
     with common.connect() as db:
         count = db.push(*names, to=to, insecure=common.insecure, notice=common.note)
@@ -279,4 +280,5 @@ def log(
 
 def register(app: typer.Typer) -> None:
     """Add the group to the application."""
+    named_stores.register(group)
     app.add_typer(group, name="store")

@@ -19,7 +19,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.outputs import GB, printable, readable_cell
 from stagedb.store.failures import ConnectionLost
 from stagedb.store.known_secrets import known_secrets, without_secrets
-from stagedb.store.store_targets import config_file
+from stagedb.store.store_settings import config_file
 
 SHORT = 28
 """Characters of the longest text that a table shows in one line."""

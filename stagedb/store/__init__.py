@@ -8,13 +8,14 @@ statements while others write. Nothing else in stagedb imports the driver.
 """
 
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports
-from stagedb.store.connection import Store, connect, open_store
+from stagedb.store.connection import Store
 from stagedb.store.dump_contents import DumpError
 from stagedb.store.dump_files import write_records
 from stagedb.store.dumping import Notice, load_dump, records_of
 from stagedb.store.events import Input
 from stagedb.store.leases import Kind, Lease, Unfinished, ask_again, building, delete, sweep, unfinished
 from stagedb.store.makers import current_user, user_of
+from stagedb.store.opening import connect, open_store
 from stagedb.store.plain_values import Table
 from stagedb.store.rank_nodes import layout_of, write_rank_nodes
 from stagedb.store.row_checks import DamagedError, DamageWarning, json_list, json_mapping, reading, warn_of

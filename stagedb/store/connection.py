@@ -1,11 +1,9 @@
 """A connection to a store: one method that reads, one that writes, and one for free queries."""
 
-import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, Self
 
 import neo4j
@@ -13,13 +11,13 @@ import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.fault_injection import fault_point
-from stagedb.store import embedded, migrations
 from stagedb.store import free_queries as queries
+from stagedb.store import migrations
 from stagedb.store import store_targets as targets
-from stagedb.store.driver_opening import RETRY_TIME, open_driver, product_of
-from stagedb.store.failures import ConnectionLost, OutOfMemory, ReadOnlyError, check_disk, translated
+from stagedb.store.driver_opening import product_of
+from stagedb.store.failures import OutOfMemory, ReadOnlyError, translated
 from stagedb.store.makers import current_user, dead_owner, new_claim
-from stagedb.store.migrations import Migration, described, pending
+from stagedb.store.migrations import Migration, pending
 from stagedb.store.plain_values import Table
 from stagedb.store.rank_nodes import write_reached
 from stagedb.store.row_checks import check_rows, json_mapping, sound
@@ -39,8 +37,6 @@ BATCH = 5_000
 MIGRATION_LEASE = 120_000
 """Milliseconds for which a process that migrates counts as alive."""
 
-EMBEDDED_ATTEMPTS = 5
-
 _GONE = "Neo.ClientError.Statement.EntityNotFound"
 """The code of a node that was removed while a statement used it."""
 
@@ -50,7 +46,7 @@ of these labels at the same moment. Its statements are known to be right."""
 
 
 class Store:
-    """One open store, made by `connect`. It is a context manager, and threads may share it.
+    """One open store, made by `opening.connect`. It is a context manager, and threads may share it.
 
     All methods raise StagedbError if the store fails, and UsageError if the request cannot be served.
     """
@@ -63,15 +59,18 @@ class Store:
         uri: str,
         reader: Callable[[float], neo4j.Driver] | None = None,
         write_time: float = targets.WRITE_TIME,
+        workspace: str | None = None,
     ) -> None:
         self._driver = driver
         self._written = neo4j.unit_of_work(timeout=write_time)(written)
-        self._database = database
+        self.database = database
         self._reader = reader
         self._writes = True
         self.engine = engine  # embedded or neo4j
         self.uri = uri
         """Its address, without an account."""
+        self.workspace = workspace
+        """The space of names of its entry in the configuration file."""
 
     def __enter__(self) -> Self:
         return self
@@ -178,10 +177,10 @@ class Store:
         if ranks:
             write_reached(self, text, params or {})
         if self._reader is None:
-            return queries.run(self._driver, self._database, self.uri, text, params or {}, timeout, most)
+            return queries.run(self._driver, self.database, self.uri, text, params or {}, timeout, most)
         # On this engine only a closed connection ends a query.
         with self._reader(timeout) as driver:
-            return queries.run(driver, self._database, self.uri, text, params or {}, timeout, most)
+            return queries.run(driver, self.database, self.uri, text, params or {}, timeout, most)
 
     def product(self) -> str:
         """What the server calls itself, with its version, such as Neo4j/5.26.0."""
@@ -226,7 +225,7 @@ class Store:
             if todo and self.engine == "neo4j":
                 # A server fills new indexes in the background, and plans queries without them until that is done.
                 with translated(self.uri, "waiting for its indexes"):
-                    self._driver.execute_query(AWAIT_INDEXES, database_=self._database)
+                    self._driver.execute_query(AWAIT_INDEXES, database_=self.database)
             if todo:
                 self.write(
                     "schema/mark",
@@ -279,7 +278,7 @@ class Store:
     def _define(self, text: str) -> None:
         """Make a constraint or an index in a transaction of its own. The text comes only from the schema table."""
         try:
-            self._driver.execute_query(text, database_=self._database)
+            self._driver.execute_query(text, database_=self.database)
         except neo4j.exceptions.ClientError as error:
             # `IF NOT EXISTS` checks before it takes the lock, so that two processes may both try to make the same
             # index.
@@ -300,101 +299,4 @@ class Store:
             raise ReadOnlyError(f"this connection to the store at {self.uri} only reads, and {what} writes")
 
     def _session(self, access: str) -> neo4j.Session:
-        return self._driver.session(database=self._database, default_access_mode=access)
-
-
-def connect(
-    uri: str | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-    home: Path | None = None,
-    migrate: bool = False,
-    insecure: bool = False,
-    option: str = "--store",
-    holder: str | None = None,
-) -> Store:
-    """Open the store that `store_targets.choose` finds. Starts the embedded engine if it is chosen.
-
-    An empty database becomes a store. An embedded store is migrated to the newest version, a server's only by
-    `migrate`. insecure, option, holder: as in `choose`. Raises UsageError for a store that
-    does not answer or refuses the account, and for a database that does not belong to stagedb, that a newer stagedb
-    wrote, or that waits for a migration.
-    """
-    store = open_store(uri, environment=environment, home=home, insecure=insecure, option=option, holder=holder)
-    try:
-        version = store.version()
-        todo = pending(version)
-        if todo and version and not migrate and store.engine != "embedded":
-            raise UsageError(
-                f"the store at {store.uri} waits for migration {described(todo)}: run `stagedb store migrate`"
-            )
-        if todo:
-            store.migrate()
-    except BaseException as error:
-        store.close()
-        if isinstance(error, StagedbError) and store.engine == "embedded":
-            env = os.environ if environment is None else environment
-            check_disk(home or targets.home(env), error)
-        raise
-    return store
-
-
-def open_store(
-    uri: str | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-    home: Path | None = None,
-    insecure: bool = False,
-    option: str = "--store",
-    holder: str | None = None,
-) -> Store:
-    """A connection to the store as it is, without changes: to look at a store before it is used.
-
-    insecure, option, holder: as in `choose`.
-    """
-    env = os.environ if environment is None else environment
-    target = targets.choose(uri, env, targets.config_file(env), insecure=insecure, option=option, holder=holder)
-    if target is None:
-        return _open_embedded(home or targets.home(env), env)
-    account = (target.username, target.password or "") if target.username else None
-    write_time = targets.write_time(env)  # first: an open driver must be closed
-    driver = open_driver(target.uri, account, target.source, RETRY_TIME)
-    return Store(driver, target.database, "neo4j", target.uri, write_time=write_time)
-
-
-def open_running(home: Path) -> Store | None:
-    """The embedded store of a directory if its engine runs. It starts nothing."""
-    endpoint = embedded.running(home)
-    return None if endpoint is None else _on_endpoint(endpoint, f"the embedded engine of {home}")
-
-
-def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
-    source = f"the embedded engine of {home}"
-    for attempt in range(EMBEDDED_ATTEMPTS):
-        endpoint = embedded.ensure(home, environment)
-        store: Store | None = None
-        try:
-            store = _on_endpoint(endpoint, source)
-            store.version()
-            if embedded.running(home) != endpoint:
-                raise ConnectionLost(f"{source} is ending")
-        except (UsageError, ConnectionLost):
-            # The engine was about to end, or was killed at this moment. The next one starts soon.
-            if store is not None:
-                store.close()
-            if attempt == EMBEDDED_ATTEMPTS - 1:
-                raise
-            time.sleep(0.5)
-        else:
-            return store
-    raise StagedbError(f"{source} cannot be reached")
-
-
-def _on_endpoint(endpoint: embedded.Endpoint, source: str) -> Store:
-    return Store(
-        open_driver(endpoint.uri, (endpoint.username, endpoint.password), source),
-        endpoint.database,
-        "embedded",
-        endpoint.uri,
-        lambda timeout: open_driver(endpoint.uri, endpoint.reader_account(timeout), source),
-    )
+        return self._driver.session(database=self.database, default_access_mode=access)

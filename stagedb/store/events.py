@@ -17,10 +17,10 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
-from stagedb.store import store_targets as targets
 from stagedb.store.known_secrets import known_secrets, without_secrets
 from stagedb.store.makers import new_claim
 from stagedb.store.schema import VERSION
+from stagedb.store.store_settings import config_file
 
 LONGEST_COMMAND = 1_000
 _OPTIONS_OF_STORE = ("--store", "--database", "--to", "--from")
@@ -79,7 +79,7 @@ def command(argv: Sequence[str], environment: Mapping[str, str]) -> str:
         and not word.startswith(tuple(f"{option}=" for option in _OPTIONS_OF_STORE))
     ]
     text = shlex.join(["stagedb", *kept])
-    secrets = known_secrets(words, environment, targets.config_file(environment))
+    secrets = known_secrets(words, environment, config_file(environment))
     clean = without_secrets(text, secrets).encode("utf-8", "replace").decode()
     return clean[:LONGEST_COMMAND]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from stagedb.errors import UsageError
-from stagedb.store.store_targets import read_config
+from stagedb.store.password_sources import read_so_far
+from stagedb.store.store_settings import read_settings
 
 HIDDEN = "***"
 SHORTEST = 4
@@ -14,10 +15,13 @@ SHORTEST = 4
 
 
 def known_secrets(words: Iterable[str], environment: Mapping[str, str], config: Path) -> frozenset[str]:
-    """Every password in the words of a command line, in the environment and in the configuration file."""
-    uris, found = [*words, environment.get("NEO4J_URI")], [environment.get("NEO4J_PASSWORD")]
+    """Every password in the words of a command line, in the environment and in the configuration file.
+
+    Those that this process has read from files and from the keyring are there too.
+    """
+    uris, found = [*words, environment.get("NEO4J_URI")], [environment.get("NEO4J_PASSWORD"), *read_so_far()]
     with suppress(UsageError):
-        stores = read_config(config).get("stores")
+        stores = read_settings(config).content.get("stores")
         for table in stores.values() if isinstance(stores, dict) else ():
             if isinstance(table, dict):
                 uris.append(table.get("uri"))

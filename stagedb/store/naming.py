@@ -13,16 +13,17 @@ from typing import Literal
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import check_unicode, shown
-from stagedb.store import store_targets as targets
 from stagedb.store.connection import Store
 from stagedb.store.events import new_event
 from stagedb.store.leases import Kind
 from stagedb.store.makers import current_user
+from stagedb.store.store_settings import config_file, read_settings
+from stagedb.store.store_targets import current_project
 
 NamedKind = Literal["Instance", "Profile"]
 
 WORKSPACE = "STAGEDB_WORKSPACE"
-"""Environment variable: the space of names that a team shares; `workspace` in the configuration file."""
+"""Environment variable: the space of names that a team shares; before `workspace` of files."""
 
 LONGEST_NAME, LONGEST_TAG, LONGEST_NOTE = 200, 64, 4_000
 
@@ -38,27 +39,44 @@ class Name:
         return f"{self.space}/{self.name}"
 
 
-def workspace(environment: Mapping[str, str] | None = None) -> str | None:
-    """The space of names that the caller shares with a team; None without one."""
+def workspace(store: Store, environment: Mapping[str, str] | None = None) -> str | None:
+    """The space of names that the caller shares with a team; None without one.
+
+    The environment names it, else the project's file, else the entry of the store in the configuration file, else
+    `workspace` there.
+    """
     env = os.environ if environment is None else environment
-    source, word = WORKSPACE, env.get(WORKSPACE)
-    if not word:
-        config = targets.config_file(env)
-        source, word = f"workspace of {config}", targets.read_config(config).get("workspace")
-    if word is None:
-        return None
+    source, word = _workspace(store, env)
+    return None if word is None else checked_workspace(word, source)
+
+
+def checked_workspace(word: object, source: str) -> str:
+    """A space of names. Raises UsageError for what is no such word."""
     if not isinstance(word, str) or not is_word(word) or "/" in word:
         raise UsageError(f"{source} must be one word of at most {LONGEST_TAG} characters without /, not {shown(word)}")
     return word
 
 
-def spaces() -> tuple[str, ...]:
+def _workspace(store: Store, environment: Mapping[str, str]) -> tuple[str, object]:
+    """What names the workspace, and the word; None if nothing does."""
+    if word := environment.get(WORKSPACE):
+        return WORKSPACE, word
+    project = current_project(environment)
+    if project is not None and project.workspace is not None:
+        return f"workspace in {project.file.place('workspace')}", project.workspace
+    if store.workspace is not None:
+        return f"workspace of the entry of {store.uri}", store.workspace
+    settings = read_settings(config_file(environment))
+    return f"workspace in {settings.place('workspace')}", settings.content.get("workspace")
+
+
+def spaces(store: Store) -> tuple[str, ...]:
     """The spaces in which the caller sets names: the user's own, then that of the workspace."""
-    user, team = current_user(), workspace()
+    user, team = current_user(), workspace(store)
     return (user,) if team in (None, user) else (user, str(team))
 
 
-def wanted_name(word: str) -> Name:
+def wanted_name(store: Store, word: str) -> Name:
     """The name that a word asks for: one of the caller's own, or `space/name` with a space that is the caller's.
 
     Raises UsageError for somebody else's space, and for a text that is no name.
@@ -70,7 +88,7 @@ def wanted_name(word: str) -> Name:
     space, slash, rest = text.partition("/")
     if not slash:
         return Name(current_user(), text)
-    own = spaces()
+    own = spaces(store)
     if space not in own or not rest:
         team = own[1] if len(own) > 1 else None
         yours = f"{own[0]}/…" + (f" or {team}/…" if team else f"; {WORKSPACE} names the workspace of a team")

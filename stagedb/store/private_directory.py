@@ -26,19 +26,19 @@ def check_private(directory: Path) -> None:
     me = os.geteuid()
     if found.st_uid != me:
         raise UsageError(
-            f"{directory} belongs to {_user(found.st_uid)}, and this process is {_user(me)}: the embedded store needs "
-            f"a directory of one's own. Set {_ELSEWHERE}. In a container: run it as the owner (--user), or take a "
-            "volume of its own"
+            f"{directory} belongs to {user_text(found.st_uid)}, and this process is {user_text(me)}: the embedded "
+            f"store needs a directory of one's own. Set {_ELSEWHERE}. In a container: run it as the owner (--user), or "
+            "take a volume of its own"
         )
     others = bool(found.st_mode & stat.S_IWOTH)
-    if others or (found.st_mode & stat.S_IWGRP and not _is_private_group(found.st_gid, me)):
+    if others or (found.st_mode & stat.S_IWGRP and not is_private_group(found.st_gid, me)):
         raise UsageError(
             f"{'everybody' if others else 'a group'} can write to {directory}, and could change the embedded store in "
             f"it: run `chmod go-w {directory}`, or set {_ELSEWHERE}"
         )
 
 
-def _is_private_group(group: int, user: int) -> bool:
+def is_private_group(group: int, user: int) -> bool:
     """Whether a group is the primary one of a user, has the user's name, and has nobody else."""
     import grp
     import pwd
@@ -50,7 +50,8 @@ def _is_private_group(group: int, user: int) -> bool:
     return account.pw_gid == group and entry.gr_name == account.pw_name and set(entry.gr_mem) <= {account.pw_name}
 
 
-def _user(number: int) -> str:
+def user_text(number: int) -> str:
+    """A user of this machine, for an error."""
     import pwd
 
     try:

@@ -1,32 +1,34 @@
-"""The store that a command uses: `--store`, the environment, the configuration file, or the embedded engine."""
+"""The store that a command uses: `--store`, the environment, the project's file, the user's, or the embedded engine."""
 
-import ipaddress
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
-
-import platformdirs
+from urllib.parse import urlsplit
 
 from stagedb.errors import UsageError
-from stagedb.inputs import is_there, parse_document, read_text, shown
+from stagedb.inputs import shown
+from stagedb.outputs import path_text
 from stagedb.places import embedded_home
-
-EMBEDDED = "embedded"
-"""The name of the store on this machine that needs no server; it is the default."""
-
-SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
-
-_PLAIN = ("bolt", "neo4j")
-"""Schemes that send everything as it is, the password included. `+s` encrypts, `+ssc` does so for a certificate that
-the server signed itself."""
+from stagedb.store.password_sources import password_of
+from stagedb.store.store_addresses import INSECURE, check_encrypted, split_uri
+from stagedb.store.store_settings import (
+    EMBEDDED,
+    NamedStore,
+    Project,
+    SettingsFile,
+    checked_database,
+    config_file,
+    named_store,
+    named_stores,
+    project_file,
+    read_project,
+    read_settings,
+)
+from stagedb.store.store_settings import PROJECT as PROJECT_VARIABLE
 
 _LONGEST_WRITE = 86_400
-_KEYS = {"uri", "username", "password", "password_env", "database"}
-INSECURE = "STAGEDB_INSECURE"
-"""Environment variable: 1 sends passwords unencrypted too, as `--insecure` does."""
+DATABASE = "NEO4J_DATABASE"
+_DEFAULT_DATABASE = "neo4j"
 
 WRITE_TIME = 60.0
 """Seconds after which a server ends a transaction that writes; STAGEDB_WRITE_TIME overrides it.
@@ -45,6 +47,26 @@ class StoreTarget:
     password: str | None = field(repr=False)
     database: str
     source: str
+    workspace: str | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which store is meant, without its password. by: what names it.
+
+    name: a name of the configuration file, or `embedded`; None for an address. named: the store of that name. uri: the
+    address with its account, as it is given. database: the one that the project's file asks for, with its place.
+    """
+
+    by: str
+    name: str | None = None
+    named: NamedStore | None = None
+    uri: str | None = field(default=None, repr=False)
+    database: tuple[str, str] | None = None
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.name == EMBEDDED
 
 
 def choose(
@@ -52,72 +74,156 @@ def choose(
     environment: Mapping[str, str],
     config: Path,
     *,
+    project: Path | None = None,
+    database: str | None = None,
     insecure: bool = False,
     option: str = "--store",
     holder: str | None = None,
 ) -> StoreTarget | None:
     """The server to use, or None for the embedded engine.
 
-    word: the value of `--store`: a URI, the name of a store in the configuration file, or `embedded`. Without it
-    NEO4J_URI decides, then `default` in the configuration file; without these it is the embedded engine.
-    insecure: whether a password may be sent to another machine unencrypted. STAGEDB_INSECURE and `insecure` in the
-    configuration file allow it too. option: where the word comes from, for errors. holder: the address of the server
-    that the account in the environment belongs to; NEO4J_URI names it if it is set. The account is sent to no other
-    server. Raises UsageError for a URI or a name that cannot be used.
+    word, project, option: as in `select`. database: the database of the server, before all other settings. insecure:
+    whether a password may be sent to another machine unencrypted. STAGEDB_INSECURE and `insecure` in the configuration
+    file allow it too. holder: the address of the server that the account in the environment belongs to; NEO4J_URI
+    names it if it is set. The account is sent to no other server. Raises UsageError for a URI, a name or a database
+    that cannot be used, and for a password that is not where it should be.
     """
     allowed = _switch(environment, INSECURE) or insecure
-    if word is None and environment.get("NEO4J_URI"):
-        return _encrypted(_from_uri(environment["NEO4J_URI"], environment, "NEO4J_URI"), allowed)
+    found = select(word, environment, config, project=project, option=option)
+    wanted = None if database is None else (checked_database(database, "--database"), "--database")
+    if found.is_embedded:
+        _check_no_database(found, wanted)
+        return None
+    if found.named is not None:
+        mine = option == "--store" and not environment.get("NEO4J_URI") and environment.get(DATABASE)
+        outer = (checked_database(mine, DATABASE), DATABASE) if mine else found.database
+        target = _from_named(found.named, environment, allowed)
+    else:
+        outer, uri = None, str(found.uri)
+        env = environment if found.by == "NEO4J_URI" else _account_for(uri, environment, option, holder)
+        target = _from_uri(uri, env, found.by)
+        if target.password and not allowed:
+            check_encrypted(target.uri, target.source)
+    chosen = wanted or outer
+    return target if chosen is None else replace(target, database=chosen[0])
+
+
+def _check_no_database(found: Selection, wanted: tuple[str, str] | None) -> None:
+    if asked := wanted or found.database:
+        raise UsageError(
+            f"{asked[1]} names the database {shown(asked[0])}, and the embedded store has only one ({found.by}): leave "
+            "it out, or name a server with --store"
+        )
+
+
+def selected(word: str | None, environment: Mapping[str, str], database: str | None = None) -> Selection:
+    """Which store this process means, in its working directory. It reads no password. word, database: as in `choose`.
+
+    Raises UsageError for what names no store, and for a database of the embedded one.
+    """
+    found = select(word, environment, config_file(environment), project=project_file(environment))
+    if found.is_embedded:
+        _check_no_database(found, None if database is None else (database, "--database"))
+    return found
+
+
+def select(
+    word: str | None, environment: Mapping[str, str], config: Path, *, project: Path | None = None,
+    option: str = "--store",
+) -> Selection:  # fmt: skip
+    """Which store is meant.
+
+    word: the value of `--store`: a URI, which has ://, the name of a store in the configuration file, or `embedded`.
+    Without it NEO4J_URI decides, then the project's file, then `default` in the configuration file; without these it is
+    the embedded engine. option: where the word comes from, for errors. Raises UsageError for what names no store.
+    """
     if word is not None and "://" in word:
-        return _encrypted(_from_uri(word, _account_for(word, environment, option, holder), option), allowed)
-    if word == EMBEDDED:
-        return None
-    settings = read_config(config)
-    name = word if word is not None else settings.get("default")
-    if name is None or name == EMBEDDED:
-        return None
-    if isinstance(name, str) and any(mark in name for mark in "@:/"):
+        return Selection(option, uri=word)
+    if word is not None:
+        return (
+            Selection(option, EMBEDDED) if word == EMBEDDED else _by_name(word, read_settings(config), option, option)
+        )
+    if uri := environment.get("NEO4J_URI"):
+        return Selection("NEO4J_URI", uri=uri)
+    settings, wish = read_settings(config), project_of(project, environment)
+    if wish is not None and (wish.store is not None or wish.uri is not None):
+        return _by_project(wish, settings)
+    found = _by_default(settings)
+    return found if wish is None else replace(found, database=_database(wish))
+
+
+def project_of(path: Path | None, environment: Mapping[str, str]) -> Project | None:
+    """The project of a file, if there is a file. Raises UsageError if it cannot be used."""
+    return None if path is None else read_project(path, named=bool(environment.get(PROJECT_VARIABLE)))
+
+
+def current_project(environment: Mapping[str, str]) -> Project | None:
+    """The project that the working directory belongs to, if there is one."""
+    return project_of(project_file(environment), environment)
+
+
+def _by_default(settings: SettingsFile) -> Selection:
+    name = settings.content.get("default")
+    if name is None:
+        return Selection("nothing names another one", EMBEDDED)
+    by = f"default in {path_text(settings.path)}"
+    if name == EMBEDDED:
+        return Selection(by, EMBEDDED)
+    if not isinstance(name, str):
+        raise UsageError(f"{settings.place('default')}: default must be the name of a store, not {shown(name)}")
+    return _by_name(name, settings, by, f"default of {settings.path}")
+
+
+def _by_name(name: str, settings: SettingsFile, by: str, source: str) -> Selection:
+    if any(mark in name for mark in "@:/"):
         # It may be an address with a password, so that its text stays out of the error.
-        source = option if word is not None else f"default of {config}"
         raise UsageError(
             f"{source} is neither the URI of a store nor the name of one: write a URI as bolt://host:7687, with the "
             "account in NEO4J_USERNAME and NEO4J_PASSWORD; a name has no @ : or /"
         )
-    stores = settings.get("stores", {})
-    if not isinstance(stores, dict) or not isinstance(name, str) or not isinstance(stores.get(name), dict):
-        known = ", ".join(sorted(stores)) if isinstance(stores, dict) and stores else "none"
-        raise UsageError(
-            f"no store named {shown(name)} in {config} (it has {known}): give {option} a URI such as "
-            f"bolt://host:7687, {shown(EMBEDDED)}, or add [stores.NAME] to that file"
-        )
-    table = dict(stores[name])
-    insecure = table.pop("insecure", False)
-    if not isinstance(insecure, bool):
-        raise UsageError(f"insecure of [stores.{name}] of {config} must be true or false, not {shown(insecure)}")
-    return _encrypted(_from_table(name, table, environment, config), allowed or insecure)
+    option = by if by.startswith("-") else "--store"
+    return Selection(by, name, named_store(name, settings, option))
 
 
-def _encrypted(target: StoreTarget, insecure: bool) -> StoreTarget:
-    """The target. Raises UsageError if its password would go to another machine unencrypted."""
-    parts = urlsplit(target.uri)
-    if insecure or not target.password or parts.scheme not in _PLAIN or _is_loopback(parts.hostname or ""):
-        return target
+def _database(wish: Project) -> tuple[str, str] | None:
+    return None if wish.database is None else (wish.database, f"database in {wish.file.place('database')}")
+
+
+def _by_project(wish: Project, settings: SettingsFile) -> Selection:
+    """The store that a project's file chooses among those that the user added."""
+    key = "store" if wish.store is not None else "uri"
+    place = wish.file.place(key)
+    if wish.store == EMBEDDED:
+        return Selection(place, EMBEDDED, database=_database(wish))
+    known = settings.content.get("stores", {})
+    if wish.store is not None and (wish.uri is None or wish.store in known):
+        found = named_store(wish.store, settings, place)
+    else:
+        found = _by_address(wish, settings, place)
+    for what, wanted, has in (("uri", wish.uri, found.uri), ("username", wish.username, found.username)):
+        if wanted is not None and wanted != has:
+            raise UsageError(
+                f"{wish.file.place(what)} wants {shown(wanted)}, and {found.source} has {shown(has)}: change the file "
+                "of the project if it is wrong, or add the other one under another name, and name it with --store"
+            )
+    return Selection(place, found.name, found, database=_database(wish))
+
+
+def _by_address(wish: Project, settings: SettingsFile, place: str) -> NamedStore:
+    found = [
+        each
+        for each in named_stores(settings)
+        if each.uri == wish.uri and wish.username in (None, each.username)
+    ]  # fmt: skip
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(each.name for each in found)
+        raise UsageError(f"{place} fits several of your stores ({names}): choose one with --store")
     raise UsageError(
-        f"{target.source} is {target.uri}, and the password would cross the network unencrypted: use "
-        f"{parts.scheme}+s://{parts.netloc} ({parts.scheme}+ssc:// if the server signed its certificate itself), or an "
-        f"SSH tunnel to localhost. For a private network there is --insecure, {INSECURE}=1, or insecure = true in the "
-        "configuration file"
+        f"{place} wants the store at {wish.uri}, which you have not added: if you trust that server, run `stagedb "
+        f"store add {wish.store or 'NAME'} {wish.uri}` with your account, or name another one with --store"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether a host is this machine, by its text alone: a name server may be someone else's."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _switch(environment: Mapping[str, str], name: str) -> bool:
@@ -141,13 +247,6 @@ def write_time(environment: Mapping[str, str]) -> float:
     return seconds
 
 
-def config_file(environment: Mapping[str, str]) -> Path:
-    """The configuration file: STAGEDB_CONFIG, or `config.toml` in the user's configuration directory."""
-    if environment.get("STAGEDB_CONFIG"):
-        return Path(environment["STAGEDB_CONFIG"])
-    return platformdirs.user_config_path("stagedb") / "config.toml"
-
-
 def home(environment: Mapping[str, str] | None = None) -> Path:
     """The directory of the embedded store: STAGEDB_HOME, or the user's data directory."""
     return embedded_home(environment)
@@ -166,64 +265,31 @@ def _account_for(uri: str, environment: Mapping[str, str], option: str, holder: 
     if not username and environment.get("NEO4J_PASSWORD"):
         raise UsageError(
             f"{option} is {address}, and the account in NEO4J_USERNAME and NEO4J_PASSWORD belongs to {whose}: it is "
-            "sent to no other server. Name this store, with its account, in the configuration file, as [stores.NAME]"
+            "sent to no other server. Give this one a name with its account: `stagedb store add NAME URI`"
         )
     return {name: value for name, value in environment.items() if not name.startswith("NEO4J_")}
 
 
 def _from_uri(uri: str, environment: Mapping[str, str], source: str) -> StoreTarget:
     address, username, password = split_uri(uri, source)
+    database = environment.get(DATABASE)
     return StoreTarget(
         uri=address,
         username=username or environment.get("NEO4J_USERNAME"),
         password=password or environment.get("NEO4J_PASSWORD"),
-        database=environment.get("NEO4J_DATABASE") or "neo4j",
+        database=checked_database(database, DATABASE) if database else _DEFAULT_DATABASE,
         source=source,
     )
 
 
-def _from_table(name: str, table: Mapping[str, Any], environment: Mapping[str, str], config: Path) -> StoreTarget:
-    source = f"[stores.{name}] of {config}"
-    unknown = sorted(set(table) - _KEYS)
-    if unknown or not all(isinstance(value, str) for value in table.values()) or "uri" not in table:
-        raise UsageError(
-            f"{source} needs uri, and may have {', '.join(sorted(_KEYS - {'uri'}))}, which are texts, and insecure, "
-            "which is true or false"
-        )
-    address, username, password = split_uri(table["uri"], source)
-    variable = table.get("password_env")
-    if variable is not None and variable not in environment:
-        raise UsageError(f"{source} takes its password from the environment variable {variable}, which is not set")
+def _from_named(store: NamedStore, environment: Mapping[str, str], insecure: bool) -> StoreTarget:
+    if store.password is not None and not (insecure or store.insecure):
+        check_encrypted(store.uri, store.source)
+    password = (
+        None
+        if store.password is None
+        else password_of(store.password, store.uri, store.username, store.source, environment)
+    )
     return StoreTarget(
-        uri=address,
-        username=table.get("username", username),
-        password=environment[variable] if variable is not None else table.get("password", password),
-        database=table.get("database", "neo4j"),
-        source=source,
+        store.uri, store.username, password, store.database or _DEFAULT_DATABASE, store.source, store.workspace
     )
-
-
-def split_uri(uri: str, source: str) -> tuple[str, str | None, str | None]:
-    """The URI without its account, the user and the password. Raises UsageError, without secrets, if it is invalid."""
-    try:
-        parts = urlsplit(uri)
-        port = parts.port
-    except ValueError:
-        raise UsageError(f"{source} is not the URI of a store: write it as bolt://host:7687") from None
-    # With an unquoted # or ? in a password, the rest of the account would be taken for another part.
-    odd = parts.path.strip("/") or parts.fragment or "@" in parts.query
-    if parts.scheme not in SCHEMES or not parts.hostname or odd:
-        raise UsageError(f"{source} is not the URI of a store: write it as bolt://host:7687 ({', '.join(SCHEMES)})")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    address = urlunsplit((parts.scheme, f"{host}:{port or 7687}", "", parts.query, ""))
-    user = unquote(parts.username) if parts.username else None
-    return address, user, unquote(parts.password) if parts.password else None
-
-
-def read_config(config: Path) -> dict[str, Any]:
-    """The content of the configuration file; nothing if there is none. Raises UsageError if it cannot be read."""
-    if str(config) == os.devnull or not is_there(config):
-        return {}
-    what = "configuration file"
-    content: dict[str, Any] = parse_document(read_text(config, what), "TOML", f"the {what} {config}")
-    return content

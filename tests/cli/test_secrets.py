@@ -79,7 +79,7 @@ def test_the_details_of_an_unexpected_error_have_no_password(
             f"a driver that shows too much: {auth!r} {auth[1]} bolt://{auth[0]}:{auth[1]}@host {ENCODED}"
         )
 
-    monkeypatch.setattr("stagedb.store.connection.open_driver", failing)
+    monkeypatch.setattr("stagedb.store.opening.open_driver", failing)
     text = offering(way, HERE, "ls", "-v")
     assert "a driver that shows too much" in text
     assert "Traceback" in text

@@ -50,13 +50,13 @@ def _fill(store: Store) -> None:
         patch.setenv("STAGEDB_USER", "ada")
         instantiate(store, small_graph().key, EIGHT)
         record_profile(store, profile_job(read_workload(store, made), PLAIN))
-    naming.set_name(store, "Instance", made, naming.wanted_name("base"))
-    naming.set_name(store, "Profile", profile, naming.wanted_name("base"))
+    naming.set_name(store, "Instance", made, naming.wanted_name(store, "base"))
+    naming.set_name(store, "Profile", profile, naming.wanted_name(store, "base"))
     ids: dict[Kind, str] = {"Graph": small_graph().key, "Instance": made, "Profile": profile}
     for kind, id in ids.items():
         naming.add_tag(store, kind, id, "kept")
         naming.add_note(store, kind, id, "why")
-    save_query(store, naming.wanted_name("mine"), QUERY)
+    save_query(store, naming.wanted_name(store, "mine"), QUERY)
 
 
 QUERY = """// All graphs.

@@ -1,0 +1,127 @@
+"""Open a store: find which one is meant, start the embedded engine if needed, and bring the schema up to date."""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.store import embedded
+from stagedb.store import store_targets as targets
+from stagedb.store.connection import Store
+from stagedb.store.driver_opening import RETRY_TIME, open_driver
+from stagedb.store.failures import ConnectionLost, check_disk
+from stagedb.store.migrations import described, pending
+from stagedb.store.store_settings import config_file, project_file
+
+EMBEDDED_ATTEMPTS = 5
+
+
+def connect(
+    uri: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    home: Path | None = None,
+    database: str | None = None,
+    migrate: bool = False,
+    insecure: bool = False,
+    option: str = "--store",
+    holder: str | None = None,
+) -> Store:
+    """Open the store that `store_targets.choose` finds. Starts the embedded engine if it is chosen.
+
+    An empty database becomes a store. An embedded store is migrated to the newest version, a server's only by
+    `migrate`. database, insecure, option, holder: as in `choose`. Raises UsageError for a store that
+    does not answer or refuses the account, and for a database that does not belong to stagedb, that a newer stagedb
+    wrote, or that waits for a migration.
+    """
+    store = open_store(
+        uri, environment=environment, home=home, database=database, insecure=insecure, option=option, holder=holder
+    )
+    try:
+        version = store.version()
+        todo = pending(version)
+        if todo and version and not migrate and store.engine != "embedded":
+            raise UsageError(
+                f"the store at {store.uri} waits for migration {described(todo)}: run `stagedb store migrate`"
+            )
+        if todo:
+            store.migrate()
+    except BaseException as error:
+        store.close()
+        if isinstance(error, StagedbError) and store.engine == "embedded":
+            env = os.environ if environment is None else environment
+            check_disk(home or targets.home(env), error)
+        raise
+    return store
+
+
+def open_store(
+    uri: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    home: Path | None = None,
+    database: str | None = None,
+    insecure: bool = False,
+    option: str = "--store",
+    holder: str | None = None,
+) -> Store:
+    """A connection to the store as it is, without changes: to look at a store before it is used.
+
+    database, insecure, option, holder: as in `choose`.
+    """
+    env = os.environ if environment is None else environment
+    target = targets.choose(
+        uri,
+        env,
+        config_file(env),
+        project=project_file(env),
+        database=database,
+        insecure=insecure,
+        option=option,
+        holder=holder,
+    )
+    if target is None:
+        return _open_embedded(home or targets.home(env), env)
+    account = (target.username, target.password or "") if target.username else None
+    write_time = targets.write_time(env)  # first: an open driver must be closed
+    driver = open_driver(target.uri, account, target.source, RETRY_TIME)
+    return Store(driver, target.database, "neo4j", target.uri, write_time=write_time, workspace=target.workspace)
+
+
+def open_running(home: Path) -> Store | None:
+    """The embedded store of a directory if its engine runs. It starts nothing."""
+    endpoint = embedded.running(home)
+    return None if endpoint is None else _on_endpoint(endpoint, f"the embedded engine of {home}")
+
+
+def _open_embedded(home: Path, environment: Mapping[str, str]) -> Store:
+    source = f"the embedded engine of {home}"
+    for attempt in range(EMBEDDED_ATTEMPTS):
+        endpoint = embedded.ensure(home, environment)
+        store: Store | None = None
+        try:
+            store = _on_endpoint(endpoint, source)
+            store.version()
+            if embedded.running(home) != endpoint:
+                raise ConnectionLost(f"{source} is ending")
+        except (UsageError, ConnectionLost):
+            # The engine was about to end, or was killed at this moment. The next one starts soon.
+            if store is not None:
+                store.close()
+            if attempt == EMBEDDED_ATTEMPTS - 1:
+                raise
+            time.sleep(0.5)
+        else:
+            return store
+    raise StagedbError(f"{source} cannot be reached")
+
+
+def _on_endpoint(endpoint: embedded.Endpoint, source: str) -> Store:
+    return Store(
+        open_driver(endpoint.uri, (endpoint.username, endpoint.password), source),
+        endpoint.database,
+        "embedded",
+        endpoint.uri,
+        lambda timeout: open_driver(endpoint.uri, endpoint.reader_account(timeout), source),
+    )

@@ -1,0 +1,270 @@
+"""What the configuration file of a user and the file of a project name: stores, the default one, a workspace.
+
+Only the user's file has stores, with addresses and where their passwords are. A project's file, which may come from
+somebody else with a checkout, chooses among them: it can name no server that the user has not added, so it can send no
+password and no data elsewhere.
+"""
+
+import difflib
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import platformdirs
+
+from stagedb.errors import UsageError
+from stagedb.inputs import is_there, parse_document, read_text, shown
+from stagedb.outputs import path_text
+from stagedb.store.password_sources import InFile, InKeyring, InVariable, PasswordSource, Written
+from stagedb.store.private_directory import is_private_group, user_text
+from stagedb.store.store_addresses import split_uri
+
+EMBEDDED: Final = "embedded"
+"""The name of the store on this machine that needs no server; it is the default."""
+
+PROJECT_NAME: Final = ".stagedb.toml"
+PROJECT: Final = "STAGEDB_PROJECT"
+"""Environment variable: the file of a project; empty for none. Without it, the nearest `.stagedb.toml` counts, upward
+from the working directory."""
+
+_TEXTS = ("uri", "username", "password", "password_env", "password_file", "database", "workspace")
+_SWITCHES = ("insecure", "keyring")
+_OF_PROJECT = ("store", "uri", "username", "database", "workspace")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DATABASE = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True)
+class SettingsFile:
+    """A TOML file. text: as it is written, to find lines; content: empty without a file."""
+
+    path: Path
+    text: str = field(repr=False)
+    content: Mapping[str, Any] = field(repr=False)
+
+    def place(self, key: str, table: str = "") -> str:
+        """The file, with the line of a key, or of its table, where it can be found."""
+        line = _line(self.text, key, table)
+        return f"{path_text(self.path)}, line {line}" if line else path_text(self.path)
+
+
+@dataclass(frozen=True)
+class NamedStore:
+    """A server that the user added. uri: without an account. source: the place in the file, for errors."""
+
+    name: str
+    uri: str
+    username: str | None
+    password: PasswordSource | None
+    database: str | None
+    workspace: str | None
+    insecure: bool
+    source: str
+
+
+@dataclass(frozen=True)
+class Project:
+    """The file of a project: the store that it chooses, if it chooses one, and what it overrides."""
+
+    file: SettingsFile
+    store: str | None
+    uri: str | None
+    username: str | None
+    database: str | None
+    workspace: str | None
+
+
+def config_file(environment: Mapping[str, str]) -> Path:
+    """The configuration file: STAGEDB_CONFIG, or `config.toml` in the user's configuration directory."""
+    if environment.get("STAGEDB_CONFIG"):
+        return Path(environment["STAGEDB_CONFIG"])
+    return platformdirs.user_config_path("stagedb") / "config.toml"
+
+
+def project_file(environment: Mapping[str, str]) -> Path | None:
+    """The file of the project that the working directory belongs to, if there is one."""
+    named = environment.get(PROJECT)
+    if named is not None:
+        return None if named in ("", os.devnull) else Path(named)
+    try:
+        here = Path.cwd()
+    except OSError:  # the directory was removed
+        return None
+    for directory in (here, *here.parents):
+        try:
+            (directory / PROJECT_NAME).lstat()
+        except OSError:
+            continue
+        return directory / PROJECT_NAME
+    return None
+
+
+def read_settings(config: Path) -> SettingsFile:
+    """The configuration file; empty if there is none. Raises UsageError if it cannot be read, or if others own it."""
+    if str(config) == os.devnull or not is_there(config):
+        return SettingsFile(config, "", {})
+    what = "configuration file"
+    _check_own(config, what, f"copy it, and name the copy in STAGEDB_CONFIG ({_SHARED})", (0,))
+    text = read_text(config, what)
+    content: dict[str, Any] = parse_document(text, "TOML", f"the {what} {config}")
+    return SettingsFile(config, text, content)
+
+
+_SHARED: Final = "a file of root is read too"
+
+
+def read_project(path: Path, named: bool) -> Project:
+    """The file of a project. named: the user names it, so it may belong to somebody else.
+
+    Raises UsageError if it cannot be read, if others can change it, and for a key that it may not have.
+    """
+    what = "project file"
+    if not named:
+        _check_own(path, what, f"look at it, and set {PROJECT} to its path if you trust it, or to nothing to read none")
+    text = read_text(path, what, option=PROJECT if named else "")
+    file = SettingsFile(path, text, parse_document(text, "TOML", f"the {what} {path_text(path)}"))
+    for key, value in file.content.items():
+        if key not in _OF_PROJECT:
+            raise UsageError(
+                f"{file.place(key)}: a project file has no {shown(key)}, only {', '.join(_OF_PROJECT)}; passwords and "
+                "where they are belong into your own configuration (`stagedb store add`)"
+            )
+        if not isinstance(value, str):
+            raise UsageError(f"{file.place(key)}: {key} must be a text, not {shown(value)}")
+    uri, found = file.content.get("uri"), dict(file.content)
+    if "store" in found and found["store"] != EMBEDDED:
+        # It may be an address with a password, so that its text stays out of the error.
+        checked_name(found["store"], f"store in {file.place('store')}")
+    if uri is not None:
+        found["uri"], user, password = split_uri(uri, f"uri in {file.place('uri')}")
+        if user or password:
+            raise UsageError(f"{file.place('uri')}: the uri of a project file has no account: write bolt://host:7687")
+    if found.get("database") is not None:
+        found["database"] = checked_database(found["database"], f"database in {file.place('database')}")
+    return Project(file, *(found.get(key) for key in _OF_PROJECT))
+
+
+def named_store(name: str, settings: SettingsFile, option: str = "--store") -> NamedStore:
+    """A store of the configuration file. option: what names it. Raises UsageError for an unknown or impossible one."""
+    stores = settings.content.get("stores", {})
+    table = stores.get(name) if isinstance(stores, dict) else None
+    if not isinstance(table, dict):
+        known = sorted(stores) if isinstance(stores, dict) else []
+        near = difflib.get_close_matches(name[:100], [*known, EMBEDDED], n=2)
+        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        raise UsageError(
+            f"no store named {shown(name)} in {settings.path} (it has {', '.join(known) or 'none'}){hint}: give "
+            f"{option} a URI such as bolt://host:7687, or {shown(EMBEDDED)}; `stagedb store add NAME URI` adds one"
+        )
+    source = f"[stores.{name}] of {settings.path}"
+    right = all(isinstance(table[key], str) for key in _TEXTS if key in table)
+    if not set(table) <= {*_TEXTS, *_SWITCHES} or not right or "uri" not in table:
+        raise UsageError(
+            f"{source} ({settings.place('', f'stores.{name}')}) needs uri, and may have {', '.join(_TEXTS[1:])}, which "
+            f"are texts, and {' and '.join(_SWITCHES)}, which are true or false"
+        )
+    for key in _SWITCHES:
+        if not isinstance(table.get(key, False), bool):
+            raise UsageError(f"{key} of {source} must be true or false, not {shown(table[key])}")
+    address, username, inside = split_uri(table["uri"], source)
+    return NamedStore(
+        name,
+        address,
+        table.get("username", username),
+        _password_source(table, inside, source),
+        None if "database" not in table else checked_database(table["database"], f"database of {source}"),
+        table.get("workspace"),
+        table.get("insecure", False),
+        source,
+    )
+
+
+def named_stores(settings: SettingsFile) -> list[NamedStore]:
+    """All stores of the configuration file, by name. Raises UsageError if one of them cannot be used."""
+    stores = settings.content.get("stores", {})
+    return [named_store(name, settings) for name in sorted(stores)] if isinstance(stores, dict) else []
+
+
+def _password_source(table: Mapping[str, Any], inside: str | None, source: str) -> PasswordSource | None:
+    found: list[PasswordSource] = []
+    if "password_env" in table:
+        found.append(InVariable(table["password_env"]))
+    if "password_file" in table:
+        path = Path(table["password_file"]).expanduser()
+        if not path.is_absolute():
+            raise UsageError(f"password_file of {source} must be a whole path, not {shown(table['password_file'])}")
+        found.append(InFile(path))
+    if table.get("keyring"):
+        found.append(InKeyring())
+    if len(found) > 1:
+        raise UsageError(f"{source} names several places of its password: leave one")
+    if found:
+        return found[0]
+    password = table.get("password", inside)
+    return None if password is None else Written(password)
+
+
+def checked_name(name: str, source: str) -> str:
+    """A name for a store. Raises UsageError, without the text, for one that is none."""
+    if not _NAME.fullmatch(name) or name == EMBEDDED:
+        raise UsageError(
+            f"{source} is not a name for a store: a name has letters, digits, . _ and -, at most 64, and is not "
+            f"{EMBEDDED}, which is the store of this machine"
+        )
+    return name
+
+
+def checked_database(name: str, source: str) -> str:
+    """The name of a database. Raises UsageError for a text that no server takes."""
+    if not _DATABASE.fullmatch(name):
+        raise UsageError(
+            f"{source} is not the name of a database: {shown(name)}; one has letters, digits, . _ and -, begins with a "
+            "letter, and has at most 63 characters"
+        )
+    return name
+
+
+def _check_own(path: Path, what: str, way: str, also: tuple[int, ...] = ()) -> None:
+    """Raise UsageError if somebody else owns a file, or can write to it. also: users who may own it too.
+
+    A link counts as what it leads to, and must be the caller's own too.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    me = os.geteuid()
+    try:
+        found, link = path.stat(), path.lstat()
+    except OSError:
+        return  # its use reports what is wrong
+    for each in (found, link):
+        if each.st_uid not in (me, *also):
+            raise UsageError(
+                f"the {what} {path_text(path)} belongs to {user_text(each.st_uid)}, who could send you to another "
+                f"store: {way}"
+            )
+    others = bool(found.st_mode & stat.S_IWOTH)
+    if others or (found.st_mode & stat.S_IWGRP and not is_private_group(found.st_gid, me)):
+        raise UsageError(
+            f"{'everybody' if others else 'a group'} can write to the {what} {path_text(path)}, and could send you to "
+            "another store: run `chmod go-w` on it"
+        )
+
+
+_HEADER = re.compile(r"\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
+
+
+def _line(text: str, key: str, table: str) -> int | None:
+    """The line of a key in a table, else the line where the table begins; None if neither is written plainly."""
+    now, begin = "", None
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if header := _HEADER.fullmatch(bare):
+            now = re.sub(r"[\s\"']", "", header[1])
+            begin = number if now == table else begin
+        elif now == table and key and re.match(rf"[\"']?{re.escape(key)}[\"']?\s*=", bare):
+            return number
+    return begin
