@@ -62,7 +62,14 @@ from stagedb.ir.operators.experts import (
     WeightedSum,
     WeightedSumGradient,
 )
-from stagedb.ir.operators.latent import JoinLast, LatentKeys, LatentKeysGradient, SplitLast
+from stagedb.ir.operators.latent import (
+    JoinLast,
+    LatentKeys,
+    LatentKeysGradient,
+    LatentKeysViews,
+    SplitLast,
+    SplitLastViews,
+)
 from stagedb.ir.operators.learned_activation import XIELU, XIELUGradient
 from stagedb.ir.operators.loss import (
     CrossEntropy,
@@ -165,6 +172,7 @@ OPERATORS: dict[str, type[Operator]] = {
         KeyIndexGradient,
         LatentKeys,
         LatentKeysGradient,
+        LatentKeysViews,
         LayerNorm,
         LayerNormGradient,
         LogSoftmax,
@@ -213,6 +221,7 @@ OPERATORS: dict[str, type[Operator]] = {
         SparseMixerGradient,
         SplitHeads,
         SplitLast,
+        SplitLastViews,
         SplitViews,
         SumExp,
         SumProduct,
@@ -300,6 +309,7 @@ __all__ = [
     "KeyIndexGradient",
     "LatentKeys",
     "LatentKeysGradient",
+    "LatentKeysViews",
     "LayerNorm",
     "LayerNormGradient",
     "LogSoftmax",
@@ -352,6 +362,7 @@ __all__ = [
     "SparseMixerGradient",
     "SplitHeads",
     "SplitLast",
+    "SplitLastViews",
     "SplitViews",
     "SumExp",
     "SumProduct",

@@ -59,14 +59,15 @@ def _queries(
 def _keys_values(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", bias: bool) -> "tuple[Tensor, Tensor]":
     both = shared.linear(t, "attn.wkv_a", x, ("kv_a", "hidden"), ("batch", "seq", "kv_a"), bias, style.fp8)
     latent, key = t.activation("attn.latent", ("batch", "seq", "kv_rank")), t.activation("attn.k_rope", ROPE)
-    t.emit("attn.latent", ops.SplitLast("kv_rank", "rope_dim"), (both,), latent, key)
+    split = ops.SplitLastViews if style.latent_views else ops.SplitLast
+    t.emit("attn.latent", split("kv_rank", "rope_dim"), (both,), latent, key)
     turned = t.activation("attn.rotary_k", ROPE)
     t.emit("attn.rotary_k", ops.Rotary(), (key,), turned)
     latent = shared.norm(t, card, style, "attn.kv_a_norm", latent)
     axes = ("batch", "seq", "heads", "kv_b")
     made = shared.linear(t, "attn.wkv_b", latent, ("heads", "kv_b", "kv_rank"), axes, fp8=style.fp8)
     k, v = t.activation("attn.k", HEADS.query), t.activation("attn.v", HEADS.context)
-    t.emit("attn.k", ops.LatentKeys(), (made, turned), k, v)
+    t.emit("attn.k", ops.LatentKeysViews() if style.latent_views else ops.LatentKeys(), (made, turned), k, v)
     return k, v
 
 
