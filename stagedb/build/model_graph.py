@@ -61,6 +61,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         routing_tables=framework.routing_tables,
         gathers_projection=framework.gathers_projection,
         latent_views=framework.latent_views,
+        latents=framework.latents,
     )
 
 

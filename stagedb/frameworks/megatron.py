@@ -27,6 +27,8 @@ MEGATRON = Framework(
     gathers_projection=True,
     # `multi_latent_attention.py` makes values contiguous.
     latent_views=False,
+    # `linear_q_down_proj` and `linear_kv_down_proj` have `parallel_mode="duplicated"`; what reads them gathers.
+    latents="between",
     joins_shares=False,
     # `tensor_parallel.checkpoint`.
     early_stop=False,

@@ -86,11 +86,12 @@ class _Matcher:
 
     def passes(self, op: Operation) -> tuple[str, ...]:
         """Mesh axes on which a linear operation reads partial sums and makes one."""
-        if self.choices.joins_shares and op.template.differentiates and isinstance(op.operator, JoinLast | Rotary):
-            partial = any("tp" in self.layouts[t.name].partials() for t in op.inputs)
-            if partial and isinstance(op.operator, JoinLast):
-                self.shares.update(t.name for t in op.outputs)
-            return ("tp",) if partial else ()
+        partial = any("tp" in self.layouts[t.name].partials() for t in op.inputs) and op.template.differentiates
+        if partial and isinstance(op.operator, Rotary):
+            return ("tp",)
+        if partial and self.choices.joins_shares and isinstance(op.operator, JoinLast):
+            self.shares.update(t.name for t in op.outputs)
+            return ("tp",)
         if self.choices.share and isinstance(op.operator, Add) and any(t.name in self.parts for t in op.inputs):
             return ("tp",)
         if self.reads_shares(op):

@@ -16,7 +16,8 @@ class Style:
     embedding_dropout: the region that gives the layout of its mask. core: the fused attention of ranks that share a
     sequence, if it differs from that of one rank. routing_tables: the order of tokens by expert is made once.
     gathers_projection: the projection before a layer that predicts a further token is gathered whole. latent_views: the
-    latent of latent attention, and its values, are views of the matmul results that they are parts of.
+    latent of latent attention, and its values, are views of the matmul results that they are parts of. latents: the
+    region in which latents are made.
     """
 
     pack_qkv: bool
@@ -34,3 +35,4 @@ class Style:
     routing_tables: bool = False
     gathers_projection: bool = False
     latent_views: bool = False
+    latents: Literal["attention", "between"] = "attention"
