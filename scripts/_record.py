@@ -1,4 +1,4 @@
-"""Records of real training steps under PyTorch: `scripts/record --seed N --count M` or `scripts/record --config FILE`.
+"""Records of real training steps under PyTorch: `scripts/record --seed N --count M`, `--config FILE` or `--blocks`.
 
 A record has what one rank computes, sends and holds in a step, in the format of `tests/validation/records.json`.
 `stagedb validate --records FILE` compares it with the same plan here. `scripts/recording` draws configurations and
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.recording.block_configurations import configurations
 from scripts.recording.configurations import DEFAULTS, Config, completed, drawn
 
 
@@ -24,11 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=100, help="how many of them (100)")
     parser.add_argument("--skip", type=int, default=0, help="how many of them are left out at the beginning")
     parser.add_argument("--config", type=Path, help="a JSON file with a configuration, or a list of them")
+    parser.add_argument("--blocks", action="store_true", help="the kinds of blocks, each under its plans")
     parser.add_argument("-o", "--output", type=Path, help="the file to write (standard output)")
     given = parser.parse_args(arguments)
-    if (given.seed is None) == (given.config is None):
-        parser.error("exactly one of --seed and --config")
-    configs = list(drawn(given.seed, given.count))[given.skip :] if given.config is None else read(given.config)
+    if (given.seed is not None) + (given.config is not None) + given.blocks != 1:
+        parser.error("exactly one of --seed and --config, or --blocks")
+    configs = chosen(given)
     try:
         record = importlib.import_module("scripts.recording.under_torch.recorder").record
     except ModuleNotFoundError as missing:
@@ -41,14 +43,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failed += 1
             print(f"{config['label']}: {type(found).__name__}: {str(found).strip()[:300]}", file=sys.stderr)
         else:
-            records.append(found)
+            records.append(without_operators(found) if given.blocks else found)
             if given.output is not None:
                 # After each, so that an interrupted run leaves what it has.
-                given.output.write_text(json.dumps(records) + "\n", encoding="utf-8")
+                given.output.write_text(lines(records), encoding="utf-8")
     if given.output is None:
-        print(json.dumps(records))
+        print(lines(records), end="")
     print(f"{len(records)} recorded, {failed} not", file=sys.stderr)
     return 1 if failed else 0
+
+
+def chosen(given: argparse.Namespace) -> list[Config]:
+    """The configurations that the arguments choose."""
+    if given.blocks:
+        return list(configurations())
+    return list(drawn(given.seed, given.count))[given.skip :] if given.config is None else read(given.config)
+
+
+def without_operators(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without what no comparison reads: its operators, and how long it took to make."""
+    return {word: value for word, value in record.items() if word not in ("ops", "ops_columns", "seconds")}
+
+
+def lines(records: Sequence[dict[str, Any]]) -> str:
+    """Records as JSON, one a line."""
+    return "[\n" + ",\n".join(json.dumps(each) for each in records) + "\n]\n"
 
 
 def read(path: Path) -> list[Config]:
@@ -59,7 +78,7 @@ def read(path: Path) -> list[Config]:
 
 def given(config: Config) -> Config:
     """The words of a configuration that only its writer knows: a label, and stagedb's words for it."""
-    return {word: config[word] for word in ("label", "extension") if word in config}
+    return {word: config[word] for word in ("label", "extension", "block") if word in config}
 
 
 def recorded(record: Any, configs: Sequence[Config]) -> Iterator[tuple[Config, dict[str, Any] | Exception]]:

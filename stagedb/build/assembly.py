@@ -64,6 +64,7 @@ def assemble(
         ops += [sym_op(block, op, i, sizes, layouts, reduction_rules, tie) for i, op in enumerate(rows)]
         parameters |= _parameters(block, rows, sizes, layouts, buckets, reduction_rules, tie)
         storages = {op.outputs[0].name: op.inputs[0].name for op in rows if op.operator.in_place}
+        storages |= {op.outputs[place].name: op.inputs[0].name for op in rows for place in op.operator.views}
         others = [*block.given, *(t for op in rows for t in (*op.inputs, *op.outputs)), *step_tensors]
         for tensor in others:
             if tensor.role != "weight":

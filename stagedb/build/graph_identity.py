@@ -27,6 +27,15 @@ NORMS = 2
 REDUCTIONS = 2
 """Counts changes in what a backward reduces: graphs in which it reduced again what its forward has are different."""
 
+LATENTS = 2
+"""Counts changes in what a framework keeps, gathers and reduces of the latents of latent attention."""
+
+STREAMS = 2
+"""Counts changes in how gradients are added where parts of a layer read the stream itself."""
+
+STOPS = 2
+"""Counts changes in how far a part is recomputed: what comes before its last needed operator runs, too."""
+
 LOOK_UPS = 2
 """Counts changes in the bytes of look-ups. Graphs in which one read its whole table are different graphs."""
 
@@ -46,9 +55,26 @@ def graph_key(card: Card, options: GraphOptions) -> str:
         content["norms"] = NORMS
     if options.framework.regather and _normalises_sums(card):
         content["reductions"] = REDUCTIONS
+    if _has(card, "mixer", "latent_attention"):
+        content["latents"] = LATENTS
+    if _has(card, "residual", "post_norm", "after_sum"):
+        content["streams"] = STREAMS
+    early_stop = options.framework.early_stop if options.early_stop is None else options.early_stop
+    if early_stop and options.recompute == "full" and _runs_ahead(card):
+        content["stops"] = STOPS
     if options.strategy:
         content["strategies"] = CROSSED if crossed(options) else STRATEGIES
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _has(card: Card, word: str, *names: str) -> bool:
+    """Whether some layers of a model have such a part."""
+    return any(getattr(kind, word) in names for kind in card.kinds.values())
+
+
+def _runs_ahead(card: Card) -> bool:
+    """Whether a part of a layer is over, and not read by a backward, before the last one that is."""
+    return _has(card, "residual", "parallel", "parallel_two_norms") or card.shared_ffn > 0
 
 
 def _normalises_sums(card: Card) -> bool:

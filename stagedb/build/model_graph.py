@@ -61,6 +61,8 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         core=_core_of(options),
         routing_tables=framework.routing_tables,
         gathers_projection=framework.gathers_projection,
+        latent_views=framework.latent_views,
+        latents=framework.latents,
     )
 
 
@@ -171,7 +173,9 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
             ),
         ),
     )
-    matching = Matching(options.shared_input, framework.regather, framework.whole_backward)
+    matching = Matching(
+        options.shared_input, framework.regather, framework.whole_backward, joins_shares=framework.joins_shares
+    )
 
     def weight_first(has_bias: bool) -> bool:
         return framework.weight_gradient_first and not has_bias

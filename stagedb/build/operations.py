@@ -44,7 +44,7 @@ def sym_op(
         sizes = OfShards(sizes.axes, sizes.replicable, rows)
     if isinstance(move, Exchange):
         return _exchange(op, move, sizes, layouts, common)
-    if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move != "slice"):
+    if isinstance(move, Rotate) or (isinstance(move, Redistribution) and move.move not in ("slice", "share")):
         return _collective(op, move, sizes, layouts, common)
     return _compute(op, sizes, layouts, reduction_rules, tie, common)
 
@@ -94,6 +94,10 @@ def _collective(
     )
 
 
+LOCAL: Mapping[str, str] = {"slice": "slice", "share": "elementwise"}
+"""The kinds of the redistributions that a rank does alone."""
+
+
 def _compute(
     op: Operation,
     sizes: Sizes,
@@ -102,7 +106,7 @@ def _compute(
     tie: Tie | None,
     common: Mapping[str, Any],
 ) -> SymOp:
-    """The row of an operator that a rank runs alone. A redistribution that only slices is one of these."""
+    """The row of an operator that a rank runs alone. A redistribution without a message is one of these."""
     move = op.operator
     costs = cost(op, sizes, layouts)
     absent = absent_bytes(op, sizes, layouts, tie) if isinstance(move, AdamW) else (number(0),) * 2
@@ -110,7 +114,6 @@ def _compute(
         # Their norms read all gradients, and scaling reads and writes them.
         clipped = total(sizes.bytes(t, layouts[t.name]) for t in op.inputs if t.role == "gradient")
         absent = (absent[0] - 2 * clipped, absent[1] - clipped)
-    sliced = isinstance(move, Redistribution)
     present = present_if_shared(group_of(move.mesh_axis)) if isinstance(move, Redistribution) else move.present()
     if isinstance(move, Cast):
         present = _present_if_wider(op.inputs[0].dtype, op.outputs[0].dtype)
@@ -119,7 +122,7 @@ def _compute(
         heads = sizes.local("heads", layouts[op.outputs[0].name].cuts("heads"))
         present = smallest(present, heads - 1)
     return SymOp(
-        kind="slice" if sliced else move.kind,
+        kind=LOCAL[move.move] if isinstance(move, Redistribution) else move.kind,
         work=Compute(
             flops=str(costs.flops),
             bytes_read=str(costs.bytes_read - absent[0]),

@@ -50,6 +50,10 @@ def recompute(operations: tuple[Operation, ...], part: RecomputedPart) -> tuple[
     begins = (i for i, op in enumerate(operations[:first]) if op.origin == origin and _computes_backward(op))
     first = next(begins, first)
     needed = _needed(operations, makers) if part.early_stop else {op.name for op in chosen}
+    if part.early_stop and part.whole:
+        # The function runs in its order until the last tensor that the backward wants is there.
+        last = max(place for place, op in enumerate(chosen) if op.name in needed)
+        needed = {op.name for op in chosen[: last + 1]}
     copies = [_copy(op, makers, needed) for op in chosen if op.name in needed]
     repeats = {
         tensor.name: copy

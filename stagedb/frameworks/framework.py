@@ -79,6 +79,12 @@ class Framework:
         each rank makes its `own` rows.
     gathers_projection: the result of the projection before a layer that predicts a further token is gathered over tp,
         and cut along the sequence again where tp cuts it; else each rank sends what the others need.
+    latent_views: the latent of latent attention, and its values, remain views of the results of the matmuls that make
+        them; else they are copied.
+    latents: the region in which latents are made: with sp a rank gathers the hidden state for them (`attention`), or
+        makes those of its own tokens, and these are gathered (`between`).
+    joins_shares: a gradient that is partial over tp is joined with a whole one without being reduced, so that the
+        linear layer before them has partial gradients; else it is reduced before.
     early_stop: a checkpointed part is recomputed only as far as the backward reads it; else whole.
     routing_tables: the order of tokens by expert is a buffer of the model; else each layer makes its own.
 
@@ -124,6 +130,9 @@ class Framework:
     composite_kernels: bool
     embedding_gradient: Literal["whole", "own"]
     gathers_projection: bool
+    latent_views: bool
+    latents: Literal["attention", "between"]
+    joins_shares: bool
     early_stop: bool
     routing_tables: bool
 

@@ -24,6 +24,12 @@ TORCH = Framework(
     embedding_gradient="whole",
     # A layer that predicts a further token has no public plan; DTensor exchanges parts.
     gathers_projection=False,
+    # `torch.split`; torchtitan's `deepseek_v3/model.py`.
+    latent_views=True,
+    # `PrepareModuleInput` of the whole attention: torchtitan's `deepseek_v3/sharding.py`.
+    latents="attention",
+    # `aten.cat` on DTensors.
+    joins_shares=True,
     # `torch.utils.checkpoint.checkpoint(use_reentrant=False)` with `set_checkpoint_early_stop(True)`.
     early_stop=True,
     # The recorded model balances its routing by construction.

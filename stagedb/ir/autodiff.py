@@ -13,31 +13,65 @@ def differentiate(tracer: Tracer, seeds: Mapping[str, Tensor]) -> dict[str, Tens
 
     seeds: the gradient that arrives for a tensor, by the tensor's name. Returns the gradient of every tensor that has
     one, weights and the block's inputs included. Gradients that meet are added as soon as both are there, as autograd
-    engines do. The sum belongs to the region of the tensor whose gradient it is.
+    engines do. The sum belongs to the region of the tensor whose gradient it is. If a gradient from there is first,
+    those from another region are added to each other before: a part that reads the stream itself gives it one gradient.
     """
     forward = list(tracer.operations)
-    places = {tensor.name: _place_of_sums(op) for op in forward for tensor in op.outputs}
-    consumers = {tensor.name: (op.region, op.marks) for op in reversed(forward) for tensor in op.inputs}
-    grads: dict[str, Tensor] = dict(seeds)
+    sums = _Sums(tracer, forward, dict(seeds))
     for op in reversed(forward):
-        arriving = tuple(grads.get(tensor.name) for tensor in op.outputs)
+        arriving = tuple(sums.total(tensor) for tensor in op.outputs)
         if all(grad is None for grad in arriving):
             continue
         for index, grad in _contributions(tracer, op, arriving):
-            tensor = op.inputs[index]
-            known = grads.get(tensor.name)
-            if known is None:
-                grads[tensor.name] = grad
-                continue
-            region, marks = places.get(tensor.name, consumers[tensor.name])
-            tracer.enter(region, *marks)
-            tracer.origin = op.name
-            count = sum(1 for made in tracer.operations if made.name.startswith(f"{tensor.name}.gradient_sum."))
-            total = tracer.gradient(tensor, f"{tensor.name}.gradient_sum.{count}")
-            template = WEIGHT_GRADIENT if tensor.role == "weight" else INPUT_GRADIENT
-            tracer.emit(total.name, Add(), (known, grad), total, template=template)
-            grads[tensor.name] = total
-    return grads
+            sums.add(op.inputs[index], grad, op)
+    for tensor in [each for op in forward for each in op.inputs]:
+        sums.total(tensor)
+    return sums.grads
+
+
+class _Sums:
+    """The gradients of tensors, added where they meet. apart: those of parts whose region is not the
+    tensor's. began: the region of the first one."""
+
+    def __init__(self, tracer: Tracer, forward: list[Operation], grads: dict[str, Tensor]) -> None:
+        self.tracer, self.grads = tracer, grads
+        self.apart: dict[str, dict[str, tuple[Tensor, Operation]]] = {}
+        self.began: dict[str, str] = {}
+        self.places = {tensor.name: _place_of_sums(op) for op in forward for tensor in op.outputs}
+        # What comes from outside has the region of its last reader, which adds to the stream; a weight of its first.
+        read = {tensor.name: (op.region, op.marks) for op in forward for tensor in op.inputs if tensor.role != "weight"}
+        first = {tensor.name: (op.region, op.marks) for op in reversed(forward) for tensor in op.inputs}
+        self.places = first | read | self.places
+
+    def add(self, tensor: Tensor, grad: Tensor, op: Operation) -> None:
+        """One more gradient of a tensor, which an operation reads."""
+        known, home = self.grads.get(tensor.name), self.places[tensor.name][0]
+        if known is None:
+            self.grads[tensor.name] = grad
+            self.began[tensor.name] = op.region
+        elif op.region != home and self.began.get(tensor.name) == home:
+            parts = self.apart.setdefault(tensor.name, {})
+            before = parts.get(op.region)
+            parts[op.region] = (grad if before is None else self._sum(tensor, before[0], grad, op), op)
+        else:
+            self.grads[tensor.name] = self._sum(tensor, known, grad, op)
+
+    def total(self, tensor: Tensor) -> Tensor | None:
+        """The gradient of a tensor that has all its gradients."""
+        for grad, op in self.apart.pop(tensor.name, {}).values():
+            self.grads[tensor.name] = self._sum(tensor, self.grads[tensor.name], grad, op)
+        return self.grads.get(tensor.name)
+
+    def _sum(self, tensor: Tensor, known: Tensor, grad: Tensor, op: Operation) -> Tensor:
+        tracer = self.tracer
+        region, marks = self.places[tensor.name]
+        tracer.enter(region, *marks)
+        tracer.origin = op.name
+        count = sum(1 for made in tracer.operations if made.name.startswith(f"{tensor.name}.gradient_sum."))
+        total = tracer.gradient(tensor, f"{tensor.name}.gradient_sum.{count}")
+        template = WEIGHT_GRADIENT if tensor.role == "weight" else INPUT_GRADIENT
+        tracer.emit(total.name, Add(), (known, grad), total, template=template)
+        return total
 
 
 def _place_of_sums(op: Operation) -> tuple[str, frozenset[Tag]]:

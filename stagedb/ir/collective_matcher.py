@@ -1,8 +1,9 @@
 """The collective matcher: compares the layout that a producer leaves with the one its consumer wants.
 
 Mesh axis by mesh axis: partial → replicated is an all-reduce, partial → partitioned a reduce-scatter, partitioned →
-replicated an all-gather, partitioned → partitioned elsewhere an all-to-all, replicated → partitioned a local slice.
-A reduction is issued right after its producer, everything else right before its first consumer.
+replicated an all-gather, partitioned → partitioned elsewhere an all-to-all, replicated → partitioned a local slice,
+replicated → partial each rank's share. A reduction is issued right after its producer, everything else right before its
+first consumer.
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial, Partitioned, Placement
-from stagedb.ir.operators import Einsum, Quantize, Redistribution
+from stagedb.ir.operators import Add, Einsum, JoinLast, Quantize, Redistribution, Rotary
 from stagedb.ir.redistribution_order import by_way_of, next_move
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor
@@ -29,11 +30,14 @@ class Matching:
     regather: the backward does not keep a tensor that the forward gathered; it gathers again.
     whole_backward: a partial input gradient is reduced when its operator's weight gradient has been issued, too;
         False: at once.
+    joins_shares: a partial gradient is joined with a whole one without being reduced: of that each rank takes a share.
+        The linear layer that made what was split has partial gradients then, and so have the sums of them with others.
     """
 
     share: bool = True
     regather: bool = False
     whole_backward: bool = False
+    joins_shares: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class _Matcher:
     gathered: dict[str, Operation] = field(default_factory=dict)
     marks: dict[str, frozenset[Tag]] = field(default_factory=dict)
     matmuls: set[str] = field(default_factory=set)
+    shares: set[str] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
 
     def scope(self, op: Operation) -> str:
         """Operations of one scope share redistributions. Tokens sent to experts serve all operations of the experts."""
@@ -80,21 +86,35 @@ class _Matcher:
 
     def passes(self, op: Operation) -> tuple[str, ...]:
         """Mesh axes on which a linear operation reads partial sums and makes one."""
+        partial = any("tp" in self.layouts[t.name].partials() for t in op.inputs) and op.template.differentiates
+        if partial and isinstance(op.operator, Rotary):
+            return ("tp",)
+        if partial and self.choices.joins_shares and isinstance(op.operator, JoinLast):
+            self.shares.update(t.name for t in op.outputs)
+            return ("tp",)
+        if self.choices.share and isinstance(op.operator, Add) and any(t.name in self.parts for t in op.inputs):
+            return ("tp",)
+        if self.reads_shares(op):
+            return tuple(m for t in op.inputs if t.name in self.shares for m in self.layouts[t.name].partials())
         if not op.operator.linear:
             return ()
         # A tensor-parallel plan redistributes what is not shared. Sums over data wait in any case.
         axes = MESH_AXES if self.choices.share or Tag.EXPERT in op.tags else tuple(m for m in MESH_AXES if m != "tp")
         return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
 
+    def reads_shares(self, op: Operation) -> bool:
+        """Whether a gradient of a linear layer reads shares: it is linear in them, and makes shares."""
+        return op.template.differentiates and any(t.name in self.shares for t in op.inputs)
+
     def issue(self, op: Operation) -> None:
         if isinstance(op.operator, Einsum) and not op.template.differentiates:
             self.matmuls.add(op.origin)
-        rules, passed = self.rules[op.region], self.passes(op)
+        rules, passed, mixed = self.rules[op.region], self.passes(op), self.reads_shares(op)
         inputs = []
         read, made = op.operator.labels(op.inputs, op.outputs)
         for tensor, labels in zip(op.inputs, read, strict=True):
             want = wanted(tensor.axes, rules, labels)
-            for mesh_axis in passed:
+            for mesh_axis in passed if not mixed or tensor.name in self.shares else ():
                 want = want.with_(mesh_axis, Partial())
             inputs.append(self.redistributed(self.narrowed(tensor, op), want, op))
         moved = inputs[0] is not op.inputs[0] if inputs else False
@@ -103,6 +123,8 @@ class _Matcher:
             self.gathered[op.outputs[0].name] = op
         self.issued.append(dataclasses.replace(op, inputs=tuple(inputs)))
         self.marks.update((output.name, op.marks) for output in op.outputs)
+        if mixed:
+            self.parts.update(output.name for output in op.outputs)
         consumed = [self.layouts[t.name] for t in inputs]
         for output, labels in zip(op.outputs, made, strict=True):
             layout = wanted(output.axes, rules, labels)
@@ -230,6 +252,8 @@ def redistribution(mesh_axis: str, have: Placement | None, goal: Placement | Non
             return Redistribution("all_to_all", mesh_axis, source=source, target=target)
         case None, Partitioned(axis):
             return Redistribution("slice", mesh_axis, target=axis)
+        case None, Partial():
+            return Redistribution("share", mesh_axis)
     raise ValueError(f"no redistribution on {mesh_axis} from {have} to {goal}")
 
 

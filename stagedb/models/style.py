@@ -15,7 +15,9 @@ class Style:
     added inside it, or after its result has been reduced. fp8: the matmuls of layers read operands cast to it.
     embedding_dropout: the region that gives the layout of its mask. core: the fused attention of ranks that share a
     sequence, if it differs from that of one rank. routing_tables: the order of tokens by expert is made once.
-    gathers_projection: the projection before a layer that predicts a further token is gathered whole.
+    gathers_projection: the projection before a layer that predicts a further token is gathered whole. latent_views: the
+    latent of latent attention, and its values, are views of the matmul results that they are parts of. latents: the
+    region in which latents are made.
     """
 
     pack_qkv: bool
@@ -32,3 +34,5 @@ class Style:
     core: "Operator | None"
     routing_tables: bool = False
     gathers_projection: bool = False
+    latent_views: bool = False
+    latents: Literal["attention", "between"] = "attention"

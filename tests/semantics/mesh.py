@@ -392,6 +392,8 @@ class SimulatedMesh(Interpreter):
             target = row.axes.index(move.target) if move.target else None
             if move.move == "slice":
                 whole = value[self.ranks.index(rank)]
+            elif move.move == "share":
+                whole = value[self.ranks.index(rank)] / len(members)
             elif move.move in ("all_reduce", "reduce_scatter"):
                 whole = np.maximum.reduce(shares) if move.reduces == "max" else np.sum(shares, axis=0)
             else:

@@ -210,6 +210,8 @@ class Entry(nn.Module):
 class Model(nn.Module):
     """The layers of a chunk, with the embedding before them and norm and head behind them where they belong."""
 
+    layer: type[Layer] = Layer
+
     def __init__(self, context: Context, layers: range, first: bool, last: bool) -> None:
         super().__init__()
         config = context.config
@@ -219,7 +221,8 @@ class Model(nn.Module):
             if config["style"] == "gpt":
                 self.pos = nn.Embedding(config["seq"], config["hidden"])
                 self.entry = Entry()
-        self.layers = nn.ModuleDict({str(place): Layer(context, place, turn) for turn, place in enumerate(layers, 1)})
+        made = {str(place): self.layer(context, place, turn) for turn, place in enumerate(layers, 1)}
+        self.layers = nn.ModuleDict(made)
         if last:
             self.norm = norm(config, config["hidden"])
             self.head = nn.Linear(config["hidden"], config["vocab"], bias=False)
@@ -238,6 +241,10 @@ class Model(nn.Module):
             return x
         logits = self.head(self.norm(x))
         return logits if labels is None else loss_of(logits, labels)
+
+    def planned(self, plan: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+        """The tensor-parallel plan of this model, from the one of the usual layers."""
+        return plan
 
 
 def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,7 @@ _COLLECTIVES = {
 }
 _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 _MATMULS = ("mm", "addmm", "bmm")
+_ATTENTIONS = ("_scaled_dot_product", "_flash_attention")
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -191,22 +192,34 @@ class Observer(TorchDispatchMode):
             for size in dims:
                 flops *= size
             return Work(self.phase, name, dims, flops, 0)
-        if not name.startswith("_scaled_dot_product"):
+        if not name.startswith(_ATTENTIONS):
             return None
-        backward = name.endswith("_backward")
         names = [each.name for each in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        q, k = given["query"], given["key"]
-        batch, heads, rows, size = q.shape
-        dims = (batch, heads, k.shape[1], rows, k.shape[2], size)
-        flops = (10 if backward else 4) * batch * heads * rows * k.shape[2] * size
-        if given.get("is_causal") and rows == k.shape[2]:
+        return self._attended(name, given)
+
+    def _attended(self, name: str, given: Any) -> Work:
+        """An attention kernel, forward or backward. One with a window computes as many keys a query."""
+        # Flash attention's own operators have rows before heads.
+        order = (0, 2, 1, 3) if name.startswith("_flash") else (0, 1, 2, 3)
+        (batch, heads, rows, size), (_, kv_heads, keys, _), values = (
+            [given[word].shape[place] for place in order] for word in ("query", "key", "value")
+        )
+        window = given.get("window_size_left")
+        keys = keys if window is None else min(keys, window + 1)
+        dims = (batch, heads, kv_heads, rows, keys, size)
+        # The scores and the context; in the backward the scores again, and the gradients of all four operands.
+        wide = 3 * size + 2 * values[-1] if name.endswith("_backward") else size + values[-1]
+        flops = 2 * batch * heads * rows * keys * wide
+        if given.get("is_causal") and rows == keys:
             seen = flops * (rows + 1) // (2 * rows)
         elif given.get("attn_mask") is not None:
             seen = round(flops * self.causal)
+        elif window is not None:
+            seen = flops * (2 * rows - keys + 1) // (2 * rows)
         else:
             seen = flops
-        return Work(self.phase, name, dims, flops, seen)
+        return Work(self.phase, name, dims if values[-1] == size else (*dims, values[-1]), flops, seen)
 
     def _sent(self, kind: str, args: Any, outputs: list[torch.Tensor] | None) -> Sent:
         flat = tree_flatten(args)[0]

@@ -104,7 +104,7 @@ def tensor_plan(config: Mapping[str, Any], model: Model) -> dict[str, ParallelSt
         plan["head"] = ColwiseParallel(
             input_layouts=rows, output_layouts=Replicate() if whole else Shard(-1), use_local_output=whole
         )
-    return plan
+    return model.planned(plan, config)
 
 
 def policy(config: Mapping[str, Any]) -> MixedPrecisionPolicy:

@@ -7,13 +7,21 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from scripts.recording.record_format import row
+from scripts.recording.under_torch.blocks import BlockJob
 from scripts.recording.under_torch.pipelining import PipelineJob
 from scripts.recording.under_torch.training import Job, described
 
 
+def kind_of_job(config: Mapping[str, Any]) -> type[Job]:
+    """How a configuration trains. Blocks other than the usual ones are not recorded in pipelines."""
+    if config.get("block"):
+        return BlockJob
+    return PipelineJob if config["pp"] > 1 else Job
+
+
 def record(config: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a configuration."""
-    job = (PipelineJob if config["pp"] > 1 else Job)(config)
+    job = kind_of_job(config)(config)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), job.observer:
             job.build()

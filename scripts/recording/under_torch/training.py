@@ -45,7 +45,7 @@ class Job:
     def build(self) -> None:
         """Make tables, inputs, model and optimizer."""
         config = self.config
-        self.tables = tables(config)
+        self.tables = self.made_tables()
         self.context = Context(config, self.tables, partial(recomputing, config, self.observer))
         if config["cp"] > 1:
             self.context.attention = ContextAttention(config["cp_impl"], self.ranks["cp"], self.tables.mask)
@@ -59,6 +59,10 @@ class Job:
             self.saved.watch(model)
         self.modules = [parallel(config, self.ranks, model) for model in self.models]
         self.optimizer = torch.optim.AdamW(groups(self.models), fused=True)
+
+    def made_tables(self) -> Tables:
+        """The tensors that are no weights."""
+        return tables(self.config)
 
     def made(self) -> list[Model]:
         """The chunks of the model that this rank has."""

@@ -63,7 +63,14 @@ from stagedb.ir.operators.experts import (
     WeightedSum,
     WeightedSumGradient,
 )
-from stagedb.ir.operators.latent import JoinLast, LatentKeys, LatentKeysGradient, SplitLast
+from stagedb.ir.operators.latent import (
+    JoinLast,
+    LatentKeys,
+    LatentKeysGradient,
+    LatentKeysViews,
+    SplitLast,
+    SplitLastViews,
+)
 from stagedb.ir.operators.learned_activation import XIELU, XIELUGradient
 from stagedb.ir.operators.loss import (
     CrossEntropy,
@@ -167,6 +174,7 @@ OPERATORS: dict[str, type[Operator]] = {
         KeyIndexGradient,
         LatentKeys,
         LatentKeysGradient,
+        LatentKeysViews,
         LayerNorm,
         LayerNormGradient,
         LogSoftmax,
@@ -215,6 +223,7 @@ OPERATORS: dict[str, type[Operator]] = {
         SparseMixerGradient,
         SplitHeads,
         SplitLast,
+        SplitLastViews,
         SplitViews,
         SumExp,
         SumProduct,
@@ -303,6 +312,7 @@ __all__ = [
     "KeyIndexGradient",
     "LatentKeys",
     "LatentKeysGradient",
+    "LatentKeysViews",
     "LayerNorm",
     "LayerNormGradient",
     "LogSoftmax",
@@ -355,6 +365,7 @@ __all__ = [
     "SparseMixerGradient",
     "SplitHeads",
     "SplitLast",
+    "SplitLastViews",
     "SplitViews",
     "SumExp",
     "SumProduct",

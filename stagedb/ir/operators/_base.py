@@ -57,6 +57,7 @@ class Operator:
     `gradient_region`: the region whose rules its backward follows, if it is not the forward's.
     `sum_region`: the region in which gradients of its results are added, if it is not its own.
     `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
+    `views`: the places of outputs that are parts of the first input's storage, which they keep whole.
     `sum_tags`: the tags of those sums. `tags`: its tags in all its uses (`stagedb.ir.tags`).
     `deals`: each rank puts its values under other axes (tokens, slots of experts); nothing is summed over ranks.
     `later`: fields that its stored form leaves out at their default, because it got them later.
@@ -70,6 +71,7 @@ class Operator:
     sum_tags: ClassVar[frozenset[Tag]] = frozenset()
     tags: ClassVar[frozenset[Tag]] = frozenset()
     in_place: ClassVar[bool] = False
+    views: ClassVar[tuple[int, ...]] = ()
     deals: ClassVar[bool] = False
     later: ClassVar[frozenset[str]] = frozenset()
 

@@ -36,6 +36,13 @@ class SplitLast(Operator):
 
 
 @dataclass(frozen=True)
+class SplitLastViews(SplitLast):
+    """The last axis in two parts that are views of the whole."""
+
+    views: ClassVar[tuple[int, ...]] = (0, 1)
+
+
+@dataclass(frozen=True)
 class JoinLast(Operator):
     """Two tensors joined along their last axes."""
 
@@ -75,6 +82,13 @@ class LatentKeys(Operator):
         at = made.shape[-1] - place.sizes["value_dim"]
         wide = np.broadcast_to(shared[:, :, None, :], (*made.shape[:3], shared.shape[-1]))
         return [np.concatenate([made[..., :at], wide], axis=-1), made[..., at:]]
+
+
+@dataclass(frozen=True)
+class LatentKeysViews(LatentKeys):
+    """Keys, and values that are a view of what they are made from."""
+
+    views: ClassVar[tuple[int, ...]] = (1,)
 
 
 @dataclass(frozen=True)

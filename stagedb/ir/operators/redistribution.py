@@ -12,7 +12,8 @@ from stagedb.workflows.training import INPUT_GRADIENT
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer
 
-Move = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "slice"]
+Move = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "slice", "share"]
+"""A share is what a rank takes of a whole tensor, so that the sum over ranks is the tensor."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Multi-head latent attention as it is trained (DeepSeek-AI 2024): queries, and keys with values, pass a narrow latent.
 
-The latents are whole on every rank of tp, and so are the weights that make them; heads are partitioned. Keys have a
-part of each head's own, made from the latent, and one that all heads share, which has the rotary positions.
+The weights that make latents are whole on every rank of tp; heads are partitioned. With sp a framework gathers what the
+latents are made from (torchtitan), or the latents, which each rank has made for its own tokens (Megatron-LM). Keys have
+a part of each head's own, made from the latent, and one that all heads share, which has the rotary positions.
 """
 
 from typing import TYPE_CHECKING
@@ -48,8 +49,10 @@ def _queries(
     source, axis = x, "hidden"
     if values["q_rank"]:
         narrow = ("batch", "seq", "q_rank")
+        t.enter(style.latents)
         source, axis = shared.linear(t, "attn.wq_a", x, ("q_rank", "hidden"), narrow, bias, style.fp8), "q_rank"
         source = shared.norm(t, card, style, "attn.q_a_norm", source)
+    t.enter("attention")
     q = shared.linear(t, "attn.wq", source, ("heads", "qk_dim", axis), HEADS.query, fp8=style.fp8)
     turned = t.activation("attn.rotary_q", HEADS.query)
     t.emit("attn.rotary_q", ops.Rotary(size=int(values["rope_dim"]), last=True), (q,), turned)
@@ -57,16 +60,21 @@ def _queries(
 
 
 def _keys_values(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", bias: bool) -> "tuple[Tensor, Tensor]":
+    t.enter(style.latents)
     both = shared.linear(t, "attn.wkv_a", x, ("kv_a", "hidden"), ("batch", "seq", "kv_a"), bias, style.fp8)
     latent, key = t.activation("attn.latent", ("batch", "seq", "kv_rank")), t.activation("attn.k_rope", ROPE)
-    t.emit("attn.latent", ops.SplitLast("kv_rank", "rope_dim"), (both,), latent, key)
+    split = ops.SplitLastViews if style.latent_views else ops.SplitLast
+    t.emit("attn.latent", split("kv_rank", "rope_dim"), (both,), latent, key)
+    t.enter("attention")
     turned = t.activation("attn.rotary_k", ROPE)
     t.emit("attn.rotary_k", ops.Rotary(), (key,), turned)
+    t.enter(style.latents)
     latent = shared.norm(t, card, style, "attn.kv_a_norm", latent)
+    t.enter("attention")
     axes = ("batch", "seq", "heads", "kv_b")
     made = shared.linear(t, "attn.wkv_b", latent, ("heads", "kv_b", "kv_rank"), axes, fp8=style.fp8)
     k, v = t.activation("attn.k", HEADS.query), t.activation("attn.v", HEADS.context)
-    t.emit("attn.k", ops.LatentKeys(), (made, turned), k, v)
+    t.emit("attn.k", ops.LatentKeysViews() if style.latent_views else ops.LatentKeys(), (made, turned), k, v)
     return k, v
 
 

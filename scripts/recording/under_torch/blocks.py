@@ -1,0 +1,200 @@
+"""Blocks other than the usual attention: latent attention, sinks, windows, norms around parts, parallel parts.
+
+`config["block"]` describes them; `block_configurations.py` has its words. The tensor-parallel plans are those of
+torchtitan 0.3.0: `models/qwen3/sharding.py` (norms of queries and keys run on the heads of a rank),
+`models/gpt_oss/sharding.py` and `model.py` (sinks are cut by heads and rescale the kernel's result by its log-sum-exp),
+`models/deepseek_v3/sharding.py` and `model.py` (weights that make latents are whole on each rank, the others are cut by
+heads). Its modules run on distributed tensors, and so do those of latent attention here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, SequenceParallel
+
+from scripts.recording.under_torch.block_kernels import FusedAttention, KernelNorm
+from scripts.recording.under_torch.model import Attention, Context, Layer, Model, norm
+from scripts.recording.under_torch.training import Job, default, tables
+
+
+class KernelRMSNorm(nn.Module):
+    """RMSNorm as PyTorch's own fused kernel, whose gradient distributed tensors know as one operator."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = KernelNorm.apply(x, self.weight, 1e-5)
+        return found
+
+
+class Sinks(nn.Module):
+    """A learned score of each head without a value, which makes its context smaller."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(heads))
+
+    def forward(self, context: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+        scores = self.weight
+        if isinstance(scores, DTensor):
+            scores = scores.to_local(grad_placements=scores.placements)
+        share = torch.sigmoid(lse.transpose(1, 2) - scores)
+        return context * share.unsqueeze(-1).to(context.dtype)
+
+
+class BlockAttention(Attention):
+    """Attention with a window, sinks, and the norms of queries and keys of its base."""
+
+    def __init__(self, context: Context, place: int) -> None:
+        super().__init__(context)
+        block = context.config["block"]
+        windows = block.get("windows") or [0]
+        self.window = windows[place % len(windows)]
+        if block.get("sinks"):
+            self.sinks = Sinks(context.config["heads"])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.window and not hasattr(self, "sinks"):
+            return super().forward(x)
+        context, lse = FusedAttention.apply(*self.projected(x), self.window)
+        if hasattr(self, "sinks"):
+            context = self.sinks(context, lse)
+        out: torch.Tensor = self.wo(context.flatten(2))
+        return out
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention as it is trained."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        config, block = context.config, context.config["block"]
+        self.context = context
+        self.sizes = (block["nope_dim"], block["rope_dim"])
+        self.value, self.rank = block["value_dim"], block["kv_rank"]
+        hidden, heads, q_rank = config["hidden"], config["heads"], block.get("q_rank", 0)
+        self.latent_queries = q_rank > 0
+        if q_rank:
+            self.wq_a = nn.Linear(hidden, q_rank, bias=False)
+            self.q_norm = KernelRMSNorm(q_rank)
+        self.wq = nn.Linear(q_rank or hidden, heads * sum(self.sizes), bias=False)
+        self.wkv_a = nn.Linear(hidden, self.rank + self.sizes[1], bias=False)
+        self.kv_norm = KernelRMSNorm(self.rank)
+        self.wkv_b = nn.Linear(self.rank, heads * (self.sizes[0] + self.value), bias=False)
+        self.wo = nn.Linear(heads * self.value, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shape, rope = x.shape[:2], self.sizes[1]
+        q = self.wq(self.q_norm(self.wq_a(x)) if self.latent_queries else x)
+        apart, turning = q.view(*shape, -1, sum(self.sizes)).split(self.sizes, -1)
+        latent, key = self.wkv_a(x).split([self.rank, rope], -1)
+        turning, key = self.rotated(turning), self.rotated(key.unsqueeze(2))
+        q = torch.cat([apart, turning], -1)
+        both = self.wkv_b(self.kv_norm(latent)).view(*shape, -1, self.sizes[0] + self.value)
+        own, v = both.split([self.sizes[0], self.value], -1)
+        k = torch.cat([own, key.expand(-1, -1, own.size(2), -1)], -1)
+        own_heads = (each.to_local() if isinstance(each, DTensor) else each for each in (q, k, v))
+        context, _ = FusedAttention.apply(*own_heads, 0)
+        out: torch.Tensor = self.wo(context.flatten(2))
+        return out
+
+    def rotated(self, x: torch.Tensor) -> torch.Tensor:
+        """Rotary positions of the last dimension, whose halves turn by the angle of the row."""
+        cos, sin = self.context.tables.cos, self.context.tables.sin
+        if isinstance(x, DTensor):
+            cos, sin = (DTensor.from_local(each, x.device_mesh, [Replicate()], run_check=False) for each in (cos, sin))
+        one, two = x.chunk(2, -1)
+        return torch.cat([one * cos - two * sin, one * sin + two * cos], -1)
+
+
+class BlockLayer(Layer):
+    """A layer with the mixer, and the norms and sums around its parts, of its configuration's block."""
+
+    def __init__(self, context: Context, place: int, turn: int) -> None:
+        super().__init__(context, place, turn)
+        config = context.config
+        block = config["block"]
+        latent = block.get("mixer") == "latent"
+        self.attn = LatentAttention(context) if latent else BlockAttention(context, place)
+        self.residual = block.get("residual", "serial")
+        if self.residual == "parallel":
+            del self.ffn_norm
+        if self.residual == "sandwich":
+            self.attn_post_norm, self.ffn_post_norm = (norm(config, config["hidden"]) for _ in range(2))
+
+    def block(self, x: torch.Tensor) -> torch.Tensor:
+        if self.residual == "sandwich":
+            x = x + self.attn_post_norm(self.attn(self.attn_norm(x)))
+            return x + self.ffn_post_norm(self.ffn(self.ffn_norm(x)))
+        if self.residual == "post_norm":
+            x = x + self.attn_norm(self.attn(x))
+            return x + self.ffn_norm(self.ffn(x))
+        if self.residual == "parallel":
+            normal = self.attn_norm(x)
+            return self.attn(normal) + self.ffn(normal) + x
+        return super().block(x)
+
+
+class BlockModel(Model):
+    """A model of such layers."""
+
+    layer = BlockLayer
+
+    def planned(self, plan: dict[str, ParallelStyle], config: Mapping[str, Any]) -> dict[str, ParallelStyle]:
+        found = dict(plan)
+        block = config["block"]
+        for place in self.layers:
+            layer = f"layers.{place}."
+            mixer = f"{layer}attn"
+            after = {"sandwich": ("attn_post_norm", "ffn_post_norm"), "post_norm": ("attn_norm", "ffn_norm")}
+            for word in after.get(block.get("residual", "serial"), ()) if config["sp"] else ():
+                found[layer + word] = SequenceParallel(use_local_output=True)
+            if block.get("mixer") == "latent":
+                for word in ("wk", "wv"):
+                    del found[f"{mixer}.{word}"]
+                for word in ("wq", "wkv_b"):
+                    found[f"{mixer}.{word}"] = ColwiseParallel(input_layouts=Replicate(), use_local_output=False)
+                for word in ("wkv_a", "kv_norm", *(("wq_a", "q_norm") if block.get("q_rank") else ())):
+                    found[f"{mixer}.{word}"] = Whole()
+            elif config.get("qk_norm"):
+                for word in ("q_norm", "k_norm"):
+                    found[f"{mixer}.{word}"] = SequenceParallel(sequence_dim=2, use_local_output=True)
+            if block.get("sinks"):
+                found[f"{mixer}.sinks"] = ByHeads()
+        return found
+
+
+class Whole(ParallelStyle):
+    """Weights that are whole on each rank, as distributed tensors."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, device_mesh)
+
+
+class ByHeads(ParallelStyle):
+    """One weight, cut along its heads."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        module.register_parameter("weight", nn.Parameter(distribute_tensor(module.weight, device_mesh, [Shard(0)])))
+        return module
+
+
+class BlockJob(Job):
+    """A rank's step with a model of such layers."""
+
+    def made(self) -> list[Model]:
+        with default(self.dtype):
+            model = BlockModel(self.context, range(self.config["layers"]), True, True)
+        self.whole = sum(each.numel() for each in model.parameters())
+        return [model]
+
+    def made_tables(self) -> Any:
+        """Latent attention turns a part of a head."""
+        size = self.config["block"].get("rope_dim") or self.config["head_dim"]
+        return tables({**self.config, "head_dim": size})

@@ -1,0 +1,64 @@
+"""Kinds of blocks under PyTorch: FLOPs, messages, their order, and memory agree with those of stagedb, as integers.
+
+`scripts/record --blocks` made the file. The plans are those of torchtitan 0.3.0, whose files
+`scripts/recording/under_torch/blocks.py` names.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from scripts.recording.block_configurations import configurations
+from stagedb.api import Stagedb
+from stagedb.store import Store
+from stagedb.validation import Counts, Record, check_records, read_records
+
+RECORDS = {record.name: record for record in read_records(Path(__file__).with_name("block_records.json"))}
+
+
+def unlike(store: Store, record: Record) -> Mapping[str, int]:
+    """The quantities that differ, each with the record's minus ours. The matmuls must have the recorded order."""
+    (checked,) = check_records(Stagedb(store), [record])
+    assert checked.unsupported is None
+    assert checked.exact
+    return {row.quantity: int(row.theirs - row.ours) for row in checked.differences if not row.agrees}
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDS if not name.startswith("sinks/")])
+def test_a_block_is_counted_alike(embedded_store: Store, name: str) -> None:
+    assert unlike(embedded_store, RECORDS[name]) == {}
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDS if name.startswith("sinks/")])
+def test_sinks_are_in_the_kernel_here_and_after_it_there(embedded_store: Store, name: str) -> None:
+    """torchtitan scales the kernel's result by the sigmoid of log-sum-exp minus sink, and keeps for that: the result
+    before, and each factor in fp32 and in the format of the result. A kernel that knows sinks keeps none of the three.
+    """
+    config = RECORDS[name].config
+    tokens, heads = config["batch"] * config["seq"], config["heads"] // config["tp"]
+    layer = tokens * heads * (2 * config["head_dim"] + 4 + 2)
+    count = config["layers"]
+    kept = {"saved for the backward": count * layer, "activation bytes at forward end": count * layer}
+    if config["recompute"] == "full":
+        kept = {}
+    else:
+        kept["saved by one layer"] = layer
+    found = dict(unlike(embedded_store, RECORDS[name]))
+    found.pop("peak bytes", None)
+    assert found == kept
+
+
+def test_a_difference_is_seen(embedded_store: Store) -> None:
+    record = RECORDS["latent/tp-sp"]
+    message = next(iter(record.counts.messages))
+    more = Counts(record.counts.flops, record.counts.messages + type(record.counts.messages)({message: 1}))
+    assert set(unlike(embedded_store, dataclasses.replace(record, counts=more)).values()) == {1}
+
+
+def test_the_file_has_the_configurations_of_the_recorder() -> None:
+    wanted = {str(config["label"]): config for config in configurations()}
+    assert set(RECORDS) == set(wanted)
+    for name, record in RECORDS.items():
+        assert record.config == wanted[name]
