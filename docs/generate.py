@@ -74,6 +74,29 @@ def kind_words() -> str:
     return "\n".join(lines) + "\n"
 
 
+def block_operators() -> str:
+    """The operators of own blocks."""
+    from stagedb.models.kinds.own.reader import FUNCTIONS, OPERATORS
+
+    lines = ["| operator | operands | what it makes |", "|---|---|---|"]
+    for name, form in OPERATORS.items():
+        if name in FUNCTIONS:
+            continue
+        count = str(form.least) if form.least == form.most else f"{form.least} to {form.most}"
+        takes = f"`{name}: {form.argument.upper()}`, `of`: " if form.argument else ""
+        lines.append(f"| `{name}` | {takes}{count} | {form.about} |")
+    lines.append(f"| {', '.join(f'`{name}`' for name in FUNCTIONS)} | 1 | the function of each value |")
+    return "\n".join(lines) + "\n"
+
+
+def own_card() -> str:
+    """The layers and the own block of `docs/thin-8b.yaml`, as the command draws them."""
+    result = CliRunner().invoke(app, ["models", "docs/thin-8b.yaml"], prog_name="stagedb", env={"NO_COLOR": "1"})
+    if result.exit_code:
+        raise RuntimeError(f"stagedb models docs/thin-8b.yaml failed: {result.output}")
+    return "$ stagedb models thin-8b.yaml\n" + result.output[result.output.index("layers, from") :].strip()
+
+
 def keys_without_effect() -> str:
     """The keys of configs that change nothing, by reason."""
     from stagedb.models.readers import UNUSED_WHERE, WITHOUT_EFFECT

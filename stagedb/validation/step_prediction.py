@@ -105,24 +105,22 @@ def plan_of(job: StepJob) -> Plan:
     return _with_open({**words, **splits[-1]}, sizes)
 
 
-_OPEN: Mapping[str, Mapping[str, Any]] = {
-    "routed tokens are not divisible": {"capacity_factor": 1.0},
-    "one norm": {"clip_norm": False},
-}
-"""What a plan is refused for, and the word that a file does not have for it. Where choices of tokens do not share the
-experts evenly, each expert has as many slots as the fullest one needs, which takes as long where they do. Gradients
-that have no common norm are not clipped, which is a pass over the shards of a rank."""
+_NO_COMMON_NORM = "one norm"
+"""What a refusal has where gradients have no common norm."""
 
 
 def _with_open(words: Mapping[str, Any], sizes: Mapping[str, int]) -> Plan:
-    """The plan with these words, and those of `_OPEN` that it needs."""
-    for refused, change in _OPEN.items():
-        try:
-            return plan_for(dict(words), sizes)
-        except UsageError as error:
-            if refused in str(error):
-                words = {**words, **change}
-    return plan_for(dict(words), sizes)
+    """The plan with these words.
+
+    Gradients that have no common norm are not clipped: a file has no word for it, and it is a pass over the shards of a
+    rank.
+    """
+    try:
+        return plan_for(dict(words), sizes)
+    except UsageError as error:
+        if _NO_COMMON_NORM not in str(error):
+            raise
+    return plan_for({**words, "clip_norm": False}, sizes)
 
 
 def _over_tp(words: Mapping[str, Any]) -> bool:

@@ -131,10 +131,20 @@ def _columns(chosen: Sequence[Shaped], names: Sequence[str], most: int) -> dict[
     return dict(zip(names, dims.T, strict=True))
 
 
+def _batched(chosen: Sequence[Shaped]) -> Floats:
+    """batch, m, n and k of matmuls. Where experts have uneven loads, their mean number of tokens, by the FLOPs."""
+    dims = np.array([each.dims if len(each.dims) == 4 else (1, *each.dims) for each in chosen], np.float64)
+    flops = np.array([each.flops for each in chosen], np.float64)
+    tokens = np.where([each.weights for each in chosen], 3, 1)
+    rows = np.arange(len(dims))
+    grouped = np.array([each.grouped for each in chosen])
+    dims[rows, tokens] *= np.where(grouped, flops / (2 * dims.prod(axis=1)), 1.0)
+    return dims
+
+
 def matmul_ns(table: MeasuredTable, chosen: Sequence[Shaped], spare: float) -> Floats:
     """ns of matmuls. spare: ns a byte of operands and results that are wider than those of the table."""
-    dims = np.array([each.dims if len(each.dims) == 4 else (1, *each.dims) for each in chosen], np.float64)
-    batch, m, n, k = dims.T
+    batch, m, n, k = _batched(chosen).T
     rows = {"m": batch * m, "n": n, "k": k}
     moved = np.array([each.moved for each in chosen], np.float64)
     more = moved - batch * matmul_work({"m": m, "n": n, "k": k}, table.wide)[1]
@@ -149,7 +159,10 @@ def one_by_one_ns(table: MeasuredTable, chosen: Sequence[Shaped], spare: float) 
     of inference reaches, on an A100 by a kernel that is not made for many tokens.
     """
     experts = np.array([each.dims[0] for each in chosen], np.float64)
-    ones = [replace(each, dims=each.dims[1:], moved=each.moved // each.dims[0]) for each in chosen]
+    ones = [
+        replace(each, dims=each.dims[1:], flops=each.flops // each.dims[0], moved=each.moved // each.dims[0])
+        for each in chosen
+    ]
     return matmul_ns(table, ones, spare) * experts
 
 
@@ -189,7 +202,7 @@ def expert_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> tuple[Floats, l
     One side of the weights is the hidden size, the other the inner one; gate and up may be packed in one matrix. The
     reading that is nearest to a measured model is taken.
     """
-    dims = np.array([each.dims for each in chosen], np.float64)
+    dims = _batched(chosen)
     weights = np.array([each.weights for each in chosen])
     experts, tokens = dims[:, 0], np.where(weights, dims[:, 3], dims[:, 1])
     sides = np.where(weights, dims[:, 1], dims[:, 3]), dims[:, 2]
