@@ -8,7 +8,6 @@
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from scripts.recording.configurations import DEFAULTS, Config
 
@@ -24,12 +23,19 @@ SIZES: Config = {
     "seq": 64,
 }
 LATENT = {"kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 24}
+EXPERTS: Config = {"style": "moe", "experts": 4, "topk": 2, "expert_ffn": 128, "shared_ffn": 96}
 BLOCKS: dict[str, tuple[Config, Config, Config]] = {
     "qk-norm": ({"qk_norm": True}, {"mixer": "attention"}, {"qk_norm": True}),
     "window": ({}, {"windows": [16, 0]}, {}),
     "sinks": ({"all_bias": False}, {"windows": [16, 0], "sinks": True}, {}),
     "latent": ({"kv_heads": 8}, {"mixer": "latent", **LATENT}, {"head_dim": 48}),
     "latent-queries": ({"kv_heads": 8}, {"mixer": "latent", "q_rank": 96, **LATENT}, {"head_dim": 48}),
+    "scored-experts": (EXPERTS, {"scores": "sigmoid", "routing_scale": 2.5}, {"shared_ffn": 96}),
+    "latent-experts": (
+        {**EXPERTS, "kv_heads": 8, "dense_layers": 1},
+        {"mixer": "latent", "q_rank": 96, **LATENT, "scores": "sigmoid", "routing_scale": 2.5},
+        {"head_dim": 48, "shared_ffn": 96},
+    ),
     "post-norm": ({}, {"residual": "post_norm"}, {}),
     "sandwich": ({}, {"residual": "sandwich"}, {}),
     "parallel": ({}, {"residual": "parallel"}, {}),
@@ -44,6 +50,7 @@ PLANS: dict[str, Config] = {
     "tp-sp": {"tp": 2, "sp": True},
     "tp-sp-fsdp": {"tp": 2, "sp": True, "dp": 2, "dp_kind": "fsdp"},
     "full": {"recompute": "full"},
+    "ep": {"ep": 2},
 }
 
 
@@ -51,26 +58,30 @@ def configurations() -> Iterator[Config]:
     """All of them."""
     for kind, (fields, block, card) in BLOCKS.items():
         for plan, words in PLANS.items():
-            if kind == "parallel" and words.get("tp"):
-                # torchtitan has no tensor-parallel plan for such layers.
+            routed = fields.get("style") == "moe"
+            # torchtitan has no tensor-parallel plan for parallel layers; experts with tp are not recorded.
+            if (words.get("tp") and (routed or kind == "parallel")) or (words.get("ep") and not routed):
                 continue
             config = DEFAULTS | SIZES | fields | words | {"model": kind, "block": block, "label": f"{kind}/{plan}"}
-            yield config | {"extension": {"card": {**card, **layers_of(block)}, "plan": {}}}
+            yield config | {
+                "extension": {"card": {**card, **layers_of(block, fields.get("dense_layers", 0))}, "plan": {}}
+            }
 
 
-def layers_of(block: Config) -> Config:
-    """The layers of a block in the words of stagedb's cards."""
-    usual: dict[str, Any] = {"mixer": "attention", "channel_mixer": "feed_forward", "residual": "serial"}
-    usual["residual"] = block.get("residual", "serial")
+def layers_of(block: Config, dense: int) -> Config:
+    """The layers of a block in the words of stagedb's cards. dense: how many of the first have no experts."""
+    mixer: Config = {"mixer": "attention", "residual": block.get("residual", "serial")}
     if block.get("mixer") == "latent":
-        sizes = {word: block[word] for word in ("q_rank", *LATENT) if word in block}
-        return {"layer_kinds": {"layer": {**usual, "mixer": "latent_attention", **sizes}}}
+        mixer |= {"mixer": "latent_attention"} | {word: block[word] for word in ("q_rank", *LATENT) if word in block}
     if block.get("sinks"):
-        usual["sinks"] = True
-    if not block.get("windows"):
-        return {"layer_kinds": {"layer": usual}} if len(usual) > 3 or usual["residual"] != "serial" else {}
+        mixer["sinks"] = True
+    usual = {**mixer, "channel_mixer": "feed_forward"}
+    if block.get("scores"):
+        routed = {**mixer, "channel_mixer": "experts", "scores": "sigmoid", "routing_scale": block["routing_scale"]}
+        return {"layer_kinds": {"layer": routed, **({"dense": usual} if dense else {})}, "dense_layers": dense}
+    windows = block.get("windows") or [0]
     kinds = {
         f"window{size}" if size else "layer": {**usual, **({"mixer": "sliding_window", "window": size} if size else {})}
-        for size in block["windows"]
+        for size in windows
     }
-    return {"layer_kinds": kinds, "pattern": list(kinds)}
+    return {"layer_kinds": kinds} | ({"pattern": list(kinds)} if len(kinds) > 1 else {})

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, SequenceParallel
 
 from scripts.recording.under_torch.block_kernels import FusedAttention, KernelNorm
-from scripts.recording.under_torch.model import Attention, Context, Layer, Model, norm
+from scripts.recording.under_torch.model import Attention, Context, Layer, Model, Routed, norm
 from scripts.recording.under_torch.training import Job, default, tables
 
 
@@ -67,6 +67,21 @@ class BlockAttention(Attention):
             context = self.sinks(context, lse)
         out: torch.Tensor = self.wo(context.flatten(2))
         return out
+
+
+class ScoredExperts(Routed):
+    """Experts behind a router that scores all of them by a sigmoid, in fp32, and chooses by score and bias."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.scale = context.config["block"].get("routing_scale", 1.0)
+
+    def weighed(self, x: torch.Tensor) -> torch.Tensor:
+        scores = torch.sigmoid(self.router(x).float())
+        # The bias is a buffer, and has no gradient.
+        chosen = scores.detach().topk(self.context.config["topk"], -1).indices
+        best = scores.gather(-1, chosen)
+        return best / best.sum(-1, keepdim=True) * self.scale
 
 
 class LatentAttention(nn.Module):
@@ -122,6 +137,8 @@ class BlockLayer(Layer):
         block = config["block"]
         latent = block.get("mixer") == "latent"
         self.attn = LatentAttention(context) if latent else BlockAttention(context, place)
+        if block.get("scores") and isinstance(self.ffn, Routed):
+            self.ffn = ScoredExperts(context)
         self.residual = block.get("residual", "serial")
         if self.residual == "parallel":
             del self.ffn_norm

@@ -165,11 +165,15 @@ class Routed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tables, chosen = self.context.tables, self.context.config["topk"]
         flat = x.reshape(-1, x.shape[-1])
-        scores, _ = self.router(flat).topk(chosen, -1)
-        weights = functional.softmax(scores.float(), -1).to(x.dtype)
+        weights = self.weighed(flat).to(x.dtype)
         found = self.experts(flat, tables.routed // chosen).index_select(0, tables.back).view(-1, chosen, x.shape[-1])
         mixed = (found * weights.unsqueeze(-1)).sum(1).view(x.shape)
         return mixed + self.shared(x) if hasattr(self, "shared") else mixed
+
+    def weighed(self, x: torch.Tensor) -> torch.Tensor:
+        """The weights of the chosen experts of [tokens, hidden], in fp32."""
+        scores, _ = self.router(x).topk(self.context.config["topk"], -1)
+        return functional.softmax(scores.float(), -1)
 
 
 class Layer(nn.Module):
