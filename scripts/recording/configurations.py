@@ -209,10 +209,11 @@ def _parts(config: Config, chance: random.Random) -> None:
 
 def _schedules(config: Config, chance: random.Random) -> None:
     """Schedules of several chunks, uneven chunks, and orders and placements that nobody chose."""
-    pp, whole = config["pp"], config["recompute"] != "none"
+    pp, copies = config["pp"], config["dp_kind"] == "ddp" or (config["ep"] > 1 and config["ep_sync"])
+    # A backward that recomputes is not split, and DDP does not reduce what a second half makes.
+    whole = config["recompute"] != "none" or copies
     if pp == 1 or chance.random() < 0.4:
         return
-    # A backward that recomputes is not split.
     kinds = ("interleaved", "bfs", "orders", "orders", *(() if whole else ("izb", "zbv")))
     kind = chance.choice(kinds)
     chunks = 2 if kind == "zbv" else chance.choice((1, 2, 2, 3)) if kind == "orders" else chance.choice((2, 2, 3))

@@ -70,6 +70,7 @@ MEGATRON = Framework(
         whole_batch=False,
         optimizer_scalar=0,
         holds_gathers=False,
+        rearranges=False,
         retains_graph=False,
         mesh_rank=0,
     ),

@@ -85,6 +85,8 @@ TORCH = Framework(
         optimizer_scalar=4,
         # `FSDPCommContext.all_gather_state`.
         holds_gathers=True,
+        # `all_gather_tensor` and `reduce_scatter_tensor`.
+        rearranges=True,
         # `stage_backward_input` has `retain_graph=True`.
         retains_graph=True,
         mesh_rank=4,

@@ -311,7 +311,14 @@ class _Making:
         reads, writes = (
             tuple(dict.fromkeys(self.resolve((name, position)) for name in names)) for names in (op.reads, op.writes)
         )
-        return Item(op, row, position, reads, writes, int(origins.temporary[row]), size)
+        temporary = int(origins.temporary[row])
+        if (
+            self.plan.options.framework.memory.rearranges
+            and op.axis == "tp"
+            and op.kind in ("all_gather", "reduce_scatter")
+        ):
+            temporary = max(size, int(ops.result[row]))
+        return Item(op, row, position, reads, writes, temporary, size)
 
     def parts(self) -> Iterator[tuple[str, int, int]]:
         """Bytes of a rank's part of each sharded tensor, padded and its own."""

@@ -80,8 +80,9 @@ def _buffers(chunk: Chunk) -> Iterator[State]:
     handed = ((chunk.program.given, "recv_forward"), (chunk.program.gives, "recv_backward"))
     for other, name in handed if held.receive_buffers else ():
         if other is not None and (name == "recv_forward" or chunk.program.backwards):
+            # These are results of the step before, which took the place of buffers.
             size = plan.microbatches * chunk.program.sizes[f"cut.{name}"]
-            yield State(f"cut.{name}.buffers", None, size, Category.COMMUNICATION)
+            yield State(f"cut.{name}.buffers", None, size, Category.ACTIVATIONS)
     copies = [item for item in chunk.weights_items if item.bucket is not None and bucket_policy(item.op.bucket).copied]
     for name in dict.fromkeys(item.op.name for item in copies):
         size = sum(item.bucket.bytes_in for item in copies if item.bucket is not None and item.op.name == name)

@@ -187,6 +187,25 @@ def test_a_unit_right_before_its_backward_is_in_its_buffer_too() -> None:
     assert buffer.begin.place(begins=True) == whole.begin.place(begins=True) < buffer.ends[0].place(begins=False)
 
 
+@pytest.mark.parametrize("name", ["layer.attn_norm.all_gather.tp", "layer.attn.wo.reduce_scatter.tp"])
+def test_rows_that_tp_moves_are_copied(name: str) -> None:
+    """A functional collective moves parts of the first dimension: rows of a sequence are put there by a copy."""
+    whole = 16 * LLAMA.hidden * 2
+    for recipe, copies in (("torch", [whole] * LLAMA.layers), ("megatron", [])):
+        (memory,) = memory_of(copied(LLAMA, tp=2, sp=True, recipe=recipe))
+        lives = [each for each in memory.usage.held.lives if each.name == f"{name}.temporary"]
+        assert [each.bytes for each in lives] == copies
+
+
+def test_what_a_stage_hands_over_to_itself_is_a_result_of_the_step_before() -> None:
+    words = {"pp": 2, "virtual_stages": 2, "schedule": "breadth-first", "chunk_placement": "v", "global_batch_size": 4}
+    (_, last) = memory_of(copied(LLAMA, **words))
+    passed = 4 * 16 * LLAMA.hidden * 2
+    # Its first chunk hands its results over, and its second chunk their gradients; both receive and send one way.
+    assert last.usage.before()[Category.ACTIVATIONS] == 2 * passed
+    assert last.usage.before()[Category.COMMUNICATION] == 2 * passed
+
+
 def test_only_matmuls_have_inputs_of_their_own() -> None:
     words = {"tp": 2, "sp": True}
     counts = [
