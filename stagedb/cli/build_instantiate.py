@@ -73,7 +73,7 @@ def note_defaults(common: Common, instance: "InstanceInfo") -> None:
     """Note what the user did not choose and may want to."""
     note_length(common, instance)
     note_bubble(common, instance)
-    note_gathers(common, instance)
+    note_runtime(common, instance)
 
 
 def note_length(common: Common, instance: "InstanceInfo") -> None:
@@ -96,14 +96,17 @@ def note_bubble(common: Common, instance: "InstanceInfo") -> None:
     )
 
 
-def note_gathers(common: Common, instance: "InstanceInfo") -> None:
-    """Note what the framework's pipeline runtime gathers in another way."""
+def note_runtime(common: Common, instance: "InstanceInfo") -> None:
+    """Note what the framework's pipeline runtime gathers or reduces in another way."""
     from stagedb.frameworks import find_framework
-    from stagedb.plans.sharding_checks import other_gathers
+    from stagedb.plans import Plan
+    from stagedb.plans.sharding_checks import other_gathers, other_reductions
 
     plan = instance.plan
-    if other := other_gathers(plan["zero"], plan["virtual_stages"], find_framework(plan["recipe"])):
-        common.note(other)
+    gathers = other_gathers(plan["zero"], plan["virtual_stages"], find_framework(plan["recipe"]))
+    for other in (gathers, other_reductions(Plan.from_mapping(plan))):
+        if other:
+            common.note(other)
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

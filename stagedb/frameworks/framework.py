@@ -112,6 +112,7 @@ class Framework:
         whole backward where its weight gradients are due.
     splits_recomputed: a backward that recomputes may run as two halves, of which the second reads what the first has
         computed again.
+    reduces_halves: gradients that ranks of dp copy are reduced in the second half of a split backward too.
     cp_kinds: the kinds of context parallelism that the framework has (`--cp-kind`), the default first.
     explicit_mask: with gathered keys and values the kernel reads the causal mask as numbers, and keeps it for the
         backward; else it reads keys up to the end of a rank's queries, with a call for each part of them.
@@ -151,6 +152,7 @@ class Framework:
     single_schedules: tuple[str, ...]
     whole_first_backward: bool
     splits_recomputed: bool
+    reduces_halves: bool
 
     cp_kinds: tuple[str, ...]
     explicit_mask: bool

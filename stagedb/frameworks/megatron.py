@@ -48,6 +48,7 @@ MEGATRON = Framework(
     single_schedules=(),
     whole_first_backward=False,
     splits_recomputed=True,
+    reduces_halves=True,
     # `--cp-comm-type`: p2p, all_gather, a2a, a2a+p2p.
     cp_kinds=("ring-p2p", "allgather-kv", "ulysses", "ulysses-ring"),
     # Transformer Engine's `all_gather` has a kernel call for each chunk of a rank's queries.

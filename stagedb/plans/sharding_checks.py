@@ -3,7 +3,7 @@
 from stagedb.frameworks import Framework
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.schedules import ACTIVE
+from stagedb.schedules import ACTIVE, splits
 
 
 def check_sharding(plan: PlanFields) -> None:
@@ -54,6 +54,18 @@ def other_gathers(zero: int, virtual_stages: int, framework: Framework) -> str |
         f"with zero {zero} the pipeline runtime of {framework.title} keeps {ACTIVE} chunks of a stage "
         f"gathered, and gathers others in turns; here all {virtual_stages} remain gathered, as if it kept all, "
         f"so that memory is higher and gathers are fewer than there: virtual_stages {ACTIVE} or less are exact"
+    )
+
+
+def other_reductions(plan: PlanFields) -> str | None:
+    """What a framework's runtime does not reduce, although training needs it; None if nothing."""
+    copies = plan.options.zero < 2 and plan.dp * plan.cp > 1
+    if plan.options.framework.reduces_halves or not copies or not any(map(splits, plan.tasks())):
+        return None
+    return (
+        f"the second half of a split backward in {plan.options.framework.title} sets gradients without the hooks of "
+        "DistributedDataParallel, which then does not reduce them; here all gradients are reduced, as training needs: "
+        "with zero 2 or 3, or a schedule with whole backwards, both reduce the same"
     )
 
 

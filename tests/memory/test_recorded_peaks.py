@@ -8,7 +8,8 @@ from stagedb.advice.trials import memory_of
 from stagedb.frameworks import find_framework
 from stagedb.memory.class_memory import ClassMemory
 from stagedb.memory.usage import Point
-from stagedb.plans.sharding_checks import other_gathers
+from stagedb.plans import Plan
+from stagedb.plans.sharding_checks import other_gathers, other_reductions
 from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Task, posted, stage_orders
 from tests.memory.test_recorded_causes import LLAMA, MOE, TABLE, copied
 
@@ -133,3 +134,21 @@ def test_more_chunks_than_a_runtime_keeps_gathered_are_named() -> None:
     torch, megatron = find_framework("torch"), find_framework("megatron")
     assert "keeps 3 chunks of a stage gathered" in (other_gathers(3, 4, torch) or "")
     assert [other_gathers(*each) for each in ((3, 3, torch), (1, 4, torch), (3, 4, megatron))] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ({}, True),
+        ({"dp": 1}, False),
+        ({"zero": 2}, False),
+        ({"schedule": "1f1b"}, False),
+        ({"recipe": "megatron"}, False),
+    ],
+)
+def test_gradients_that_a_split_backward_does_not_reduce_are_named(words: dict[str, object], named: bool) -> None:
+    """torch's `stage_backward_weight` sets `.grad` past the hooks of DistributedDataParallel."""
+    plan = Plan.from_mapping(
+        {"dp": 2, "pp": 2, "schedule": "zb-h1", "global_batch_size": 8, "recipe": "torch", **words}
+    )
+    assert ("does not reduce them" in (other_reductions(plan) or "")) is named
