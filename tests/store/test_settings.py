@@ -153,7 +153,7 @@ def test_files_that_others_can_write_are_refused(config: Path) -> None:
     project = config.parent / ".stagedb.toml"
     project.write_text('store = "team"', encoding="utf-8")
     project.chmod(0o646)
-    with pytest.raises(UsageError, match="^everybody can write to the project file"):
+    with pytest.raises(UsageError, match=r"^everybody can write to the project file"):
         choose(None, PASSWORDS, config, project=project)
 
 
