@@ -134,10 +134,10 @@ def _there(store: Store, wanted: Wanted) -> InstanceInfo | None:
 
     if wanted.there is not None or not isinstance(wanted.source.origin, GraphInfo):
         return wanted.there
-    layers, graph = wanted.source.sizes["L"], wanted.source.origin.id
-    plan = with_all_words(wanted.plan, layers)
+    sizes, graph = wanted.source.sizes, wanted.source.origin.id
+    plan = with_all_words(wanted.plan, sizes)
     of_graph = (each for each in catalog.instances(store) if each.graph == graph)
-    return next((each for each in of_graph if with_all_words(Plan.from_mapping(each.plan), layers) == plan), None)
+    return next((each for each in of_graph if with_all_words(Plan.from_mapping(each.plan), sizes) == plan), None)
 
 
 def _named(id: str, name: str) -> str:
