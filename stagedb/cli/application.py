@@ -102,8 +102,9 @@ def _show(message: Warning | str, category: type[Warning], *place: object, **mor
 
 
 def _print_error(text: str) -> None:
-    """Print an error in one line. An address among the arguments may have a password."""
-    shown = unexpected_errors.hiding(sys.argv)(text) if any("@" in each for each in sys.argv) else text
+    """Print an error in one line, without passwords, which an address among the arguments or a store may have."""
+    may_have = any("@" in each for each in sys.argv) or "stagedb.store" in sys.modules
+    shown = unexpected_errors.hiding(sys.argv)(text) if may_have else text
     typer.echo(f"Error: {printable(shown)}", err=True)
 
 

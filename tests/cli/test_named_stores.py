@@ -15,7 +15,9 @@ import keyring.backend
 import pytest
 
 from stagedb.api import stores
+from stagedb.errors import UsageError
 from stagedb.store import Store
+from stagedb.store.store_addresses import split_uri
 from stagedb.store.store_settings import config_file
 from tests.cli.conftest import Run
 
@@ -184,6 +186,19 @@ def test_a_password_in_a_file_is_in_no_details(offline: Run, monkeypatch: pytest
     assert SECRET not in ran.out + ran.err + details
 
 
+def test_an_expected_error_hides_it_too(offline: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f"{SECRET}\n", encoding="utf-8")
+    (tmp_path / "secret").chmod(0o600)
+    assert offline("store", "add", "team", "bolt://127.0.0.1:1", "--password-file", "secret").status == 0
+
+    def failing(uri: str, auth: tuple[str, str], *rest: object) -> None:
+        raise UsageError(f"a server that repeats {auth[1]}")
+
+    monkeypatch.setattr("stagedb.store.opening.open_driver", failing)
+    ran = offline("ls", "--store", "team")
+    assert (ran.status, ran.err) == (2, "Error: a server that repeats ***\n")
+
+
 def test_a_project_that_a_colleague_lacks(offline: Run) -> None:
     offline("store", "add", "team", "bolt+s://graphs", "--password-env", "TEAM", "--database", "traces")
     ran = offline("store", "use", "team", "--project")
@@ -244,10 +259,12 @@ def test_a_named_store_answers_and_status_shows_why(
 ) -> None:
     if store.engine == "neo4j":
         monkeypatch.delenv("NEO4J_URI")
-        monkeypatch.delenv("STAGEDB_CONFIG")
         monkeypatch.setenv("STAGEDB_CONFIG", str(tmp_path / "config.toml"))
-        account = ("--password-env", "NEO4J_PASSWORD") if "NEO4J_PASSWORD" in store_environment else ()
-        assert run("store", "add", "team", store_environment["NEO4J_URI"], "--insecure", *account).status == 0
+        address, user, password = split_uri(store_environment["NEO4J_URI"], "NEO4J_URI")
+        monkeypatch.setenv("OF_TEAM", password or store_environment.get("NEO4J_PASSWORD", ""))
+        user = user or store_environment.get("NEO4J_USERNAME")
+        account = ("--username", user, "--password-env", "OF_TEAM", "--insecure") if user else ()
+        assert run("store", "add", "team", address, *account).status == 0
         assert run("store", "use", "team").status == 0
     ran = run("store", "status", "-f", "json")
     assert ran.status == 0, ran.err
