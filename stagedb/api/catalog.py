@@ -23,6 +23,9 @@ from stagedb.store.naming import spaces
 Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo | Unfinished)
 Made = TypeVar("Made", InstanceInfo, ProfileInfo)
 
+NOTE_START = 40
+"""Characters of a note that name it; `cypher/lookup` has the same number."""
+
 SHORT_ID = 12
 """Characters of an id that people see. The start of an id is enough everywhere."""
 
@@ -31,13 +34,14 @@ SHORT_ID = 12
 class Marks:
     """What users wrote about things, each by the id of the thing. asked: when the caller asked for it, in ms.
 
-    user: the caller. spaces: those in which the caller has names.
+    user: the caller. spaces: those in which the caller has names. loaded: texts about what came with a dump.
     """
 
     names: Mapping[str, Sequence[str]]
     tags: Mapping[str, Sequence[str]]
     notes: Mapping[str, Sequence[str]]
     asked: Mapping[str, Sequence[int]]
+    loaded: Mapping[str, Sequence[str]]
     user: str
     spaces: Sequence[str]
 
@@ -45,12 +49,20 @@ class Marks:
 def _marks(store: Store) -> Marks:
     """Read as lists of their own: a pattern for each row of a catalog is slow with thousands of rows."""
     user = current_user()
+    rows = {kind: store.read_sound(f"catalog/{kind}s") for kind in ("name", "tag", "note")}
+    loaded: dict[str, list[str]] = {}
+    for kind, found in rows.items():
+        for row in found:
+            if row["origin"] is not None:
+                text = row[kind] if kind != "note" else row[kind][:NOTE_START]
+                loaded.setdefault(row["id"], []).append(f"{kind} {text} {row['origin']}")
     return Marks(
         user=user,
         spaces=spaces(),
-        names=names_by_id(store),
-        tags=_by_id(store.read_sound("catalog/tags"), "tag"),
-        notes=_by_id(store.read_sound("catalog/notes"), "note"),
+        names=_by_id(rows["name"], "name"),
+        tags=_by_id(rows["tag"], "tag"),
+        notes=_by_id(rows["note"], "note"),
+        loaded=loaded,
         asked=_by_id(store.read_sound("catalog/asked", user=user), "time"),
     )
 
@@ -157,6 +169,7 @@ def _graph(row: Mapping[str, Any], marks: Marks) -> GraphInfo:
         made_by=user_of(row["builder"]),
         tags=tuple(marks.tags.get(row["id"], ())),
         notes=tuple(marks.notes.get(row["id"], ())),
+        loaded=tuple(sorted(marks.loaded.get(row["id"], ()))),
     )
 
 
@@ -203,6 +216,7 @@ def _team(row: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
         "names": tuple(marks.names.get(row["id"], ())),
         "tags": tuple(marks.tags.get(row["id"], ())),
         "notes": tuple(marks.notes.get(row["id"], ())),
+        "loaded": tuple(sorted(marks.loaded.get(row["id"], ()))),
     }
 
 

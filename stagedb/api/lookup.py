@@ -235,7 +235,7 @@ def _profiles(rows: Rows) -> list[ProfileInfo]:
 
 def _graphs_of(rows: Rows) -> list[GraphInfo]:
     """The graphs of rows of `lookup/instance`."""
-    parts = ("options", "sizes", "created", "builder", "tags", "notes")
+    parts = ("options", "sizes", "created", "builder", "tags", "notes", "loaded")
     graphs = [
         {
             "id": row["graph"],
@@ -260,5 +260,6 @@ def _marks(rows: Rows) -> Marks:
         },
         tags={row["id"]: sorted(row["tags"]) for row in rows},
         notes={row["id"]: sorted(row["notes"]) for row in rows},
+        loaded={row["id"]: row["loaded"] for row in rows},
         asked={row["id"]: [row["asked"]] for row in rows if row.get("asked") is not None},
     )

@@ -12,7 +12,7 @@ from stagedb.inputs import shown
 from stagedb.store import Statement, Store, Table, load, names, read_whole, unknown_names
 from stagedb.store.naming import spaces, wanted_name
 from stagedb.store.rank_nodes import unwatched
-from stagedb.store.saved_queries import forget_query, save_query, saved_queries
+from stagedb.store.saved_queries import SavedQuery, forget_query, save_query, saved_queries
 
 FOLDER = "analyze/"
 CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile")}
@@ -45,12 +45,18 @@ def saved(store: Store) -> list[QueryInfo]:
         QueryInfo(
             name=str(each.name),
             subject="saved",
-            description=each.statement.description,
+            description=_with_origin(each),
             parameters=tuple(field.name for field in each.statement.params),
             columns=tuple(field.name for field in each.statement.columns),
         )
         for each in saved_queries(store)
     ]
+
+
+def _with_origin(query: SavedQuery) -> str:
+    """What a query asks; of one that came with a dump also who loaded it."""
+    asks = query.statement.description
+    return asks if query.origin is None else f"{asks} ({query.origin})"
 
 
 def save(store: Store, name: str, text: str) -> QueryInfo:
