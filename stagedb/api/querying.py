@@ -54,7 +54,7 @@ def saved(store: Store) -> list[QueryInfo]:
 
 
 def _with_origin(query: SavedQuery) -> str:
-    """What a query asks; of one that came with a dump also who loaded it."""
+    """The description of a query. If the query came with a dump, it has who loaded it."""
     asks = query.statement.description
     return asks if query.origin is None else f"{asks} ({query.origin})"
 
