@@ -275,6 +275,7 @@ MATCH (n:{label} {{id: $id, state: 'ready'}})
 MERGE (t:Tag {{id: $tag}})
 MERGE (t)-[r:TAGS]->(n)
 ON CREATE SET r.user = $user, r.time = timestamp()
+SET r.origin = null
 """
     + _EVENT
     + """\
@@ -332,7 +333,7 @@ _NAMED_TEMPLATES = {
 // column moved: string? — the id of the {low} that it meant before
 MATCH (n:{label} {{id: $id, state: 'ready'}})
 MERGE (a:Name {{id: $name}})
-SET a += $properties
+SET a += $properties, a.origin = null
 WITH n, a
 OPTIONAL MATCH (a)-[old:NAMES]->(o:{label}){title_of}
 WITH n, a, old, o, {title} AS title

@@ -9,7 +9,7 @@
 // column moved: string? — the id of the instance that it meant before
 MATCH (n:Instance {id: $id, state: 'ready'})
 MERGE (a:Name {id: $name})
-SET a += $properties
+SET a += $properties, a.origin = null
 WITH n, a
 OPTIONAL MATCH (a)-[old:NAMES]->(o:Instance)-[:OF]->(g:Graph)
 WITH n, a, old, o, g.name AS title

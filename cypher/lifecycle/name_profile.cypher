@@ -9,7 +9,7 @@
 // column moved: string? — the id of the profile that it meant before
 MATCH (n:Profile {id: $id, state: 'ready'})
 MERGE (a:Name {id: $name})
-SET a += $properties
+SET a += $properties, a.origin = null
 WITH n, a
 OPTIONAL MATCH (a)-[old:NAMES]->(o:Profile)
 WITH n, a, old, o, null AS title

@@ -10,6 +10,7 @@ MATCH (n:Instance {id: $id, state: 'ready'})
 MERGE (t:Tag {id: $tag})
 MERGE (t)-[r:TAGS]->(n)
 ON CREATE SET r.user = $user, r.time = timestamp()
+SET r.origin = null
 MERGE (u:User {id: $user})
 MERGE (e:Event {id: $event.id})
 SET e += $event

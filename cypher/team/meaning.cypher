@@ -3,5 +3,6 @@
 // mode: reads
 // param name: string — the name's id
 // column id: string — the id of the instance or profile
-MATCH (:Name {id: $name})-[:NAMES]->(n:Instance|Profile)
-RETURN n.id AS id
+// column origin: string? — the dump that the name came from; null if somebody set it here
+MATCH (m:Name {id: $name})-[:NAMES]->(n:Instance|Profile)
+RETURN n.id AS id, m.origin AS origin

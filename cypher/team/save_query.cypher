@@ -6,7 +6,7 @@
 // param user: string — the user
 // param event: map — the properties of `Event`
 MERGE (q:SavedQuery {id: $id})
-SET q += $properties
+SET q += $properties, q.origin = null
 MERGE (u:User {id: $user})
 MERGE (e:Event {id: $event.id})
 SET e += $event

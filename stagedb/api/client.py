@@ -14,6 +14,7 @@ from stagedb.api import (
     dumps,
     finding,
     listing,
+    lookup,
     memory_rows,
     model_names,
     moving,
@@ -168,15 +169,17 @@ class Stagedb:
         profile: str | None = None,
         timeout: float = 60.0,
         most: int | None = None,
+        progress: "Progress | None" = None,
     ) -> Rows:
         """Answer a Cypher text that only reads, or a named query (`queries` lists them).
 
         instance: id or name of the instance for `$instance`; the newest by default. profile: id or name of the profile
         for `$profile`; the newest by default, of that instance if one is given. timeout: seconds after which the query
-        is ended. most: rows that are read; `cut` of the result shows that there are more. Raises UsageError for a text
-        that could write, and for unknown names.
+        is ended. most: rows that are read; `cut` of the result shows that there are more. progress: called while nodes
+        of ranks and groups are written, which the first query about them does: how many there are, of how many. Raises
+        UsageError for a text that could write, and for unknown names.
         """
-        return querying.run(self.store, query, dict(params or {}), instance, profile, timeout, most)
+        return querying.run(self.store, query, dict(params or {}), instance, profile, timeout, most, progress)
 
     def queries(self) -> list[QueryInfo]:
         """The named queries, and those that users saved in the store."""
@@ -257,7 +260,7 @@ class Stagedb:
 
     def show(self, word: str, /) -> GraphInfo | InstanceInfo | ProfileInfo:
         """One graph, instance or profile, by id, start of an id, or the name of an instance or a profile."""
-        return catalog.find(self.store, word)
+        return lookup.find(self.store, word)
 
     def classes(self, instance: str, /) -> Rows:
         """The rank classes of an instance: their stages, layers, ranks, operators and tasks."""

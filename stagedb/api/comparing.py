@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.api import catalog, querying
+from stagedb.api import lookup, querying
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -75,11 +75,11 @@ def _differences(store: Store, one: _Side, other: _Side) -> Difference:
 
 
 def _side(store: Store, word: str) -> _Side:
-    found = catalog.find(store, word)
+    found = lookup.find(store, word)
     if isinstance(found, InstanceInfo):
         return _Side(found, None)
     if isinstance(found, ProfileInfo):
-        return _Side(catalog.the_instance(store, found.instance), found)
+        return _Side(lookup.the_instance(store, found.instance), found)
     raise UsageError(f"{shown(word)} is a graph: compare two instances or two profiles (`stagedb ls` lists them)")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stagedb.api import catalog, team
+from stagedb.api import catalog, lookup, team
 from stagedb.api.rebuilding import Notice, open_rebuilt, outdated, rebuild
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import StagedbError, UsageError
@@ -169,7 +169,7 @@ def wait(
                 if word is None:
                     return None
                 ready = opened.version() == migrations.NEWEST
-                found = catalog.known(opened, word) if ready else None
+                found = lookup.known(opened, word) if ready else None
                 missing = f"the store at {opened.uri} has no {shown(word)}"
         except (UnreachableError, ConnectionLost) as error:
             found, missing = None, str(error)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from stagedb.api import catalog
-from stagedb.api.results import GraphInfo, InstanceInfo
+from stagedb.api import catalog, lookup
+from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.outputs import path_text, whole_file
 from stagedb.store import Kind, Notice, Store, load_dump, records_of, write_records
@@ -42,15 +42,17 @@ def _unheard(line: str) -> None:
 def wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
     """Kinds and ids of things and of what they are made from: each graph before its instances, and each instance before
     its profiles. Without words, all of the store. Raises UsageError for an unknown word."""
-    profiles = {each.id: each.instance for each in catalog.profiles(store)}
-    instances = {each.id: each.graph for each in catalog.instances(store)}
-    graphs = {each.id for each in catalog.graphs(store)}
     if words:
-        chosen = [_found(store, word) for word in words]
-        profiles = {id: profiles[id] for kind, id in chosen if kind == "Profile"}
-        kept = {*profiles.values(), *(id for kind, id in chosen if kind == "Instance")}
-        instances = {id: graph for id, graph in instances.items() if id in kept}
-        graphs = {*instances.values(), *(id for kind, id in chosen if kind == "Graph")}
+        chosen = [lookup.find(store, word) for word in words]
+        profiles = {each.id: each.instance for each in chosen if isinstance(each, ProfileInfo)}
+        made = [lookup.made_instance(store, id) for id in sorted({*profiles.values()})]
+        made += [each for each in chosen if isinstance(each, InstanceInfo)]
+        instances = {each.id: each.graph for each in made}
+        graphs = {*instances.values(), *(each.id for each in chosen if isinstance(each, GraphInfo))}
+    else:
+        profiles = {each.id: each.instance for each in catalog.profiles(store)}
+        instances = {each.id: each.graph for each in catalog.instances(store)}
+        graphs = {each.id for each in catalog.graphs(store)}
     found: list[tuple[Kind, str]] = []
     for graph in sorted(graphs):
         found.append(("Graph", graph))
@@ -58,11 +60,3 @@ def wanted(store: Store, words: Sequence[str]) -> list[tuple[Kind, str]]:
             found.append(("Instance", instance))
             found.extend(("Profile", id) for id, of in sorted(profiles.items()) if of == instance)
     return found
-
-
-def _found(store: Store, word: str) -> tuple[Kind, str]:
-    found = catalog.find_graph(store, word) or catalog.find_instance(store, word) or catalog.find_profile(store, word)
-    found = found or catalog.unknown(store, word)
-    if isinstance(found, GraphInfo):
-        return "Graph", found.id
-    return ("Instance" if isinstance(found, InstanceInfo) else "Profile"), found.id

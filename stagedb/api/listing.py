@@ -13,7 +13,7 @@ from stagedb.store import Store, current_user, unfinished
 KINDS = ("graphs", "instances", "profiles", "unfinished")
 COLUMNS = (
     *("kind", "id", "name", "ranks", "step", "mfu", "peak", "plan", "system", "timing", "created", "model"),
-    *("instance", "made_by", "state", "names", "tags", "mine"),
+    *("instance", "made_by", "state", "names", "tags", "mine", "loaded"),
 )
 SORTS: Mapping[str, tuple[str, bool]] = {
     "created": ("created", True),
@@ -114,6 +114,7 @@ def _graphs(content: _Content) -> list[_Row]:
             "made_by": each.made_by,
             "tags": list(each.tags),
             "mine": each.made_by == current_user(),
+            "loaded": list(each.loaded),
         }
         for each in catalog.graphs(content.store)
     ]
@@ -189,6 +190,7 @@ def _made(each: InstanceInfo | ProfileInfo) -> _Row:
         "names": list(each.names),
         "tags": list(each.tags),
         "mine": named or user in (each.made_by, each.asked_by),
+        "loaded": list(each.loaded),
     }
 
 

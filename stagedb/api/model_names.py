@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stagedb.api import catalog
+from stagedb.api import catalog, lookup
 from stagedb.api.results import GraphInfo
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.errors import UsageError
@@ -105,7 +105,7 @@ class Source:
         made_of = [Input("card", self.origin.digest[:32], self.origin.name)]
         made_of += [Input("block", block.digest[:32], block.name) for block in self.origin.blocks]
         new = write_graph(store, graph, tuple(made_of))
-        return dataclasses.replace(catalog.made(catalog.graphs(store), graph.key), new=new)
+        return dataclasses.replace(lookup.made_graph(store, graph.key), new=new)
 
 
 def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Source:
@@ -119,9 +119,15 @@ def find_source(store: Store, word: str | Card, words: Mapping[str, Any]) -> Sou
     if card is not None:
         return _of_card(store, card, _options(words, given))
     word = str(word)
-    graph = catalog.find_graph(store, word) or _by_name(store, word, _options(words, given))
+    graph = lookup.find_graph(store, word) or _by_name(store, word, _options(words, given))
     if graph is None:
         raise unknown_model(word, store)
+    return stored_source(graph, words)
+
+
+def stored_source(graph: GraphInfo, words: Mapping[str, Any]) -> Source:
+    """A graph of the store. Raises UsageError for options that it does not have."""
+    given = {option: value for option, value in words.items() if option in OPTION_WORDS}
     options = GraphOptions(**graph.options)
     for option, value in given.items():
         if getattr(options, option) != getattr(GraphOptions(**{**graph.options, option: value}), option):
@@ -141,7 +147,7 @@ def _options(words: Mapping[str, Any], given: Mapping[str, Any]) -> GraphOptions
 
 def _of_card(store: Store, card: Card, options: GraphOptions) -> Source:
     key = graph_key(card, options)
-    known = next((graph for graph in catalog.graphs(store) if graph.id == key), None)
+    known = lookup.find_graph(store, key)
     if known is not None:
         return Source(options, known.sizes, known, card)
     return Source(options, model_sizes(card, options.framework), card, card)
@@ -154,7 +160,7 @@ def _own_card(graph: GraphInfo, options: GraphOptions) -> Card | None:
 
 
 def _by_name(store: Store, word: str, options: GraphOptions) -> GraphInfo | None:
-    named = [graph for graph in catalog.graphs(store) if graph.name == word]
+    named = lookup.graphs_of_model(store, word)
     found = next((graph for graph in named if graph.options == options.to_dict()), None)
     if named and found is None:
         held = "; ".join(f"{graph.id[: catalog.SHORT_ID]} ({describe(graph.options)})" for graph in named)

@@ -9,7 +9,7 @@ from stagedb.api import dumps
 from stagedb.api.rebuilding import open_rebuilt
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import DumpError, Kind, Notice, Store, migrations, open_store, records_of, write_records
-from stagedb.store.dumped_marks import keep_marks, marks_of
+from stagedb.store.dumped_marks import keep_marks, marks_of, origin_of
 from stagedb.store.dumping import load_file
 from stagedb.store.same_stores import check_different
 from stagedb.workload.content_proofs import ContentProof
@@ -58,7 +58,7 @@ def move(source: Store, target: Store, words: Sequence[str], notice: Notice) -> 
     # These are read before anything is written, too, and checked as those of a dump.
     marks = list(marks_of(source, wanted, False, notice))
     written = _send(source, target, needed, notice) if needed else 0
-    if kept := keep_marks(target, marks, notice):
+    if kept := keep_marks(target, marks, origin_of(source.uri), notice):
         notice(f"{kept:,} names, tags and notes were new")
     return written
 

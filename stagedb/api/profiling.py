@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stagedb.api import catalog, system_choice
+from stagedb.api import catalog, lookup, system_choice
 from stagedb.api.results import InstanceInfo, PeakMemory, Profile, ProfileInfo, Rows
 from stagedb.api.wanted_instances import StageClock, Wanted
 from stagedb.errors import UsageError
@@ -186,7 +186,7 @@ def keep(
     made, new = record_profile(store, job, called, progress or (lambda done, of: None), memory)
     if wanted is not None:
         set_name(store, "Profile", made, wanted)
-    return dataclasses.replace(catalog.made(catalog.profiles(store), made), new=new)
+    return dataclasses.replace(lookup.made_profile(store, made), new=new)
 
 
 def _lanes(job: JobProfile) -> Rows:

@@ -5,13 +5,14 @@ import re
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from stagedb.api import catalog
+from stagedb.api import catalog, lookup
 from stagedb.api.results import QueryInfo, Rows
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.store import Statement, Store, Table, load, names, read_whole, unknown_names
 from stagedb.store.naming import spaces, wanted_name
-from stagedb.store.saved_queries import forget_query, save_query, saved_queries
+from stagedb.store.rank_nodes import unwatched
+from stagedb.store.saved_queries import SavedQuery, forget_query, save_query, saved_queries
 
 FOLDER = "analyze/"
 CHOSEN = {name: re.compile(rf"\$(`?){name}\1(?!\w)") for name in ("instance", "profile")}
@@ -44,12 +45,18 @@ def saved(store: Store) -> list[QueryInfo]:
         QueryInfo(
             name=str(each.name),
             subject="saved",
-            description=each.statement.description,
+            description=_with_origin(each),
             parameters=tuple(field.name for field in each.statement.params),
             columns=tuple(field.name for field in each.statement.columns),
         )
         for each in saved_queries(store)
     ]
+
+
+def _with_origin(query: SavedQuery) -> str:
+    """The description of a query. If the query came with a dump, it has who loaded it."""
+    asks = query.statement.description
+    return asks if query.origin is None else f"{asks} ({query.origin})"
 
 
 def save(store: Store, name: str, text: str) -> QueryInfo:
@@ -122,12 +129,14 @@ def run(
     profile: str | None,
     timeout: float,
     most: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Rows:
     """The answer to a text, or to a named query. If `instance` or `profile` is None, a query that uses it gets the
     newest.
 
     With a profile and no instance, `$instance` is the instance of the profile. With an instance, the profile is one of
-    its profiles. The parameter `other` of a named query may also be a name or the start of an id.
+    its profiles. The parameter `other` of a named query may also be a name or the start of an id. progress: called
+    while nodes of ranks and groups are written, with how many of them there are, of how many.
     """
     text, statement = _text(store, query)
     asked = {name for name, pattern in CHOSEN.items() if pattern.search(text)}
@@ -139,11 +148,12 @@ def run(
     given = {**params, **chosen}
     if statement is not None and "other" in given:
         compares = {field.name for field in statement.params}
-        find = catalog.the_profile if "profile" in compares else catalog.the_instance
+        find = lookup.the_profile if "profile" in compares else lookup.the_instance
         given["other"] = find(store, str(given["other"])).id
     # The named queries of stagedb need no nodes of ranks and groups: they compute them.
     ranks = statement is None or not statement.name.startswith(FOLDER)
-    answer = _answer(store, chosen, lambda: store.query(text, given, timeout=timeout, most=most, ranks=ranks))
+    limits: dict[str, Any] = {"timeout": timeout, "most": most, "ranks": ranks, "progress": progress or unwatched}
+    answer = _answer(store, chosen, lambda: store.query(text, given, **limits))
     rows = tuple(tuple(row) for row in answer.rows)
     hints = unknown_names(text) if statement is None else []
     if not rows and MEMORY.search(text) and "instance" in given:
@@ -164,13 +174,13 @@ def _chosen(
     store: Store, asked: Set[str], instance: str | None, profile: str | None
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The values of `$instance` and `$profile`, and the descriptions of those that were chosen as the newest."""
-    of = catalog.the_instance(store, instance) if instance is not None else None
+    of = lookup.the_instance(store, instance) if instance is not None else None
     if "profile" in asked:
-        found = catalog.the_profile(store, profile, of)
+        found = lookup.the_profile(store, profile, of)
         given = {"profile": found.id, **({"instance": found.instance} if "instance" in asked else {})}
         return given, {} if profile is not None else {"profile": catalog.described(found)}
     if "instance" in asked:
-        newest = of or catalog.the_instance(store, None)
+        newest = of or lookup.the_instance(store, None)
         return {"instance": newest.id}, {} if of is not None else {"instance": catalog.described(newest)}
     return {} if of is None else {"instance": of.id}, {}
 

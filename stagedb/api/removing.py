@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from stagedb.api import catalog
+from stagedb.api import catalog, lookup
 from stagedb.api.catalog import SHORT_ID
 from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo, label_of
 from stagedb.errors import UsageError
@@ -47,12 +47,12 @@ def remove(store: Store, word: str, force: bool) -> list[Removed]:
     old = catalog.outdated(store)
     invisible: list[OutdatedInfo | Unfinished] = [*old, *unfinished(store)]
     hidden = next((each for each in invisible if each.name == word), None)
-    hidden = hidden or catalog.by_id(invisible, word, "graph, instance or profile")
-    found = catalog.find_graph(store, word) or catalog.find_instance(store, word) or catalog.find_profile(store, word)
+    hidden = hidden or lookup.by_id(invisible, word, "graph, instance or profile")
+    found = lookup.find_graph(store, word) or lookup.find_instance(store, word) or lookup.find_profile(store, word)
     if found is None and hidden is not None:
         delete(store, hidden.kind, hidden.id, hidden.name)
         return [hidden]
-    found = found or catalog.unknown(store, word)
+    found = found or lookup.unknown(store, word)
     if isinstance(found, GraphInfo):
         return _remove_graph(store, found, old, force)
     name = _name_of(store, found, word)
@@ -89,15 +89,14 @@ def _of_others(store: Store, found: InstanceInfo | ProfileInfo, names: bool = Tr
     if isinstance(found, InstanceInfo):
         reasons += [
             f"profile {each.id[:SHORT_ID]} of {each.made_by or 'somebody'}"
-            for each in catalog.profiles(store)
-            if each.instance == found.id
-            and (each.made_by not in (None, user) or any(name.partition("/")[0] != user for name in each.names))
+            for each in lookup.profiles_of(store, found.id)
+            if (each.made_by not in (None, user) or any(name.partition("/")[0] != user for name in each.names))
         ]
     return reasons
 
 
 def _remove_graph(store: Store, graph: GraphInfo, old: list[OutdatedInfo], force: bool) -> list[Removed]:
-    needed = [each for each in catalog.instances(store) if each.graph == graph.id]
+    needed = lookup.instances_of(store, graph.id)
     users: list[Removed] = [*needed, *(each for each in old if each.graph == graph.id)]
     foreign = sorted({each.made_by for each in needed if each.made_by not in (None, current_user())})
     if users and not force:

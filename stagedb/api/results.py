@@ -59,6 +59,7 @@ class GraphInfo:
     """A symbolic graph in the store. `new`: this call wrote it. `sizes`: the model's symbols.
 
     `made_by`: the user who made it; None if an older stagedb wrote it. `tags` and `notes` are those of all users.
+    `loaded`: those that came with a dump, each with who loaded it and from which file; nobody here wrote them.
     """
 
     id: str
@@ -70,6 +71,7 @@ class GraphInfo:
     made_by: str | None = None
     tags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    loaded: tuple[str, ...] = ()
     new: bool = False
 
     def _repr_html_(self) -> str:
@@ -81,7 +83,8 @@ class InstanceInfo:
     """A graph under one plan. `graph` is its id, `model` the model's name, `ranks` the size of its world.
 
     `name` is the caller's name of it, else one of the team's or of somebody else (`bob/base`), else the model's.
-    `names` are all its names, as `space/name`; `tags` and `notes` are those of all users.
+    `names` are all its names, as `space/name`; `tags` and `notes` are those of all users. `loaded`: those of them that
+    came with a dump, each with who loaded it and from which file; nobody here wrote them.
 
     `plan` has the plan's words (`stagedb.plans.Plan.to_dict`), `classes` is the number of rank classes.
     `made_by`, `asked_by`: the users who made it, and who last asked for it; None if an older stagedb wrote it.
@@ -102,6 +105,7 @@ class InstanceInfo:
     names: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    loaded: tuple[str, ...] = ()
     new: bool = False
     usual_length: SequenceLength | None = dataclasses.field(default=None, compare=False)
 
@@ -203,8 +207,8 @@ class Memory:
 class ProfileInfo:
     """A profile in the store: a step of an instance on a system.
 
-    name, names, tags, notes: as of an instance; name is None without a name. instance, instance_name: the id and the
-    name of its instance.
+    name, names, tags, notes, loaded: as of an instance; name is None without a name. instance, instance_name: the id
+    and the name of its instance.
     blocking: mesh axes whose communication a rank waits for. step, unscaled: ns of the step, and without the scalings.
     measured_time: share of the modelled time that was measured. made_by, asked_by: as of an instance. `new`: this
     call wrote it. memory: bytes that its fullest rank holds; None if an older stagedb made it. room: bytes of an
@@ -231,6 +235,7 @@ class ProfileInfo:
     names: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    loaded: tuple[str, ...] = ()
     memory: int | None = None
     room: int | None = None
     new: bool = False

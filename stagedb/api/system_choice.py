@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stagedb.api import catalog
+from stagedb.api import lookup
 from stagedb.api.python_words import for_python
 from stagedb.api.results import InstanceInfo
 from stagedb.errors import UsageError
@@ -122,7 +122,7 @@ def room_of(store: Store, instance: InstanceInfo, system: System | None) -> int 
     None for an instance without a profile, and for an accelerator without a limit.
     """
     if system is None:
-        made = next((each for each in catalog.profiles(store) if each.instance == instance.id), None)
+        made = next(iter(lookup.profiles_of(store, instance.id)), None)
         if made is None:
             return None
         from stagedb.timing import read_profile

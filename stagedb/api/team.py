@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from stagedb.api import catalog
+from stagedb.api import catalog, lookup
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, Rows, label_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -21,14 +21,14 @@ ALL_DAYS = 1e5
 
 def name(store: Store, word: str, text: str) -> InstanceInfo | ProfileInfo:
     """Let a name mean an instance or a profile. Raises UsageError for a graph, which has the name of its model."""
-    found, wanted = catalog.find(store, word), wanted_name(store, text)
+    found, wanted = lookup.find(store, word), wanted_name(store, text)
     if isinstance(found, GraphInfo):
         raise UsageError(
             f"graph {found.id[: catalog.SHORT_ID]} always has the name of its model, {found.name}: name an instance of "
             "it, or tag the graph"
         )
     set_name(store, label_of(found), found.id, wanted)
-    again = catalog.find(store, found.id)
+    again = lookup.find(store, found.id)
     return found if isinstance(again, GraphInfo) else again
 
 
@@ -36,17 +36,17 @@ def tag(store: Store, word: str, tags: Sequence[str], remove: bool) -> GraphInfo
     """Tag a thing, or take tags off."""
     if not tags:
         raise UsageError("no tag is given: name at least one word")
-    found = catalog.find(store, word)
+    found = lookup.find(store, word)
     for each in tags:
         (remove_tag if remove else add_tag)(store, _kind(found), found.id, each)
-    return catalog.find(store, found.id)
+    return lookup.find(store, found.id)
 
 
 def note(store: Store, word: str, text: str) -> GraphInfo | InstanceInfo | ProfileInfo:
     """Write a note about a thing."""
-    found = catalog.find(store, word)
+    found = lookup.find(store, word)
     add_note(store, _kind(found), found.id, text)
-    return catalog.find(store, found.id)
+    return lookup.find(store, found.id)
 
 
 def log(store: Store, word: str | None, user: str | None, days: float, limit: int) -> Rows:
@@ -66,7 +66,7 @@ _COLUMNS = {"id": "thing"}
 
 def origin(store: Store, word: str) -> Rows:
     """Where a thing comes from. Raises UsageError for an unknown word."""
-    found = catalog.find(store, word)
+    found = lookup.find(store, word)
     rows: list[dict[str, Any]] = store.read("team/origin", thing=found.id)
     hints = () if rows else (f"an older stagedb made {shown(word)}, and did not write how",)
     texts = tuple((catalog.time_of(row["time"]), *(row[each] for each in ORIGIN[1:])) for row in rows)
@@ -74,7 +74,7 @@ def origin(store: Store, word: str) -> Rows:
 
 
 def _id_of(store: Store, word: str) -> str:
-    found = catalog.find_graph(store, word) or catalog.find_instance(store, word) or catalog.find_profile(store, word)
+    found = lookup.find_graph(store, word) or lookup.find_instance(store, word) or lookup.find_profile(store, word)
     return word if found is None else found.id
 
 

@@ -137,7 +137,7 @@ def export(
         degrees = tuple(size for _, size in Mesh.of(plan).axes)
         form.check_job(SimulatedJob(wanted.model, plan.world, degrees, inputs))
     clock.lap("look up")
-    instance = wanted.make(store, clock)
+    instance = wanted.make(store, clock, asks=request.shard is None)
     if request.timed and inputs is not None:
         # Most exports start sooner without these modules.
         from stagedb.api import profiling

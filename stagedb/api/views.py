@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stagedb.api import catalog, profiling
+from stagedb.api import lookup, profiling
 from stagedb.api.results import Chart, InstanceInfo, ProfileInfo, Viewed
 from stagedb.api.wanted_instances import StageClock, Wanted, find_timed, find_wanted
 from stagedb.errors import StagedbError, UsageError
@@ -76,9 +76,9 @@ def _named_profile(store: Store, asked: StepRequest) -> str | None:
     """The id of the profile that the target names, where a request has nothing else: its step is meant."""
     if asked.target is None or asked.chosen or asked.model is not None or asked.words or isinstance(asked.inputs, str):
         return None
-    if catalog.find_instance(store, asked.target) is not None:
+    if lookup.find_instance(store, asked.target) is not None:
         return None
-    found = catalog.find_profile(store, asked.target)
+    found = lookup.find_profile(store, asked.target)
     return None if found is None else found.id
 
 
@@ -155,14 +155,14 @@ def save_report(
 
 def report_page(store: Store, first: str, second: str | None) -> str:
     """The page of one profile of the store, or of two, as `save_report` and `save_pair` write it. Writes nothing."""
-    found = [catalog.the_profile(store, word) for word in (first, second) if word is not None]
+    found = [lookup.the_profile(store, word) for word in (first, second) if word is not None]
     shown_steps = [(stored_step(store, each), each.name or each.instance_name) for each in found]
     return render(shown_steps[0][0]) if second is None else render_pair(shown_steps[0], shown_steps[1])
 
 
 def stored_step(store: Store, profile: ProfileInfo) -> StepView:
     """The step of a profile, run again."""
-    instance = catalog.the_instance(store, profile.instance)
+    instance = lookup.the_instance(store, profile.instance)
     job = job_of(store, instance, read_profile(store, profile.id).inputs, profile)
     return StepView.of(job, analyse(store, instance.id, classes=job.workload.classes))
 
@@ -194,7 +194,7 @@ def save_pair(
 
 def _side(store: Store, word: str, inputs: ProfileInputs) -> StepRequest:
     """The request for a profile or an instance, which has these inputs. Raises UsageError for anything else."""
-    found = catalog.find(store, word)
+    found = lookup.find(store, word)
     if isinstance(found, ProfileInfo):
         return StepRequest(None, None, {}, found.id)
     if isinstance(found, InstanceInfo):

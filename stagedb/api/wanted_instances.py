@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.api import catalog, model_names
+from stagedb.api import catalog, lookup, model_names
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.models import Card, SequenceLength, card_names
@@ -53,22 +53,29 @@ class Wanted:
         """The model's name."""
         return self.source.origin.name
 
-    def make(self, store: Store, clock: StageClock) -> InstanceInfo:
-        """The instance. It and its graph are written to the store if they are not there."""
-        from stagedb.instances import instantiate
+    def make(self, store: Store, clock: StageClock, *, asks: bool = True) -> InstanceInfo:
+        """The instance. It and its graph are written to the store if they are not there.
+
+        asks: one that is there becomes the newest of this user. Without it nothing is written for one that is there.
+        """
+        from stagedb.instances import instance_id, instantiate
 
         if self.there is not None:
             return dataclasses.replace(self.there, usual_length=self.usual_length)
         name = None if self.name is None else wanted_name(store, self.name)
         graph = self.source.in_store(store)
         clock.lap("build")
-        before = {instance.id for instance in catalog.instances(store)}
-        made = instantiate(store, graph.id, self.plan, name=None if name is None else name.name)
+        id = instance_id(graph.id, graph.sizes, self.plan)
+        found = lookup.instance_of_id(store, id)
+        new = found is None
+        if new or asks:
+            instantiate(store, graph.id, self.plan, name=None if name is None else name.name)
         if name is not None:
-            set_name(store, "Instance", made, name)
-        found = catalog.made(catalog.instances(store), made)
+            set_name(store, "Instance", id, name)
+        if found is None or asks or name is not None:
+            found = lookup.made_instance(store, id)
         clock.lap("instantiate")
-        return dataclasses.replace(found, new=made not in before, usual_length=self.usual_length)
+        return dataclasses.replace(found, new=new, usual_length=self.usual_length)
 
 
 def of_model(store: Store, target: str | Card, words: Mapping[str, Any], name: str | None = None) -> Wanted:
@@ -88,18 +95,27 @@ def find_wanted(store: Store, target: str | None, model: str | Card | None, word
         raise UsageError(f"an instance ({target}) and --model cannot both be given: leave one out")
     if model is not None:
         return of_model(store, model, words)
-    if target is None and not catalog.instances(store):
+    known = catalog.instances(store) if target is None else []
+    if target is None and not known:
         return of_model(store, DEFAULT_MODEL, {**DEFAULT_WORDS, **words})
-    if target in card_names() and catalog.find_instance(store, str(target)) is None:
-        raise UsageError(
-            f"{target} is a model, and the store has no instance of it: use --model {target} with the options of a "
-            "plan to make one"
-        )
-    instance = catalog.the_instance(store, target)
-    source = model_names.find_source(store, instance.graph, words)
+    instance, graph = _with_graph(store, known[0].id if target is None else target)
+    source = model_names.stored_source(graph, words)
     if not words:
         return Wanted(source, source.plan(instance.plan), None, instance)
     return Wanted(source, source.new_plan(_changed(instance.plan, words)), None)
+
+
+def _with_graph(store: Store, word: str) -> tuple[InstanceInfo, GraphInfo]:
+    """The instance with an id or name, and its graph. Raises UsageError if there is none."""
+    found = lookup.find_with_graph(store, word)
+    if found is None and word in card_names():
+        raise UsageError(
+            f"{word} is a model, and the store has no instance of it: use --model {word} with the options of a "
+            "plan to make one"
+        )
+    if found is None:
+        raise lookup.unknown_instance(store, word)
+    return found
 
 
 def find_timed(
@@ -113,8 +129,8 @@ def find_timed(
     wanted = None if target is None and model is None else find_wanted(store, target, model, words)
     there = None if wanted is None else _there(store, wanted)
     # If several profiles have the name, the one of the instance is meant.
-    mine = [] if there is None else [each for each in catalog.profiles(store) if each.instance == there.id]
-    found = catalog.find_profile(store, profile, mine) or catalog.the_profile(store, profile)
+    mine = None if there is None else lookup.find_profile(store, profile, there.id)
+    found = mine or lookup.the_profile(store, profile)
     if wanted is None:
         wanted = find_wanted(store, found.instance, None, words)
         there = _there(store, wanted)
@@ -130,14 +146,11 @@ def find_timed(
 
 def _there(store: Store, wanted: Wanted) -> InstanceInfo | None:
     """The wanted instance, if the store has it."""
-    from stagedb.instances import with_all_words
+    from stagedb.instances import instance_id
 
     if wanted.there is not None or not isinstance(wanted.source.origin, GraphInfo):
         return wanted.there
-    sizes, graph = wanted.source.sizes, wanted.source.origin.id
-    plan = with_all_words(wanted.plan, sizes)
-    of_graph = (each for each in catalog.instances(store) if each.graph == graph)
-    return next((each for each in of_graph if with_all_words(Plan.from_mapping(each.plan), sizes) == plan), None)
+    return lookup.instance_of_id(store, instance_id(wanted.source.origin.id, wanted.source.sizes, wanted.plan))
 
 
 def _named(id: str, name: str) -> str:

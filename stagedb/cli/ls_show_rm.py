@@ -55,6 +55,7 @@ _SHOWN: Mapping[str, _ListedColumn] = {
     "created": _ListedColumn("created"),
     "made_by": _ListedColumn("by"),
     "tags": _ListedColumn("tags", " ".join),
+    "loaded": _ListedColumn("loaded", lambda texts: " ".join(dict.fromkeys(text.split()[0] for text in texts))),
     "state": _ListedColumn("state"),
 }
 

@@ -8,6 +8,7 @@ import typer
 
 from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output, RowFormat
+from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
 from stagedb.inputs import parse_json, read_text, shown
@@ -56,8 +57,8 @@ def query(
     from stagedb import api
 
     params = dict(_pair(text) for text in param or [])
-    with common.connect() as db:
-        answer = db.query(query, params, instance=instance, profile=profile, timeout=timeout)
+    with common.connect() as db, progress(common, "writing", "ranks and groups") as report:
+        answer = db.query(query, params, instance=instance, profile=profile, timeout=timeout, progress=report)
     for what, which in answer.newest.items():
         common.note(f"of the newest {what}, {which}")
     output.write(answer.columns, answer.rows)

@@ -59,10 +59,12 @@ def with_all_words(plan: Plan, sizes: Mapping[str, int]) -> Plan:
     return dataclasses.replace(plan.canonical, **split, expert_load=uneven(plan, sizes))
 
 
-def instance_id(graph: StoredGraph, plan: Plan) -> str:
-    """The digest of graph and plan. Two plans of equal meaning in different words have one id."""
-    complete = with_all_words(plan, graph.sizes)
-    content = {"format": str(FORMAT), "graph": graph.id, "plan": complete.to_json()}
+def instance_id(graph: str, sizes: Mapping[str, int], plan: Plan) -> str:
+    """The id of a graph's instance under a plan. graph: its id. sizes: those of its model.
+
+    It is the digest of graph and plan. Two plans of equal meaning in different words have one id."""
+    complete = with_all_words(plan, sizes)
+    content = {"format": str(FORMAT), "graph": graph, "plan": complete.to_json()}
     if complete.expert_load:
         # Instances of these that were stored before have dimensions of matmuls that do not match their FLOPs, or the
         # fullest rank's messages on all ranks, or no sizes of the fullest experts.
@@ -123,7 +125,7 @@ def prepare(stored: StoredGraph, plan: Plan) -> Prepared:
     _check_ends(stored, plan)
     evaluated = evaluate_graph(stored, plan)
     return Prepared(
-        instance_id(stored, plan),
+        instance_id(stored.id, stored.sizes, plan),
         evaluated,
         _classes(stored, plan, evaluated),
         _groups(stored, plan, evaluated),

@@ -19,7 +19,7 @@ from stagedb.store.failures import OutOfMemory, ReadOnlyError, translated
 from stagedb.store.makers import current_user, dead_owner, new_claim
 from stagedb.store.migrations import Migration, pending
 from stagedb.store.plain_values import Table
-from stagedb.store.rank_nodes import write_reached
+from stagedb.store.rank_nodes import NodesWritten, unwatched, write_reached
 from stagedb.store.row_checks import check_rows, json_mapping, sound
 from stagedb.store.schema import STORE, definitions
 from stagedb.store.statements import Statement, load
@@ -165,17 +165,18 @@ class Store:
         timeout: float = 60.0,
         most: int | None = None,
         ranks: bool = True,
+        progress: NodesWritten = unwatched,
     ) -> Table:
         """The answer to a Cypher text that only reads. All its effects are rolled back.
 
         timeout: seconds after which the query is ended. most: rows that are read; the answer's `cut` shows that there
-        are more. ranks: first write the nodes of ranks and groups that the text can reach and nobody wrote yet. Raises
-        UsageError for a text that could write or that the store does not understand, StagedbError if the query takes
-        longer than `timeout`.
+        are more. ranks: first write the nodes of ranks and groups that the text can reach and nobody wrote yet, with
+        `progress`. Raises UsageError for a text that could write or that the store does not understand, StagedbError
+        if the query takes longer than `timeout`.
         """
         queries.check(text)
         if ranks:
-            write_reached(self, text, params or {})
+            write_reached(self, text, params or {}, progress)
         if self._reader is None:
             return queries.run(self._driver, self.database, self.uri, text, params or {}, timeout, most)
         # On this engine only a closed connection ends a query.

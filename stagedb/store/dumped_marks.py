@@ -92,15 +92,21 @@ def marks_of(
             yield MarkRows(label, rows)
 
 
-def keep_marks(store: Store, marks: Iterable[MarkRows], notice: Callable[[str], None]) -> int:
+def origin_of(source: str) -> str:
+    """What marks have that did not begin here: who loaded them, from which file, with its digest, or which store."""
+    return f"loaded by {current_user()} from {source}"
+
+
+def keep_marks(store: Store, marks: Iterable[MarkRows], origin: str, notice: Callable[[str], None]) -> int:
     """Write marks that the store lacks, of things that it has. Returns their number; nothing is written without one.
 
+    origin: what each of them has from then on (`origin_of`), as its author and its time are those that the dump claims.
     notice: called with a line for each name and each query that means something else here, and stays so.
     """
-    return sum(_KEPT[each.label](store, each.rows, notice) for each in marks)
+    return sum(_KEPT[each.label](store, each.rows, origin, notice) for each in marks)
 
 
-def _names(store: Store, rows: Sequence[Row], notice: Callable[[str], None]) -> int:
+def _names(store: Store, rows: Sequence[Row], origin: str, notice: Callable[[str], None]) -> int:
     there = {_name_id(row): row["thing"] for row in store.read("team/all_names")}
     new = defaultdict[str, list[Row]](list)
     for row in rows:
@@ -109,8 +115,8 @@ def _names(store: Store, rows: Sequence[Row], notice: Callable[[str], None]) -> 
             notice(f"{full} means {row['kind'].lower()} {there[key]} here, and goes on to: {row['thing']} has no name")
         elif key not in there:
             plain = {name: row[name] for name in ("space", "name", "user", "time")}
-            properties = {**plain, "kind": row["kind"].lower()}
-            event = new_event("named", row["kind"], row["thing"], full)
+            properties = {**plain, "kind": row["kind"].lower(), "origin": origin}
+            event = new_event("named", row["kind"], row["thing"], f"{full}, {origin}")
             new[row["kind"]].append({"name": key, "thing": row["thing"], "properties": properties, "event": event})
     return _write(store, "names", new)
 
@@ -119,29 +125,30 @@ def _name_id(row: Row) -> str:
     return f"{row['kind'].lower()}:{row['space']}/{row['name']}"
 
 
-def _tags(store: Store, rows: Sequence[Row], notice: Callable[[str], None]) -> int:
+def _tags(store: Store, rows: Sequence[Row], origin: str, notice: Callable[[str], None]) -> int:
     there = {(row["kind"], row["thing"], row["tag"]) for row in store.read("team/all_tags")}
     new = defaultdict[str, list[Row]](list)
     for row in rows:
         if (row["kind"], row["thing"], row["tag"]) not in there:
             values = {name: row[name] for name in ("user", "time") if row[name] is not None}
-            event = new_event("tagged", row["kind"], row["thing"], row["tag"])
+            values["origin"] = origin
+            event = new_event("tagged", row["kind"], row["thing"], f"{row['tag']}, {origin}")
             new[row["kind"]].append({"tag": row["tag"], "thing": row["thing"], "values": values, "event": event})
     return _write(store, "tags", new)
 
 
-def _notes(store: Store, rows: Sequence[Row], notice: Callable[[str], None]) -> int:
+def _notes(store: Store, rows: Sequence[Row], origin: str, notice: Callable[[str], None]) -> int:
     there = {row["id"] for row in store.read("team/all_notes")}
     new = defaultdict[str, list[Row]](list)
     for row in rows:
         if row["id"] not in there:
             plain = {name: row[name] for name in ("id", "thing", "text", "time")}
-            event = new_event("noted", row["kind"], row["thing"])
-            new[row["kind"]].append({**plain, "author": row["user"], "event": event})
+            event = new_event("noted", row["kind"], row["thing"], origin)
+            new[row["kind"]].append({**plain, "author": row["user"], "origin": origin, "event": event})
     return _write(store, "notes", new)
 
 
-def _queries(store: Store, rows: Sequence[Row], notice: Callable[[str], None]) -> int:
+def _queries(store: Store, rows: Sequence[Row], origin: str, notice: Callable[[str], None]) -> int:
     there = {row["id"]: row["text"] for row in store.read_sound("team/saved_queries")}
     new = []
     for row in rows:
@@ -149,7 +156,9 @@ def _queries(store: Store, rows: Sequence[Row], notice: Callable[[str], None]) -
         if there.get(id, row["text"]) != row["text"]:
             notice(f"query {id} has another text here, and keeps it")
         elif id not in there:
-            new.append({"id": id, "properties": dict(row), "event": new_event("saved", "query", id)})
+            new.append(
+                {"id": id, "properties": {**row, "origin": origin}, "event": new_event("saved", "query", id, origin)}
+            )
     if new:
         store.write_rows("team/keep_queries", new, user=current_user())
     return len(new)

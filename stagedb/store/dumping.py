@@ -1,5 +1,6 @@
 """Graphs, instances and profiles, from a store to a dump file and back, on any engine."""
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,7 +26,8 @@ from stagedb.store.dump_contents import (
     ThingContent,
 )
 from stagedb.store.dump_files import check_dump, read_records
-from stagedb.store.dumped_marks import check_mark, keep_marks
+from stagedb.store.dumped_marks import check_mark, keep_marks, origin_of
+from stagedb.store.events import Input
 from stagedb.store.leases import Kind, Lease, building
 from stagedb.store.schema import OWNERS, VERSION
 from stagedb.store.schema_forms import OWNED
@@ -33,6 +35,9 @@ from stagedb.store.whole_reads import read_whole
 
 Notice = Callable[[str], None]
 """Called with a line for each graph, instance and profile."""
+
+_LONGEST = 100
+"""Characters of a file's name that the store keeps."""
 
 _OWN = {row.name for row in OWNED}
 """Properties that each store gives itself."""
@@ -110,13 +115,32 @@ def load_dump(store: Store, path: Path, proof: Proof, notice: Notice = lambda li
 
 
 def load_file(store: Store, name: str, file: BinaryIO, proof: Proof, notice: Notice) -> int:
-    """`load_dump` of an open file: nobody replaces between check and load what was checked. name: for errors."""
-    marks = check_dump(name, file, proof, check_mark).marks
+    """`load_dump` of an open file: nobody replaces between check and load what was checked.
+
+    name: for errors, and for what the store keeps about where it comes from.
+    """
+    contents = check_dump(name, file, proof, check_mark)
+    source = Input("dump", _digest(file)[:20], _short(name))
     sections = _sections(read_records(name, file))
-    written = sum(_load(store, cast("Kind", begin.kind), begin.id, records, notice) for begin, records in sections)
-    if kept := keep_marks(store, marks, notice):
+    load = partial(_load, store, source, notice)
+    written = sum(load(cast("Kind", begin.kind), begin.id, records) for begin, records in sections)
+    if kept := keep_marks(store, contents.marks, origin_of(f"{_short(name)} {source.id[:12]}"), notice):
         notice(f"{kept:,} names, tags, notes and queries were new")
     return written
+
+
+def _digest(file: BinaryIO) -> str:
+    """The checksum of a file as it is, which `sha256sum FILE` prints, too."""
+    found = hashlib.sha256()
+    file.seek(0)
+    while part := file.read(1 << 20):
+        found.update(part)
+    return found.hexdigest()
+
+
+def _short(name: str) -> str:
+    """The printable file's name without its directory, or the address of a store, with its end if it is long."""
+    return (name if "://" in name else Path(name).name)[-_LONGEST:]
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -147,12 +171,12 @@ def _until_begin(records: Iterator[Record], following: list[DumpedThing]) -> Ite
         yield record
 
 
-def _load(store: Store, kind: Kind, id: str, records: Iterator[Record], notice: Notice) -> bool:
+def _load(store: Store, source: Input, notice: Notice, kind: Kind, id: str, records: Iterator[Record]) -> bool:
     own = next(records, None)
     if not isinstance(own, NodeRows) or own.label != kind:
         raise DumpError(f"{kind} {id} does not begin with its node. Make the dump again")
     properties = {name: value for name, value in own.rows[0][2].items() if name not in (*_OWN, "id")}
-    with building(store, kind, id, properties) as lease:
+    with building(store, kind, id, properties, (source,)) as lease:
         if lease is None:
             notice(f"{kind.lower()} {id} is there already")
             return False

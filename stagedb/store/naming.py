@@ -102,10 +102,10 @@ def wanted_name(store: Store, word: str) -> Name:
 def set_name(store: Store, kind: NamedKind, id: str, name: Name) -> str | None:
     """Let a name mean an instance or a profile. Returns the id of what it meant before, if that was another one.
 
-    Nothing is written if it means that already. Raises StagedbError if there is no such thing.
+    Nothing is written if somebody let it mean that here already. Raises StagedbError if there is no such thing.
     """
     low, key = kind.lower(), f"{kind.lower()}:{name}"
-    if store.read("team/meaning", name=key) == [{"id": id}]:
+    if store.read("team/meaning", name=key) == [{"id": id, "origin": None}]:
         return None
     user = current_user()
     row = store.write(

@@ -6,8 +6,9 @@ several processes may write at once, and one that was killed is followed by the 
 made have all nodes and no such numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
@@ -28,6 +29,14 @@ MOST = 2**20
 """Ranks that one query may cause to be written."""
 
 
+NodesWritten = Callable[[int, int], None]
+"""Called with how many of the ranks and groups have their nodes, and how many there are."""
+
+
+def unwatched(done: int, of: int) -> None:
+    """Progress that nobody watches."""
+
+
 def layout_of(row: Mapping[str, Any]) -> "RankLayout | None":
     """The layout in an instance's row; None if an older stagedb made it. Raises an error that `reading` explains."""
     from stagedb.plans import Plan, RankLayout
@@ -40,15 +49,16 @@ def layout_of(row: Mapping[str, Any]) -> "RankLayout | None":
     return layout
 
 
-def write_reached(store: "Store", text: str, params: Mapping[str, Any]) -> None:
+def write_reached(store: "Store", text: str, params: Mapping[str, Any], progress: NodesWritten = unwatched) -> None:
     """Write the nodes of ranks and groups that a text can reach and nobody wrote yet.
 
+    progress: counts all instances that the text reaches; those that come later with their ranks alone.
     Raises ReadOnlyError if the store allows no writes, and UsageError for a text that reaches too many ranks.
     """
     reached = instances_reached(text, params)
     if reached is not None:
         for instance in reached:
-            write_rank_nodes(store, instance)
+            write_rank_nodes(store, instance, progress)
         return
     rows = store.read_sound("ranks/unwritten")
     ranks = sum(row["world"] for row in rows)
@@ -58,25 +68,39 @@ def write_reached(store: "Store", text: str, params: Mapping[str, Any]) -> None:
             f"{MOST:,}: ask about one instance, as in (r:Rank {{instance: $instance}}) or "
             "(:Instance {id: $instance})-[:HAS_GROUP]->(g:Group), and give each node a label"
         )
+    before, later = 0, ranks
     for row in rows:
+        later -= row["world"]
         try:
-            write_rank_nodes(store, row["id"])
+            before += write_rank_nodes(store, row["id"], partial(_part, progress, before, later))
         except DamagedError as damage:
             warn_of(f"ranks left out: {damage}")
 
 
-def write_rank_nodes(store: "Store", instance: str) -> None:
-    """Write the nodes of the ranks and groups of an instance, if there are some that nobody wrote."""
+def _part(whole: NodesWritten, before: int, later: int, done: int, of: int) -> None:
+    """The progress of one instance as a part of all. before: nodes of the instances before it. later: of the rest."""
+    whole(before + done, before + of + later)
+
+
+def write_rank_nodes(store: "Store", instance: str, progress: NodesWritten = unwatched) -> int:
+    """Write the nodes of the ranks and groups of an instance, if there are some that nobody wrote.
+
+    Returns how many there are; 0 if an older stagedb made the instance, or if there is none.
+    """
     owner, most = new_claim(), AT_ONCE
     while True:
         rows = store.read("ranks/state", instance=instance)
         if not rows:
-            return  # there is no such instance, or it is being deleted: the query finds nothing either
+            return 0  # there is no such instance, or it is being deleted: the query finds nothing either
         with reading(f"instance {instance[:12]} ({shown(rows[0]['name'])})"):
             layout = layout_of(rows[0])
         ranks, groups = rows[0]["ranks_written"], rows[0]["groups_written"]
-        if layout is None or (ranks >= layout.plan.world and groups >= layout.group_count):
-            return
+        if layout is None:
+            return 0
+        nodes: int = layout.plan.world + layout.group_count
+        progress(ranks + groups, nodes)
+        if ranks >= layout.plan.world and groups >= layout.group_count:
+            return nodes
         try:
             with suppress(_SmallerError):
                 _write(store, instance, owner, layout, (ranks, groups), most)

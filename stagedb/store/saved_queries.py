@@ -24,13 +24,17 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 @dataclass(frozen=True)
 class SavedQuery:
-    """A query with its name and the user who saved it last. time: when, in ms since 1970."""
+    """A query with its name and the user who saved it last. time: when, in ms since 1970.
+
+    origin: who loaded it, from which file, if it came with a dump, which claims the user and the time.
+    """
 
     name: Name
     statement: Statement
     text: str
     user: str
     time: int
+    origin: str | None = None
 
 
 def parse_saved(name: Name, text: str) -> Statement:
@@ -90,4 +94,4 @@ def _sound(store: Store) -> Iterator[SavedQuery]:
         except UsageError as error:
             warn_of(f"saved query left out: {error}")
         else:
-            yield SavedQuery(name, statement, row["text"], row["user"], row["time"])
+            yield SavedQuery(name, statement, row["text"], row["user"], row["time"], row["origin"])

@@ -7,6 +7,12 @@ from stagedb.store.schema_forms import Label, Property, Relationship, id_of
 
 _TIME = Property("time", "integer", "when", "ms since 1970")
 
+_ORIGIN = Property(
+    "origin",
+    "string?",
+    "if it came with a dump: who loaded it, from which file; user and time are then what the dump claims",
+)
+
 TEAM_LABELS = (
     Label(
         "User",
@@ -24,6 +30,7 @@ TEAM_LABELS = (
             Property("name", "string", "the name, unique in the space for its kind"),
             Property("user", "string", "the user who set it last"),
             _TIME,
+            _ORIGIN,
         ),
         indexes=(("name",),),
         style=("#ffc454", "name"),
@@ -37,7 +44,7 @@ TEAM_LABELS = (
     Label(
         "Note",
         "A remark about a graph, an instance or a profile.",
-        (id_of("unique in the store"), Property("text", "string", "the remark"), _TIME),
+        (id_of("unique in the store"), Property("text", "string", "the remark"), _TIME, _ORIGIN),
         style=("#d9c8ae", "text"),
     ),
     Label(
@@ -63,8 +70,8 @@ TEAM_LABELS = (
         "Something that a graph, an instance or a profile was made from.",
         (
             id_of("digest of its content"),
-            Property("kind", "string", "card, options, graph, plan, instance, system or durations"),
-            Property("name", "string?", "its name: the model's, the system's"),
+            Property("kind", "string", "card, options, graph, plan, instance, system, durations, or dump"),
+            Property("name", "string?", "its name: the model's, the system's, the file's"),
         ),
         style=("#57c7e3", "name"),
     ),
@@ -78,6 +85,7 @@ TEAM_LABELS = (
             Property("text", "string", "the header and the Cypher"),
             Property("user", "string", "the user who saved it last"),
             _TIME,
+            _ORIGIN,
         ),
         style=("#f79767", "name"),
     ),
@@ -86,6 +94,7 @@ TEAM_LABELS = (
 _TAGGED = (
     Property("user", "string?", "the user who tagged it"),
     Property("time", "integer?", "when", "ms since 1970"),
+    _ORIGIN,
 )
 _MADE = ("Graph", "Instance", "Profile")
 
@@ -113,7 +122,7 @@ TEAM_RELATIONSHIPS = (
         for label in _MADE
     ),
     *(Relationship("ABOUT", "Note", label, "What the remark is about.") for label in _MADE),
-    Relationship("DONE_BY", "Note", "User", "Who wrote it."),
+    Relationship("DONE_BY", "Note", "User", "Who wrote it; by the claim of a dump, if the note has `origin`."),
     *(Relationship("MADE", "Event", label, "What was made.") for label in _MADE),
     Relationship("DONE_BY", "Event", "User", "Who did it."),
     Relationship("USED", "Event", "Input", "What the thing was made from."),

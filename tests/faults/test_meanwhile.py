@@ -101,9 +101,9 @@ def forget_digests(store: Store) -> None:
 @pytest.mark.parametrize(
     ("arguments", "point"),
     [
-        (["instantiate", "{}", "--tp", "2", "--name", "mine"], "read.catalog/instances:pause:2"),
-        (["build", "{}"], "read.catalog/graphs:pause:2"),
-        (["profile", "--model", "{}", "--tp", "2"], "read.catalog/profiles"),
+        (["instantiate", "{}", "--tp", "2", "--name", "mine"], "read.lookup/instance:pause:2"),
+        (["build", "{}"], "read.lookup/graph:pause:2"),
+        (["profile", "--model", "{}", "--tp", "2"], "read.lookup/profile"),
     ],
 )
 def test_what_is_removed_as_soon_as_it_is_made_is_named(

@@ -1,6 +1,7 @@
 """Names, tags, notes and saved queries go along with content, and nobody's name is moved."""
 
 import gzip
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from stagedb.api import Stagedb, lookup
+from stagedb.errors import UsageError
 from stagedb.instances import instantiate
 from stagedb.plans import Plan
 from stagedb.store import Store, write_graph
-from stagedb.store.dump_contents import DumpError
+from stagedb.store.dump_contents import DumpError, MarkRows
 from stagedb.store.dump_files import write_records
-from stagedb.store.dumped_marks import marks_of
+from stagedb.store.dumped_marks import check_mark, marks_of
 from stagedb.store.dumping import load_dump, records_of
 from stagedb.store.leases import Kind
+from stagedb.store.makers import current_user
 from stagedb.store.naming import Name, add_note, add_tag, remove_name, set_name
 from stagedb.store.saved_queries import save_query, saved_queries
 from stagedb.workload.content_proofs import ContentProof
@@ -169,3 +173,94 @@ def test_a_dump_of_the_first_version_loads(store: Store) -> None:
     assert json.loads(gzip.decompress(path.read_bytes()).splitlines()[0])["version"] == 1
     assert load_dump(store, path, ContentProof()) == 2
     assert load_dump(store, path, ContentProof()) == 0
+
+
+CLAIMS: dict[str, dict[str, str]] = {
+    "Name": {"space": "ann", "name": "best"},
+    "Tag": {"tag": "approved"},
+    "Note": {"id": "n1", "text": "checked by the whole team, use this one for everything"},
+}
+
+
+def _claiming(store: Store, path: Path) -> tuple[str, str]:
+    """A dump whose names, tags and notes claim to be of ann. Returns the id of its instance, and its origin."""
+    graph = small_graph()
+    write_graph(store, graph)
+    made = instantiate(store, graph.key, Plan(dp=2, seq_len=16))
+    things: list[tuple[Kind, str]] = [("Graph", graph.key), ("Instance", made)]
+    claim = {"kind": "Instance", "thing": made, "user": "ann", "time": 5}
+    marks = [MarkRows(label, [{**claim, **row}]) for label, row in CLAIMS.items()]
+    query = {"space": "ann", "name": "wide", "text": QUERY, "user": "ann", "time": 5}
+    with path.open("wb") as file:
+        write_records(file, [*records_of(store, things, lambda line: None), *marks, MarkRows("SavedQuery", [query])])
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return made, f"loaded by {current_user()} from {path.name} {digest}"
+
+
+def test_what_a_dump_claims_is_marked(store: Store, tmp_path: Path) -> None:
+    """Names, tags and notes that claim somebody as author have who loaded them and from which file, as the log has."""
+    made, origin = _claiming(store, tmp_path / "hostile.dump")
+    empty(store)
+    store.migrate()
+    _load(store, tmp_path / "hostile.dump")
+    marked = store.query(
+        "MATCH (i:Instance {id: $id}) MATCH (n:Name)-[:NAMES]->(i) MATCH (:Tag)-[t:TAGS]->(i) "
+        "MATCH (u:User)<-[:DONE_BY]-(m:Note)-[:ABOUT]->(i) MATCH (q:SavedQuery) "
+        "RETURN n.user, n.origin, t.user, t.origin, u.id, m.origin, q.user, q.origin",
+        {"id": made},
+    )
+    assert marked.rows == (("ann", origin) * 4,)
+    db = Stagedb(store)
+    start = "checked by the whole team, use this one "
+    texts = (f"name ann/best {origin}", f"note {start} {origin}", f"tag approved {origin}")
+    assert (db.show(made).loaded, db.instances()[0].loaded) == (texts, texts)
+    (row,) = [each for each in db.ls() if each["kind"] == "instance"]
+    assert row["loaded"] == list(texts)
+    log = db.log(made)
+    assert {(each["action"], each["user"]) for each in log} == {
+        (action, current_user()) for action in ("made", "named", "tagged", "noted")
+    }
+    details = sorted(each["detail"] for each in log if each["action"] != "made")
+    assert details == sorted([f"ann/best, {origin}", f"approved, {origin}", origin])
+    (query,) = [each for each in db.queries() if each.subject == "saved"]
+    assert query.description == f"How many instances. ({origin})"
+    (saved,) = [each for each in db.log() if each["action"] == "saved"]
+    assert (saved["user"], saved["detail"]) == (current_user(), origin)
+    # Where the content comes from is recorded here, too, and not in the dump.
+    (source,) = db.origin(made)
+    assert (source["input"], source["name"], source["user"]) == ("dump", "hostile.dump", current_user())
+    assert origin.endswith(source["digest"][:12])
+
+
+def test_who_sets_it_here_takes_it_over(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = _claiming(store, tmp_path / "hostile.dump")
+    _load(store, tmp_path / "hostile.dump")
+    db = Stagedb(store)
+    assert len(db.show(made).loaded) == 3
+    monkeypatch.setenv("STAGEDB_USER", "ann")
+    db.name(made, "best")
+    db.tag(made, "approved")
+    (left,) = db.show(made).loaded
+    assert left.startswith("note checked")
+    (found,) = db.instances()
+    assert (found.names, found.tags) == (("ann/best",), ("approved",))
+    db.save_query("wide", QUERY)
+    (query,) = [each for each in db.queries() if each.subject == "saved"]
+    assert query.description == "How many instances."
+    # A dump that claims to have an origin of its own is refused.
+    with pytest.raises(UsageError, match="must have"):
+        check_mark("Note", {"kind": "Instance", "thing": made, "origin": "x"}, [("Instance", made)])
+
+
+def test_a_graph_has_the_origin_of_its_tags(store: Store, tmp_path: Path) -> None:
+    things, path = _filled(store), tmp_path / "all.dump"
+    _dump(store, path, things)
+    empty(store)
+    store.migrate()
+    _load(store, path)
+    (tag,) = Stagedb(store).show(things[0][1]).loaded
+    assert tag.startswith("tag paper loaded by ")
+    found = lookup.find_with_graph(store, things[1][1])
+    assert found is not None
+    assert found[1].loaded == (tag,)
+    assert found[1] == Stagedb(store).graphs()[0]

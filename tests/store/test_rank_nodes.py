@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,39 @@ def nodes(store: Store) -> dict[str, int]:
             label: session.run(f"MATCH (n:{label}) RETURN count(n) AS n").single(strict=True)["n"]
             for label in ("Rank", "Group")
         }
+
+
+def test_a_long_write_shows_how_far_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks and groups of all instances that are written; nothing is shown where all nodes are there."""
+    monkeypatch.setattr(rank_nodes, "AT_ONCE", 8)
+    db, one, other = Stagedb(store), made(store), made(store, dp=2)
+    seen: list[tuple[int, int]] = []
+    (ranks,) = db.query("MATCH (r:Rank {instance: $instance}) RETURN count(r)", instance=one, progress=_into(seen)).rows
+    assert ranks == (16,)
+    first = nodes(store)
+    whole = sum(first.values())
+    assert seen[0] == (0, whole)
+    assert seen[-1] == (whole, whole)
+    assert {(8, whole), (16, whole)} <= set(seen)
+    assert seen == sorted(seen)
+
+    made(store, tp=4)
+    seen.clear()
+    db.query("MATCH (n:Rank) RETURN count(n)", progress=_into(seen))
+    written = sum(nodes(store).values()) - whole
+    assert len(db.instances()) == 3
+    assert seen[-1] == (written, written)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert all(done <= of <= written for done, of in seen)
+    seen.clear()
+    db.query("MATCH (r:Rank {instance: $instance}) RETURN r", instance=other, progress=_into(seen))
+    assert len(set(seen)) == 1
+    db.query("bytes_by_axis", instance=one, progress=_into(seen))
+    assert len(set(seen)) == 1
+
+
+def _into(seen: list[tuple[int, int]]) -> Callable[[int, int], None]:
+    return lambda done, of: seen.append((done, of))
 
 
 def test_they_are_written_for_the_first_query_that_reaches_them(store: Store, tmp_path: Path) -> None:

@@ -1,0 +1,265 @@
+"""One graph, instance or profile of a store: found by its id, by the start of the id, or by a name.
+
+A look-up is one statement (`cypher/lookup`), which gives the few things that the word may mean. It lists nothing else,
+so that it takes as long with thousands of things in the store. Only an error for an unknown word lists all names.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from stagedb.api import catalog
+from stagedb.api.catalog import SHORT_ID, UserMarks, near
+from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
+from stagedb.errors import UsageError
+from stagedb.inputs import shown
+from stagedb.store import DamagedError, RemovedError, Store, Unfinished, current_user
+from stagedb.store.naming import spaces
+
+Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, OutdatedInfo | Unfinished)
+Made = TypeVar("Made", InstanceInfo, ProfileInfo)
+Rows = Sequence[Mapping[str, Any]]
+
+START = 4
+"""Characters of an id that name a thing, at least; `cypher/lookup` has the same number."""
+
+
+def find_graph(store: Store, word: str) -> GraphInfo | None:
+    """The graph with this id or start of an id."""
+    return by_id(_graphs(store, word), word, "graph")
+
+
+def graphs_of_model(store: Store, model: str) -> list[GraphInfo]:
+    """The graphs of the model with this name, the newest first."""
+    return [graph for graph in _graphs(store, model) if graph.name == model]
+
+
+def _graphs(store: Store, word: str) -> list[GraphInfo]:
+    rows = store.read_sound("lookup/graph", word=word)
+    return catalog.graph_infos(rows, _marks(store, rows))
+
+
+def find_instance(store: Store, word: str) -> InstanceInfo | None:
+    """The instance with this id, start of an id, or name (`named`)."""
+    return _meant(store, _instances(store, _instance_rows(store, word)), word, "instance")
+
+
+def find_with_graph(store: Store, word: str) -> tuple[InstanceInfo, GraphInfo] | None:
+    """The same with its graph, in one look-up. Raises DamagedError for a graph that cannot be read."""
+    rows = _instance_rows(store, word)
+    found = _meant(store, _instances(store, rows), word, "instance")
+    if found is None:
+        return None
+    graphs = _graphs_of(store, [row for row in rows if row["id"] == found.id])
+    if not graphs:
+        raise DamagedError(f"the graph {shown(found.graph)} of instance {shown(found.id)} is damaged: build it again")
+    return found, graphs[0]
+
+
+def the_instance(store: Store, word: str | None) -> InstanceInfo:
+    """The instance with an id or name, or the newest of the caller. Raises UsageError if there is none."""
+    if word is None:
+        return newest_instance(store)
+    found = find_instance(store, word)
+    if found is None:
+        raise unknown_instance(store, word)
+    return found
+
+
+def newest_instance(store: Store) -> InstanceInfo:
+    """The newest instance of the caller, else of all. Raises UsageError if there is none."""
+    known = catalog.instances(store)
+    if not known:
+        raise UsageError("the store has no instance yet: make one with `stagedb instantiate MODEL`")
+    return known[0]
+
+
+def unknown_instance(store: Store, word: str) -> UsageError:
+    """The error for a word that names no instance, with similar names."""
+    other = _of_other_kind(store, word)
+    if other is not None:
+        return other
+    names = [name for each in catalog.instances(store) for name in (each.name, *each.names, each.id[:SHORT_ID])]
+    return UsageError(f"no instance {shown(word)} in the store{near(word, names)}; `stagedb ls` lists them")
+
+
+def _of_other_kind(store: Store, word: str) -> UsageError | None:
+    """The error for a word that should name an instance, and names a profile or a graph."""
+    profile = find_profile(store, word)
+    if profile is not None:
+        return UsageError(
+            f"{shown(word)} is a profile, of instance {profile.instance[:SHORT_ID]} ({profile.instance_name}): give "
+            "that id where an instance is wanted"
+        )
+    graph = find_graph(store, word)
+    if graph is not None:
+        return UsageError(
+            f"{shown(word)} is a graph, of the model {graph.name}: make an instance of it with `stagedb instantiate "
+            f"{graph.id[:SHORT_ID]}`, or name one that `stagedb ls` lists"
+        )
+    return None
+
+
+def instances_of(store: Store, graph: str) -> list[InstanceInfo]:
+    """All complete instances of the graph with this id: the caller's own, then all others; the newest first."""
+    return _instances(store, store.read_sound("lookup/instances_of", graph=graph, user=current_user()))
+
+
+def find_profile(store: Store, word: str, instance: str | None = None) -> ProfileInfo | None:
+    """The profile with this id, start of an id, or name (`named`); only profiles of `instance`, an id, if it is
+    given."""
+    known = _profiles(store, store.read_sound("lookup/profile", word=word, user=current_user()))
+    return _meant(store, [each for each in known if instance in (None, each.instance)], word, "profile")
+
+
+def profiles_of(store: Store, instance: str) -> list[ProfileInfo]:
+    """All complete profiles of the instance with this id: the caller's own, then all others; the newest first."""
+    return _profiles(store, store.read_sound("lookup/profiles_of", instance=instance, user=current_user()))
+
+
+def the_profile(store: Store, word: str | None, instance: InstanceInfo | None = None) -> ProfileInfo:
+    """The profile with an id or name, or the newest; only profiles of `instance`, if it is given.
+
+    Raises UsageError if there is none.
+    """
+    of = None if instance is None else instance.id
+    found = None if word is None else find_profile(store, word, of)
+    if found is not None:
+        return found
+    known = catalog.profiles(store) if of is None else profiles_of(store, of)
+    whose = "" if instance is None else f" of instance {instance.id[:SHORT_ID]} ({instance.name})"
+    if word is not None:
+        names = [name for each in known for name in (each.name, *each.names, each.id[:SHORT_ID]) if name is not None]
+        raise UsageError(
+            f"no profile {shown(word)}{whose} in the store{near(word, names)}; `stagedb ls profiles` lists them"
+        )
+    if not known:
+        named = "" if instance is None else f" {instance.id[:SHORT_ID]}"
+        raise UsageError(f"the store has no profile{whose} yet: make one with `stagedb profile{named}`")
+    return known[0]
+
+
+def find(store: Store, word: str) -> GraphInfo | InstanceInfo | ProfileInfo:
+    """The graph, instance or profile with an id or name. Raises UsageError if there is none."""
+    return known(store, word) or unknown(store, word)
+
+
+def known(store: Store, word: str) -> GraphInfo | InstanceInfo | ProfileInfo | None:
+    """The graph, instance or profile with an id or name, if there is one."""
+    return find_graph(store, word) or find_instance(store, word) or find_profile(store, word)
+
+
+def unknown(store: Store, word: str) -> GraphInfo:
+    """Raises UsageError for a word that names nothing, with similar names."""
+    names = [name for each in catalog.instances(store) for name in (each.name, each.id[:SHORT_ID])]
+    names += [each.name or each.id[:SHORT_ID] for each in catalog.profiles(store)]
+    raise UsageError(
+        f"no graph, instance or profile {shown(word)} in the store{near(word, names)}; `stagedb ls` lists them"
+    )
+
+
+def made_graph(store: Store, id: str) -> GraphInfo:
+    """The graph that has just been made or found, by its id. Raises RemovedError if another process has removed it
+    since; so do the next two."""
+    return _there(_graphs(store, id), id)
+
+
+def made_instance(store: Store, id: str) -> InstanceInfo:
+    """The instance that has just been made or found."""
+    return _there(_instances(store, _instance_rows(store, id)), id)
+
+
+def instance_of_id(store: Store, id: str) -> InstanceInfo | None:
+    """The instance with exactly this id, if it is there and complete. Names do not count."""
+    return next((each for each in _instances(store, _instance_rows(store, id)) if each.id == id), None)
+
+
+def made_profile(store: Store, id: str) -> ProfileInfo:
+    """The profile that has just been made or found."""
+    return _there(_profiles(store, store.read_sound("lookup/profile", word=id, user=current_user())), id)
+
+
+def _there(known: Sequence[Info], id: str) -> Info:
+    found = next((each for each in known if each.id == id), None)
+    if found is None:
+        raise RemovedError(
+            f"{id[:SHORT_ID]} was removed by another process as soon as it was there: run the command again"
+        )
+    return found
+
+
+def _meant(store: Store, known: Sequence[Made], word: str, what: str) -> Made | None:
+    return named(store, known, word, what) or by_id(known, word, what)
+
+
+def named(store: Store, known: Sequence[Made], word: str, what: str) -> Made | None:
+    """What a name means to the caller: with its space (`bob/base`), else a name of the caller, of the workspace, of
+    somebody else; then what is called so without a name, the newest of it. known: in the order of the catalog.
+
+    Raises UsageError if several other users have the name.
+    """
+    for full in (word, *(f"{space}/{word}" for space in spaces(store))):
+        found = next((each for each in known if full in each.names), None)
+        if found is not None:
+            return found
+    others = [(full, each) for each in known for full in each.names if full.partition("/")[2] == word]
+    if len({each.id for _, each in others}) > 1:
+        texts = ", ".join(sorted(full for full, _ in others)[:6])
+        raise UsageError(f"{shown(word)} is the name of more than one {what}: give one of {texts}, or an id")
+    if others:
+        return others[0][1]
+    return next((each for each in known if each.name == word and not each.names), None)
+
+
+def by_id(known: Sequence[Info], word: str, what: str) -> Info | None:
+    """The thing of a list with this id or start of an id. Raises UsageError if several ids have this start."""
+    found = [info for info in known if len(word) >= START and info.id.startswith(word)]
+    if len(found) > 1 and word != found[0].id:
+        ids = ", ".join(info.id for info in found[:5])
+        raise UsageError(
+            f"{shown(word)} is the start of {len(found)} ids ({ids}): give more characters of the {what}'s id"
+        )
+    return found[0] if found else None
+
+
+def _instance_rows(store: Store, word: str) -> Rows:
+    return store.read_sound("lookup/instance", word=word, user=current_user())
+
+
+def _instances(store: Store, rows: Rows) -> list[InstanceInfo]:
+    return catalog.instance_infos(rows, _marks(store, rows))
+
+
+def _profiles(store: Store, rows: Rows) -> list[ProfileInfo]:
+    return catalog.profile_infos(rows, _marks(store, rows))
+
+
+def _graphs_of(store: Store, rows: Rows) -> list[GraphInfo]:
+    """The graphs of rows of `lookup/instance`."""
+    parts = ("options", "sizes", "created", "builder", "tags", "notes", "loaded")
+    graphs = [
+        {
+            "id": row["graph"],
+            "name": row["model"],
+            "recipe": row["recipe"],
+            **{each: row[f"graph_{each}"] for each in parts},
+        }
+        for row in rows
+    ]
+    return catalog.graph_infos(graphs, _marks(store, graphs))
+
+
+def _marks(store: Store, rows: Rows) -> UserMarks:
+    """What users wrote about the things of some rows: the rows have it."""
+    user = current_user()
+    return UserMarks(
+        user=user,
+        spaces=spaces(store),
+        names={
+            **{row["instance"]: sorted(row["instance_names"]) for row in rows if "instance_names" in row},
+            **{row["id"]: sorted(row["names"]) for row in rows if "names" in row},
+        },
+        tags={row["id"]: sorted(row["tags"]) for row in rows},
+        notes={row["id"]: sorted(row["notes"]) for row in rows},
+        loaded={row["id"]: row["loaded"] for row in rows},
+        asked={row["id"]: [row["asked"]] for row in rows if row.get("asked") is not None},
+    )
