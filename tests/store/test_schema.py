@@ -188,6 +188,8 @@ SCANS = {
     "lifecycle/asked_profile": "all profiles of a user",
     "ranks/unwritten": "all instances some of whose ranks have no node",
     "team/all_names": "all names",
+    "team/find_under_plan": "all profiled instances: any word of a plan may be asked for",
+    "team/unknown_memory": "all profiled instances: any word of a plan may be asked for",
     "team/all_tags": "all tags",
     "team/all_notes": "all notes",
     "team/saved_queries": "all saved queries",
