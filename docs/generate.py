@@ -74,6 +74,29 @@ def kind_words() -> str:
     return "\n".join(lines) + "\n"
 
 
+def block_operators() -> str:
+    """The operators of own blocks."""
+    from stagedb.models.kinds.own.reader import FUNCTIONS, OPERATORS
+
+    lines = ["| operator | operands | what it makes |", "|---|---|---|"]
+    for name, form in OPERATORS.items():
+        if name in FUNCTIONS:
+            continue
+        count = str(form.least) if form.least == form.most else f"{form.least} to {form.most}"
+        takes = f"`{name}: {form.argument.upper()}`, `of`: " if form.argument else ""
+        lines.append(f"| `{name}` | {takes}{count} | {form.about} |")
+    lines.append(f"| {', '.join(f'`{name}`' for name in FUNCTIONS)} | 1 | the function of each value |")
+    return "\n".join(lines) + "\n"
+
+
+def own_card() -> str:
+    """The layers and the own block of `docs/thin-8b.yaml`, as the command draws them."""
+    result = CliRunner().invoke(app, ["models", "docs/thin-8b.yaml"], prog_name="stagedb", env={"NO_COLOR": "1"})
+    if result.exit_code:
+        raise RuntimeError(f"stagedb models docs/thin-8b.yaml failed: {result.output}")
+    return "$ stagedb models thin-8b.yaml\n" + result.output[result.output.index("layers, from") :].strip()
+
+
 def keys_without_effect() -> str:
     """The keys of configs that change nothing, by reason."""
     from stagedb.models.readers import UNUSED_WHERE, WITHOUT_EFFECT
@@ -198,11 +221,11 @@ def step_times() -> str:
 
 
 def step_errors() -> str:
-    """Mean and worst of the absolute errors of each table, separately for calibrated rows and others."""
+    """Mean and worst of the absolute errors of each table, separately for calibrated rows and others, and of all."""
     found: dict[tuple[str, str], list[float]] = {}
     for row in _steps():
-        for which in (row["rows"], "all"):
-            found.setdefault((row["source"], which), []).append(abs(float(row["ratio"]) - 1))
+        for key in (("all", "all"), (row["source"], row["rows"]), (row["source"], "all")):
+            found.setdefault(key, []).append(abs(float(row["ratio"]) - 1))
     rows = ["| source | rows | number | mean | worst |", "|---|---|---:|---:|---:|"]
     rows += [
         f"| {source} | {which} | {len(off)} | {sum(off) / len(off):.1%} | {max(off):.1%} |"
@@ -278,6 +301,8 @@ def other_numbers() -> str:
             "parameters in buckets of": f"{hiding.gathered // 10**6} MB" if hiding.gathered else "",
             "computing that NCCL takes": f"{hiding.taken / 10:g} %" if hiding.taken else "",
             "copies around collectives of FSDP": hiding.copies,
+            "turns of a ring are merged": hiding.merges,
+            "keys and values of grouped heads": hiding.keys,
             "casts to fp8": hiding.casts,
             "gradients of weights added up in": hiding.sums,
         }

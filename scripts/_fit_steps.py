@@ -5,14 +5,14 @@
     scripts/fit_steps --check         # exit 1 if a fitted number differs from the one in the file
 
 Only rows that are *calibrated on* are read (`stagedb.validation.known_rows`): a seed drew them, half of each source at
-most. The numbers of the same frameworks and systems are fitted together, by the least sum of squared relative errors.
-Numbers have two decimals.
+most. Numbers that share a framework on the same systems are fitted together, by the least sum of squared relative
+errors. They have two decimals.
 """
 
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -37,6 +37,9 @@ FACTORS = np.arange(100, 501) / 100
 """The factors that are tried."""
 
 _MOST_ROUNDS = 6
+_AROUND = 15
+"""Factors of each number that are tried around the solution of the linear model."""
+
 _PROBE = Fraction(1, 100)
 """By how much a factor is changed to see what the step does."""
 
@@ -66,9 +69,15 @@ class TimedRow:
         order = run_step(network, alone.ns, job.system.overlap.compute, blocking=blocking).order
         return cls(job.row, job.system, workload, network, alone, order)
 
-    def step(self, factors: Mapping[str, Fraction]) -> float:
-        """The step with these factors, over the published one."""
-        stretch = tuple({**dict(self.system.overlap.stretch), **factors}.items())
+    def step(self, numbers: Sequence[Calibration], factors: Factors) -> float:
+        """The step with these factors of the numbers that hold for it, over the published one."""
+        framework, name = self.system.overlap.framework, self.system.name
+        own = {
+            number.operator: factor
+            for number, factor in zip(numbers, factors, strict=True)
+            if framework in number.frameworks and name in number.systems
+        }
+        stretch = tuple({**dict(self.system.overlap.stretch), **own}.items())
         system = replace(self.system, overlap=replace(self.system.overlap, stretch=stretch))
         lanes = self.network.lanes
         ns = in_step(self.workload, [lane.rank_class for lane in lanes], self.alone, system)
@@ -83,21 +92,23 @@ def fit(numbers: Sequence[Calibration], rows: Sequence[StepRow]) -> tuple[Factor
     ones, until they stay.
     """
     timed = [TimedRow.of(job_of(row)) for row in rows]
-    operators = [each.operator for each in numbers]
     at: Factors = tuple(each.factor for each in numbers)
     for _ in range(_MOST_ROUNDS):
-        base = np.array([row.step(dict(zip(operators, at, strict=True))) for row in timed])
+        base = np.array([row.step(numbers, at) for row in timed])
         slopes = np.stack(
-            [
-                (np.array([row.step(dict(zip(operators, probe, strict=True))) for row in timed]) - base) / float(_PROBE)
-                for probe in _probes(at)
-            ]
+            [(np.array([row.step(numbers, probe) for row in timed]) - base) / float(_PROBE) for probe in _probes(at)]
         )
         best = _best(base, slopes, at)
         if best == at:
             break
         at = best
-    return at, [row.step(dict(zip(operators, at, strict=True))) - 1 for row in timed]
+    return at, [row.step(numbers, at) - 1 for row in timed]
+
+
+def rows_of(numbers: Sequence[Calibration]) -> tuple[StepRow, ...]:
+    """The rows that fix one of these numbers, each once."""
+    fixing = fixing_rows()
+    return tuple(dict.fromkeys(row for number in numbers for row in fixing[number]))
 
 
 def _probes(at: Factors) -> Iterator[Factors]:
@@ -106,9 +117,15 @@ def _probes(at: Factors) -> Iterator[Factors]:
 
 
 def _best(base: Floats, slopes: Floats, at: Factors) -> Factors:
-    """The factors with the least sum of squared errors, if steps change with these slopes."""
-    tried = np.array(list(itertools.product(FACTORS.tolist(), repeat=len(at))))
-    moved = tried - np.array([float(each) for each in at])
+    """The factors with the least sum of squared errors, if steps change with these slopes.
+
+    They are those of two decimals around the solution of the linear model.
+    """
+    now = np.array([float(each) for each in at])
+    solved = now + np.linalg.lstsq(slopes.T, 1 - base, rcond=None)[0]
+    around = [FACTORS[np.argsort(np.abs(FACTORS - each), kind="stable")[:_AROUND]] for each in solved]
+    tried = np.array(list(itertools.product(*(np.sort(each).tolist() for each in around))))
+    moved = tried - now
     cost = ((base + moved @ slopes - 1) ** 2).sum(axis=1)
     return tuple(Fraction(str(round(each, 2))) for each in tried[int(cost.argmin())].tolist())
 
@@ -118,19 +135,19 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a framework")
     parser.add_argument("--check", action="store_true", help="exit 1 if a number differs from the file's")
     options = parser.parse_args()
-    fixing = fixing_rows()
     same = True
     print("| frameworks | systems | operator | factor | in the file | rows |\n|---|---|---|---:|---:|---:|")
     for numbers in fitted_together():
-        if options.only and options.only not in numbers[0].frameworks:
+        if options.only and not any(options.only in each.frameworks for each in numbers):
             continue
-        own = fixing[numbers[0]]
+        own = rows_of(numbers)
         factors, errors = fit(numbers, own)
         for number, factor in zip(numbers, factors, strict=True):
-            same &= (factor, len(own)) == (number.factor, number.rows)
+            fixing = len(fixing_rows()[number])
+            same &= (factor, fixing) == (number.factor, number.rows)
             print(
                 f"| {', '.join(number.frameworks)} | {', '.join(number.systems)} | {number.operator} "
-                f"| {float(factor):g} | {float(number.factor):g} ({number.rows} rows) | {len(own)} |"
+                f"| {float(factor):g} | {float(number.factor):g} ({number.rows} rows) | {fixing} |"
             )
         for row, error in zip(own, errors, strict=True):
             print(f"    {error:+.1%}  {row.title}", file=sys.stderr)

@@ -10,7 +10,7 @@
 // param instance: string — the instance's id
 // param values: map[] — for each variant, the value of every expression that a present op holds
 // param dtypes: map — the format (`bf16`, …) of each dtype class
-// param ragged: string[] — symbolic ops without sizes: each of their parts has its own
+// param ragged: string[] — matmuls of experts with uneven loads: each part has sizes of its own
 // param rows: map[] — places of blocks
 UNWIND $rows AS row
 MATCH (c:RankClass {id: $instance + '/' + toString(row.class)})
@@ -29,6 +29,7 @@ WITH c, s, {
   sym: s.id, block: s.block, layer: row.layer, type: s.type, kind: s.kind, phase: s.phase, `when`: s.`when`,
   flops: v[s.flops], bytes_read: v[s.bytes_read], bytes_written: v[s.bytes_written], temporary: v[s.temporary],
   dims: CASE WHEN s.type = 'compute' AND NOT s.name IN $ragged THEN [d IN s.dims | v[d]] END,
+  fullest: CASE WHEN s.name IN $ragged THEN [d IN s.dims | v[d]] END,
   axis: s.axis,
   comm_bytes: CASE WHEN s.comm_bytes IS NOT NULL THEN v[s.comm_bytes] END,
   comm_out_bytes: CASE WHEN s.comm_out_bytes IS NOT NULL THEN v[s.comm_out_bytes] END,

@@ -21,7 +21,7 @@
 // column dtype: string[] — format of the elements on the wire, or of what FLOPs are computed on; empty for the rest
 // column flops: integer[] [flop] — of one run on one rank
 // column bytes: integer[] [bytes] — read and written
-// column dims: integer[][] — sizes of a matmul or an attention; empty for the rest
+// column dims: integer[][] — sizes of a matmul (of unevenly loaded experts: the fullest's) or an attention; else empty
 // column temporary: integer[] [bytes] — what it allocates only while it runs
 // column size: integer[] [bytes] — this rank's operand of a message, 0 for a compute op
 // column result: integer[] [bytes] — what a collective or a message leaves on this rank
@@ -32,7 +32,7 @@ RETURN collect(o.index) AS index, collect(o.id) AS id, collect(o.sym) AS sym, co
   collect(o.chunk) AS chunk, collect(o.template) AS template, collect(o.`order`) AS `order`, collect(o.type) AS type,
   collect(o.`when`) AS `when`, collect(o.kind) AS kind, collect(o.phase) AS phase,
   collect(coalesce(o.axis, '')) AS axis, collect(coalesce(o.dtype, '')) AS dtype, collect(o.flops) AS flops,
-  collect(o.bytes_read + o.bytes_written) AS bytes, collect(coalesce(o.dims, [])) AS dims,
+  collect(o.bytes_read + o.bytes_written) AS bytes, collect(coalesce(o.dims, o.fullest, [])) AS dims,
   collect(o.temporary) AS temporary,
   collect(coalesce(o.comm_bytes, 0)) AS size, collect(coalesce(o.comm_out_bytes, 0)) AS result,
   collect(coalesce(o.peer, 0)) AS peer

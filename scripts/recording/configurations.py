@@ -65,6 +65,8 @@ DEFAULTS: Config = {
     "virtual": 1,
     "clip": False,
     "orders": [],
+    "placement": [],
+    "reduce_bf16": False,
 }
 """A configuration with nothing special."""
 
@@ -79,6 +81,12 @@ def drawn(seed: int, count: int) -> Iterator[Config]:
         _numbers(config, chance)
         _pipeline(config, chance)
         _parts(config, chance)
+        # From numbers of their own, so that a draw that is added here leaves those above as they are.
+        further = random.Random(f"{seed}/{place}/further")
+        _schedules(config, further)
+        _sizes(config, further)
+        _precision(config, further)
+        _clipping(config, further)
         config["rank"] = chance.randrange(world(config))
         yield completed(config)
 
@@ -198,6 +206,87 @@ def _parts(config: Config, chance: random.Random) -> None:
         config["clip"] = True
 
 
+def _schedules(config: Config, chance: random.Random) -> None:
+    """Schedules of several chunks, uneven chunks, and orders and placements that nobody chose."""
+    pp, whole = config["pp"], config["recompute"] != "none"
+    if pp == 1 or chance.random() < 0.4:
+        return
+    # A backward that recomputes is not split.
+    kinds = ("interleaved", "bfs", "orders", "orders", *(() if whole else ("izb", "zbv")))
+    kind = chance.choice(kinds)
+    chunks = 2 if kind == "zbv" else chance.choice((1, 2, 2, 3)) if kind == "orders" else chance.choice((2, 2, 3))
+    numbers = pp * chunks
+    config |= {"pp_schedule": kind, "virtual": chunks, "stage_layers": [], "layers": numbers * chance.choice((1, 1, 2))}
+    if chance.random() < 0.3:
+        config["stage_layers"] = [chance.choice((1, 2, 3)) for _ in range(numbers)]
+        config["layers"] = sum(config["stage_layers"])
+    config["microbatches"] = pp * chance.choice((1, 2)) if kind in ("interleaved", "izb") else chance.randrange(1, 7)
+    if kind == "orders":
+        turned = chance.random() < 0.5
+        loops = [list(range(pp))[:: -1 if turned and chunk % 2 else 1] for chunk in range(chunks)]
+        config["placement"] = [stage for loop in loops for stage in loop]
+        split = set() if whole else {number for number in range(numbers) if chance.random() < 0.5}
+        config["orders"] = drawn_orders(config["placement"], config["microbatches"], split, chance)
+
+
+def drawn_orders(placement: list[int], microbatches: int, split: set[int], chance: random.Random) -> list[str]:
+    """An order for each stage that ends: in every turn one of the tasks runs that can.
+
+    placement: the stage of each chunk of the pipeline. split: the chunks whose backwards are halves. Each chunk runs
+    its micro-batches in turn.
+    """
+    last, stages = len(placement) - 1, max(placement) + 1
+    places = [placement[:number].count(stage) for number, stage in enumerate(placement)]
+    done = {(letter, number): 0 for letter in "FBW" for number in range(last + 1)}
+    orders: list[list[str]] = [[] for _ in range(stages)]
+
+    def ready() -> Iterator[tuple[str, int]]:
+        for number in range(last + 1):
+            turn = done["F", number]
+            if turn < microbatches and (number == 0 or done["F", number - 1] > turn):
+                yield "F", number
+            turn = done["B", number]
+            if done["F", number] > turn and (number == last or done["B", number + 1] > turn):
+                yield "B", number
+            if number in split and done["W", number] < turn:
+                yield "W", number
+
+    while found := list(ready()):
+        letter, number = chance.choice(found)
+        word = "I" if letter == "B" and number in split else letter
+        chunk = f".{places[number]}" if places[number] else ""
+        orders[placement[number]].append(f"{word}{done[letter, number]}{chunk}")
+        done[letter, number] += 1
+    return [" ".join(order) for order in orders]
+
+
+def _sizes(config: Config, chance: random.Random) -> None:
+    """More degrees, and rows that no degree divides."""
+    if config["dp"] == 4 and chance.random() < 0.3:
+        config["dp"] = 5
+    if config["cp"] == 2 and config["style"] != "moe" and chance.random() < 0.3:
+        config |= {"cp": 3, "seq": config["seq"] // 2 * 3}
+    if chance.random() < 0.3:
+        config["hidden"] += chance.randrange(1, 16)
+        if config["tp"] == 1:
+            config |= {"vocab": config["vocab"] + chance.randrange(1, 8), "ffn": config["ffn"] + chance.randrange(1, 8)}
+
+
+def _precision(config: Config, chance: random.Random) -> None:
+    """Gradients that FSDP reduces in the format of compute, and dropout in the llama style."""
+    if config["mixed"] == "fp32master" and chance.random() < 0.4:
+        config["reduce_bf16"] = True
+    if config["style"] == "llama" and chance.random() < 0.15:
+        config["dropout"] = 0.1
+
+
+def _clipping(config: Config, chance: random.Random) -> None:
+    """Clipping in a pipeline of one chunk a stage, and with context parallelism."""
+    alone = config["tp"] == config["ep"] == config["virtual"] == 1
+    if alone and (config["pp"] > 1 or config["cp"] > 1) and chance.random() < 0.25:
+        config["clip"] = True
+
+
 def completed(config: Config) -> Config:
     """A configuration with its label and what it is in stagedb's words."""
     card: Config = {
@@ -208,14 +297,23 @@ def completed(config: Config) -> Config:
     plan: Config = {}
     if config["every"] > 1:
         plan["recompute_every"] = config["every"]
+    chunks = 2 if config["pp_schedule"] == "zbv" else config["virtual"]
     if config["stage_layers"]:
-        plan["layers_per_stage"] = config["stage_layers"]
-    if config["pp_schedule"] == "interleaved":
+        plan["layers_per_stage"] = config["stage_layers"] if chunks == 1 else None
+        if chunks > 1:
+            plan["layers_per_chunk"] = config["stage_layers"]
+    if config["pp_schedule"] in ("interleaved", "bfs"):
         plan["virtual_stages"] = config["virtual"]
-    if config["pp_schedule"] in ("izb", "zbv"):
+    if config["pp_schedule"] == "bfs":
+        plan["schedule"] = "breadth-first"
+    if config["pp_schedule"] in ("izb", "zbv", "orders"):
         plan["schedule"] = "orders"
     if config["pp_schedule"] == "zbv":
         plan["chunk_placement"] = "v"
+    if config["placement"] and config["virtual"] > 1:
+        plan["chunk_placement"] = ",".join(map(str, config["placement"]))
+    if config["reduce_bf16"]:
+        plan["reduce_dtype"] = "bf16"
     if config["pp"] == 1 and config["microbatches"] > 1 and config["dp_kind"] != "none":
         plan["grad_sync"] = config["accumulate"] == "every"
     if config["cp_join"]:

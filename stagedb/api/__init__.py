@@ -16,7 +16,7 @@ from stagedb.lazy_names import lazily, listed
 if TYPE_CHECKING:
     from stagedb.api.checking import StoreProblem
     from stagedb.api.client import Stagedb, connect
-    from stagedb.api.model_library import model, model_flops, model_layers, models
+    from stagedb.api.model_library import model, model_blocks, model_flops, model_layers, models
     from stagedb.api.model_names import describe
     from stagedb.api.plan_keywords import GraphWords, PlanWords
     from stagedb.api.querying import queries
@@ -70,6 +70,7 @@ __all__ = [
     "import_systems",
     "kind_of",
     "model",
+    "model_blocks",
     "model_flops",
     "model_layers",
     "models",
@@ -85,7 +86,7 @@ __all__ = [
 _MODULES = {
     "checking": ("StoreProblem",),
     "client": ("Stagedb", "connect"),
-    "model_library": ("model", "model_flops", "model_layers", "models"),
+    "model_library": ("model", "model_blocks", "model_flops", "model_layers", "models"),
     "model_names": ("describe",),
     "querying": ("queries",),
     "removing": ("Unused",),

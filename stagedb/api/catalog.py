@@ -31,7 +31,7 @@ SHORT_ID = 12
 
 
 @dataclass(frozen=True)
-class Marks:
+class UserMarks:
     """What users wrote about things, each by the id of the thing. asked: when the caller asked for it, in ms.
 
     user: the caller. spaces: those in which the caller has names. loaded: texts about what came with a dump.
@@ -46,7 +46,7 @@ class Marks:
     spaces: Sequence[str]
 
 
-def _marks(store: Store) -> Marks:
+def _marks(store: Store) -> UserMarks:
     """Read as lists of their own: a pattern for each row of a catalog is slow with thousands of rows."""
     user = current_user()
     rows = {kind: store.read_sound(f"catalog/{kind}s") for kind in ("name", "tag", "note")}
@@ -56,7 +56,7 @@ def _marks(store: Store) -> Marks:
             if row["origin"] is not None:
                 text = row[kind] if kind != "note" else row[kind][:NOTE_START]
                 loaded.setdefault(row["id"], []).append(f"{kind} {text} {row['origin']}")
-    return Marks(
+    return UserMarks(
         user=user,
         spaces=spaces(),
         names=_by_id(rows["name"], "name"),
@@ -97,24 +97,24 @@ def profiles(store: Store) -> list[ProfileInfo]:
     return profile_infos(store.read_sound("catalog/profiles"), marks)
 
 
-def graph_infos(rows: Iterable[Mapping[str, Any]], marks: Marks) -> list[GraphInfo]:
+def graph_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[GraphInfo]:
     """The graphs of some rows, in their order. A damaged one is left out with a warning, as in the next two."""
     return [*_infos("graph", lambda row: _graph(row, marks), rows)]
 
 
-def instance_infos(rows: Iterable[Mapping[str, Any]], marks: Marks) -> list[InstanceInfo]:
+def instance_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[InstanceInfo]:
     """The instances of some rows, which have the newest first: the caller's own, then all others."""
     own_first = sorted(rows, key=lambda row: _own_first(row, marks))
     return [*_infos("instance", lambda row: _instance(row, marks), own_first)]
 
 
-def profile_infos(rows: Iterable[Mapping[str, Any]], marks: Marks) -> list[ProfileInfo]:
+def profile_infos(rows: Iterable[Mapping[str, Any]], marks: UserMarks) -> list[ProfileInfo]:
     """The profiles of some rows, in the same order."""
     own_first = sorted(rows, key=lambda row: _own_first(row, marks))
     return [*_infos("profile", lambda row: _profile(row, marks), own_first)]
 
 
-def _own_first(row: Mapping[str, Any], marks: Marks) -> tuple[bool, int]:
+def _own_first(row: Mapping[str, Any], marks: UserMarks) -> tuple[bool, int]:
     """The order of what somebody made or asked for: the caller's own first, by the newest request."""
     made = marks.user in (user_of(row["builder"]), user_of(row["claim"]))
     times = [*marks.asked.get(row["id"], ()), *([row["created"]] if made else [])]
@@ -158,7 +158,7 @@ def _infos(what: str, read: Callable[[Mapping[str, Any]], Info], rows: Iterable[
             yield found
 
 
-def _graph(row: Mapping[str, Any], marks: Marks) -> GraphInfo:
+def _graph(row: Mapping[str, Any], marks: UserMarks) -> GraphInfo:
     return GraphInfo(
         id=row["id"],
         name=row["name"],
@@ -173,7 +173,7 @@ def _graph(row: Mapping[str, Any], marks: Marks) -> GraphInfo:
     )
 
 
-def _instance(row: Mapping[str, Any], marks: Marks) -> InstanceInfo:
+def _instance(row: Mapping[str, Any], marks: UserMarks) -> InstanceInfo:
     return InstanceInfo(
         id=row["id"],
         name=called(marks.names.get(row["id"], ()), row["name"], marks.spaces),
@@ -188,7 +188,7 @@ def _instance(row: Mapping[str, Any], marks: Marks) -> InstanceInfo:
     )
 
 
-def _profile(row: Mapping[str, Any], marks: Marks) -> ProfileInfo:
+def _profile(row: Mapping[str, Any], marks: UserMarks) -> ProfileInfo:
     names = marks.names.get(row["id"], ())
     plain = {name: value for name, value in row.items() if name not in _NOT_OF_PROFILE}
     return ProfileInfo(
@@ -208,7 +208,7 @@ _NOT_OF_PROFILE = ("builder", "claim", "asked", "instance_names")
 """Columns of `catalog/profiles` and `lookup/profile` that are not fields."""
 
 
-def _team(row: Mapping[str, Any], marks: Marks) -> dict[str, Any]:
+def _team(row: Mapping[str, Any], marks: UserMarks) -> dict[str, Any]:
     """Whose an instance or a profile is, and what users wrote about it."""
     return {
         "made_by": user_of(row["builder"]),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from stagedb.api import catalog
-from stagedb.api.catalog import SHORT_ID, Marks, near
+from stagedb.api.catalog import SHORT_ID, UserMarks, near
 from stagedb.api.results import GraphInfo, InstanceInfo, OutdatedInfo, ProfileInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -248,10 +248,10 @@ def _graphs_of(rows: Rows) -> list[GraphInfo]:
     return catalog.graph_infos(graphs, _marks(graphs))
 
 
-def _marks(rows: Rows) -> Marks:
+def _marks(rows: Rows) -> UserMarks:
     """What users wrote about the things of some rows: the rows have it."""
     user = current_user()
-    return Marks(
+    return UserMarks(
         user=user,
         spaces=spaces(),
         names={

@@ -7,6 +7,7 @@ from typing import Any
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
 from stagedb.models import Card, card_names
+from stagedb.models.kinds.own import shapes_of
 
 
 @for_python
@@ -59,6 +60,25 @@ def model_layers(name: str) -> list[dict[str, Any]]:
             "words": dict(kind.values),
         }
         for kind in card.kinds.values()
+    ]
+
+
+@for_python
+def model_blocks(name: str) -> list[dict[str, Any]]:
+    """The steps of a model's own blocks: what each reads and makes, and the axis that tp cuts in it (None: no axis)."""
+    return [
+        {
+            "block": block.name,
+            "step": step.name,
+            "operator": step.operator,
+            "argument": step.argument,
+            "of": list(step.of),
+            "axes": list(shapes.axes[step.name]),
+            "tp": shapes.cuts[step.name] or None,
+            "parameters": {each.name: each.text for each in block.parameters if each.name in step.of},
+        }
+        for block, shapes in ((block, shapes_of(block)) for block in model_names.card(name).blocks)
+        for step in block.steps
     ]
 
 

@@ -29,8 +29,17 @@ def find_card(word: str) -> Card | None:
     if word in card_names():
         return load_card(word)
     if word.endswith(FILE_ENDINGS) or "/" in word or is_there(Path(word) / "config.json"):
-        return load_card(Path(word))
+        return _accepted(load_card(Path(word)))
     return None
+
+
+def _accepted(card: Card) -> Card:
+    """The card, whose own blocks have passed their trial."""
+    if card.blocks:
+        from stagedb.build.block_trial import check_blocks
+
+        check_blocks(card)
+    return card
 
 
 def card(word: str) -> Card:
@@ -66,7 +75,10 @@ class Source:
         """The plan of these words for this model, checked. Raises UsageError before anything is written."""
         usual = self.usual_length
         default = {} if usual is None else {"seq_len": usual.tokens}
-        return plan_for({**default, **words, **self.options.to_dict()}, self.sizes)
+        plan = plan_for({**default, **words, **self.options.to_dict()}, self.sizes)
+        if self.card is not None:
+            self.card.check_tp(plan.tp)
+        return plan
 
     @property
     def usual_length(self) -> SequenceLength | None:
@@ -90,7 +102,9 @@ class Source:
         from stagedb.build.model_graph import build_graph
 
         graph = build_graph(self.origin, self.options)
-        new = write_graph(store, graph, (Input("card", self.origin.digest[:32], self.origin.name),))
+        made_of = [Input("card", self.origin.digest[:32], self.origin.name)]
+        made_of += [Input("block", block.digest[:32], block.name) for block in self.origin.blocks]
+        new = write_graph(store, graph, tuple(made_of))
         return dataclasses.replace(lookup.made_graph(store, graph.key), new=new)
 
 

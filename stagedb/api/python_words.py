@@ -119,8 +119,8 @@ def for_python(function: F) -> F:
                 error.args = (python_text(text), *error.args[1:])
             raise
 
-    call.__signature__ = _whole(inspect.signature(function))  # type: ignore[attr-defined]
-    return call  # type: ignore[return-value]
+    call.__signature__ = _whole(inspect.signature(function))  # type: ignore[attr-defined]  # `inspect` reads it; functions do not declare it
+    return call  # type: ignore[return-value]  # it has the type of what it wraps
 
 
 def all_for_python(class_: C) -> C:

@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 
 from stagedb.build.assembly import assemble
 from stagedb.build.block import BlockPlan, LaidOut, lay_out
+from stagedb.build.block_trial import check_blocks
 from stagedb.build.costs import Sizes
 from stagedb.build.graph_identity import graph_key, model_sizes
 from stagedb.build.optimizer_step import Tie
@@ -26,7 +27,7 @@ from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.models import blocks
 from stagedb.models.card import Card
 from stagedb.models.further_tokens import name_in_layer, recomputed_with
-from stagedb.models.kinds import PARTS, LayerKind
+from stagedb.models.kinds import LayerKind
 from stagedb.models.kinds.experts import dealers
 from stagedb.models.style import Style
 from stagedb.plans.graph_options import GraphOptions
@@ -71,7 +72,7 @@ def _core_of(options: GraphOptions) -> Operator | None:
     return PartAttention(balanced=balanced) if options.calls_by_part else None
 
 
-def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
+def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     """The size of each logical axis: the axes of all models, and those of the parts of layers."""
     vocabulary = symbol("V")
     if framework.vocabulary_multiple is not None:
@@ -79,10 +80,10 @@ def _sizes(framework: Framework, options: GraphOptions) -> Sizes:
         vocabulary = multiple * ceiling(vocabulary / multiple)
     texts = {"batch": "B", "seq": "S", "hidden": "H", "joined": "2*H", "positions": "P"}
     texts["embedded"] = "HE"
-    texts |= {axis: text for part in PARTS for axis, text in part.axes.items()}
+    texts |= {axis: text for part in card.parts for axis, text in part.axes.items()}
     dealing = f"({'*'.join(dealers(options))})"
     axes = {axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()}
-    return Sizes({**axes, "vocab": vocabulary}, frozenset(axis for part in PARTS for axis in part.replicable))
+    return Sizes({**axes, "vocab": vocabulary}, frozenset(axis for part in card.parts for axis in part.replicable))
 
 
 def _in_layer(name: str) -> str:
@@ -175,7 +176,7 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
     def weight_first(has_bias: bool) -> bool:
         return framework.weight_gradient_first and not has_bias
 
-    table, stored = rules(options), kept(options)
+    table, stored = rules(options, parts=card.parts), kept(options)
     workflow = find_workflow(options.workflow)
     laid_out = tuple(lay_out(plan, table, matching, blocks.HIDDEN, weight_first, stored, workflow) for plan in plans)
     if options.recompute == "operators":
@@ -223,15 +224,16 @@ def _tie(card: Card) -> Tie | None:
 def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     """The symbolic graph: the forward as its author wrote it, its backward, and collectives where layouts differ."""
     framework = options.framework
+    check_blocks(card, options)
     laid_out = _lay_out_blocks(card, options, framework)
     tie = _tie(card)
     if options.strategy:
         laid_out = _followed(card, options, laid_out, tie)
-    table = rules(options)
+    table = rules(options, parts=card.parts)
     held = blocks.buffers(card, _style(card, options, framework), card.kinds.values())
     buffers = tuple((tensor, wanted(tensor.axes, table[region])) for tensor, region in held)
     shared = reduction_rules(options, framework, card.routes)
-    rows = assemble(laid_out, _sizes(framework, options), shared, tie, buffers, options.scatter_gather)
+    rows = assemble(laid_out, _sizes(card, framework, options), shared, tie, buffers, options.scatter_gather)
     if card.routes and not options.ep_sync and options.cp_kind != "none":
         check_synced(rows.ops, shared.alone.values())
     return SymGraph(

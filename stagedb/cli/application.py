@@ -115,7 +115,7 @@ def run() -> None:
         sys.exit(status if isinstance(status, int) else 0)
     except USAGE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            error.show()  # type: ignore[attr-defined]
+            error.show()  # type: ignore[attr-defined]  # of a class that click does not export
         else:
             _print_error(refusal(error))
         sys.exit(EXIT_REFUSED)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from stagedb.cli import completion
+from stagedb.cli.block_chart import draw_blocks
 from stagedb.cli.layer_chart import draw_layers
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
@@ -43,7 +44,8 @@ def models(
     """List the models of the library, or show one and its layers.
 
     `--like` lists the models nearest in size: `factor` is how much their sizes differ on average. FLOPs are
-    those that counters have, and without the pairs of queries and keys that masks leave out.
+    those that counters have, and without the pairs of queries and keys that masks leave out. Own blocks of a card
+    are drawn step by step.
     """
     del common  # reads no store
     from stagedb import api
@@ -58,9 +60,15 @@ def models(
     if seq_len is not None:
         output.write(("field", "value"), list(api.model_flops(name, seq_len).items()))
         return
-    output.write(("field", "value"), list(api.model(name).items()))
-    if output.format is RowFormat.TABLE and output.output is None:
+    card, drawn = api.model(name), output.format is RowFormat.TABLE and output.output is None
+    steps = api.model_blocks(name) if drawn else []
+    if steps:
+        card["blocks"] = list(card["blocks"])
+    output.write(("field", "value"), list(card.items()))
+    if drawn:
         typer.echo("\n" + draw_layers(api.model_layers(name)))
+        if steps:
+            typer.echo("\n" + draw_blocks(steps))
         typer.echo("\n" + _flops(api.model_flops(name)))
 
 

@@ -216,7 +216,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     parameters = [first, *plain, *shared]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # as typer reads it
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 

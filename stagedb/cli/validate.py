@@ -193,6 +193,9 @@ def _check_published(only: str | None, output: Output, common: Common) -> None:
             f"steps of {errors.source}, {which}: {errors.rows}, off by {errors.mean:.1%} in the mean, "
             f"{errors.worst:.1%} at worst"
         )
+    together = validation.errors_of(timed)
+    if together is not None:
+        common.note(f"all {together.rows} steps: off by {together.mean:.1%} in the mean, {together.worst:.1%} at worst")
     if off:
         common.note(f"different: {', '.join(off)}")
         raise typer.Exit(1)

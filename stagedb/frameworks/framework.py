@@ -95,8 +95,10 @@ class Framework:
 
     clips: gradients are clipped by the norms of all of them, reduced in one message an axis (`--clip-norm`).
 
-    posts_ahead: with several chunks a stage, a runtime posts receives ahead of the tasks that read them
-        (`stagedb.schedules.posted`). A trace has a receive with its task: it waits for nothing there.
+    posts_ahead: with several chunks a stage, or another schedule than `single_schedules`, a runtime posts receives
+        ahead of the tasks that read them (`stagedb.schedules.posted`). A trace has a receive with its task: it waits
+        for nothing there.
+    single_schedules: the schedules of one chunk a stage that the framework runs with code of their own.
     whole_first_backward: under split backwards the first chunk of the pipeline, whose input has no gradient, runs its
         whole backward where its weight gradients are due.
     splits_recomputed: a backward that recomputes may run as two halves, of which the second reads what the first has
@@ -134,6 +136,7 @@ class Framework:
     sequence_parallel_gradients: Literal["each", "one"]
     clips: bool
     posts_ahead: bool
+    single_schedules: tuple[str, ...]
     whole_first_backward: bool
     splits_recomputed: bool
 

@@ -40,6 +40,7 @@ MEGATRON = Framework(
     sequence_parallel_gradients="one",
     clips=False,
     posts_ahead=False,
+    single_schedules=(),
     whole_first_backward=False,
     splits_recomputed=True,
     # `--cp-comm-type`: p2p, all_gather, a2a, a2a+p2p.

@@ -28,7 +28,8 @@ class Hiding:
     of its own does, before they are gathered.
     sums: `fp32` where a matmul that makes a gradient of weights adds it to a sum in fp32.
     taken: the share of computing that collectives of dp take while they run, in thousandths. copies: how FSDP keeps the
-    parameters of a unit, `flat` or `parameters`, which decides what is copied around its collectives.
+    parameters of a unit, `flat` or `parameters`, which decides what is copied around its collectives. merges: how the
+    turns of a ring of cp are merged, `eager` or `fused`. keys: `repeated` where they are copied to all heads.
     """
 
     blocking: tuple[str, ...] = ()
@@ -39,6 +40,8 @@ class Hiding:
     sums: str = ""
     taken: int = 0
     copies: str = ""
+    merges: str = ""
+    keys: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,13 +114,13 @@ TORCH_FSDP = FrameworkProfile(
     versions="PyTorch 2.4 and later",
     recipe="torch",
     source="torch.distributed.fsdp.fully_shard: units are gathered one ahead, and reduced during the next backward",
-    hiding=Hiding(taken=_NCCL, copies="parameters"),
+    hiding=Hiding(taken=_NCCL, copies="parameters", merges="eager"),
     words={"kernels": "eager"},
     recompute={"full": _FULL, "core": _NOTHING, "operators": {"recompute": "pointwise"}},
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
 )
 
-_TITAN = Hiding(casts="shards", taken=_NCCL, copies="parameters")
+_TITAN = Hiding(casts="shards", taken=_NCCL, copies="parameters", merges="eager", keys="repeated")
 
 TORCHTITAN = FrameworkProfile(
     name="torchtitan",
@@ -147,7 +150,7 @@ LLM_FOUNDRY = FrameworkProfile(
     source="llm-foundry, scripts/train/yamls/pretrain: FULL_SHARD, and gradients reduced after each "
     "micro-batch; its benchmarks: amp_bf16 with mixed_precision DEFAULT, which reduces in fp32 (composer/trainer/"
     "mosaic_fsdp_utils.py); Composer's decoupled AdamW on fp32 shards; norms clipped; kernels of eager PyTorch",
-    hiding=Hiding(taken=_NCCL, copies="flat"),
+    hiding=Hiding(taken=_NCCL, copies="flat", merges="eager"),
     words={"kernels": "eager", "clip_norm": True},
     sharded={"param_dtype": "fp32", "reduce_dtype": "fp32"},
     recompute={"full": _FULL, "core": _NOTHING},
@@ -170,7 +173,7 @@ MEGATRON_CORE = FrameworkProfile(
     recipe="megatron",
     source="Megatron-LM's options: --sequence-parallel, --use-flash-attn, --overlap-grad-reduce and "
     "--overlap-param-gather with buckets of 40M elements (DistributedDataParallelConfig.bucket_size)",
-    hiding=Hiding(reduced=160 * MB, gathered=80 * MB, casts="fused", sums="fp32"),
+    hiding=Hiding(reduced=160 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
     tensor={"sp": True},
     recompute={"full": _FULL, "core": _NOTHING},
     counts_ends=True,
@@ -183,7 +186,7 @@ NEMO = FrameworkProfile(
     source="NeMo's performance recipes: tp_comm_overlap (user buffers), overlap_grad_reduce, overlap_param_gather, "
     "gradients reduced in bf16 (grad_reduce_in_fp32 off) in Megatron's buckets of 40M elements, summed in fp32; "
     "Transformer Engine casts to fp8 in the norm or activation before a matmul, and weights once a step",
-    hiding=Hiding(chunked=("tp",), reduced=80 * MB, gathered=80 * MB, casts="fused", sums="fp32"),
+    hiding=Hiding(chunked=("tp",), reduced=80 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
     words={"reduce_dtype": "bf16"},
     tensor={"sp": True},
     recompute={"full": _FULL, "core": _NOTHING},

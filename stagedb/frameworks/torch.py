@@ -45,6 +45,8 @@ TORCH = Framework(
     clips=True,
     # `_PipelineScheduleRuntime`.
     posts_ahead=True,
+    # `Schedule1F1B` and `ScheduleGPipe`.
+    single_schedules=("1f1b", "gpipe"),
     # `_PipelineStageBase.backward_one_chunk` and `backward_weight_one_chunk`.
     whole_first_backward=True,
     # `stage_backward_weight` differentiates each group of parameters on its own: `checkpoint` runs a layer again for

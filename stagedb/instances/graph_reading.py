@@ -14,6 +14,7 @@ from stagedb.instances.class_digests import Member
 from stagedb.instances.stage_blocks import BUCKET, Block
 from stagedb.ir.symbolic_graph import BlockSpec
 from stagedb.plans import GROUP_AXES, Plan, members
+from stagedb.plans.expert_checks import uneven
 from stagedb.schedules import splits
 from stagedb.store import Store, json_mapping, read_whole
 from stagedb.store.stored_graphs import blocks_of
@@ -115,7 +116,7 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
         values=maps,
         temporaries=tuple({text: evaluate(text, env) for text in held} for env in envs),
         variants=variants,
-        ragged=_ragged(ops, plan),
+        ragged=_ragged(ops, plan, graph.sizes),
         loops=frozenset(op["block"] for op in looped),
         turns=turns,
         width=max((1 + op["order"] - op["loop"] for op in looped), default=0),
@@ -128,8 +129,8 @@ def evaluate_graph(graph: StoredGraph, plan: Plan) -> Evaluated:
     )
 
 
-def _ragged(ops: Iterable[Mapping[str, Any]], plan: Plan) -> tuple[str, ...]:
-    if not plan.canonical.expert_load:
+def _ragged(ops: Iterable[Mapping[str, Any]], plan: Plan, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    if not uneven(plan, sizes):
         return ()
     return tuple(op["name"] for op in ops if op["dims"] and "load_here" in symbols(op["flops"]))
 

@@ -35,6 +35,7 @@ from stagedb.instances.statement_rows import (
 )
 from stagedb.instances.stored_digests import groups_digest, ranks_digest, write_class_digests
 from stagedb.plans import AxisGroups, Plan, groups, option
+from stagedb.plans.expert_checks import uneven
 from stagedb.plans.graph_options import OMITTED_DEFAULTS
 from stagedb.plans.layer_split import spelled_out
 from stagedb.schedules import splits
@@ -52,21 +53,23 @@ OPS_AT_ONCE = 5000
 """Ops that one transaction creates, approximately. The edges of a place are about three times as many."""
 
 
-def with_all_words(plan: Plan, layers: int) -> Plan:
-    """The plan with all defaults and derived values written out: plans of equal meaning become equal."""
-    return dataclasses.replace(plan.canonical, **spelled_out(plan, plan.chunk_layers(layers)))
+def with_all_words(plan: Plan, sizes: Mapping[str, int]) -> Plan:
+    """The plan with all defaults and derived values written out: plans of equal meaning for a model become equal."""
+    split = spelled_out(plan, plan.chunk_layers(sizes["L"]))
+    return dataclasses.replace(plan.canonical, **split, expert_load=uneven(plan, sizes))
 
 
 def instance_id(graph: str, sizes: Mapping[str, int], plan: Plan) -> str:
     """The id of a graph's instance under a plan. graph: its id. sizes: those of its model.
 
-    It is the digest of graph and plan. Two plans of equal meaning in different words have one id."""
-    complete = with_all_words(plan, sizes["L"])
+    It is the digest of graph and plan. Two plans of equal meaning in different words have one id.
+    """
+    complete = with_all_words(plan, sizes)
     content = {"format": str(FORMAT), "graph": graph, "plan": complete.to_json()}
     if complete.expert_load:
         # Instances of these that were stored before have dimensions of matmuls that do not match their FLOPs, or the
-        # fullest rank's messages on all ranks.
-        content["ragged"] = "2"
+        # fullest rank's messages on all ranks, or no sizes of the fullest experts.
+        content["ragged"] = "3"
     if plan.tasks() != plan.orders():
         # Instances of these that were stored before run the halves of the first backward apart.
         content["first_backward"] = "whole"
@@ -86,7 +89,7 @@ def instantiate(
     check_unicode(name or "", "--name")
     stored = read_graph(store, graph)
     made = prepare(stored, plan)
-    full = with_all_words(plan, stored.sizes["L"])
+    full = with_all_words(plan, stored.sizes)
     properties = {
         **plan_properties(full.to_dict()),
         "name": name or stored.name,

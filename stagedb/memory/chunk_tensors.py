@@ -208,7 +208,7 @@ class Chunk:
                 found[item.reads[0]] = (over,)
             elif item.op.type is OpType.SEND and self.split:
                 found[item.reads[0]] = ()  # it is the `grad` of an input, which the next step clears
-            elif item.op.type is OpType.SEND and self.plan.virtual_stages == 1:
+            elif item.op.type is OpType.SEND and not self.plan.posts_ahead:
                 found[item.reads[0]] = (self.backward_over(Which.LATER), self.backward_over(Which.LAST))
         if self.last_loss is not None:
             # The last stage keeps the input of the loss function: the logits before they are cast.
@@ -275,6 +275,15 @@ class Chunk:
         wider = which is Which.LAST and self.width("reduce") > self.width("grad")
         return size // self.width("grad") * self.width("reduce") if wider else size
 
+    def summed_bytes(self, member: PlacedWeight) -> int:
+        """Bytes of the whole gradient of a bucket's weight that a backward adds to the sum of micro-batches."""
+        key = self._gradient_of[self.program.resolve((member.weight, member.position))]
+        return self.program.sizes[self.accumulated[key][0]]
+
+    def summed_at(self, at: int, unit: int | None) -> int:
+        """Where the gradients of a unit whose reduction is item `at` are added to sums of a wider format."""
+        return min(at, self.over(self.weights_task, unit))
+
     @cached_property
     def first_gradients(self) -> frozenset[Key]:
         """The gradients that the backward makes first of each weight. Only a tied weight has a second one, at its other
@@ -313,12 +322,13 @@ class Chunk:
         again = [i for i, item in enumerate(items) if item.position == position and item.op.phase == RECOMPUTE]
         return 1 + again[-1] if again else self.over(self.inputs_task, position)
 
-    def given_back(self, unit: int | None, which: Which = Which.EVERY) -> Moment:
+    def given_back(self, unit: int | None, which: Which = Which.EVERY) -> tuple[Moment, ...]:
         """When gathered parameters are freed: before the unit's gradients are scattered, or at its backward's end."""
         task = self.inputs_task if which is Which.EVERY else self.weights_task
-        found = [
-            i
-            for i, item in enumerate(self.program.items[task])
-            if item.bucket is not None and item.op.kind == "reduce_scatter" and self.unit(item.bucket) == unit
-        ]
-        return Moment(task, found[0] if found else self.over(task, unit), which, prepared=bool(found))
+        over = self.over(task, unit)
+        for index, item in enumerate(self.program.items[task]):
+            if item.bucket is not None and item.op.kind == "reduce_scatter" and self.unit(item.bucket) == unit:
+                if which is Which.EVERY and item.op.when == "last":
+                    return Moment(task, over, Which.EARLIER), Moment(task, index, Which.LAST, prepared=True)
+                return (Moment(task, index, which, prepared=True),)
+        return (Moment(task, over, which),)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import BucketStorage, Item
-from stagedb.memory.lifetimes import Category, Life, Moment, Which, brief
+from stagedb.memory.lifetimes import Category, Life, Moment, Which, between, brief
 
 
 def collected(chunk: Chunk) -> Iterator[Life]:
@@ -29,14 +29,14 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Ite
     begin, until = Moment(forward, index, which), Moment(forward, _let_go(chunk, index), which)
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, begin, (until,))
     if unit in chunk.regathered or not chunk.program.backwards:
-        end = Moment(forward, chunk.over(forward, unit), which)
+        ends: tuple[Moment, ...] = (Moment(forward, chunk.over(forward, unit), which),)
     elif which is Which.EVERY and chunk.one_at_a_time:
-        end = chunk.given_back(unit)
+        ends = chunk.given_back(unit)
     else:
         # It is gathered again for each micro-batch; all micro-batches in flight share one copy.
         which = Which.FIRST
-        end = chunk.given_back(unit, Which.LAST)
-    yield Life(name, layer, size, Category.GATHERED, Moment(forward, index, which), (end,))
+        ends = chunk.given_back(unit, Which.LAST)
+    yield Life(name, layer, size, Category.GATHERED, Moment(forward, index, which), ends)
 
 
 def _reduced(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
@@ -61,6 +61,24 @@ def _reduced(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iter
     if copied or which is Which.LATER:
         begin, end = Moment(task, index + 1, which), Moment(task, len(chunk.program.items[task]), which)
         yield Life(f"{op.name}.reduced", layer, bucket.bytes_out, Category.TEMPORARIES, begin, (end,))
+
+
+def _widened(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
+    """What the first micro-batch holds while it copies a unit's gradients to sums of a wider format, one by one.
+
+    Each is freed when it is copied (`to_accumulated_grad_if_needed`). The sums are there from then on: what all sums,
+    and the gradients that are still narrow, have more than that counts.
+    """
+    if op.when == "every" or chunk.width("reduce") <= chunk.width("grad"):
+        return
+    unit, widths = chunk.unit(bucket), (chunk.width("grad"), chunk.width("reduce"))
+    narrow = [chunk.summed_bytes(member) for member in bucket.members]
+    more = 0
+    for place in range(len(narrow)):
+        more = max(more, sum(narrow[place:]) - sum(narrow[place + 1 :]) // widths[0] * widths[1])
+    at = chunk.summed_at(index, unit)
+    layer = chunk.layer_of(unit)
+    yield between(f"{op.name}.narrow", layer, more, Category.TEMPORARIES, chunk.weights_task, at, Which.FIRST)
 
 
 def _let_go(chunk: Chunk, index: int) -> int:
@@ -91,13 +109,14 @@ def _gathered_again(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) 
     # own; without such a gather right before its first operator.
     copied = begun - 1 if before is not None and before.gathers and begun - 1 > index else begun
     alone = copied == begun
-    ends: tuple[Moment, ...] = (chunk.given_back(unit),)
+    ends = chunk.given_back(unit)
     if which is Which.CLOSED:
         forward = chunk.program.forward
-        ends = (Moment(forward, chunk.over(forward, unit), Which.OPENED), chunk.given_back(unit, Which.LAST))
+        ends = (Moment(forward, chunk.over(forward, unit), Which.OPENED), *chunk.given_back(unit, Which.LAST))
     begin = Moment(chunk.inputs_task, copied, which, prepared=alone)
-    buffer = Moment(chunk.inputs_task, index + 1, which), (Moment(chunk.inputs_task, begun, which, prepared=alone),)
-    yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, *buffer)
+    made = Moment(chunk.inputs_task, index + 1, which, prepared=True)
+    over = Moment(chunk.inputs_task, begun, which, prepared=alone)
+    yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, made, (over,))
     yield Life(name, layer, size, Category.GATHERED, begin, ends)
 
 
@@ -114,6 +133,7 @@ def _scattered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> It
         return  # added to the part that is always there
 
     yield from _reduced(chunk, index, op, bucket)
+    yield from _widened(chunk, index, op, bucket)
     first = Which.FIRST if which is Which.EVERY else which
     for member in bucket.members:
         part, place = chunk.program.parts[member.weight], chunk.program.layers[member.position]

@@ -27,15 +27,17 @@ class Category(StrEnum):
 
 
 class Which(StrEnum):
-    """For which tasks of a kind something happens; `later` is every one but the first.
+    """For which tasks of a kind something happens.
 
-    `opened` and `closed`: for those with a backward, or with none, since the chunk's latest forward.
+    `later` is every one but the first, `earlier` every one but the last. `opened` and `closed`: for those with a
+    backward, or with none, since the chunk's latest forward.
     """
 
     EVERY = "every"
     FIRST = "first"
     LAST = "last"
     LATER = "later"
+    EARLIER = "earlier"
     OPENED = "opened"
     CLOSED = "closed"
 
@@ -48,6 +50,8 @@ class Which(StrEnum):
                 return mark.last
             case Which.LATER:
                 return not mark.first
+            case Which.EARLIER:
+                return not mark.last
             case Which.OPENED:
                 return mark.opened
             case Which.CLOSED:

@@ -187,8 +187,14 @@ def _added(chunk: Chunk, key: Key, over: tuple[Moment, ...]) -> Iterator[Life]:
     yield from parts
     first, later = (dataclasses.replace(begin, which=which) for which in (Which.FIRST, Which.LATER))
     yield Life(name, layer, size, Category.GRADIENTS, first, over)
-    end = later if later.prepared else dataclasses.replace(later, index=chunk.returned(key) + 1)
+    end = later if later.prepared else dataclasses.replace(later, index=_returned(chunk, key, later) + 1)
     yield Life(name, layer, size, Category.TEMPORARIES, later, (end,))
+
+
+def _returned(chunk: Chunk, key: Key, later: Moment) -> int:
+    """The item at which the call returns that makes a gradient. The sum of a tied weight is made at its other end."""
+    made = chunk.begins[key][1]
+    return chunk.returned(key) if later.index == made else later.index
 
 
 def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:
@@ -198,16 +204,21 @@ def _accumulated(chunk: Chunk, key: Key, at: int) -> Iterator[Life]:
     They are made where the unit's backward ends. In the same format, each gradient is added as soon as it is made.
     """
     source, task = chunk.accumulated[key], chunk.weights_task
-    kind, index, _ = chunk.begins[source]
     name, layer, size = source[0], chunk.layer(source), chunk.program.sizes[source[0]]
     over, wider = Moment(task, at + 1, Which.LAST), chunk.width("reduce") > chunk.width("grad")
+    summed = size // chunk.width("grad") * chunk.width("reduce") if wider else size
     if source != key:
-        part = chunk.program.sizes[key[0]]
-        yield brief(key[0], layer, part, Category.TEMPORARIES, task, at, Which.LAST)
+        # Where the unit is reduced, this rank's part is copied out of the sum, which is freed before the buffer is made
+        # (`unsharded_accumulated_grad_data`).
+        cut = Moment(task, at, Which.LAST, prepared=True)
+        part = summed // size * chunk.program.sizes[key[0]]
+        yield Life(key[0], layer, part, Category.TEMPORARIES, cut, (over,))
+        over = cut
     if wider:
-        end = min(at, chunk.over(task, None if layer is None else source[1]))
-        summed = size // chunk.width("grad") * chunk.width("reduce")
-        yield Life(name, layer, size, Category.TEMPORARIES, Moment(kind, index), (Moment(task, end),))
+        whole, made, parts = _tied(chunk, source)
+        yield from parts
+        end = chunk.summed_at(at, None if layer is None else source[1])
+        yield Life(whole, layer, size, Category.TEMPORARIES, made, (Moment(task, end),))
         begin = Moment(task, end, Which.FIRST, prepared=True)
         yield Life(f"{name}.sum", layer, summed, Category.GRADIENTS, begin, (over,))
     else:

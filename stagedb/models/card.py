@@ -10,7 +10,8 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.models.kinds import EXPERTS, PARTS, RESIDUALS, LayerKind
+from stagedb.models.kinds import CHANNEL_MIXERS, EXPERTS, MIXERS, PARTS, RESIDUALS, LayerKind, LayerPart, OwnBlock
+from stagedb.models.kinds.own import check_tp, part_of, read_blocks
 from stagedb.models.kinds.part import FAR, norm_parameters
 from stagedb.models.layer_pattern import check_known, period, read_kinds, read_pattern
 from stagedb.models.sequence_length import SequenceLength, guessed
@@ -40,7 +41,7 @@ _AROUND = (
 """Fields of what is around the layers."""
 
 _MAY_BE_ZERO = (*_COUNTS, *_LENGTHS, "position_offset", "further_tokens", "embedding_width")
-_OF_LAYERS = ("layer_kinds", "pattern")
+_OF_LAYERS = ("layer_kinds", "pattern", "blocks")
 """Fields whose values are lists of layers, which have checks of their own."""
 
 _LATER = (*_OF_LAYERS, *_LENGTHS, "train_seq_len_source", *_AROUND)
@@ -75,6 +76,7 @@ class Card:
     pattern: the kinds of layers, by name, as a list that repeats (`layer_pattern.read_pattern` has other forms);
     empty: all alike, except for dense_layers. layer_kinds: the parts of kinds (`layer_pattern.read_kinds`). Without a
     description `layer` has attention and experts, if the model has some, and `dense` a feed-forward instead.
+    blocks: mixers and channel mixers of the card's own, by name (`kinds.own`), which layer kinds name.
     embedding_norm: the embedded tokens are normalised. head_bias: the head has a bias. position_offset: rows of the
     table of learned positions before the first position.
     embedding_scale, residual_scale, logit_scale: the factors that multiply embedded tokens, each part's result, and
@@ -115,6 +117,7 @@ class Card:
     dense_layers: int = 0
     layer_kinds: tuple[LayerKind, ...] = ()
     pattern: tuple[str, ...] = ()
+    blocks: tuple[OwnBlock, ...] = ()
     train_seq_len: int = 0
     train_seq_len_source: str = ""
     left_out_window: int = 0
@@ -186,6 +189,11 @@ class Card:
                 "card whose layers have `sliding_window` has no such limit, as mistral-7b-window"
             )
 
+    def check_tp(self, tp: int) -> None:
+        """Raise UsageError if ranks of tp cannot have equal parts of its own blocks."""
+        for block in self.blocks:
+            check_tp(block, self, tp)
+
     @property
     def usual_length(self) -> SequenceLength:
         """The sequence length of plans that name none."""
@@ -220,8 +228,10 @@ class Card:
     def _settle_layers(self) -> None:
         """Give equal sequences of layers one form, and check them."""
         usual = self._usual_kinds()
+        if self.blocks:
+            object.__setattr__(self, "blocks", self._checked_blocks())
         try:
-            named = read_kinds(self.layer_kinds, usual)
+            named = read_kinds(self.layer_kinds, usual, self.blocks)
             given = self.pattern or self.sequence
             if self.pattern and self.dense_layers:
                 raise UsageError(f"pattern names all layers: leave dense_layers={self.dense_layers} out, or pattern")
@@ -233,11 +243,28 @@ class Card:
         object.__setattr__(self, "layer_kinds", tuple(own))
         found = period(sequence)
         object.__setattr__(self, "pattern", () if not self.pattern or found == (USUAL,) else found)
+        used = {block.name for kind in self.kinds.values() for block in kind.own}
+        for block in self.blocks:
+            if block.name not in used:
+                raise UsageError(f"{self.name}: blocks: {block.name} is a part of no layer: name it in layer_kinds")
         for kind in self.kinds.values():
             for part in kind.parts:
                 part.check_values(self, kind.settings)
         if self.experts and not self.routes:
             raise UsageError(f"{self.name}: experts={self.experts}, and the pattern has no layer with experts")
+
+    def _checked_blocks(self) -> tuple[OwnBlock, ...]:
+        """Its own blocks, with names that no other part has."""
+        blocks = read_blocks(self.blocks, None, self.name)
+        for block in blocks:
+            if block.name in (*MIXERS, *CHANNEL_MIXERS):
+                raise UsageError(f"{self.name}: blocks: {block.name} is a part that stagedb has: take another name")
+        return tuple(sorted(blocks, key=lambda block: block.name))
+
+    @property
+    def parts(self) -> tuple[LayerPart, ...]:
+        """All parts that layers of the model may have: those of stagedb, and its own blocks."""
+        return (*PARTS, *map(part_of, self.blocks))
 
     def word(self, name: str) -> int:
         """The size that its layer kinds give a word; 0 if none has it. UsageError if they give it several."""
@@ -293,7 +320,11 @@ class Card:
             for field in fields(self)
             if field.name not in _LATER or getattr(self, field.name) != field.default
         }
-        forms = {"layer_kinds": {kind.name: kind.to_dict() for kind in self.layer_kinds}, "pattern": list(self.pattern)}
+        forms = {
+            "layer_kinds": {kind.name: kind.to_dict() for kind in self.layer_kinds},
+            "pattern": list(self.pattern),
+            "blocks": {block.name: block.to_dict() for block in self.blocks},
+        }
         return {**values, **{name: form for name, form in forms.items() if name in values}}
 
     @property

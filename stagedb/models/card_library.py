@@ -12,6 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import is_directory, is_there, read_document, shown
 from stagedb.models.card import Card
 from stagedb.models.hugging_face import from_hugging_face
+from stagedb.models.kinds.own import read_blocks
 from stagedb.outputs import path_text
 
 _KEYS = tuple(field.name for field in fields(Card))
@@ -65,7 +66,7 @@ def _card_of(content: object, path: Path) -> Card:
             return from_hugging_face(content, name=_name_of(path))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
-    return _from_keys(content, path_text(path))
+    return _from_keys(content, path_text(path), path.parent)
 
 
 def _name_of(path: Path) -> str:
@@ -74,7 +75,8 @@ def _name_of(path: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", word).strip("._-") or "model"
 
 
-def _from_keys(content: object, where: str) -> Card:
+def _from_keys(content: object, where: str, folder: Path | None = None) -> Card:
+    """The card of a file's content. folder: its directory, which has the files of its own blocks."""
     if not isinstance(content, Mapping):
         raise UsageError(f"{where} is no model card: expected keys such as {', '.join(_REQUIRED[:4])}")
     unknown = [str(key) for key in content if key not in _KEYS]
@@ -85,6 +87,8 @@ def _from_keys(content: object, where: str) -> Card:
     missing = [key for key in _REQUIRED if key not in content]
     if missing:
         raise UsageError(f"{where}: missing {', '.join(missing)}")
+    if "blocks" in content:
+        content = {**content, "blocks": read_blocks(content["blocks"], folder, where)}
     try:
         card = Card(**content)
     except UsageError as error:

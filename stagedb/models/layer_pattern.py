@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
-from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, LayerKind, Value
+from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, LayerKind, OwnBlock, Value
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TAKEN = ("embedding", "head", "cut", "bucket", "stage", "step")
@@ -16,26 +17,33 @@ _TAKEN = ("embedding", "head", "cut", "bucket", "stage", "step")
 _WORDS: Mapping[str, Mapping[str, Any]] = {"mixer": MIXERS, "channel_mixer": CHANNEL_MIXERS, "residual": RESIDUALS}
 
 
-def read_kinds(content: object, usual: Mapping[str, LayerKind]) -> dict[str, LayerKind]:
+def read_kinds(
+    content: object, usual: Mapping[str, LayerKind], blocks: tuple[OwnBlock, ...] = ()
+) -> dict[str, LayerKind]:
     """The kinds of layers that a card names, by name.
 
     usual: the kinds that need no description. Values that a card leaves out come from the usual kind of that name, or
-    from the first one.
+    from the first one. blocks: the card's own blocks, which are mixers and channel mixers too.
 
     content: by name a mapping of `mixer`, `channel_mixer`, `residual` and their values; or kinds as they are.
     UsageError for an unknown word, a value that does not suit, and a name that no block may have.
     """
     if isinstance(content, tuple) and all(isinstance(each, LayerKind) for each in content):
-        return {each.name: each for each in content}
+        return {each.name: _with_own(each, blocks) for each in content}
     if not isinstance(content, Mapping):
         raise UsageError(
             "layer_kinds takes kinds of layers by name, such as {local: {mixer: sliding_window, window: 4096}}"
         )
     first = next(iter(usual.values()))
-    return {str(name): _kind(str(name), each, usual.get(str(name), first)) for name, each in content.items()}
+    return {str(name): _kind(str(name), each, usual.get(str(name), first), blocks) for name, each in content.items()}
 
 
-def _kind(name: str, content: object, usual: LayerKind) -> LayerKind:
+def _with_own(kind: LayerKind, blocks: tuple[OwnBlock, ...]) -> LayerKind:
+    """The kind with the own blocks that it names."""
+    return replace(kind, own=tuple(block for block in blocks if block.name in (kind.mixer, kind.channel_mixer)))
+
+
+def _kind(name: str, content: object, usual: LayerKind, blocks: tuple[OwnBlock, ...]) -> LayerKind:
     where = f"layer_kinds: {name}"
     if not _NAME.fullmatch(name) or name in _TAKEN:
         raise UsageError(
@@ -44,10 +52,16 @@ def _kind(name: str, content: object, usual: LayerKind) -> LayerKind:
     if not isinstance(content, Mapping):
         raise UsageError(f"{where} takes a mapping of {', '.join(_WORDS)} and what those take")
     words = {word: content.get(word, getattr(usual, word)) for word in _WORDS}
-    for word, known in _WORDS.items():
+    own = [block.name for block in blocks]
+    for word, built_in in _WORDS.items():
+        known = (*built_in, *(own if word != "residual" else ()))
         if words[word] not in known:
             raise UsageError(f"{where}: {word} must be one of {', '.join(known)}, not {shown(words[word])}")
-    kind = LayerKind(name, **words)
+    if words["mixer"] == words["channel_mixer"]:
+        raise UsageError(
+            f"{where}: {shown(words['mixer'])} is both mixer and channel_mixer: give the block a second name in blocks"
+        )
+    kind = _with_own(LayerKind(name, **words), blocks)
     for key in content:
         if key not in _WORDS and key not in kind.words:
             raise UsageError(f"{where}: unknown key {shown(key)}{_near(str(key), (*_WORDS, *kind.words))}")
@@ -60,7 +74,7 @@ def _kind(name: str, content: object, usual: LayerKind) -> LayerKind:
         value = float(value) if isinstance(taken.default, float) else value
         if value != taken.default:
             values[key] = value
-    return LayerKind(name, **words, values=tuple(values.items()))
+    return replace(kind, values=tuple(values.items()))
 
 
 def read_pattern(content: object, layers: int) -> tuple[str, ...]:

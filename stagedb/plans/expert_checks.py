@@ -9,7 +9,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import read_document, shown
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER
-from stagedb.plans.nearest_plans import Misfit, Way, multiples, nearest
+from stagedb.plans.nearest_plans import Misfit, Way, nearest
 from stagedb.plans.plan_fields import PlanFields
 
 
@@ -105,19 +105,14 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
             f"ep {plan.ep} does not divide the {experts} experts",
             nearest("ep", plan.ep, experts, lambda ep: experts % ep == 0 and ranks % ep == 0),
         )
-    split = plan.cp * (plan.tp if plan.options.sp else 1)
-    routed = plan.micro_batch_size * plan.seq_len * sizes["K"]
     if plan.expert_load:
-        _check_load_of(plan, sizes, Fraction(routed, split))
-    elif plan.capacity_factor is None and routed % (experts * split):
-        unit = experts * split
-        raise Misfit(
-            f"a rank's {routed // split} routed tokens are not divisible among {experts} experts, but a balanced load "
-            "without dropping needs that",
-            multiples("seq_len", plan.seq_len, unit // gcd(unit, plan.micro_batch_size * sizes["K"])),
-            [Way({"capacity_factor": 1.0}, "--capacity-factor 1")],
-            lead="take",
-        )
+        _check_load_of(plan, sizes, _routed(plan, sizes))
+
+
+def _routed(plan: PlanFields, sizes: Mapping[str, int]) -> Fraction:
+    """The choices of a rank's tokens in one micro-batch: what it deals to experts."""
+    split = plan.cp * (plan.tp if plan.options.sp else 1)
+    return Fraction(plan.micro_batch_size * plan.seq_len * sizes["K"], split)
 
 
 def _check_no_experts(plan: PlanFields) -> None:
@@ -184,8 +179,22 @@ def read_load(path: Path) -> tuple[int, ...]:
 
 
 def loads(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The load of each expert of a model, in the smallest whole numbers."""
-    return plan.expert_load or (1,) * sizes["E"]
+    """The load of each expert of a model, in the smallest whole numbers.
+
+    Without a given load it is even. If a rank's choices do not divide among the experts, some experts have one more
+    than the others. They are spread out, so that ranks of ep have as equal numbers as whole tokens allow.
+    """
+    experts = sizes["E"]
+    if plan.expert_load or plan.capacity_factor is not None:
+        return plan.expert_load or (1,) * experts
+    routed = int(_routed(plan, sizes))
+    return smallest(tuple((expert + 1) * routed // experts - expert * routed // experts for expert in range(experts)))
+
+
+def uneven(plan: PlanFields, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The load of each expert, if some have more than others; else, and in a model without experts, nothing."""
+    found = loads(plan, sizes) if "E" in sizes else ()
+    return found if len(set(found)) > 1 else ()
 
 
 def smallest(load: tuple[int, ...]) -> tuple[int, ...]:

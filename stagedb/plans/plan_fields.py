@@ -96,6 +96,13 @@ class PlanFields(LayoutAspects, _Structure):
             return orders
         return (*orders[:stage], whole_backwards(orders[stage], chunk), *orders[stage + 1 :])
 
+    @property
+    def posts_ahead(self) -> bool:
+        """Whether the framework's runtime posts messages ahead of the tasks that need them."""
+        framework = self.options.framework
+        other = self.pp > 1 and self.schedule not in framework.single_schedules
+        return framework.posts_ahead and (self.virtual_stages > 1 or other)
+
     def recomputes(self, layer: int) -> bool:
         """Whether a layer, counted from 0 on its stage, recomputes the operators that the options choose."""
         return (layer + 1) % self.recompute_every == 0

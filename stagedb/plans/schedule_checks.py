@@ -151,9 +151,12 @@ def _check_halves(plan: PlanFields, schedule: Schedule) -> None:
 
 def check_recomputed_halves(plan: PlanFields) -> None:
     """Raise UsageError where the framework cannot split a backward that recomputes, or runs the layer again for each
-    part of it."""
+    part of it.
+
+    Orders that split only backwards which the framework runs whole are no such case.
+    """
     what, framework = plan.options.recompute, plan.options.framework
-    if what == "none" or framework.splits_recomputed or not any(map(splits, plan.orders())):
+    if what == "none" or framework.splits_recomputed or not any(map(splits, plan.tasks())):
         return
     without = Way(
         {"recompute": "none", "recompute_every": 1, "recompute_operators": (), "early_stop": None}, "--recompute none"

@@ -6,11 +6,11 @@ partitions heads, feed-forward and vocabulary inside their regions. Sequence par
 partitions the sequence over tp between them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from stagedb.models.kinds import PARTS
 from stagedb.models.kinds.experts import with_shared_width
-from stagedb.models.kinds.part import Rule, Table
+from stagedb.models.kinds.part import LayerPart, Rule, Table
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.strategy_files import parse_strategy
 
@@ -42,13 +42,13 @@ WHOLE_EMBEDDING_GRADIENT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def rules(options: GraphOptions, own: bool = True) -> Table:
+def rules(options: GraphOptions, own: bool = True, parts: Iterable[LayerPart] = PARTS) -> Table:
     """The table of a graph's options: all models' rows, those of the parts of layers, and what an option changes.
 
-    own: with the rows of a user's strategy.
+    own: with the rows of a user's strategy. parts: the parts of layers, if a model has others than stagedb's.
     """
-    table: dict[str, Rule] = dict(ENDS)
-    for part in PARTS:
+    table, parts = dict[str, Rule](ENDS), tuple(parts)
+    for part in parts:
         table |= part.rows(options)
     if options.sp:
         table |= SEQUENCE_PARALLEL
@@ -60,7 +60,7 @@ def rules(options: GraphOptions, own: bool = True) -> Table:
         table |= _of_gradient(_of_mesh(parse_strategy(options.strategy).regions, options), options)
     if options.cp_kind == "ulysses-ring":
         table = {region: _two_axes(rule) for region, rule in table.items()}
-    for part in PARTS:
+    for part in parts:
         table |= part.planned(options, table)
     return table
 

@@ -7,7 +7,7 @@ from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.schedules.chunk_placement import LOOP, ChunkPlacement
 from stagedb.schedules.order_replay import replay
-from stagedb.schedules.task import Order, Task, splits
+from stagedb.schedules.task import Order, Task
 from stagedb.workflows import DEFAULT, TASK_KINDS, Workflow
 
 EXPLICIT = "explicit"
@@ -61,33 +61,40 @@ def check_orders(
             f"the schedule has the orders of {len(orders)} stages, the plan has pp {stages}: take --pp {len(orders)}"
         )
     chunks = 1 + max((task.chunk for order in orders for task in order), default=0)
-    split = any(map(splits, orders))
-    first, *others = (kind for kind in workflow.running(split) if not kind.once)
-    wanted = {
-        Task(kind, microbatch, chunk)
-        for kind in (first, *others)
-        for microbatch in range(microbatches)
-        for chunk in range(chunks)
-    }
-    kinds = list(LETTERS.values())
-
-    def in_order(found: Iterable[Task]) -> list[Task]:
-        return sorted(found, key=lambda task: (task.microbatch, task.chunk, kinds.index(task.kind)))
-
-    more = f"{' and '.join(kind.letter for kind in others)} for each of them"
-    more = more if others else f"nothing else (--workflow {workflow.name})"
     for stage, order in enumerate(orders):
-        own = [task for task in order if task.kind.letter]
-        twice = in_order({task for task in own if own.count(task) > 1}) if len(set(own)) < len(own) else []
-        if twice:
-            raise UsageError(f"the schedule's stage {stage} runs {order_text(twice[:1])} twice")
-        for tasks, word in ((wanted - set(own), "does not run"), (set(own) - wanted, "runs")):
-            if tasks:
-                raise UsageError(
-                    f"the schedule's stage {stage} {word} {order_text(in_order(tasks)[:1])}: "
-                    f"this plan has micro-batches 0 to {microbatches - 1} "
-                    f"(--global-batch-size, --micro-batch-size and --dp set the number), chunks 0 to {chunks - 1}, and "
-                    f"{more}"
-                )
+        _check_order(stage, order, microbatches, chunks, workflow)
     replay(orders, placement=placement(chunks))
     return chunks
+
+
+def _check_order(stage: int, order: Order, microbatches: int, chunks: int, workflow: Workflow) -> None:
+    """Raise UsageError if a stage does not run each micro-batch of each of its chunks once.
+
+    A chunk splits all of its backwards, or none of them.
+    """
+    split = {task.chunk for task in order if task.kind.half}
+    kinds = {chunk: [kind for kind in workflow.running(chunk in split) if not kind.once] for chunk in range(chunks)}
+    wanted = {
+        Task(kind, microbatch, chunk) for chunk in kinds for kind in kinds[chunk] for microbatch in range(microbatches)
+    }
+    letters = list(LETTERS.values())
+
+    def first(found: Iterable[Task]) -> Task:
+        return min(found, key=lambda task: (task.microbatch, task.chunk, letters.index(task.kind)))
+
+    own = [task for task in order if task.kind.letter]
+    twice = {task for task in own if own.count(task) > 1} if len(set(own)) < len(own) else set()
+    if twice:
+        raise UsageError(f"the schedule's stage {stage} runs {order_text((first(twice),))} twice")
+    for tasks, word in ((wanted - set(own), "does not run"), (set(own) - wanted, "runs")):
+        if not tasks:
+            continue
+        one = first(tasks)
+        others = kinds.get(one.chunk, kinds[0])[1:]
+        more = f"{' and '.join(kind.letter for kind in others)} for each of them"
+        raise UsageError(
+            f"the schedule's stage {stage} {word} {order_text((one,))}: "
+            f"this plan has micro-batches 0 to {microbatches - 1} "
+            f"(--global-batch-size, --micro-batch-size and --dp set the number), chunks 0 to {chunks - 1}, and "
+            f"{more if others else f'nothing else (--workflow {workflow.name})'}"
+        )

@@ -9,7 +9,8 @@ from stagedb.store.schema import LABELS, RELATIONSHIPS
 
 _LABELS = frozenset(name for label in LABELS for name in (label.name, *label.also))
 _TYPES = frozenset(edge.type for edge in RELATIONSHIPS)
-_PROPERTIES = frozenset(row.name for holder in (*LABELS, *RELATIONSHIPS) for row in holder.properties)  # type: ignore[attr-defined]
+_OF_NODES = frozenset(row.name for label in LABELS for row in label.properties)
+_PROPERTIES = _OF_NODES.union(row.name for edge in RELATIONSHIPS for row in edge.properties)
 
 
 def unknown_names(text: str) -> list[str]:

@@ -17,7 +17,7 @@ from stagedb.systems.algorithms import ALGORITHMS, COLLECTIVES
 from stagedb.systems.astra_sim import SimulatedCollective
 from stagedb.systems.group_placement import Placement, crossed, place
 from stagedb.systems.spread import Spread
-from stagedb.systems.system import ASTRA_SIM, Accelerator, Dimension, Network, System, inverse
+from stagedb.systems.system import ASTRA_SIM, Accelerator, Dimension, Network, Number, System, inverse
 from stagedb.systems.tables.operator_times import OperatorTimes, Shaped
 from stagedb.systems.tables.shapes import COLLECTIVE
 from stagedb.systems.tables.shapes import COLLECTIVES as COLLECTIVE_KINDS
@@ -110,9 +110,12 @@ class Costs:
         ]
         taken = self._tables.ns(shaped) if self.system.tables else [None] * len(new)
         for work, ns in zip(new, taken, strict=True):
+            if ns is None:
+                self._known[work] = time_work(self.system.accelerator, work)
+                continue
+            _rate_of(self.system.accelerator, work)
             operator = "attention" if work.kind.startswith("attention") else "matmul"
-            modelled = time_work(self.system.accelerator, work)
-            self._known[work] = modelled if ns is None else Timed(math.floor(ns + 0.5), f"table:{operator}")
+            self._known[work] = Timed(math.floor(ns + 0.5), f"table:{operator}")
 
     def collective(self, collective: CollectiveWork) -> Timed:
         """How long a collective takes."""
@@ -170,17 +173,23 @@ def time_work(accelerator: Accelerator, work: Work) -> Timed:
         raise UsageError(f"an operator with {work.flops} FLOPs and {work.bytes} bytes has no duration")
     compute = Fraction(0)
     if work.flops:
-        dtype = "fp8" if work.dtype.startswith("fp8") else work.dtype
-        if dtype not in accelerator.peak:
-            raise UsageError(
-                f"{accelerator.name} has no rate for {work.kind} in {work.dtype}. Its file has accelerator.peak for "
-                f"{', '.join(accelerator.peak)}: add {dtype} there, or choose another dtype"
-            )
+        rate = _rate_of(accelerator, work)
         curve = accelerator.attention if work.kind.startswith("attention") else accelerator.matmul
-        compute = work.flops / curve.at(work.flops) * inverse(accelerator.peak[dtype]) / 1000
+        compute = work.flops / curve.at(work.flops) * inverse(rate) / 1000
     memory = work.bytes / accelerator.memory.at(max(work.bytes, 1)) * inverse(accelerator.bandwidth)
     rule = "roofline:compute" if work.flops and compute >= memory else "roofline:memory"
     return Timed(_whole(max(compute, memory) + accelerator.launch), rule)
+
+
+def _rate_of(accelerator: Accelerator, work: Work) -> Number:
+    """TFLOP/s of the format of some work. UsageError for a format without a rate."""
+    dtype = "fp8" if work.dtype.startswith("fp8") else work.dtype
+    if dtype not in accelerator.peak:
+        raise UsageError(
+            f"{accelerator.name} has no rate for {work.kind} in {work.dtype}. Its file has accelerator.peak for "
+            f"{', '.join(accelerator.peak)}: add {dtype} there, or choose another dtype"
+        )
+    return accelerator.peak[dtype]
 
 
 def time_collective(network: Network, collective: CollectiveWork) -> Timed:

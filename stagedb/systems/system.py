@@ -37,6 +37,9 @@ casts its part before it is gathered."""
 COPIES = ("flat", "parameters")
 """How FSDP keeps the parameters of a unit: as views of one tensor, or each as a tensor of its own."""
 
+MERGES = ("eager", "fused")
+"""How the turns of a ring of cp are merged: by eager PyTorch in fp32, or by one kernel."""
+
 ASTRA_SIM = "astra-sim"
 
 COLLECTIVE_MODELS = ("fastest", ASTRA_SIM)
@@ -214,7 +217,8 @@ class Overlap:
     sums: `fp32` where a matmul that makes a gradient of weights adds it to a sum in fp32. stretch: by operator, how
     many times its measured time a kernel takes in a step. taken: the share of computing that collectives of
     data-parallel ranks take while they run, in thousandths. copies: how FSDP keeps the parameters of a unit, one of
-    `COPIES`, which decides what is copied around its collectives; empty: nothing is.
+    `COPIES`, which decides what is copied around its collectives; empty: nothing is. merges: how the turns of a ring
+    of cp are merged, one of `MERGES`; empty: within the attention. keys: `repeated` where they are copied to all heads.
     """
 
     compute: str = "in-order"
@@ -228,6 +232,14 @@ class Overlap:
     stretch: tuple[tuple[str, Fraction], ...] = ()
     taken: int = 0
     copies: str = ""
+    merges: str = ""
+    keys: str = ""
+
+    @property
+    def of_kernels(self) -> bool:
+        """Whether a framework's kernels take other times than each alone."""
+        terms = (self.stretch, self.casts, self.sums, self.taken, self.copies, self.merges, self.keys)
+        return any(terms)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of a file, ready for JSON; those of frameworks only where they are set."""

@@ -22,6 +22,7 @@ from stagedb.systems.system import (
     DTYPES,
     FLAT,
     KINDS,
+    MERGES,
     STREAMS,
     Accelerator,
     Collectives,
@@ -248,7 +249,19 @@ def _algorithms(value: Value) -> tuple[str, ...]:
     return tuple(name for name in HARDWARE if name in named)
 
 
-_OF_FRAMEWORKS = ("framework", "chunked", "reduced", "gathered", "casts", "sums", "stretch", "taken", "copies")
+_OF_FRAMEWORKS = (
+    "framework",
+    "chunked",
+    "reduced",
+    "gathered",
+    "casts",
+    "sums",
+    "stretch",
+    "taken",
+    "copies",
+    "merges",
+    "keys",
+)
 STRETCHED = ("matmul", "matmul-fp8", "attention")
 """Operators that take longer in a step than alone."""
 
@@ -279,6 +292,8 @@ def _overlap(value: Value) -> Overlap:
         ),
         taken=fields["taken"].integer("thousandths of computing, 0 to 999", 0, 999) if "taken" in fields else 0,
         copies=fields["copies"].choice(COPIES) if "copies" in fields else "",
+        merges=fields["merges"].choice(MERGES) if "merges" in fields else "",
+        keys=fields["keys"].choice(("repeated",)) if "keys" in fields else "",
     )
 
 

@@ -1,9 +1,10 @@
 """What kernels take in a framework's step, as against each alone.
 
-Four terms, by what a system's `overlap` has of its framework. Kernels with a measured time are slower in a step, where
+Six terms, by what a system's `overlap` has of its framework. Kernels with a measured time are slower in a step, where
 power limits the clocks and other kernels use caches and memory: their time is stretched. Casts to fp8 that the kernel
 before makes on the way take no time; those of weights are made once a step, with their transposes. Gradients of
-weights are added to a sum in fp32, which is read and written once more than the table's kernel does. Collectives of
+weights are added to a sum in fp32, which is read and written once more than the table's kernel does. Turns of a ring
+are merged (`ring_merges`), and keys copied to all heads (`repeated_keys`). Collectives of
 data-parallel ranks take multiprocessors from what computes while they run.
 """
 
@@ -17,6 +18,8 @@ from stagedb.systems.system import inverse
 from stagedb.timing.fp8_gathers import SHARDS, casts_made
 from stagedb.timing.hidden_communication import DATA_AXES
 from stagedb.timing.op_durations import JobDurations, LaneDurations
+from stagedb.timing.repeated_keys import REPEATED, repeat_ns
+from stagedb.timing.ring_merges import merge_ns
 from stagedb.timing.unit_copies import add_copies
 from stagedb.workflows.training import WEIGHT_GRADIENT
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, EVERY, TEMPLATES, Ints, Ops, Workload
@@ -30,7 +33,7 @@ CAST_WEIGHT, CAST_INPUT, AGAIN = ".cast_weight", ".cast_input", ".again"
 def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations, system: System) -> JobDurations:
     """The durations with the terms of the system's framework. rank_classes: the class of each lane."""
     overlap = system.overlap
-    if not (overlap.stretch or overlap.casts or overlap.sums or overlap.taken or overlap.copies):
+    if not overlap.of_kernels:
         return durations
     factors = dict(overlap.stretch)
     by_number = {each.number: each for each in workload.classes}
@@ -52,6 +55,10 @@ def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations
                 ns[op] = round(int(ns[op]) * factors.get(_measured(ops, op), 1))
             if overlap.sums and ops.template[op] == _WEIGHTS and ops.kind[op] == "matmul":
                 ns[op] += _summed(math.prod(ops.dims[op][:-1]), system)
+            if overlap.merges:
+                ns[op] += merge_ns(ops, op, overlap.merges, overlap.keys == REPEATED, system.accelerator)
+            if overlap.keys == REPEATED:
+                ns[op] += repeat_ns(ops, op, system.accelerator)
         if overlap.copies:
             dtype = str(workload.plan.get("dtype", "bf16"))
             add_copies(by_number[number], ns, overlap.copies, dtype, system.accelerator)

@@ -90,6 +90,8 @@ def as_used_by(system: System, profile: FrameworkProfile, kernels: str = "") -> 
         stretch=stretch_of(system, profile),
         taken=hiding.taken,
         copies=hiding.copies,
+        merges=hiding.merges,
+        keys=hiding.keys,
     )
     if not overlap.stretch:
         return replace(system, overlap=overlap)

@@ -29,9 +29,11 @@ from stagedb.systems import (
     Work,
 )
 from stagedb.systems.measured_durations import described
+from stagedb.systems.system import Overlap
 from stagedb.timing.fp8_gathers import SHARDS, gathered_casts
 from stagedb.timing.lanes import Lane, group_of, lane_numbers
 from stagedb.timing.network_position import NEIGHBOURS
+from stagedb.timing.repeated_keys import REPEATED, ring_repeats
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, RUNS, ClassColumns, Ints, Workload
 
 RINGS = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
@@ -102,8 +104,8 @@ def time_ops(
         columns = by_number[lane.rank_class]
         position = _Position.of(workload, lane, columns, costs)
         costs.learn(_work(columns, op, position.rings) for op in np.flatnonzero(columns.ops.type == COMPUTE).tolist())
-        narrow = gathered_casts(columns) if system.overlap.casts == SHARDS else {}
-        modelled = [_model(costs, columns, op, position, op in narrow) for op in range(len(columns.ops))]
+        sizes = _sizes_sent(columns, system.overlap)
+        modelled = [_model(costs, columns, op, position, sizes.get(op)) for op in range(len(columns.ops))]
         taken = modelled
         if measured is not None:
             subjects = _subjects(columns, ranks[lane.number])
@@ -150,15 +152,23 @@ class _Position:
         return cls(lane.rank, groups, peers, str(workload.plan.get("cp_kind", "")) in RINGS)
 
 
-def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position, narrow: bool = False) -> Timed:
-    """narrow: a gather is in fp8, a byte an element."""
+def _sizes_sent(columns: ClassColumns, overlap: Overlap) -> dict[int, int]:
+    """The bytes of collectives that a framework sends in another format, or with repeated keys."""
+    ops = columns.ops
+    narrow = gathered_casts(columns) if overlap.casts == SHARDS else {}
+    wide = ring_repeats(columns) if overlap.keys == REPEATED else {}
+    found = {op: int(ops.size[op]) // FORMAT_BYTES[ops.dtype[op]] for op in narrow}
+    return found | {op: int(ops.size[op]) * times for op, times in wide.items()}
+
+
+def _model(costs: Costs, columns: ClassColumns, op: int, position: _Position, size: int | None = None) -> Timed:
+    """size: the bytes of a collective, where they are not those of its graph."""
     ops = columns.ops
     kind = int(ops.type[op])
     if kind == COMPUTE:
         return costs.work(_work(columns, op, position.rings))
     if kind == COLLECTIVE:
-        if narrow:
-            size = int(ops.size[op]) // FORMAT_BYTES[ops.dtype[op]]
+        if size is not None:
             return costs.placed(ops.kind[op], size, position.groups[ops.axis[op]])
         timed = costs.placed(ops.kind[op], int(ops.size[op]), position.groups[ops.axis[op]])
         if ops.operand[op] != ops.size[op]:

@@ -10,7 +10,7 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -114,13 +114,13 @@ def _no_constant(text: str) -> None:
     raise ValueError(f"{text} is not of JSON")
 
 
-def is_int(value: object) -> bool:
+def is_int(value: object) -> TypeGuard[int]:
     """Whether a JSON value is a whole number; `true` is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_count(value: object) -> bool:
-    return is_int(value) and value > 0  # type: ignore[operator]
+def _is_count(value: object) -> TypeGuard[int]:
+    return is_int(value) and value > 0
 
 
 def _is_text(value: object) -> bool:
@@ -150,7 +150,7 @@ def _is_list(value: object, holds: Callable[[Any], bool]) -> bool:
 
 
 def _is_size(value: object) -> bool:
-    return _is_count(value) and value < 1 << 63  # type: ignore[operator]
+    return _is_count(value) and value < 1 << 63
 
 
 def is_traffic(value: object) -> bool:

@@ -4,6 +4,7 @@ Half of each source at most is *calibrated on*: only these rows may fix a number
 was chosen before anything was fitted.
 """
 
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -40,25 +41,31 @@ def split(rows: Sequence[StepRow], seed: int = SEED) -> Mapping[Key, str]:
     return found
 
 
-def fixes(row: StepRow, numbers: Sequence[Calibration]) -> bool:
-    """Whether a row that is calibrated on fixes these numbers, which are those of the same frameworks and systems.
+def fixes(row: StepRow, number: Calibration, numbers: Sequence[Calibration]) -> bool:
+    """Whether a row that is calibrated on fixes a number, one of those that are fitted together.
 
     Matmuls in fp8 have no number: where there is one of matmuls alone, rows in fp8 do not fix it.
     """
-    job, first = job_of(row), numbers[0]
+    job = job_of(row)
     return (
-        job.profile.name in first.frameworks
-        and job.system.name in first.systems
+        job.profile.name in number.frameworks
+        and job.system.name in number.systems
         and not ({each.operator for each in numbers} == {"matmul"} and job.words.get("matmul_dtype") == "fp8")
     )
 
 
 def fitted_together() -> tuple[tuple[Calibration, ...], ...]:
-    """The fitted numbers, those of the same frameworks and systems in one tuple."""
-    found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Calibration]] = {}
+    """The fitted numbers, those that share a framework on the same systems in one tuple."""
+    found: list[tuple[Calibration, ...]] = []
     for each in calibrations():
-        found.setdefault((each.frameworks, each.systems), []).append(each)
-    return tuple(map(tuple, found.values()))
+        near = [one for one in found if any(_share_rows(each, other) for other in one)]
+        found = [one for one in found if one not in near]
+        found.append((*itertools.chain.from_iterable(near), each))
+    return tuple(found)
+
+
+def _share_rows(one: Calibration, other: Calibration) -> bool:
+    return one.systems == other.systems and not set(one.frameworks).isdisjoint(other.frameworks)
 
 
 def fixing_rows() -> Mapping[Calibration, tuple[StepRow, ...]]:
@@ -67,7 +74,7 @@ def fixing_rows() -> Mapping[Calibration, tuple[StepRow, ...]]:
     part = parts(rows)
     calibrated = [row for row in rows if part[row] == CALIBRATED]
     return {
-        each: tuple(row for row in calibrated if fixes(row, numbers))
+        each: tuple(row for row in calibrated if fixes(row, each, numbers))
         for numbers in fitted_together()
         for each in numbers
     }

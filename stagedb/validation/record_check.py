@@ -72,7 +72,7 @@ def _check(
         progress(done, len(records))
         try:
             words, card = _described(record)
-            instance = db.instantiate(card, **words)  # type: ignore[arg-type]
+            instance = db.instantiate(card, **words)  # type: ignore[arg-type]  # words of a file, checked as a plan
         except UsageError as reason:
             yield Checked(record.name, unsupported=str(reason))
             continue
@@ -124,7 +124,7 @@ def counts_of(db: Stagedb, instance: str, rank: int, plan: Plan | None = None) -
 
 def _posted(db: Stagedb, instance: str, rank: int, plan: Plan | None) -> Posted | None:
     """What the framework's runtime posts for a rank, and when. None if each message is with its task."""
-    if plan is None or plan.virtual_stages == 1 or not plan.options.framework.posts_ahead:
+    if plan is None or not plan.posts_ahead:
         return None
     number = class_of_rank(db.store, instance, rank)
     classes = db.store.read("workload/classes", instance=instance)

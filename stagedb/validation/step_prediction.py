@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
@@ -85,7 +85,8 @@ def plan_of(job: StepJob) -> Plan:
 
     Where chunks cannot share the layers evenly, embedding and loss count as layers, or the chunks in the middle have
     one layer more (Megatron's --account-for-*-in-pipeline-split and --pipeline-model-parallel-layout). Where ep is not
-    among the ranks of dp and cp, it takes those of tp (--expert-tensor-parallel-size 1).
+    among the ranks of dp and cp, it takes those of tp (--expert-tensor-parallel-size 1). A file has no words for what
+    `_OPEN` names, so that a row is not refused for it.
     """
     words = dict(job.words)
     sizes = model_sizes(job.card, GraphOptions(recipe=job.profile.recipe).framework)
@@ -97,11 +98,29 @@ def plan_of(job: StepJob) -> Plan:
         splits += [{"counted_ends": "both"}, {"layers_per_chunk": uneven_chunks(sizes["L"], chunks)}]
     for split in splits[:-1]:
         try:
-            return plan_for({**words, **split}, sizes)
+            return _with_open({**words, **split}, sizes)
         except UsageError as error:
             if "virtual stages" not in str(error):
                 raise
-    return plan_for({**words, **splits[-1]}, sizes)
+    return _with_open({**words, **splits[-1]}, sizes)
+
+
+_NO_COMMON_NORM = "one norm"
+"""What a refusal has where gradients have no common norm."""
+
+
+def _with_open(words: Mapping[str, Any], sizes: Mapping[str, int]) -> Plan:
+    """The plan with these words.
+
+    Gradients that have no common norm are not clipped: a file has no word for it, and it is a pass over the shards of a
+    rank.
+    """
+    try:
+        return plan_for(dict(words), sizes)
+    except UsageError as error:
+        if _NO_COMMON_NORM not in str(error):
+            raise
+    return plan_for({**words, "clip_norm": False}, sizes)
 
 
 def _over_tp(words: Mapping[str, Any]) -> bool:
@@ -110,7 +129,14 @@ def _over_tp(words: Mapping[str, Any]) -> bool:
     return tp > 1 and ((words.get("dp") or 1) * (words.get("cp") or 1)) % ep != 0
 
 
-def errors_of(found: Iterable[Prediction]) -> ErrorsOf | None:
+class WithError(Protocol):
+    """A predicted step with its error; None where it has no time."""
+
+    @property
+    def error(self) -> float | None: ...
+
+
+def errors_of(found: Iterable[WithError]) -> ErrorsOf | None:
     """The errors of the rows that have a time; None if none has."""
     off = [abs(each.error) for each in found if each.error is not None]
     return ErrorsOf(len(off), statistics.fmean(off), max(off)) if off else None

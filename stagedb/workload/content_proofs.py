@@ -111,7 +111,7 @@ def _instance_problems(section: ThingContent, graph: GraphInMemory) -> Iterator[
     rows = copy_rows(graph, plan)
     if rows.made.id != section.id:
         yield f"its graph and its plan give the id {rows.made.id}"
-    words = plan_properties(with_all_words(plan, graph.stored.sizes["L"]).to_dict())
+    words = plan_properties(with_all_words(plan, graph.stored.sizes).to_dict())
     expected = {**words, "plan": plan.to_json(), "world": plan.world, "microbatches": plan.microbatches}
     yield from differences("Instance", {section.id: own}, {section.id: without_none(expected)})
     yield from _class_problems(section, rows)
@@ -172,7 +172,7 @@ def _op_row(values: Row) -> Row:
         "layer": values.get("layer", -1),
         "axis": values.get("axis", ""),
         "dtype": values.get("dtype", ""),
-        "dims": values.get("dims", []),
+        "dims": values.get("dims", values.get("fullest", [])),
         "bytes": values["bytes_read"] + values["bytes_written"],
         "size": values.get("comm_bytes", 0),
         "result": values.get("comm_out_bytes", 0),

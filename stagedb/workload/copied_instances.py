@@ -162,7 +162,7 @@ def _ops(
                 "flops": v[s["flops"]],
                 "bytes": v[s["bytes_read"]] + v[s["bytes_written"]],
                 "bytes_read": v[s["bytes_read"]],
-                "dims": [] if name in made.evaluated.ragged else [v[each] for each in s["dims"] or ()],
+                "dims": [v[each] for each in s["dims"] or ()],
                 "temporary": v[s["temporary"]],
                 "size": 0 if s["comm_bytes"] is None else v[s["comm_bytes"]],
                 "result": 0 if s["comm_out_bytes"] is None else v[s["comm_out_bytes"]],

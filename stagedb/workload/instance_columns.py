@@ -46,8 +46,9 @@ class Ops:
     """The operators of a rank class, one a row. `template`, `type` and `when` are indexes of the tuples above.
 
     Compute: `flops`, with `dtype` if there are some, `bytes` (read and written), `dims` of a matmul (`[batch,] m, n,
-    k`) or an attention (batch, heads, heads of keys, queries, keys, head, and a value if that differs). Others:
-    `size` (of the call, which is one for all of its members: their largest operand), this rank's `operand` and `result`
+    k`; of experts with uneven loads as if all had that of the fullest, so that `flops` are fewer) or an attention
+    (batch, heads, heads of keys, queries, keys, head, and a value if that differs). Others: `size` (of the call, which
+    is one for all of its members: their largest operand), this rank's `operand` and `result`
     in bytes, `axis`, `dtype`;
     messages: `peer` (how many stages away the other end is; around a ring, how many ranks of cp), `towards` (the
     direction of the other end: 1 the next stage or rank of a ring, -1 the one before; around the ends too), `step` (of

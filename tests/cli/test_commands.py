@@ -433,6 +433,7 @@ def test_published_steps_are_predicted(run: Run) -> None:
     assert (row["reference"], row["rows"]) == (1.1, "calibrated")
     assert abs(float(row["ratio"]) - 1) <= row["within"]
     assert "table 5, calibrated: 1, off by" in ran.err
+    assert "all 1 steps: off by" in ran.err
     ran = run("validate", "--reference", "--only", "nothing")
     assert ran.status == 2
     assert "--only takes a pattern" in ran.err

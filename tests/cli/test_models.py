@@ -1,10 +1,14 @@
 """The library of models: the nearest ones, and a drawing of layers."""
 
 import json
+from pathlib import Path
 
-from stagedb.api import model_flops, model_layers, models
+from stagedb.api import model_blocks, model_flops, model_layers, models
+from stagedb.cli.block_chart import draw_blocks
 from stagedb.cli.layer_chart import draw_layers
 from tests.cli.conftest import Run
+from tests.models.own_blocks import FOLDER
+from tests.models.test_own_blocks import written
 
 
 def test_the_nearest_models_come_first(run: Run) -> None:
@@ -40,3 +44,17 @@ def test_flops_are_with_and_without_what_a_mask_leaves_out(run: Run) -> None:
     refused = run("models", "--seq-len", "512")
     assert refused.status == 2
     assert "give MODEL" in refused.err
+
+
+def test_own_blocks_are_drawn_step_by_step(run: Run, tmp_path: Path) -> None:
+    path = written(tmp_path, (FOLDER / "two_gates.yaml").read_text())
+    out = run("models", str(path)).out
+    assert "layers, from" in out
+    drawn = draw_blocks(model_blocks(str(path)))
+    assert drawn in out
+    assert "  shifted = add of second, bias: batch seq inner/tp" in drawn
+    assert "  output  = einsum of bounded, back: batch seq hidden, a sum over inner/tp" in drawn
+    assert max(map(len, drawn.splitlines())) <= 80
+    rows = {row["field"]: row["value"] for row in json.loads(run("models", str(path), "-f", "json").out)}
+    assert rows["blocks"]["mine"]["axes"] == {"inner": "ffn"}
+    assert model_blocks("llama3-8b") == []

@@ -221,11 +221,16 @@ def test_sizes_of_a_matmul_are_those_of_its_flops(store: Store) -> None:
     for load in ([1, 1, 1, 1], [2, 1, 1, 0]):
         instance = db.instantiate(card("moe"), dp=2, ep=2, seq_len=8, expert_load=load)
         rows = store.query(
-            "MATCH (o:Op {instance: $id, kind: 'matmul'}) RETURN o.name, o.flops, o.dims", {"id": instance.id}
+            "MATCH (o:Op {instance: $id, kind: 'matmul'}) RETURN o.name, o.flops, o.dims, o.fullest",
+            {"id": instance.id},
         ).rows
-        assert all(flops == 2 * math.prod(dims) for _, flops, dims in rows if dims is not None)
-        found[tuple(load)] = {name for name, _, dims in rows if dims is None}
-        experts = {name for name, _, _ in rows if ".experts." in name}
+        assert all(flops == 2 * math.prod(dims) for _, flops, dims, _ in rows if dims is not None)
+        found[tuple(load)] = {name for name, _, dims, _ in rows if dims is None}
+        assert found[tuple(load)] == {name for name, _, _, fullest in rows if fullest is not None}
+        # Two of the four slots of the fullest have tokens, or three of four.
+        filled = {flops / 2 / math.prod(fullest) for _, flops, _, fullest in rows if fullest is not None}
+        assert filled == (set() if load[0] == 1 else {1 / 4, 3 / 4})
+        experts = {name for name, _, _, _ in rows if ".experts." in name}
     assert found == {(1, 1, 1, 1): set(), (2, 1, 1, 0): experts}
 
 
@@ -233,3 +238,24 @@ def test_even_loads_are_one_instance(store: Store) -> None:
     db = Stagedb(store)
     made = [db.instantiate(card("moe"), dp=2, ep=2, seq_len=8, expert_load=[each] * 4) for each in (1, 2)]
     assert {each.id for each in made} == {db.instantiate(card("moe"), dp=2, ep=2, seq_len=8).id}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "load"), [(7, (3, 4, 3, 4)), (9, (4, 5, 4, 5)), (1, (0, 1, 0, 1)), (8, (1, 1, 1, 1))]
+)
+def test_tokens_that_do_not_divide_are_dealt_as_evenly_as_whole_ones_can_be(
+    store: Store, tokens: int, load: tuple[int, ...]
+) -> None:
+    """The instance is the one whose load somebody writes out; its experts compute all that is routed."""
+    db, model = Stagedb(store), card("moe")
+    made = db.instantiate(model, dp=2, ep=2, seq_len=tokens)
+    assert made.id == db.instantiate(model, dp=2, ep=2, seq_len=tokens, expert_load=load).id
+    ((total,),) = store.query(
+        "MATCH (c:RankClass {instance: $id}) MATCH (o:Op {instance: $id, class: c.class}) "
+        "WHERE o.name CONTAINS '.experts.' RETURN sum(o.flops * c.ranks)",
+        {"id": made.id},
+    ).rows
+    assert total == model.layers * 3 * 2 * tokens * model.top_k * 2 * 3 * model.hidden * model.expert_ffn
+    # Another length of the same plan has a load of its own.
+    longer = db.profile(made.id, system="h100", seq_len=8)
+    assert longer.instance.id == db.instantiate(model, dp=2, ep=2, seq_len=8).id

@@ -145,6 +145,48 @@ def test_a_cut_gradient_is_summed_whole() -> None:
     assert {(str(life.category), life.bytes) for life in kept} == {("gradients", TABLE), ("temporaries", TABLE)}
 
 
+@pytest.mark.parametrize(("reduce", "width"), [("bf16", 2), ("fp32", 4)])
+def test_the_part_of_a_cut_sum_is_copied_before_the_buffer_is_made(reduce: str, width: int) -> None:
+    """FSDP2 frees the whole sum when it has copied this rank's part. The part has the format of the sum."""
+    words = {"pp": 2, "dp": 2, "tp": 2, "zero": 3, "schedule": "gpipe", "global_batch_size": 8}
+    (memory, _) = memory_of(copied(LLAMA, reduce_dtype=reduce, **words))
+    lives = memory.usage.held.lives
+    (part,) = [each for each in lives if each.name == "embedding.word.weight_gradient.slice.tp"]
+    (whole,) = [each for each in lives if each.category is Category.GRADIENTS and each.bytes == TABLE // 2 * width]
+    (buffer,) = [each for each in lives if each.name == "bucket.gradients.scatter.last.buffer" and each.layer is None]
+    assert (part.bytes, buffer.bytes) == (TABLE // 4 * width, TABLE // 4 * width)
+    assert whole.ends == (part.begin,)
+    assert (part.begin.index, part.begin.prepared) == (buffer.begin.index, True)
+
+
+WIDE = {"param_dtype": "fp32", "grad_dtype": "bf16", "reduce_dtype": "fp32", "opt_dtype": "fp32"}
+
+
+def test_the_first_micro_batch_holds_a_gradient_and_its_wider_sum() -> None:
+    """The sums of a unit are made one by one: the last gradient is there with all sums."""
+    (memory,) = memory_of(copied(LLAMA, dp=2, zero=3, grad_sync=False, global_batch_size=6, **WIDE))
+    (root,) = [each for each in memory.usage.held.lives if each.name.endswith(".narrow") and each.layer is None]
+    # The root has the embedding, a norm, and the head, which is the last.
+    assert (root.bytes, root.begin.which) == (TABLE, "first")
+    assert root.ends == (root.begin,)
+
+
+def test_a_unit_is_freed_before_its_gradients_are_added_to_wider_sums() -> None:
+    """Only the last micro-batch, which reduces them, holds the unit until its parts are copied out."""
+    (memory,) = memory_of(copied(LLAMA, dp=2, zero=3, grad_sync=False, global_batch_size=6, **WIDE))
+    lives = [each for each in memory.usage.held.lives if each.name.startswith("bucket.parameters") and each.layer == 0]
+    (gathered,) = [each for each in lives if len(each.ends) == 2]
+    assert [(each.which, each.prepared) for each in gathered.ends] == [("earlier", False), ("last", True)]
+
+
+def test_a_unit_right_before_its_backward_is_in_its_buffer_too() -> None:
+    """With one layer nothing runs between a gather and the unit's backward: it is copied out of the buffer there."""
+    (memory, _) = memory_of(copied(dataclasses.replace(LLAMA, layers=2), pp=2, dp=2, zero=3, global_batch_size=8))
+    (buffer,) = [each for each in memory.usage.held.lives if each.name == "bucket.parameters.regather.closed.buffer"]
+    (whole,) = [each for each in memory.usage.held.lives if each.name == "bucket.parameters.regather.closed"]
+    assert buffer.begin.place(begins=True) == whole.begin.place(begins=True) < buffer.ends[0].place(begins=False)
+
+
 def test_only_matmuls_have_inputs_of_their_own() -> None:
     words = {"tp": 2, "sp": True}
     counts = [
@@ -166,6 +208,15 @@ def test_a_tied_table_has_two_gradients_and_their_sum() -> None:
     (memory,) = memory_of(copied(dataclasses.replace(LLAMA, tied=True)))
     held = [each for each in memory.alive() if "weight_gradient" in each.name and each.layer is None]
     assert sum(each.bytes for each in held if each.bytes >= TABLE) == 3 * TABLE
+
+
+def test_a_sum_of_a_tied_table_that_is_cut_lives_where_it_is_made() -> None:
+    """Later micro-batches make it at the embedding's end, and add it to that of the first."""
+    words = {"tp": 2, "dp": 2, "zero": 3, "grad_sync": False, "global_batch_size": 6}
+    (memory,) = memory_of(copied(dataclasses.replace(LLAMA, tied=True), **words))
+    sums = [each for each in memory.usage.held.lives if each.name == "head.out.weight_gradient.sum"]
+    (later,) = [each for each in sums if each.category is Category.TEMPORARIES]
+    assert later.ends == (dataclasses.replace(later.begin, index=later.begin.index + 1),)
 
 
 def test_units_are_gathered_before_the_backward_of_a_tied_head() -> None:

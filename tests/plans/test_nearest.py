@@ -142,12 +142,12 @@ def test_what_is_named_suits_the_whole_plan(sizes: Mapping[str, int], words: Wor
 
 
 def test_if_several_words_are_wrong_the_next_one_is_named() -> None:
-    text = refusal({"ranks": 12, "ep": 5, "seq_len": 1001}, SPARSE)
+    text = refusal({"ranks": 12, "ep": 5, "cp": 4, "seq_len": 1001}, SPARSE)
     assert text is not None
     assert not named(text)
-    assert (
-        "a change of that alone is not enough, because with ep 4 a rank's 2002 routed tokens are not divisible" in text
-    )
+    assert re.search(
+        "a change of that alone is not enough, because with ep [46] .*1001 tokens is not divisible", text
+    ), text
 
 
 def test_a_plan_without_a_model_names_what_suits_by_itself() -> None:

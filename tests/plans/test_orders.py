@@ -11,7 +11,7 @@ from stagedb.errors import UsageError
 from stagedb.instances.instantiation import with_all_words
 from stagedb.plans import Plan
 from stagedb.plans.order_files import read_schedule_file
-from stagedb.schedules import SCHEDULES, order_text, parse_order, stage_orders
+from stagedb.schedules import SCHEDULES, order_text, parse_order, splits, stage_orders
 
 ONE_FORWARD = ("F0 F1 B0 B1", "F0 B0 F1 B1")
 DEADLOCK = """
@@ -75,7 +75,7 @@ def test_chunks_come_from_the_file(tmp_path: Path) -> None:
         ("stages: [F0 F1 B0 B1, F0 B0 F1]", "stage 1 does not run B1"),
         ("stages: [F0 F1 B0 B1, F0 B0 F1 B1 F1]", "stage 1 runs F1 twice"),
         ("stages: [F0 F1 F2 B0 B1 B2, F0 B0 F1 B1]", "stage 0 runs F2: this plan has micro-batches 0 to 1"),
-        ("stages: [F0 F1 B0 B1, F0 I0 W0 F1 I1 W1]", "stage 0 does not run I0"),
+        ("stages: [F0 F1 B0 B1, F0 I0 W0 F1 B1]", "stage 1 does not run I1"),
         ("stages: [F0 F1 I0 I1 W0 W1, F0 W0 I0 F1 I1 W1]", "stage 1 waits to run weight_gradient of micro-batch 0"),
     ],
 )
@@ -235,17 +235,17 @@ def test_ends_that_count_as_layers(
     split = plan.chunk_layers(layers)
     assert (split[:2], split[-2:], sum(split)) == (first, last, layers)
     assert sum(plan.stage_layers(layers)) == layers
-    written = with_all_words(plan, layers)
+    written = with_all_words(plan, {"L": layers})
     assert written.chunk_layers(layers) == split
     assert (written.counted_ends, written.stage_layers(layers)) == ("none", plan.stage_layers(layers))
     given = Plan.from_mapping({**words, "global_batch_size": 16, "layers_per_chunk": list(split)})
-    assert with_all_words(given, layers) == written
+    assert with_all_words(given, {"L": layers}) == written
 
 
 def test_an_even_split_in_other_words_is_the_same_plan() -> None:
     words = {"pp": 2, "virtual_stages": 2, "global_batch_size": 2}
     given = Plan.from_mapping({**words, "layers_per_chunk": [2, 2, 2, 2]})
-    assert with_all_words(given, 8) == with_all_words(Plan.from_mapping(words), 8)
+    assert with_all_words(given, {"L": 8}) == with_all_words(Plan.from_mapping(words), {"L": 8})
 
 
 @pytest.mark.parametrize(
@@ -291,3 +291,24 @@ def test_split_backwards_that_recompute_are_those_of_megatron(words: dict[str, A
             Plan.from_mapping({**words, "recompute": what})
         assert Plan.from_mapping({**words, "recompute": what, "recipe": "megatron"}).options.recompute == what
     assert Plan.from_mapping({"pp": 2, "global_batch_size": 4, "recompute": "full"}).options.recompute == "full"
+
+
+@pytest.mark.parametrize(
+    ("orders", "placement", "runs"),
+    [
+        # The first chunk of the pipeline, which torch runs whole; then the second, which it splits.
+        (("F0 F1 I0 W0 I1 W1", "F0 B0 F1 B1"), "loop", True),
+        (("F0 F1 B0 B1", "F0 I0 W0 F1 I1 W1"), "loop", False),
+        (("F0 F1 F0.1 B0.1 I0 W0 F1.1 B1.1 I1 W1", "F0 F0.1 B0.1 B0 F1 F1.1 B1.1 B1"), "v", True),
+        (("F0 F1 F0.1 I0.1 W0.1 B0 F1.1 I1.1 W1.1 B1", "F0 F0.1 B0.1 B0 F1 F1.1 B1.1 B1"), "v", False),
+    ],
+)
+def test_a_split_that_torch_runs_whole_may_recompute(orders: tuple[str, ...], placement: str, runs: bool) -> None:
+    words = {"pp": 2, "global_batch_size": 2, "schedule": "explicit", "task_order": orders, "recompute": "full"}
+    words |= {"chunk_placement": placement}
+    if runs:
+        plan = Plan.from_mapping(words)
+        assert not any(map(splits, plan.tasks()))
+    else:
+        with pytest.raises(UsageError, match=r"splits the backward.*--recompute none"):
+            Plan.from_mapping(words)

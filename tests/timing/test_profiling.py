@@ -1,5 +1,6 @@
 """One function profiles: durations, the step, and its figures of merit."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -9,6 +10,7 @@ import pytest
 from stagedb.errors import UsageError
 from stagedb.store import Store
 from stagedb.systems import Durations, Measured, System, load_system
+from stagedb.systems.cost_model import Costs, Work
 from stagedb.systems.system import Overlap
 from stagedb.timing import Scaling, profile_job
 from stagedb.workload.instance_columns import COMPUTE, Workload
@@ -146,6 +148,19 @@ def test_all_wait_for_what_the_fullest_experts_take_in(embedded_store: Store) ->
         assert len(times_) == 1, (name, text)  # ranks of a group end together
     for _, text in [key for key in took if key[0] == "even"]:
         assert min(took["uneven", text]) > max(took["even", text])
+
+
+def test_experts_with_uneven_loads_take_the_time_of_their_mean() -> None:
+    """Six experts, some with 5,462 tokens and some with 5,461, are as fast as if all had the same number."""
+    costs = Costs(load_system("h100"), 8)
+    rows, sides = 5462, (2048, 7168)
+
+    def took(flops: int) -> int:
+        return costs.work(Work("matmul", "bf16", flops, 10**9, (6, rows, *sides), grouped=True)).ns
+
+    full = 2 * 6 * rows * math.prod(sides)
+    assert took(full * 32768 // (6 * rows)) == pytest.approx(took(full), rel=1e-3)
+    assert took(full // 2) < 0.7 * took(full)
 
 
 @pytest.mark.parametrize("load", [(), (4, 2, 1, 1)])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts._fit_steps import fit
+from scripts._fit_steps import fit, rows_of
 from stagedb.timing.framework_timing import Calibration, calibrations
 from stagedb.validation.known_rows import fitted_together, fixing_rows
 
@@ -15,10 +15,11 @@ DOCS = Path(__file__).parents[2] / "docs"
     "numbers", fitted_together(), ids=lambda numbers: numbers[0].frameworks[0] + numbers[0].systems[0]
 )
 def test_a_number_is_the_one_that_its_rows_fix(numbers: tuple[Calibration, ...]) -> None:
-    rows = fixing_rows()[numbers[0]]
+    rows = rows_of(numbers)
     factors, errors = fit(numbers, rows)
     assert factors == tuple(each.factor for each in numbers)
     assert len(errors) == len(rows)
+    assert [len(fixing_rows()[each]) for each in numbers] == [each.rows for each in numbers]
 
 
 def test_the_page_has_every_number() -> None:

@@ -6,12 +6,16 @@ from pathlib import Path
 import pytest
 
 from stagedb import validation
+from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
+from stagedb.models import load_card
 from stagedb.systems import system_names
+from stagedb.timing import timed_step
 from stagedb.validation.known_rows import CALIBRATED, HELD_OUT, NOT_READ, SEED, parts, split
 from stagedb.validation.step_prediction import plan_of
 from stagedb.validation.step_rows import COLUMNS, GPUS, StepRow, job_of, read_steps
+from stagedb.workload.copied_instances import GraphInMemory, copy_in_memory
 
 KNOWN = Path(validation.__file__).parent / "known_steps.csv"
 
@@ -149,3 +153,22 @@ def test_every_framework_has_a_recipe_and_a_source() -> None:
     for name, each in FRAMEWORK_PROFILES.items():
         assert (each.name, bool(each.source), bool(each.versions)) == (name, True, True)
         assert each.plan_words({"tp": 2, "zero": 3, "cp": 2})["recipe"] == each.recipe
+
+
+def test_a_row_is_not_refused_for_what_a_file_has_no_word_for() -> None:
+    cells = {"model": "glm-4.5", "dp": "8", "gpus": "8", "ep": "8", "seq_len": "4096", "zero": "1", "framework": "nemo"}
+    cells["micro_batch_size"] = "1"
+    assert plan_of(job_of(row(**cells))).seq_len == 4096
+    tensor = {"framework": "torchtitan", "tp": "2", "dp": "1", "zero": "3"}
+    assert plan_of(job_of(row(**tensor))).options.clip_norm is False
+    assert plan_of(job_of(row(framework="torchtitan"))).options.clip_norm is True
+
+
+def test_a_table_of_attention_has_no_scores_of_an_index() -> None:
+    """DeepSeek-V3.2 and GLM-5 choose keys by scores that are no attention kernel."""
+    card = load_card("deepseek-v3.2")
+    job = job_of(row(model="deepseek-v3.2", zero="1", ep="8", dp="8", gpus="8", seq_len="4096", micro_batch_size="1"))
+    plan = plan_of(job)
+    graph = GraphInMemory.of(build_graph(card, plan.options))
+    _, found = timed_step(copy_in_memory(graph, plan).workload, job.system, None, ())
+    assert 0 < found.step < 60 * 10**9

@@ -110,7 +110,8 @@ def tensor_plan(config: Mapping[str, Any], model: Model) -> dict[str, ParallelSt
 def policy(config: Mapping[str, Any]) -> MixedPrecisionPolicy:
     """What FSDP gathers and reduces in."""
     if config["mixed"] == "fp32master":
-        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        reduced = torch.bfloat16 if config.get("reduce_bf16") else torch.float32
+        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced)
     return MixedPrecisionPolicy(reduce_dtype=torch.float32) if config.get("reduce_fp32") else MixedPrecisionPolicy()
 
 

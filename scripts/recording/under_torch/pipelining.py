@@ -1,6 +1,7 @@
 """A rank's stages of a pipeline, run by PyTorch's own schedules."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ SCHEDULES: Mapping[str, Callable[..., Any]] = {
     "interleaved": schedules.ScheduleInterleaved1F1B,
     "izb": schedules.ScheduleInterleavedZeroBubble,
     "zbv": schedules.ScheduleZBVZeroBubble,
+    "bfs": schedules.ScheduleLoopedBFS,
 }
-VIRTUAL = ("interleaved", "izb", "zbv")
+VIRTUAL = ("interleaved", "izb", "zbv", "bfs", "orders")
 
 
 class ObservedStage(PipelineStage):
@@ -88,7 +90,7 @@ class PipelineJob(Job):
         config = self.config
         count, rows = config["microbatches"], config["seq"] // config["cp"]
         self.tokens, self.labels = ([torch.zeros(config["batch"] * count, rows, dtype=torch.int64)] for _ in range(2))
-        made = SCHEDULES[config["pp_schedule"]]
+        made = SCHEDULES.get(config["pp_schedule"]) or partial(ordered, config)
         stages = [self.stage(model, stage) for model, stage in zip(self.modules, self.stages, strict=True)]
         several = config["pp_schedule"] in VIRTUAL
         self.schedule: Any = made(stages if several else stages[0], count, loss_fn=self.loss)
@@ -141,22 +143,41 @@ class PipelineJob(Job):
         """The actions of every rank, in the words of a record; empty for schedules of one chunk."""
         if not hasattr(self.schedule, "pipeline_order"):
             return []
-        pp = self.config["pp"]
         return [
-            " ".join(action_word(each, rank, pp, self.config["pp_schedule"]) for each in actions if each is not None)
+            " ".join(action_word(each, rank, self.config) for each in actions if each is not None)
             for rank, actions in sorted(self.schedule.pipeline_order.items())
         ]
 
 
-def action_word(action: Any, rank: int, pp: int, schedule: str) -> str:
+def action_word(action: Any, rank: int, config: Mapping[str, Any]) -> str:
     """One action: its kind, micro-batch, and chunk of its rank where that is not the first."""
-    chunk = action.stage_index // pp if schedule != "zbv" else int(action.stage_index != rank)
+    chunk = stages_of(config, rank).index(action.stage_index)
     return f"{action.computation_type.value}{action.microbatch_index}{f'.{chunk}' if chunk else ''}"
 
 
+def ordered(config: Mapping[str, Any], stages: list[PipelineStage], count: int, **words: Any) -> Any:
+    """A schedule that runs the orders of a configuration: words as in `F0` and `I3.1`."""
+    found = schedules._PipelineScheduleRuntime(stages, count, **words)
+    found.pipeline_order = {
+        rank: [action(word, stages_of(config, rank)) for word in order.split()]
+        for rank, order in enumerate(config["orders"])
+    }
+    found._prepare_schedule_with_comms(found.pipeline_order)
+    return found
+
+
+def action(word: str, stages: list[int]) -> Any:
+    """The action of a word. stages: the stages of its rank, by chunk."""
+    task, _, chunk = word.partition(".")
+    kind = schedules._ComputationType.from_str(task[0])
+    return schedules._Action(stages[int(chunk or 0)], kind, int(task[1:]))
+
+
 def stages_of(config: Mapping[str, Any], place: int) -> list[int]:
-    """The stages that a rank has: every p-th, or one on the way down and one on the way up."""
+    """The stages that a rank has: every p-th, one on the way down and one on the way up, or as placed."""
     pp = config["pp"]
+    if config.get("placement"):
+        return [stage for stage, rank in enumerate(config["placement"]) if rank == place]
     if config["pp_schedule"] == "zbv":
         return [place, 2 * pp - 1 - place]
     return [place + pp * chunk for chunk in range(config.get("virtual", 1) or 1)]

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
@@ -114,9 +115,23 @@ class Job:
         """The optimizer's part of a step."""
         self.observer.phase = "optimizer"
         if self.config.get("clip"):
-            torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0, foreach=True)
+            self.clip()
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def clip(self) -> None:
+        """Scale the gradients by the norm of all of them: over stages, its powers are added, as torchtitan does."""
+        if self.config["pp"] == 1:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0, foreach=True)
+            return
+        gradients = [each.grad for each in self.parameters() if each.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        norm **= 2
+        dist.all_reduce(norm, group=self.ranks["pp"].get_group())
+        norm **= 0.5
+        torch.nn.utils.clip_grads_with_norm_(self.parameters(), 1.0, norm, foreach=True)
 
     def mark(self, name: str) -> None:
         """A moment of the recorded step, with the gradients that are there."""

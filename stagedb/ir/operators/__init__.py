@@ -22,6 +22,7 @@ from stagedb.ir.operators.attention import (
     SplitHeads,
     SplitViews,
 )
+from stagedb.ir.operators.causal_softmax import CausalSoftmax
 from stagedb.ir.operators.contraction import Einsum, ReduceSum
 from stagedb.ir.operators.elementwise import (
     Activation,
@@ -133,6 +134,7 @@ OPERATORS: dict[str, type[Operator]] = {
         Attention,
         AttentionGradient,
         Cast,
+        CausalSoftmax,
         ChoiceScale,
         ChoiceScaleGradient,
         ChoiceSoftmax,
@@ -268,6 +270,7 @@ __all__ = [
     "Attention",
     "AttentionGradient",
     "Cast",
+    "CausalSoftmax",
     "ChoiceScale",
     "ChoiceScaleGradient",
     "ChoiceSoftmax",

@@ -11,6 +11,7 @@ from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.experts import EXPERTS
 from stagedb.models.kinds.feed_forward import FEED_FORWARD
 from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
+from stagedb.models.kinds.own import OwnBlock, part_of
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
 from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, KindWord, LayerPart, SizeSymbol, Value, Values
 from stagedb.models.kinds.residual import Residual
@@ -45,6 +46,7 @@ __all__ = [
     "KindWord",
     "LayerKind",
     "LayerPart",
+    "OwnBlock",
     "Residual",
     "SizeSymbol",
     "Value",
@@ -56,7 +58,8 @@ __all__ = [
 class LayerKind:
     """A kind of layer by name: its block in a graph, its mixer, its channel mixer, and its residual.
 
-    values: the values that it sets for its parts, by name; those at their default are left out.
+    values: the values that it sets for its parts, by name; those at their default are left out. own: the blocks of the
+    card that are parts of it.
     """
 
     name: str
@@ -64,11 +67,14 @@ class LayerKind:
     channel_mixer: str = FEED_FORWARD.name
     residual: str = SERIAL.name
     values: tuple[tuple[str, Value], ...] = ()
+    own: tuple[OwnBlock, ...] = ()
 
     @property
     def parts(self) -> tuple[LayerPart, LayerPart]:
         """The mixer and the channel mixer."""
-        return MIXERS[self.mixer], CHANNEL_MIXERS[self.channel_mixer]
+        own = {block.name: part_of(block) for block in self.own}
+        mixer, channel_mixer = own.get(self.mixer), own.get(self.channel_mixer)
+        return mixer or MIXERS[self.mixer], channel_mixer or CHANNEL_MIXERS[self.channel_mixer]
 
     @cached_property
     def words(self) -> Mapping[str, KindWord]:
@@ -82,7 +88,7 @@ class LayerKind:
         return {**defaults, **dict(self.values)}
 
     def to_dict(self) -> dict[str, Value]:
-        """All fields except its name, as in a card."""
+        """All fields except its name and own blocks, as in a card."""
         words: dict[str, Value] = {"mixer": self.mixer, "channel_mixer": self.channel_mixer, "residual": self.residual}
         return {**words, **dict(self.values)}
 

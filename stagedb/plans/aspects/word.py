@@ -155,14 +155,15 @@ def _word(field: str, aspect: str, type_: Any, default: Any, about: About) -> Wo
     return Word(about.name or field, field, aspect, _kind(held), several, choices, default, about)
 
 
-def _kind(held: Any) -> type:
+def _kind(held: Any) -> type[Any]:
     if get_origin(held) is Literal:
         return type(get_args(held)[0])
     if get_origin(held) is tuple:
         return tuple if get_args(held)[0] is int else list
-    if held not in (int, float, bool, str):
-        raise TypeError(f"a word of a plan cannot have values of {held}")
-    return held  # type: ignore[no-any-return]
+    kinds: tuple[type[Any], ...] = (int, float, bool, str)
+    if held in kinds:
+        return kinds[kinds.index(held)]
+    raise TypeError(f"a word of a plan cannot have values of {held}")
 
 
 def _either(choices: tuple[str | int, ...]) -> str:

@@ -7,7 +7,7 @@ and keys that it computes. The table of experts has all three matmuls, and each 
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
@@ -26,6 +26,9 @@ FlashAttention 2 reaches up to 63 % of an A100's peak in the backward and 73 % i
 
 _FAR = 0.7
 """Experts whose sizes differ by a factor of two from all measured ones take the table of a plain matmul."""
+
+_ATTENTION = 6
+"""Dims that an attention kernel has at least. Scores of an index have fewer, and no table."""
 
 _SAME_HEAD, _NEAR_WINDOW = 0.01, 0.8
 """Differences of logarithms up to which a head is the same, and a window about as large: by a factor of two."""
@@ -87,10 +90,12 @@ class OperatorTimes:
 
     def _operator(self, each: Shaped) -> str:
         if each.kind.startswith("attention"):
-            return "attention"
+            return "attention" if len(each.dims) >= _ATTENTION else "index"
         return "experts" if each.grouped and len(each.dims) == 4 else "matmul"
 
     def _times(self, operator: str, dtype: str, chosen: Sequence[Shaped]) -> Sequence[float | None]:
+        if operator == "index":
+            return [None] * len(chosen)
         table = self.table(operator, dtype)
         if operator == "attention":
             return [None] * len(chosen) if table is None else attention_ns(table, chosen).tolist()
@@ -99,6 +104,8 @@ class OperatorTimes:
         if operator == "matmul" or table is None:
             return [None] * len(chosen) if dense is None else dense
         taken, near = expert_ns(table, chosen)
+        if plain is not None:
+            taken = np.minimum(taken, one_by_one_ns(plain, chosen, self._spare_pace()))
         kept = self._kept(taken)
         return [kept[each] if near[each] or dense is None else dense[each] for each in range(len(chosen))]
 
@@ -124,15 +131,39 @@ def _columns(chosen: Sequence[Shaped], names: Sequence[str], most: int) -> dict[
     return dict(zip(names, dims.T, strict=True))
 
 
+def _batched(chosen: Sequence[Shaped]) -> Floats:
+    """batch, m, n and k of matmuls. Where experts have uneven loads, their mean number of tokens, by the FLOPs."""
+    dims = np.array([each.dims if len(each.dims) == 4 else (1, *each.dims) for each in chosen], np.float64)
+    flops = np.array([each.flops for each in chosen], np.float64)
+    tokens = np.where([each.weights for each in chosen], 3, 1)
+    rows = np.arange(len(dims))
+    grouped = np.array([each.grouped for each in chosen])
+    dims[rows, tokens] *= np.where(grouped, flops / (2 * dims.prod(axis=1)), 1.0)
+    return dims
+
+
 def matmul_ns(table: MeasuredTable, chosen: Sequence[Shaped], spare: float) -> Floats:
     """ns of matmuls. spare: ns a byte of operands and results that are wider than those of the table."""
-    dims = np.array([each.dims if len(each.dims) == 4 else (1, *each.dims) for each in chosen], np.float64)
-    batch, m, n, k = dims.T
+    batch, m, n, k = _batched(chosen).T
     rows = {"m": batch * m, "n": n, "k": k}
     moved = np.array([each.moved for each in chosen], np.float64)
     more = moved - batch * matmul_work({"m": m, "n": n, "k": k}, table.wide)[1]
     found: Floats = table.ns(rows) + np.maximum(more, 0.0) * spare
     return found
+
+
+def one_by_one_ns(table: MeasuredTable, chosen: Sequence[Shaped], spare: float) -> Floats:
+    """ns of matmuls of experts that run one expert after the other, which a framework does where that is faster.
+
+    Megatron's experts are a loop over matmuls without --moe-grouped-gemm. The table of grouped ones has what an engine
+    of inference reaches, on an A100 by a kernel that is not made for many tokens.
+    """
+    experts = np.array([each.dims[0] for each in chosen], np.float64)
+    ones = [
+        replace(each, dims=each.dims[1:], flops=each.flops // each.dims[0], moved=each.moved // each.dims[0])
+        for each in chosen
+    ]
+    return matmul_ns(table, ones, spare) * experts
 
 
 def attention_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> Floats:
@@ -171,7 +202,7 @@ def expert_ns(table: MeasuredTable, chosen: Sequence[Shaped]) -> tuple[Floats, l
     One side of the weights is the hidden size, the other the inner one; gate and up may be packed in one matrix. The
     reading that is nearest to a measured model is taken.
     """
-    dims = np.array([each.dims for each in chosen], np.float64)
+    dims = _batched(chosen)
     weights = np.array([each.weights for each in chosen])
     experts, tokens = dims[:, 0], np.where(weights, dims[:, 3], dims[:, 1])
     sides = np.where(weights, dims[:, 1], dims[:, 3]), dims[:, 2]
