@@ -10,7 +10,7 @@ from stagedb.memory.class_program import BucketStorage, Item, Key, PlacedWeight,
 from stagedb.memory.lifetimes import Moment, Which
 from stagedb.memory.split_graphs import SplitGraph
 from stagedb.plans import FORMAT_BYTES, Plan
-from stagedb.schedules import SCHEDULES
+from stagedb.schedules import ACTIVE, SCHEDULES
 from stagedb.workflows import RECOMPUTE, TaskKind
 
 
@@ -119,6 +119,11 @@ class Chunk:
     def sharded(self) -> bool:
         """Whether each rank keeps only a part of the parameters and gradients."""
         return self.plan.options.zero >= 2
+
+    @property
+    def gathered_first(self) -> bool:
+        """Whether a runtime gathers this chunk before the stage's first task."""
+        return self.plan.posts_ahead and self.program.chunk < ACTIVE
 
     def owned(self, name: str, sharded: bool) -> int:
         """Bytes of a weight, or of the optimizer's state of it, that a rank keeps."""

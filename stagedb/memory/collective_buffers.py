@@ -26,6 +26,11 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Ite
     """A unit gathered before its forward. It is freed after it if no backward reads it, or if it is gathered again."""
     unit, size, which = chunk.unit(bucket), bucket.bytes_out, Which(op.when)
     layer, name, forward = chunk.layer_of(unit), op.name, chunk.program.forward
+    if chunk.gathered_first and which in (Which.FIRST, Which.CLOSED):
+        yield from _gathered_first(chunk, index, op, bucket)
+        if which is Which.FIRST:
+            return
+        which = Which.CLOSED_LATER
     begin, until = Moment(forward, index, which), Moment(forward, _let_go(chunk, index), which)
     yield Life(f"{name}.buffer", layer, size, Category.COMMUNICATION, begin, (until,))
     if unit in chunk.regathered or not chunk.program.backwards:
@@ -37,6 +42,25 @@ def _gathered(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Ite
         which = Which.FIRST
         ends = chunk.given_back(unit, Which.LAST)
     yield Life(name, layer, size, Category.GATHERED, Moment(forward, index, which), ends)
+
+
+def _gathered_first(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:
+    """A unit that a runtime gathers before the stage's first task, with those of all its chunks (`UNSHARD`).
+
+    Each is in its gather's buffer until the chunk's first forward. All are copied out there, one by one: with the
+    copies of all one buffer is held, and the largest counts.
+    """
+    layer, name, forward, first = chunk.layer_of(chunk.unit(bucket)), op.name, chunk.program.forward, Which.FIRST
+    items = chunk.program.items[forward]
+    sizes = [0 if each.bucket is None or not each.bucket.gathers else each.bucket.bytes_out for each in items]
+    begin = Moment(forward, 0, first, chunk=0, prepared=True)
+    copied = Moment(forward, 0, first, prepared=index == sizes.index(max(sizes)))
+    yield Life(f"{name}.buffer", layer, bucket.bytes_out, Category.COMMUNICATION, begin, (copied,))
+    unit = chunk.unit(bucket)
+    closes = unit in chunk.regathered or not chunk.program.backwards
+    over = (Moment(forward, chunk.over(forward, unit), first),)
+    ends = over if closes else chunk.given_back(unit, Which.LAST)
+    yield Life(name, layer, bucket.bytes_out, Category.GATHERED, Moment(forward, 0, first, prepared=True), ends)
 
 
 def _reduced(chunk: Chunk, index: int, op: SymOp, bucket: BucketStorage) -> Iterator[Life]:

@@ -30,7 +30,7 @@ class Which(StrEnum):
     """For which tasks of a kind something happens.
 
     `later` is every one but the first, `earlier` every one but the last. `opened` and `closed`: for those with a
-    backward, or with none, since the chunk's latest forward.
+    backward, or with none, since the chunk's latest forward; `closed_later` leaves out the first of those.
     """
 
     EVERY = "every"
@@ -40,6 +40,7 @@ class Which(StrEnum):
     EARLIER = "earlier"
     OPENED = "opened"
     CLOSED = "closed"
+    CLOSED_LATER = "closed_later"
 
     def fits(self, mark: Marks) -> bool:
         """Whether it happens in a task with this place among the tasks of its kind."""
@@ -52,6 +53,8 @@ class Which(StrEnum):
                 return not mark.first
             case Which.EARLIER:
                 return not mark.last
+            case Which.CLOSED_LATER:
+                return not mark.first and Which.CLOSED.fits(mark)
             case Which.OPENED:
                 return mark.opened
             case Which.CLOSED:

@@ -130,6 +130,22 @@ def test_chunks_are_gathered_first_and_reduced_after_their_last_backward() -> No
     assert next(each for each in later if not isinstance(each, PostedReceive)) == PostedReductions(1)
 
 
+def test_units_of_all_chunks_are_in_their_buffers_before_the_first_forward() -> None:
+    """Each chunk copies its own out one by one: the copies and one buffer live there, with the buffers of later chunks."""
+    words = {"pp": 2, "virtual_stages": 2, "schedule": "interleaved", "dp": 2, "global_batch_size": 4}
+    memory = memory_of(copied(LLAMA, zero=3, **words))[0]
+    lives = {(each.layer, each.name): each.bytes for each in memory.usage.held.lives}
+    root, layer = lives[None, "bucket.parameters.gather.first"], lives[0, "bucket.parameters.gather.closed"]
+    first_of_second = next(number for number, task in enumerate(memory.usage.tasks) if task.chunk == 1)
+    points = (Point(0, 0, prepared=True), Point(0, 1), Point(first_of_second, 1))
+    held = [
+        [size for _, name, size in alive_at(memory, each) if "gather" in name and name.endswith("buffer")]
+        for each in points
+    ]
+    assert held == [[root, layer], [layer], []]
+    assert named(alive_at(memory, points[0]), "gather") == 2 * root + 2 * layer
+
+
 def test_more_chunks_than_a_runtime_keeps_gathered_are_named() -> None:
     torch, megatron = find_framework("torch"), find_framework("megatron")
     assert "keeps 3 chunks of a stage gathered" in (other_gathers(3, 4, torch) or "")
