@@ -131,7 +131,7 @@ def test_chunks_are_gathered_first_and_reduced_after_their_last_backward() -> No
 
 
 def test_units_of_all_chunks_are_in_their_buffers_before_the_first_forward() -> None:
-    """Each chunk copies its own out one by one: the copies and one buffer live there, with the buffers of later chunks."""
+    """Each chunk copies its own out one by one: the copies and one buffer live there, and later chunks' buffers."""
     words = {"pp": 2, "virtual_stages": 2, "schedule": "interleaved", "dp": 2, "global_batch_size": 4}
     memory = memory_of(copied(LLAMA, zero=3, **words))[0]
     lives = {(each.layer, each.name): each.bytes for each in memory.usage.held.lives}
