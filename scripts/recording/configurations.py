@@ -87,6 +87,7 @@ def drawn(seed: int, count: int) -> Iterator[Config]:
         _sizes(config, further)
         _precision(config, further)
         _clipping(config, further)
+        _parted_experts(config, random.Random(f"{seed}/{place}/experts"))
         config["every"] = min(config["every"], most_layers(config))
         config["rank"] = chance.randrange(world(config))
         yield completed(config)
@@ -292,6 +293,20 @@ def _clipping(config: Config, chance: random.Random) -> None:
     alone = config["tp"] == config["ep"] == config["virtual"] == 1
     if alone and (config["pp"] > 1 or config["cp"] > 1) and chance.random() < 0.25:
         config["clip"] = True
+
+
+def _parted_experts(config: Config, chance: random.Random) -> None:
+    """Experts under tensor parallelism. DDP takes no distributed tensors."""
+    copies = config["dp_kind"] == "ddp" or (config["ep"] > 1 and config["ep_sync"])
+    if config["style"] != "moe" or copies or chance.random() < 0.5:
+        return
+    tp = chance.choice((2, 4))
+    config |= {"tp": tp, "sp": chance.random() < 0.6, "qk_norm": False, "clip": False}
+    config["loss_parallel"] = config["pp"] == 1 and chance.random() < 0.7
+    for field in ("ffn", "vocab"):
+        config[field] += -config[field] % (8 * tp)
+    for field in ("heads", "kv_heads"):
+        config[field] *= tp
 
 
 def completed(config: Config) -> Config:

@@ -36,6 +36,9 @@ STREAMS = 2
 STOPS = 2
 """Counts changes in how far a part is recomputed: what comes before its last needed operator runs, too."""
 
+ROUTED = 2
+"""Counts changes in which tokens the ranks of tp route to experts that they hold parts of."""
+
 LOOK_UPS = 2
 """Counts changes in the bytes of look-ups. Graphs in which one read its whole table are different graphs."""
 
@@ -47,6 +50,8 @@ def graph_key(card: Card, options: GraphOptions) -> str:
     # Graphs of these that were stored before share and reduce experts among other ranks: they are different graphs.
     if card.routes and (options.experts_over_tp or not options.cp_grad_sync):
         content["experts"] = 2
+    if card.routes and options.routes_whole:
+        content["routed"] = ROUTED
     if options.zero >= 2:
         content["units"] = UNITS
     if not options.shared_input or options.cp_kind in (*RINGS, "allgather-kv"):

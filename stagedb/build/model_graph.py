@@ -174,7 +174,11 @@ def _lay_out_blocks(card: Card, options: GraphOptions, framework: Framework) -> 
         ),
     )
     matching = Matching(
-        options.shared_input, framework.regather, framework.whole_backward, joins_shares=framework.joins_shares
+        options.shared_input,
+        framework.regather,
+        framework.whole_backward,
+        joins_shares=framework.joins_shares,
+        late=frozenset({"router"} if options.routes_whole else ()),
     )
 
     def weight_first(has_bias: bool) -> bool:

@@ -88,6 +88,9 @@ class Framework:
         makes those of its own tokens, and these are gathered (`between`).
     joins_shares: a gradient that is partial over tp is joined with a whole one without being reduced, so that the
         linear layer before them has partial gradients; else it is reduced before.
+    routes_whole: where tp partitions each expert, all its ranks route the same tokens, which are gathered before, and
+        experts' results remain shares until they are tokens again; else each rank routes its own tokens, and the slots
+        of experts are gathered.
     early_stop: a checkpointed part is recomputed only as far as the backward reads it; else whole.
     routing_tables: the order of tokens by expert is a buffer of the model; else each layer makes its own.
 
@@ -137,6 +140,7 @@ class Framework:
     latent_views: bool
     latents: Literal["attention", "between"]
     joins_shares: bool
+    routes_whole: bool
     early_stop: bool
     routing_tables: bool
 

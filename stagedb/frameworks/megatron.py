@@ -30,6 +30,8 @@ MEGATRON = Framework(
     # `linear_q_down_proj` and `linear_kv_down_proj` have `parallel_mode="duplicated"`; what reads them gathers.
     latents="between",
     joins_shares=False,
+    # `MoEAlltoAllTokenDispatcher`.
+    routes_whole=False,
     # `tensor_parallel.checkpoint`.
     early_stop=False,
     routing_tables=False,

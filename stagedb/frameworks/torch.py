@@ -30,6 +30,8 @@ TORCH = Framework(
     latents="attention",
     # `aten.cat` on DTensors.
     joins_shares=True,
+    # torchtitan's `models/common/MOE_SHARDING.md`, without expert parallelism; its `ExpertTensorParallel` with it.
+    routes_whole=True,
     # `torch.utils.checkpoint.checkpoint(use_reentrant=False)` with `set_checkpoint_early_stop(True)`.
     early_stop=True,
     # The recorded model balances its routing by construction.

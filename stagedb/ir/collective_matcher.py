@@ -32,12 +32,14 @@ class Matching:
         False: at once.
     joins_shares: a partial gradient is joined with a whole one without being reduced: of that each rank takes a share.
         The linear layer that made what was split has partial gradients then, and so have the sums of them with others.
+    late: regions in which results and gradients that are partial over tp are passed on; they are reduced behind them.
     """
 
     share: bool = True
     regather: bool = False
     whole_backward: bool = False
     joins_shares: bool = False
+    late: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,18 @@ class _Matcher:
         axes = MESH_AXES if self.choices.share or Tag.EXPERT in op.tags else tuple(m for m in MESH_AXES if m != "tp")
         return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
 
+    def late(self, op: Operation) -> tuple[frozenset[int], frozenset[int]]:
+        """In a region that reduces late: the places of inputs that are partial over tp, and of outputs that are then.
+
+        A gradient is linear in the gradient that arrives, its first input.
+        """
+        read = frozenset(i for i, t in enumerate(op.inputs) if "tp" in self.layouts[t.name].partials())
+        linear = op.template.differentiates or op.operator.keeps_shares
+        if op.region not in self.choices.late or not linear or isinstance(op.operator, Add):
+            return frozenset(), frozenset()
+        made = range(len(op.outputs)) if 0 in read else op.operator.outputs_of_shares
+        return read, frozenset(made if read else ())
+
     def reads_shares(self, op: Operation) -> bool:
         """Whether a gradient of a linear layer reads shares: it is linear in them, and makes shares."""
         return op.template.differentiates and any(t.name in self.shares for t in op.inputs)
@@ -110,10 +124,12 @@ class _Matcher:
         if isinstance(op.operator, Einsum) and not op.template.differentiates:
             self.matmuls.add(op.origin)
         rules, passed, mixed = self.rules[op.region], self.passes(op), self.reads_shares(op)
-        inputs = []
+        inputs, (late_read, late_made) = [], self.late(op)
         read, made = op.operator.labels(op.inputs, op.outputs)
-        for tensor, labels in zip(op.inputs, read, strict=True):
+        for place, (tensor, labels) in enumerate(zip(op.inputs, read, strict=True)):
             want = wanted(tensor.axes, rules, labels)
+            if place in late_read:
+                want = want.with_("tp", Partial())
             for mesh_axis in passed if not mixed or tensor.name in self.shares else ():
                 want = want.with_(mesh_axis, Partial())
             inputs.append(self.redistributed(self.narrowed(tensor, op), want, op))
@@ -126,13 +142,13 @@ class _Matcher:
         if mixed:
             self.parts.update(output.name for output in op.outputs)
         consumed = [self.layouts[t.name] for t in inputs]
-        for output, labels in zip(op.outputs, made, strict=True):
+        for place, (output, labels) in enumerate(zip(op.outputs, made, strict=True)):
             layout = wanted(output.axes, rules, labels)
             partial = left(op, consumed)
             for mesh_axis, placement in partial.placements:
                 if layout.on(mesh_axis) is None:
                     layout = layout.with_(mesh_axis, placement)
-            for mesh_axis in passed:
+            for mesh_axis in (*passed, *(("tp",) if place in late_made else ())):
                 layout = layout.with_(mesh_axis, Partial())
             self.layouts[output.name] = layout
 

@@ -62,6 +62,11 @@ class GraphOptions(GraphAspects):
         return self.sp and not self.expert_tp
 
     @property
+    def routes_whole(self) -> bool:
+        """Whether the ranks of tp route the same tokens to experts that they hold parts of."""
+        return self.expert_tp and self.framework.routes_whole
+
+    @property
     def resharded(self) -> bool:
         """Whether gathered parameters are freed after the forward."""
         return self.zero == 3 and self.reshard is not False

@@ -96,10 +96,19 @@ def changed(graph: SymGraph, name: str, **fields: object) -> SymGraph:
 
 def test_an_exchange_left_out_is_seen() -> None:
     some, whole = case("moe", GraphOptions())
-    name = "layer.ffn.experts.w2.all_reduce.tp.all_to_all.ep"
+    name = "layer.ffn.experts.w2.all_to_all.ep"
     wrong = dataclasses.replace(some, graph=changed(some.graph, name, present="0"))
     with pytest.raises((ValueError, IndexError, AssertionError)):
         assert_same(wrong.run(dp=2, ep=2), whole)
+
+
+def test_a_sum_of_shares_left_out_is_seen() -> None:
+    """Ranks of tp hold parts of each expert: what these give, and the gradients before them, are shares."""
+    some, whole = case("moe", GraphOptions(sp=True))
+    for name in ("layer.ffn.sum.reduce_scatter.tp", "layer.ffn_norm.gradient_sum.0.reduce_scatter.tp"):
+        wrong = dataclasses.replace(some, graph=changed(some.graph, name, present="0"))
+        with pytest.raises((ValueError, IndexError, AssertionError)):
+            assert_same(wrong.run(dp=2, tp=2, ep=2), whole)
 
 
 @pytest.mark.parametrize("name", ["bucket.gradients.dp.experts", "bucket.gradients.dp.dense"])

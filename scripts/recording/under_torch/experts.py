@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed._functional_collectives as functional_collectives
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from scripts.recording.under_torch.kernels import swiglu
 
@@ -28,7 +29,7 @@ class Experts(nn.Module):
 
     def forward(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """The results of these rows of [tokens, hidden]."""
-        own, hidden = self.w1.shape[0], x.shape[-1]
+        own, hidden = local(self.w1).shape[0], x.shape[-1]
         x = x.index_select(0, rows)
         if self.ranks == 1:
             return self.computed(x.view(own, -1, hidden)).view(-1, hidden)
@@ -39,7 +40,13 @@ class Experts(nn.Module):
 
     def computed(self, x: torch.Tensor) -> torch.Tensor:
         """The feed-forward layer of each expert: [experts, tokens, hidden]."""
-        return torch.bmm(swiglu(torch.bmm(x, self.w1), torch.bmm(x, self.w3), self.fused), self.w2)
+        gate, up, down = (local(each) for each in (self.w1, self.w3, self.w2))
+        return torch.bmm(swiglu(torch.bmm(x, gate), torch.bmm(x, up), self.fused), down)
+
+
+def local(weight: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a weight."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def exchange(x: torch.Tensor, group: Any) -> torch.Tensor:

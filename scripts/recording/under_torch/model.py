@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -163,16 +164,34 @@ class Routed(nn.Module):
             self.shared = FeedForward(context, config["shared_ffn"])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(x, DTensor):
+            return self.partitioned(x)
+        return self.mixed(x) + self.shared(x) if hasattr(self, "shared") else self.mixed(x)
+
+    def mixed(self, x: torch.Tensor) -> torch.Tensor:
+        """The weighted results of the chosen experts."""
         tables, chosen = self.context.tables, self.context.config["topk"]
         flat = x.reshape(-1, x.shape[-1])
         weights = self.weighed(flat).to(x.dtype)
         found = self.experts(flat, tables.routed // chosen).index_select(0, tables.back).view(-1, chosen, x.shape[-1])
-        mixed = (found * weights.unsqueeze(-1)).sum(1).view(x.shape)
-        return mixed + self.shared(x) if hasattr(self, "shared") else mixed
+        return (found * weights.unsqueeze(-1)).sum(1).view(x.shape)
+
+    def partitioned(self, x: DTensor) -> torch.Tensor:
+        """The same of tokens that all ranks of tp have, of parts of each expert: shares, and then their sum.
+
+        Gradients of what is whole are shares too, as in torchtitan's `models/common/moe_sharding.py`.
+        """
+        shares = self.mixed(x.to_local(grad_placements=[Partial()]))
+        found = DTensor.from_local(shares, x.device_mesh, [Partial()], run_check=False)
+        found = found + self.shared(x) if hasattr(self, "shared") else found
+        rows = Shard(1) if self.context.config["sp"] else Replicate()
+        return found.redistribute(placements=[rows]).to_local()
 
     def weighed(self, x: torch.Tensor) -> torch.Tensor:
         """The weights of the chosen experts of [tokens, hidden], in fp32."""
-        scores, _ = self.router(x).topk(self.context.config["topk"], -1)
+        weight = self.router.weight
+        whole = weight.to_local(grad_placements=[Partial()]) if isinstance(weight, DTensor) else weight
+        scores, _ = functional.linear(x, whole).topk(self.context.config["topk"], -1)
         return functional.softmax(scores.float(), -1)
 
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from scripts.recording.under_torch.model import Model
+from scripts.recording.under_torch.model import Model, Routed
 
 AXES = (("pp", "pp"), ("dp_replicate", "dp_replicate"), ("dp", "dp"), ("cp", "cp"), ("ep", "ep"), ("tp", "tp"))
 """The axes of a mesh and their degrees in a configuration, outermost first."""
@@ -93,10 +93,13 @@ def tensor_plan(config: Mapping[str, Any], model: Model) -> dict[str, ParallelSt
                 plan[layer + part] = PrepareModuleInput(input_layouts=rows, desired_input_layouts=Replicate())
         for part in ("attn.wqkv",) if config["style"] == "gpt" else ("attn.wq", "attn.wk", "attn.wv"):
             plan[layer + part] = column()
+        plan[layer + "attn.wo"] = RowwiseParallel(output_layouts=rows)
+        if isinstance(model.layers[place].ffn, Routed):
+            plan |= routed_plan(layer, rows)
+            continue
         for part in ("ffn.w1",) if config["style"] == "gpt" else ("ffn.w1", "ffn.w3"):
             plan[layer + part] = column()
-        for part in ("attn.wo", "ffn.w2"):
-            plan[layer + part] = RowwiseParallel(output_layouts=rows)
+        plan[layer + "ffn.w2"] = RowwiseParallel(output_layouts=rows)
     if hasattr(model, "head"):
         if config["sp"]:
             plan["norm"] = SequenceParallel()
@@ -105,6 +108,31 @@ def tensor_plan(config: Mapping[str, Any], model: Model) -> dict[str, ParallelSt
             input_layouts=rows, output_layouts=Replicate() if whole else Shard(-1), use_local_output=whole
         )
     return model.planned(plan, config)
+
+
+def routed_plan(layer: str, rows: Placement) -> dict[str, ParallelStyle]:
+    """Experts in parts. All ranks have the same tokens; what experts and shared ones give are shares of one sum."""
+    plan: dict[str, ParallelStyle] = {
+        layer + "ffn": PrepareModuleInput(input_layouts=rows, desired_input_layouts=Replicate()),
+        layer + "ffn.router": InParts({}),
+        layer + "ffn.experts": InParts({"w1": 2, "w3": 2, "w2": 1}),
+        layer + "ffn.shared.w2": RowwiseParallel(output_layouts=Partial(), use_local_output=False),
+    }
+    return plan | {f"{layer}ffn.shared.{part}": ColwiseParallel(input_layouts=Replicate()) for part in ("w1", "w3")}
+
+
+class InParts(ParallelStyle):
+    """Weights that are cut along a dimension, or whole on each rank, as distributed tensors."""
+
+    def __init__(self, cut: Mapping[str, int]) -> None:
+        super().__init__()
+        self.cut = cut
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, weight in list(module.named_parameters(recurse=False)):
+            placement = Shard(self.cut[name]) if name in self.cut else Replicate()
+            module.register_parameter(name, nn.Parameter(distribute_tensor(weight, device_mesh, [placement])))
+        return module
 
 
 def policy(config: Mapping[str, Any]) -> MixedPrecisionPolicy:

@@ -60,6 +60,8 @@ class Operator:
     `views`: the places of outputs that are parts of the first input's storage, which they keep whole.
     `sum_tags`: the tags of those sums. `tags`: its tags in all its uses (`stagedb.ir.tags`).
     `deals`: each rank puts its values under other axes (tokens, slots of experts); nothing is summed over ranks.
+    `keeps_shares`: linear in its first input, so that it passes shares of that on where a region reduces late.
+    `outputs_of_shares`: the places of outputs that are shares if only saved inputs are.
     `later`: fields that its stored form leaves out at their default, because it got them later.
     """
 
@@ -73,6 +75,8 @@ class Operator:
     in_place: ClassVar[bool] = False
     views: ClassVar[tuple[int, ...]] = ()
     deals: ClassVar[bool] = False
+    keeps_shares: ClassVar[bool] = False
+    outputs_of_shares: ClassVar[tuple[int, ...]] = (0,)
     later: ClassVar[frozenset[str]] = frozenset()
 
     def labels(

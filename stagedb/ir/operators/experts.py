@@ -209,6 +209,7 @@ class Combine(Operator):
     """The experts' results brought back to the tokens: (experts, slots, hidden) to (batch, seq, choices, hidden)."""
 
     kind: ClassVar[str] = "permute"
+    keeps_shares: ClassVar[bool] = True
     deals: ClassVar[bool] = True
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
@@ -234,6 +235,7 @@ class WeightedSum(Operator):
     """The results of a token's choices (batch, seq, choices, hidden) added with their weights (batch, seq, choices)."""
 
     kind: ClassVar[str] = "elementwise"
+    keeps_shares: ClassVar[bool] = True
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         made = [tracer.gradient(x, f"{op.name}.input_gradient.{i}") for i, x in enumerate(op.inputs)]
@@ -252,6 +254,7 @@ class WeightedSumGradient(Operator):
     """The gradients of results and weights."""
 
     kind: ClassVar[str] = "elementwise"
+    outputs_of_shares: ClassVar[tuple[int, ...]] = (1,)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dy, values, weights = inputs

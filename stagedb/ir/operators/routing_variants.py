@@ -72,6 +72,7 @@ class ChoiceSum(Operator):
     """The results of a token's choices added: (batch, seq, choices, hidden) to (batch, seq, hidden)."""
 
     kind: ClassVar[str] = "elementwise"
+    keeps_shares: ClassVar[bool] = True
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")

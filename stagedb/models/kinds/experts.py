@@ -196,18 +196,23 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
     dp · cp = edp · ep. Tokens remain on their ranks in `router`, and slots follow the ranks that own the tokens. In
     `experts` the experts are partitioned over ep and the slots over edp. Tensor parallelism is inside each expert;
     without `expert_tp`, under sp, the ranks of tp, which have tokens of their own, are among those of edp and ep.
+    With `routes_whole` the ranks of tp have the same tokens in `router`.
     """
     width = {"expert_ffn": ("tp",)} if choices.expert_tp else {}
+    tokens = table["between"]
+    if choices.routes_whole:
+        tokens = {axis: tuple(each for each in cut if each != "tp") for axis, cut in tokens.items()}
     return {
         **{region: with_shared_width(rule) for region, rule in table.items()},
-        "router": {**table["between"], "slots": dealers(choices)},
+        "router": {**tokens, "slots": dealers(choices)},
         "experts": {"experts": ("ep",), "slots": ("edp",), **width},
     }
 
 
 def dealers(choices: ShardingChoices) -> tuple[str, ...]:
     """The mesh axes whose ranks each deal tokens of their own to the slots of experts."""
-    return ("edp", "ep", "tp") if choices.sp and choices.expert_tp else ("edp", "ep")
+    own = choices.sp and choices.expert_tp and not choices.routes_whole
+    return ("edp", "ep", "tp") if own else ("edp", "ep")
 
 
 def read_sparse(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
