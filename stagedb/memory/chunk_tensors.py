@@ -9,6 +9,7 @@ from stagedb.ir.symbolic_graph import OpType, SymOp
 from stagedb.memory.class_program import BucketStorage, Item, Key, PlacedWeight, Program, forward_of
 from stagedb.memory.lifetimes import Moment, Which
 from stagedb.memory.split_graphs import SplitGraph
+from stagedb.models.kinds.experts import EXPERT_MATMULS
 from stagedb.plans import FORMAT_BYTES, Plan
 from stagedb.schedules import ACTIVE, SCHEDULES
 from stagedb.workflows import RECOMPUTE, TaskKind
@@ -185,15 +186,24 @@ class Chunk:
         kind, index, item = self.begins[key]
         if self.graph is not None and kind is self.weights_task:
             return self.graph.following(item, index)
+        if self._expert(item) and self.plan.tp > 1 and self.plan.options.routes_whole:
+            # Their weights, which are parts of distributed tensors, become plain ones where the experts begin.
+            return max(at for at, each in enumerate(self.program.items[kind]) if self._expert(each, item.position))
         return self.released[kind].get(forward_of(item), index)
+
+    def _expert(self, item: Item, position: int | None = None) -> bool:
+        """Whether an operator is a gradient of a matmul of experts, of those at a position if there is one."""
+        within = position is None or item.position == position
+        return within and f"{EXPERT_MATMULS}." in item.op.name and "_gradient" in item.op.name and not item.message
 
     @cached_property
     def modelled(self) -> int:
-        """Where the forward of the model ends; the loss comes after it."""
+        """Where the forward of the model ends; the loss comes after it. The model gathers logits over tp itself."""
         items = self.program.items[self.program.forward]
         if self.last_loss is None:
             return len(items)
-        return 1 + max(index for index, item in enumerate(items) if item.op.kind == "matmul")
+        head = max(index for index, item in enumerate(items) if item.op.kind == "matmul")
+        return next(index for index, item in enumerate(items) if index > head and item.op.kind in ("cast", "loss"))
 
     @cached_property
     def last_loss(self) -> tuple[str, int] | None:
@@ -219,8 +229,7 @@ class Chunk:
         if self.last_loss is not None:
             # The last stage keeps the input of the loss function: the logits before they are cast.
             items = self.program.items[self.program.forward]
-            given = next(item for item in items[self.modelled :] if item.op.kind in ("cast", "loss"))
-            found[given.reads[0]] = (over,)
+            found[items[self.modelled].reads[0]] = (over,)
         return found
 
     @cached_property

@@ -146,6 +146,30 @@ def test_units_of_all_chunks_are_in_their_buffers_before_the_first_forward() -> 
     assert named(alive_at(memory, points[0]), "gather") == 2 * root + 2 * layer
 
 
+def test_logits_are_gathered_inside_the_model() -> None:
+    """FSDP2 frees the last gather's buffer when the model has run, which ends with the whole logits."""
+    words = {"dp": 2, "tp": 2, "zero": 2, "loss_parallel": False}
+    (memory,) = memory_of(copied(dataclasses.replace(LLAMA, layers=1), **words))
+    buffers = [each for each in memory.usage.held.lives if each.name == "bucket.parameters.gather.buffer"]
+    items = [item.op.name for _, item in memory.items(memory.usage.tasks[0])]
+    assert buffers[-1].ends[0].index == items.index("head.out.all_gather.tp") + 1
+
+
+@pytest.mark.parametrize(("tp", "held"), [(1, [1, 1, 1]), (2, [3, 2, 1])])
+def test_gradients_of_experts_in_parts_are_added_behind_all_experts(tp: int, held: list[int]) -> None:
+    """Parts of distributed tensors become plain tensors before the first expert, so that the way back is after it."""
+    (memory,) = memory_of(copied(MOE, tp=tp, sp=tp > 1, global_batch_size=2))
+    later = [number for number, task in enumerate(memory.usage.tasks) if task.kind.differentiates][1]
+    items = [item.op.name for _, item in memory.items(memory.usage.tasks[later])]
+    last = items.index("layer.ffn.experts.w1.input_gradient")
+    begins = [items.index(f"layer.ffn.experts.{word}.weight_gradient") for word in ("w2", "w3", "w1")]
+    counts = []
+    for begin in begins:
+        found = [name for kind, name, _ in alive_at(memory, Point(later, last)) if kind == "temporaries"]
+        counts.append(sum(name == items[at] for name in found for at in begins if at >= begin))
+    assert counts == held
+
+
 def test_more_chunks_than_a_runtime_keeps_gathered_are_named() -> None:
     torch, megatron = find_framework("torch"), find_framework("megatron")
     assert "keeps 3 chunks of a stage gathered" in (other_gathers(3, 4, torch) or "")
