@@ -230,6 +230,9 @@ def _schedules(config: Config, chance: random.Random) -> None:
         config["placement"] = [stage for loop in loops for stage in loop]
         split = set() if whole else {number for number in range(numbers) if chance.random() < 0.5}
         config["orders"] = drawn_orders(config["placement"], config["microbatches"], split, chance)
+    if kind in ("izb", "zbv") or "I" in "".join(config["orders"]):
+        # The first half of a split backward does not find the weights of units that were freed after the forward.
+        config["reshard"] = config["reshard"] and config["dp_kind"] != "fsdp"
 
 
 def most_layers(config: Config) -> int:

@@ -115,7 +115,8 @@ class Framework:
         whole backward where its weight gradients are due.
     splits_recomputed: a backward that recomputes may run as two halves, of which the second reads what the first has
         computed again.
-    reduces_halves: gradients that ranks of dp copy are reduced in the second half of a split backward too.
+    reduces_halves: the second half of a split backward makes all gradients, also those of units that were freed, and
+        those that ranks of dp copy are reduced.
     cp_kinds: the kinds of context parallelism that the framework has (`--cp-kind`), the default first.
     explicit_mask: with gathered keys and values the kernel reads the causal mask as numbers, and keeps it for the
         backward; else it reads keys up to the end of a rank's queries, with a call for each part of them.

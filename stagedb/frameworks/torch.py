@@ -60,7 +60,8 @@ TORCH = Framework(
     # `stage_backward_weight` differentiates each group of parameters on its own: `checkpoint` runs a layer again for
     # each of these calls, and selective checkpoints, whose kept values are read once, raise an error.
     splits_recomputed=False,
-    # `stage_backward_weight` sets `.grad` itself.
+    # `stage_backward_weight` sets `.grad` itself; `stage_backward_input` takes `module.parameters()`, which are parts
+    # while a unit is freed.
     reduces_halves=False,
     # `torch.distributed.tensor.experimental.context_parallel` with `set_rotate_method("allgather")` by default.
     cp_kinds=("ring-allgather", "allgather-kv", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"),

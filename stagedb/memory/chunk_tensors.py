@@ -192,7 +192,7 @@ class Chunk:
         return self.released[kind].get(forward_of(item), index)
 
     def _expert(self, item: Item, position: int | None = None) -> bool:
-        """Whether an operator is a gradient of a matmul of experts, of those at a position if there is one."""
+        """Whether an operator is a gradient of a matmul of experts, at a position if there is one."""
         within = position is None or item.position == position
         return within and f"{EXPERT_MATMULS}." in item.op.name and "_gradient" in item.op.name and not item.message
 

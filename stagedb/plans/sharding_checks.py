@@ -58,14 +58,23 @@ def other_gathers(zero: int, virtual_stages: int, framework: Framework) -> str |
 
 
 def other_reductions(plan: PlanFields) -> str | None:
-    """What a framework's runtime does not reduce, although training needs it; None if nothing."""
-    copies = plan.options.zero < 2 and plan.dp * plan.cp > 1
-    if plan.options.framework.reduces_halves or not copies or not any(map(splits, plan.tasks())):
+    """What a framework's runtime does not compute or reduce, although training needs it; None if nothing."""
+    framework, zero = plan.options.framework, plan.options.zero
+    if framework.reduces_halves or plan.dp * plan.cp == 1 or not any(map(splits, plan.tasks())):
+        return None
+    same = "with zero 2, or a schedule with whole backwards, both do the same"
+    if zero < 2:
+        return (
+            f"the second half of a split backward in {framework.title} sets gradients without the hooks of "
+            "DistributedDataParallel, which then does not reduce them; here all gradients are reduced, as training "
+            f"needs: {same}"
+        )
+    if not plan.options.resharded:
         return None
     return (
-        f"the second half of a split backward in {plan.options.framework.title} sets gradients without the hooks of "
-        "DistributedDataParallel, which then does not reduce them; here all gradients are reduced, as training needs: "
-        "with zero 2 or 3, or a schedule with whole backwards, both reduce the same"
+        f"the first half of a split backward in {framework.title} looks for the weights before their units are "
+        "gathered, so that the second half leaves out the gradients of units that were freed after the forward; here "
+        f"all gradients are computed, as training needs: {same}"
     )
 
 

@@ -15,6 +15,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.inputs import shown
 from stagedb.models import Card
 from stagedb.plans import Mesh, Plan
+from stagedb.plans.sharding_checks import other_reductions
 from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Posting, Task, posted, whole
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns, read_trace
@@ -72,6 +73,8 @@ def _check(
         progress(done, len(records))
         try:
             words, card = _described(record)
+            if other := other_reductions(Plan.from_mapping(words)):
+                raise Unsupported(other)
             instance = db.instantiate(card, **words)  # type: ignore[arg-type]  # words of a file, checked as a plan
         except UsageError as reason:
             yield Checked(record.name, unsupported=str(reason))
