@@ -198,7 +198,7 @@ class Routed(nn.Module):
 class Layer(nn.Module):
     """One block: attention and feed-forward, each behind a norm and around a residual.
 
-    place: its number in the model. turn: its number in the chunk, from 1, by which every K-th is recomputed.
+    place: its number in the model. turn: its number on the stage, from 1, by which every K-th is recomputed.
     """
 
     def __init__(self, context: Context, place: int, turn: int) -> None:
@@ -231,11 +231,14 @@ class Entry(nn.Module):
 
 
 class Model(nn.Module):
-    """The layers of a chunk, with the embedding before them and norm and head behind them where they belong."""
+    """The layers of a chunk, with the embedding before them and norm and head behind them where they belong.
+
+    before: the layers of the stage's chunks before it.
+    """
 
     layer: type[Layer] = Layer
 
-    def __init__(self, context: Context, layers: range, first: bool, last: bool) -> None:
+    def __init__(self, context: Context, layers: range, first: bool, last: bool, before: int = 0) -> None:
         super().__init__()
         config = context.config
         self.context = context
@@ -244,7 +247,7 @@ class Model(nn.Module):
             if config["style"] == "gpt":
                 self.pos = nn.Embedding(config["seq"], config["hidden"])
                 self.entry = Entry()
-        made = {str(place): self.layer(context, place, turn) for turn, place in enumerate(layers, 1)}
+        made = {str(place): self.layer(context, place, turn) for turn, place in enumerate(layers, before + 1)}
         self.layers = nn.ModuleDict(made)
         if last:
             self.norm = norm(config, config["hidden"])

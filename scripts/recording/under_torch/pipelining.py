@@ -81,7 +81,8 @@ class PipelineJob(Job):
         with default(self.dtype):
             for stage in self.stages:
                 last = stage == len(bounds) - 1
-                models.append(Model(self.context, bounds[stage], stage == 0, last))
+                before = sum(len(model.layers) for model in models)
+                models.append(Model(self.context, bounds[stage], stage == 0, last, before))
         self.whole = sum(each.numel() for model in models for each in model.parameters())
         return models
 
