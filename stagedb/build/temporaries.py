@@ -7,7 +7,7 @@ vocabulary-sized values, the gate of a gated feed-forward. A fused kernel has no
 from collections.abc import Callable, Mapping
 
 from stagedb.build.costs import CLASS_BYTES, Sizes
-from stagedb.expressions import Expression, number, smallest, symbol, total
+from stagedb.expressions import Expression, largest, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import (
     CrossEntropyGradient,
@@ -18,6 +18,7 @@ from stagedb.ir.operators import (
     Operator,
     RMSNorm,
     RMSNormGradient,
+    RingStepGradient,
     SumExp,
     SumProduct,
     WeightedSum,
@@ -98,7 +99,31 @@ def _square_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout])
     return 3 * sizes.bytes(x, layouts[x.name])
 
 
+def _ring_gradient(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Expression:
+    """What a turn of a ring's backward holds in addition to the sums that came and those that go (in fp32).
+
+    From the second turn on (torch's `_templated_ring_attention_backward`) these are, while the kernel runs, sums of the
+    turn before and the kernel's results of both turns, of which this one is of half a rank's rows. While the sums are
+    sent, where half of the keys got gradients: the sums that came before, new ones of keys and values, and the results
+    of the kernel. With three ranks or more keys are held three times; gathered keys have a packed copy.
+    """
+    step = op.operator
+    if not isinstance(step, RingStepGradient) or step.back:
+        return number(0)  # Transformer Engine adds in place
+    q, of_keys = op.outputs[0], op.outputs[1]
+    width = CLASS_BYTES[op.inputs[1].dtype]
+    rows = sizes.elements(q, layouts[q.name]) * width
+    keys = sizes.elements(of_keys, layouts[of_keys.name]) * width
+    sums = sizes.bytes(of_keys, layouts[of_keys.name])
+    packed = keys * (1 if step.gathered else smallest(symbol(step.axis) - 2, 1))
+    if not step.balanced:
+        return packed + sums + 2 * (rows + keys)
+    running, sending = sums + rows + rows / 2 + 2 * keys, 2 * sums + rows + keys / 2
+    return packed + largest(running, sending)
+
+
 _RULES: Mapping[type[Operator], Of] = {
+    RingStepGradient: _ring_gradient,
     CrossEntropyGradient: _loss_gradient,
     SumExp: _exponentials,
     GateGradient: _gate_gradient,

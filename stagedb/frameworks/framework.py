@@ -15,8 +15,10 @@ class FrameworkMemory:
         else each backward makes them, and the optimizer's step releases them.
     receive_buffers: a pipeline stage has a receive buffer for each micro-batch and direction from the start
         (torch.distributed.pipelining); else a received tensor is like any other.
-    keeps_sent: a stage keeps its result until that micro-batch's backward, and the gradient that it sends until its
-        next backward (torch.distributed.pipelining); else it releases both as soon as they are sent (Megatron).
+    keeps_sent: a stage keeps its result until that micro-batch's backward (torch.distributed.pipelining); else it
+        releases it as soon as it is sent (Megatron).
+    keeps_gradients: the schedules in which a stage with one chunk keeps the gradient that it sends until its next
+        backward is over; else it releases it before.
     whole_batch: each stage holds the tokens and labels of all micro-batches; else it loads what it reads of each with
         its forward, and frees it after its backward.
     optimizer_scalar: bytes of the optimizer's step count for each parameter (torch's AdamW).
@@ -32,6 +34,7 @@ class FrameworkMemory:
     gradient_buffer: bool
     receive_buffers: bool
     keeps_sent: bool
+    keeps_gradients: tuple[str, ...]
     whole_batch: bool
     optimizer_scalar: int
     holds_gathers: bool

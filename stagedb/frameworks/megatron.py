@@ -70,6 +70,7 @@ MEGATRON = Framework(
         gradient_buffer=True,
         receive_buffers=False,
         keeps_sent=False,
+        keeps_gradients=(),
         whole_batch=False,
         optimizer_scalar=0,
         holds_gathers=False,

@@ -209,6 +209,11 @@ class Chunk:
     def last_loss(self) -> tuple[str, int] | None:
         return loss_of(self.program)
 
+    @property
+    def _keeps_gradients(self) -> bool:
+        """Whether the schedule's code holds a gradient that it has sent until it sends the next one."""
+        return not self.plan.posts_ahead and self.plan.schedule in self.held.keeps_gradients
+
     @cached_property
     def sent(self) -> Mapping[Key, tuple[Moment, ...]]:
         """Tensors that a pipeline keeps after their last read: results to the backward, gradients to the next."""
@@ -224,7 +229,7 @@ class Chunk:
                 found[item.reads[0]] = (Moment(self.weights_task, len(self.weights_items)),)
             elif item.op.type is OpType.SEND and self.split:
                 found[item.reads[0]] = ()  # it is the `grad` of an input, which the next step clears
-            elif item.op.type is OpType.SEND and not self.plan.posts_ahead:
+            elif item.op.type is OpType.SEND and self._keeps_gradients:
                 found[item.reads[0]] = (self.backward_over(Which.LATER), self.backward_over(Which.LAST))
         if self.last_loss is not None:
             # The last stage keeps the input of the loss function: the logits before they are cast.

@@ -11,7 +11,7 @@ from stagedb.memory.usage import Point
 from stagedb.plans import Plan
 from stagedb.plans.sharding_checks import other_gathers, other_reductions
 from stagedb.schedules import PostedGathers, PostedReceive, PostedReductions, Task, posted, stage_orders
-from tests.memory.test_recorded_causes import LLAMA, MOE, TABLE, copied
+from tests.memory.test_recorded_causes import GPT, LLAMA, MOE, TABLE, copied
 
 
 def levels(memory: ClassMemory, name: str, microbatch: int = 0) -> list[tuple[str, str, int]]:
@@ -86,9 +86,8 @@ def test_what_selective_checkpoints_keep_is_freed_when_it_is_read_again() -> Non
     assert saved not in levels(memory, "layer.ffn.w2.weight_gradient")
 
 
-@pytest.mark.parametrize(("chunks", "kept"), [(1, 1), (2, 0)])
-def test_a_runtime_of_several_chunks_keeps_no_gradient_that_it_sent(chunks: int, kept: int) -> None:
-    schedule = "interleaved" if chunks > 1 else "1f1b"
+@pytest.mark.parametrize(("schedule", "chunks", "kept"), [("1f1b", 1, 1), ("gpipe", 1, 0), ("interleaved", 2, 0)])
+def test_only_one_schedule_keeps_a_gradient_that_it_sent(schedule: str, chunks: int, kept: int) -> None:
     words = {"pp": 2, "virtual_stages": chunks, "global_batch_size": 4, "schedule": schedule}
     memory = memory_of(copied(LLAMA, **words))[1]
     sent = {item.reads[0][0] for _, item in memory.items(memory.usage.tasks[-2]) if item.op.name == "cut.send_backward"}
@@ -168,6 +167,22 @@ def test_gradients_of_experts_in_parts_are_added_behind_all_experts(tp: int, hel
         found = [name for kind, name, _ in alive_at(memory, Point(later, last)) if kind == "temporaries"]
         counts.append(sum(name == items[at] for name in found for at in begins if at >= begin))
     assert counts == held
+
+
+@pytest.mark.parametrize(
+    ("passing", "cp", "times"), [("ring-allgather", 2, 12), ("ring-alltoall", 2, 10), ("ring-alltoall", 4, 12)]
+)
+def test_a_turn_back_holds_sums_of_the_turn_before(passing: str, cp: int, times: int) -> None:
+    """In values of q, k or v of a rank in bf16, which are of one size: sums of keys and values are 4, in fp32.
+
+    The most is held while they are sent: those that came before, new ones, dq, and gradients of half of the keys. Keys
+    and values are packed once more, but for two ranks that pass them on.
+    """
+    (memory, *_) = memory_of(copied(GPT, cp=cp, cp_kind=passing))
+    (backward,) = (memory.program.items[kind] for kind in memory.program.backwards)
+    turns = [item for item in backward if item.op.name.endswith("input_gradient.turn")]
+    one = 16 // cp * GPT.heads * GPT.head_dim * 2
+    assert {item.temporary for item in turns} == {times * one}
 
 
 def test_more_chunks_than_a_runtime_keeps_gathered_are_named() -> None:
