@@ -86,7 +86,7 @@ TORCH = Framework(
         gradient_buffer=False,
         receive_buffers=True,
         keeps_sent=True,
-        # `Schedule1F1B._step_microbatches`: `bwd_sends`; that of `ScheduleGPipe` names other operations by the same word.
+        # `Schedule1F1B._step_microbatches`: `bwd_sends`; `ScheduleGPipe` names other operations by the same word.
         keeps_gradients=("1f1b",),
         whole_batch=True,
         optimizer_scalar=4,

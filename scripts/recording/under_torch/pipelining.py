@@ -79,9 +79,9 @@ class PipelineJob(Job):
         bounds = layers_of(config)
         models = []
         with default(self.dtype):
-            for stage in self.stages:
+            for place, stage in enumerate(self.stages):
                 last = stage == len(bounds) - 1
-                before = sum(len(model.layers) for model in models)
+                before = sum(len(bounds[each]) for each in self.stages[:place])
                 models.append(Model(self.context, bounds[stage], stage == 0, last, before))
         self.whole = sum(each.numel() for model in models for each in model.parameters())
         return models
