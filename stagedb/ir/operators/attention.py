@@ -129,7 +129,8 @@ class Attention(ScoredPairs):
     ) -> Iterator[tuple[int, "Tensor"]]:
         own = op.inputs[: len(op.inputs) - self.masked - 2 * self.chosen]
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        yield from fused_gradient(tracer, op, AttentionGradient(**fields), grads, own)
+        operator = AttentionGradient(**fields, lse_gradient=grads[1] is not None)
+        yield from fused_gradient(tracer, op, operator, grads, own)
         if self.chosen:
             (q, k), (best, chosen) = op.inputs[:2], op.inputs[len(own) : len(own) + 2]
             reads = (q, k, op.outputs[1], chosen)
@@ -156,14 +157,21 @@ class Attention(ScoredPairs):
 
 @dataclass(frozen=True)
 class AttentionGradient(Attention):
-    """dq, dk, dv from the saved output and log-sum-exp: five matmuls, which compute the scores again. Then dsinks."""
+    """dq, dk, dv from the saved output and log-sum-exp: five matmuls, which compute the scores again. Then dsinks.
+
+    lse_gradient: the last operand is the gradient of the log-sum-exp.
+    """
+
+    lse_gradient: bool = False
 
     backward: ClassVar[bool] = True
+    later: ClassVar[frozenset[str]] = Attention.later | {"lse_gradient"}
 
     def flops(self, size: Size) -> Expression:
         return 2 * self._pairs(size) * (3 * size(self.head) + 2 * size(self.value))
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        further = inputs.pop() if self.lse_gradient else None
         do, o, lse = inputs[0], inputs[-2], inputs[-1]
         own = inputs[1:-2]
         q, k, v = self._operands(own)
@@ -173,7 +181,7 @@ class AttentionGradient(Attention):
         made = self._weights(place, q, wide_k, own, lse)
         dv = np.einsum("bhqk,bqhd->bkhd", made.weights, do)
         dp = np.einsum("bqhd,bkhd->bhqk", do, wide_v)
-        delta = np.einsum("bqhd,bqhd->bhq", do, o)
+        delta = np.einsum("bqhd,bqhd->bhq", do, o) - (0 if further is None else further)
         ds = made.weights * (dp - delta[..., None]) * self.slope(made.products) * factor
         dq, dk = np.einsum("bhqk,bkhd->bqhd", ds, wide_k), np.einsum("bhqk,bqhd->bkhd", ds, q)
         dk, dv = fold_heads(dk, kv_heads), fold_heads(dv, kv_heads)

@@ -4,12 +4,11 @@ Queries have axes (batch, seq, heads, head_dim), keys and values (batch, seq, kv
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
-from stagedb.ir.tags import Tag
 from stagedb.models.deferred_import import DeferredModule
+from stagedb.models.kinds.attention_core import KEY, PACKED, QUERY, core_of
 from stagedb.models.kinds.part import (
     Architecture,
     Branch,
@@ -35,36 +34,6 @@ else:
     shared = DeferredModule("stagedb.models.shared_operations")
 
 
-@dataclass(frozen=True)
-class HeadAxes:
-    """The axes of queries, keys, values and the context; head, kv_heads and value as in `ops.Attention`."""
-
-    head: str = "head_dim"
-    kv_heads: str = "kv_heads"
-    value: str = "head_dim"
-
-    @property
-    def query(self) -> tuple[str, ...]:
-        """The axes of queries."""
-        return ("batch", "seq", "heads", self.head)
-
-    @property
-    def context(self) -> tuple[str, ...]:
-        """The axes of the context."""
-        return ("batch", "seq", "heads", self.value)
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """The fields of a fused kernel."""
-        return {"head": self.head, "kv_heads": self.kv_heads, "value": self.value}
-
-
-USUAL_HEADS = HeadAxes()
-QUERY = ("batch", "seq", "heads", "head_dim")
-KEY = ("batch", "seq", "kv_heads", "head_dim")
-PACKED = ("batch", "seq", "kv_heads", "packed", "head_dim")
-
-
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     return attend(t, card, style, x, values)
 
@@ -77,23 +46,6 @@ def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", values:
     t.enter("attention")
     bias = bias_of(card, values) == "all"
     return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "head_dim"), bias)
-
-
-def core_of(
-    t: "Tracer",
-    card: Architecture,
-    style: "Style",
-    qkv: "tuple[Tensor, ...]",
-    values: Values,
-    heads: HeadAxes = USUAL_HEADS,
-    chosen: "tuple[Tensor, ...]" = (),
-) -> "Tensor":
-    """The attention core as the style writes it: a fused kernel, or matmuls and a softmax.
-
-    chosen: the scores and places of the keys that an indexer chose; empty: all are seen.
-    """
-    core = _plain_core if style.attention == "math" else _fused_core
-    return core(t, card, style, qkv, values, heads, chosen)
 
 
 def bias_of(card: Architecture, values: Values) -> str:
@@ -109,12 +61,6 @@ def norm_of(card: Architecture, values: Values) -> str:
 
 def _rotates(card: Architecture, values: Values) -> bool:
     return card.positions == "rotary" and bool(values["rotary"])
-
-
-def rules_of(card: Architecture, values: Values) -> dict[str, Any]:
-    """The fields of operators that score keys (`ScoredPairs`)."""
-    given = {"window": values.get("window"), "chunk_tokens": values.get("chunk"), "alibi": card.positions == "alibi"}
-    return {**given, "softcap": values["softcap"], "scale": values["scale"], "sinks": values["sinks"]}
 
 
 def _packs(style: "Style", values: Values) -> bool:
@@ -167,119 +113,6 @@ def _normed(t: "Tracer", card: Architecture, style: "Style", normed: str, name: 
     if normed == "each_head_no_bias":
         return shared.norm(t, card, style, name, x, x.axes[-2:], biased=False)
     return shared.norm_over_heads(t, name, x)
-
-
-def _split(t: "Tracer", qkv: "tuple[Tensor, ...]", views: bool = False) -> "tuple[Tensor, ...]":
-    """q, k and v on their own. views: q remains a part of the packed tensor, which is kept whole with it."""
-    if len(qkv) > 1:
-        return qkv
-    apart = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
-    t.emit("attn.split", ops.SplitViews() if views else ops.SplitHeads(), qkv, *apart)
-    return apart
-
-
-def _fused_core(
-    t: "Tracer",
-    card: Architecture,
-    style: "Style",
-    qkv: "tuple[Tensor, ...]",
-    values: Values,
-    heads: HeadAxes,
-    chosen: "tuple[Tensor, ...]",
-) -> "Tensor":
-    """One kernel. If ranks share a sequence, keys and values are moved separately from the queries."""
-    qkv = _split(t, qkv, style.explicit_mask) if style.apart else qkv
-    t.enter("attention_core", Tag.ATTENTION_CORE)
-    rules = rules_of(card, values)
-    if style.core is not None:
-        _check_shared(card, rules, heads)
-        return _shared_core(t, style.core, qkv)
-    sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
-    qkv = (*qkv, *sinks, *chosen)
-    if style.explicit_mask:
-        if rules["alibi"] or rules["softcap"] or chosen:
-            raise UsageError(
-                f"{card.name} has scores that an explicit mask cannot express (ALiBi, a soft cap, or an indexer): take "
-                "--cp-kind ulysses"
-            )
-        mask = t.activation("attn.mask", ("seq", "kseq"))
-        t.emit("attn.mask", ops.AdditiveMask(rules["window"], rules["chunk_tokens"]), (), mask)
-        qkv = (*qkv, mask)
-    context, lse = t.activation("attn.core", heads.context), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
-    t.emit(
-        "attn.core",
-        ops.Attention(masked=style.explicit_mask, chosen=bool(chosen), **rules, **heads.words),
-        qkv,
-        context,
-        lse,
-    )
-    return context
-
-
-_REACH = {
-    "window": "sliding-window attention",
-    "chunk_tokens": "chunked attention",
-    "alibi": "ALiBi",
-    "softcap": "capped scores",
-    "scale": "a scale of its own",
-    "sinks": "sinks",
-}
-
-
-def _check_shared(card: Architecture, rules: Mapping[str, Any], heads: HeadAxes) -> None:
-    """Raise UsageError for scores that the kernels of rings and calls by part do not compute."""
-    if heads != USUAL_HEADS:
-        raise UsageError(
-            f"{card.name} has latent attention, and rings and calls by part send keys and values of one size: take "
-            "--cp-kind ulysses"
-        )
-    for word, about in _REACH.items():
-        if rules[word]:
-            reads = "read all keys of other ranks" if word in ("window", "chunk_tokens") else "do not compute that"
-            raise UsageError(f"{card.name} has {about}, and rings and calls by part {reads}: take --cp-kind ulysses")
-
-
-def _shared_core(t: "Tracer", core: "ops.Operator", qkv: "tuple[Tensor, ...]") -> "Tensor":
-    """Keys and values of other ranks in turn, or gathered. PyTorch puts the result of its balanced ring in order."""
-    context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
-    t.emit("attn.core", core, qkv, context, lse)
-    if not isinstance(core, ops.RingAttention) or core.passing == "sent" or not core.balanced:
-        return context
-    ordered = t.activation("attn.contiguous", QUERY)
-    t.emit("attn.contiguous", ops.Contiguous(), (context,), ordered)
-    return ordered
-
-
-def _plain_core(
-    t: "Tracer",
-    card: Architecture,
-    style: "Style",
-    qkv: "tuple[Tensor, ...]",
-    values: Values,
-    heads: HeadAxes,
-    chosen: "tuple[Tensor, ...]",
-) -> "Tensor":
-    """Scores, softmax and context as matmuls; grouped keys and values repeated for their query heads."""
-    q, k, v = _split(t, qkv)
-    t.enter("attention_core", Tag.ATTENTION_CORE)
-    if heads.kv_heads == "kv_heads" and card.heads != card.kv_heads:
-        wide_k, wide_v = t.activation("attn.wide_k", QUERY), t.activation("attn.wide_v", QUERY)
-        t.emit("attn.wide_k", ops.RepeatHeads(), (k,), wide_k)
-        t.emit("attn.wide_v", ops.RepeatHeads(), (v,), wide_v)
-        k, v = wide_k, wide_v
-    keys, pairs = ("batch", "kseq", "heads", heads.head), ("batch", "heads", "seq", "kseq")
-    scores, weights = t.activation("attn.scores", pairs), t.activation("attn.weights", pairs)
-    t.emit("attn.scores", ops.Einsum(heads.query, keys, pairs), (q, k), scores)
-    rules = rules_of(card, values)
-    sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
-    t.emit(
-        "attn.weights", ops.Softmax(**rules, head=heads.head, chosen=bool(chosen)), (scores, *sinks, *chosen), weights
-    )
-    weights = shared.dropout(t, style, "attn.weights.dropout", weights)
-    context = t.activation("attn.context", heads.context)
-    read = ("batch", "kseq", "heads", heads.value)
-    t.emit("attn.context", ops.Einsum(pairs, read, heads.context), (weights, v), context)
-    return context
 
 
 def _parameters(card: Architecture, values: Values) -> int:
