@@ -34,7 +34,8 @@ STREAMS = 2
 """Counts changes in how gradients are added where parts of a layer read the stream itself."""
 
 SINKS, SHARES = 2, 2
-"""Count changes of what a backward keeps: of sinks outside the attention kernel; of scores divided by their sum."""
+"""Count changes of what a backward keeps: of sinks, which also come first in their layer's weights now; of scores
+divided by their sum."""
 
 STOPS = 2
 """Counts changes in how far a part is recomputed: what comes before its last needed operator runs, too."""
@@ -62,7 +63,7 @@ def graph_key(card: Card, options: GraphOptions) -> str:
         content["latents"] = LATENTS
     if _has(card, "residual", "post_norm", "after_sum"):
         content["streams"] = STREAMS
-    if options.framework.sinks == "rescaled" and options.attention == "fused" and _sets(card, "sinks"):
+    if _sets(card, "sinks"):
         content["sinks"] = SINKS
     if _divides_scores(card):
         content["shares"] = SHARES

@@ -14,8 +14,7 @@ SINKS, SCORED, SOFTMAX = variant("sinks"), variant("router's sigmoid"), variant(
     ("rule", "card", "options", "changes"),
     [
         ("SINKS", SINKS, GraphOptions(), True),
-        ("SINKS", SINKS, GraphOptions(recipe="megatron"), False),
-        ("SINKS", SINKS, GraphOptions(attention="math"), False),
+        ("SINKS", SINKS, GraphOptions(recipe="megatron"), True),
         ("SINKS", variant("window"), GraphOptions(), False),
         ("SHARES", SCORED, GraphOptions(), True),
         ("SHARES", SOFTMAX, GraphOptions(), False),

@@ -41,8 +41,10 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
 def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", values: Values) -> Branch:
     """Projections, attention, and the projection back. values: those of `WORDS`, and the window or chunk of a kind."""
     t.enter("attention")
+    # A parameter of the attention itself, which come before those of its parts.
+    sinks = (t.weight("attn.sinks", ("heads",)),) if values["sinks"] else ()
     qkv = _queries_keys_values(t, card, style, values, x)
-    context = core_of(t, card, style, qkv, values)
+    context = core_of(t, card, style, (*qkv, *sinks), values)
     t.enter("attention")
     bias = bias_of(card, values) == "all"
     return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "head_dim"), bias)

@@ -63,10 +63,12 @@ def core_of(
 ) -> "Tensor":
     """The attention core as the style writes it: a fused kernel, or matmuls and a softmax.
 
-    chosen: the scores and places of the keys that an indexer chose; empty: all are seen.
+    qkv: one packed tensor or three, and the scores of sinks if heads have some. chosen: the scores and places of the
+    keys that an indexer chose; empty: all are seen.
     """
+    sinks = qkv[-1:] if values["sinks"] else ()
     core = _plain_core if style.attention == "math" else _fused_core
-    return core(t, card, style, qkv, values, heads, chosen)
+    return core(t, card, style, qkv[: len(qkv) - len(sinks)], sinks, values, heads, chosen)
 
 
 def rules_of(card: Architecture, values: Values) -> dict[str, Any]:
@@ -89,6 +91,7 @@ def _fused_core(
     card: Architecture,
     style: "Style",
     qkv: "tuple[Tensor, ...]",
+    sinks: "tuple[Tensor, ...]",
     values: Values,
     heads: HeadAxes,
     chosen: "tuple[Tensor, ...]",
@@ -100,7 +103,6 @@ def _fused_core(
     if style.core is not None:
         _check_shared(card, rules, heads)
         return _shared_core(t, style.core, qkv)
-    sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
     rescales = style.sinks == "rescaled"
     rules["sinks"] = bool(sinks) and not rescales
     qkv = (*qkv, *(() if rescales else sinks), *chosen)
@@ -174,6 +176,7 @@ def _plain_core(
     card: Architecture,
     style: "Style",
     qkv: "tuple[Tensor, ...]",
+    sinks: "tuple[Tensor, ...]",
     values: Values,
     heads: HeadAxes,
     chosen: "tuple[Tensor, ...]",
@@ -190,7 +193,6 @@ def _plain_core(
     scores, weights = t.activation("attn.scores", pairs), t.activation("attn.weights", pairs)
     t.emit("attn.scores", ops.Einsum(heads.query, keys, pairs), (q, k), scores)
     rules = rules_of(card, values)
-    sinks = (t.weight("attn.sinks", ("heads",)),) if rules["sinks"] else ()
     t.emit(
         "attn.weights", ops.Softmax(**rules, head=heads.head, chosen=bool(chosen)), (scores, *sinks, *chosen), weights
     )
