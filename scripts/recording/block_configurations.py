@@ -5,8 +5,8 @@
 `block` has the words of `under_torch/blocks.py`. mixer: `attention` or `latent` (with `q_rank`, `kv_rank`, `nope_dim`,
 `rope_dim`, `value_dim`); windows: those of the layers in turn, 0 for none; chunks: the same of chunks, whose layers
 alone have rotary positions; sinks: whether heads have some; softcap, logit_softcap: the bounds of scores and of
-logits; alibi: positions are distances in scores; residual: `serial`, `post_norm`, `sandwich` or `parallel`; biased:
-experts, their router and attention have biases, and the gate is gpt-oss's.
+logits; gated: heads have gates; alibi: positions are distances in scores; residual: `serial`, `post_norm`, `sandwich`
+or `parallel`; biased: experts, their router and attention have biases, and the gate is gpt-oss's.
 """
 
 from collections.abc import Iterator
@@ -49,6 +49,8 @@ BLOCKS: dict[str, tuple[Config, Config, Config]] = {
         {"logit_softcap": 30.0},
     ),
     "alibi": ({}, {"alibi": True}, {"positions": "alibi"}),
+    "gated": ({"qk_norm": True}, {"gated": True}, {"qk_norm": True}),
+    "gated-plain": ({}, {"gated": True}, {}),
     "chunks": ({}, {"chunks": [16, 0]}, {}),
     "post-norm": ({}, {"residual": "post_norm"}, {}),
     "sandwich": ({}, {"residual": "sandwich"}, {}),
@@ -90,7 +92,7 @@ def layers_of(block: Config, dense: int) -> Config:
     mixer: Config = {"mixer": "attention", "residual": block.get("residual", "serial")}
     if block.get("mixer") == "latent":
         mixer |= {"mixer": "latent_attention"} | {word: block[word] for word in ("q_rank", *LATENT) if word in block}
-    mixer |= {word: block[word] for word in ("sinks", "softcap") if word in block}
+    mixer |= {word: block[word] for word in ("sinks", "softcap", "gated") if word in block}
     usual = {**mixer, "channel_mixer": "feed_forward"}
     if block.get("biased"):
         usual = {**mixer, "channel_mixer": "experts", "bias": "all", "expert_bias": True, "router_bias": True}

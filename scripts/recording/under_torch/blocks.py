@@ -5,8 +5,8 @@ torchtitan 0.3.0: `models/qwen3/sharding.py` (norms of queries and keys run on t
 `models/gpt_oss/sharding.py` and `model.py` (sinks are cut by heads and rescale the kernel's result by its log-sum-exp),
 `models/deepseek_v3/sharding.py` and `model.py` (weights that make latents are whole on each rank, the others are cut by
 heads). Its modules run on distributed tensors, and so do those of latent attention here. The experts with biases are
-those of `models/gpt_oss/moe.py`. Chunks have the plan of torchtitan's former Llama 4
-(`models/llama4/infra/parallelize.py`, commit 05a6cb3895a5), which is the usual one.
+those of `models/gpt_oss/moe.py`, gated attention that of `models/qwen3_5/model.py` and `sharding.py`. Chunks have the
+plan of torchtitan's former Llama 4 (`models/llama4/infra/parallelize.py`, commit 05a6cb3895a5), which is the usual one.
 """
 
 from collections.abc import Mapping
@@ -65,6 +65,8 @@ class BlockAttention(Attention):
         self.window = reaches[place % len(reaches)]
         self.turns = not block.get("alibi") and bool(self.window or not block.get("chunks"))
         self.usual = not self.window and not any(block.get(word) for word in ("sinks", "softcap", "alibi"))
+        if block.get("gated"):
+            self.wq = nn.Linear(context.config["hidden"], 2 * context.config["heads"] * self.size, bias=False)
         if block.get("sinks"):
             # torchtitan's are a parameter of the attention itself, which come before those of its modules.
             others = dict(self._modules)
@@ -75,7 +77,20 @@ class BlockAttention(Attention):
     def rotated(self, x: torch.Tensor) -> torch.Tensor:
         return super().rotated(x) if self.turns else x
 
+    def gated(self, x: torch.Tensor) -> torch.Tensor:
+        """A head's queries are the first half of what its weight makes, and the gates of its result the second."""
+        made = self.wq(x)
+        q, gates = made.view(*made.shape[:2], -1, 2 * self.size).chunk(2, -1)
+        k, v = (each.view(*each.shape[:2], -1, self.size) for each in (self.wk(x), self.wv(x)))
+        if self.context.config.get("qk_norm"):
+            q, k = self.q_norm(q), self.k_norm(k)
+        context, _ = FusedAttention.apply(self.rotated(q), self.rotated(k), v, 0)
+        out: torch.Tensor = self.wo((context * torch.sigmoid(gates)).flatten(2))
+        return out
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.context.config["block"].get("gated"):
+            return self.gated(x)
         if self.usual:
             return super().forward(x)
         context, lse = FusedAttention.apply(*self.projected(x), self.window)

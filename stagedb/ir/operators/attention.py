@@ -211,20 +211,30 @@ class AdditiveMask(ScoredPairs):
 
 @dataclass(frozen=True)
 class SplitHeads(Operator):
-    """A packed tensor into q, k and v (copies, for matmuls that need them contiguous)."""
+    """A packed tensor into q, k and v (copies, for matmuls that need them contiguous).
+
+    gated: a K/V head has gates between its queries and its key, as many as queries: into q, k, v and gates.
+    """
+
+    gated: bool = False
 
     kind: ClassVar[str] = "copy"
+    later: ClassVar[frozenset[str]] = frozenset({"gated"})
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
         present = tuple(g for g in grads if g is not None)
         grad = tracer.gradient(op.inputs[0], f"{op.name}.input_gradient")
-        tracer.emit(grad.name, PackHeads(), present, grad, template=INPUT_GRADIENT)
+        tracer.emit(grad.name, PackHeads(self.gated), present, grad, template=INPUT_GRADIENT)
         yield 0, grad
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return list(_unpack(inputs))
+        if not self.gated:
+            return list(_unpack(inputs))
+        per = inputs[0].shape[3] // 2 - 1
+        q, k, v = _unpack([np.delete(inputs[0], np.s_[per : 2 * per], axis=3)])
+        return [q, k, v, inputs[0][..., per : 2 * per, :].reshape(q.shape)]
 
 
 @dataclass(frozen=True)
@@ -236,12 +246,20 @@ class SplitViews(SplitHeads):
 
 @dataclass(frozen=True)
 class PackHeads(Operator):
-    """q, k and v into a packed tensor."""
+    """q, k and v into a packed tensor. gated: as in `SplitHeads`."""
+
+    gated: bool = False
 
     kind: ClassVar[str] = "copy"
+    later: ClassVar[frozenset[str]] = frozenset({"gated"})
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [_pack(*inputs)]
+        packed = _pack(*inputs[:3])
+        if not self.gated:
+            return [packed]
+        per = packed.shape[3] - 2
+        gates = inputs[3].reshape(*packed.shape[:3], per, -1)
+        return [np.concatenate([packed[..., :per, :], gates, packed[..., per:, :]], axis=3)]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,9 @@ else:
     shared = DeferredModule("stagedb.models.shared_operations")
 
 
+GATES = ("batch", "seq", "heads", "gate_dim")
+
+
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
     return attend(t, card, style, x, values)
 
@@ -43,9 +46,11 @@ def attend(t: "Tracer", card: Architecture, style: "Style", x: "Tensor", values:
     t.enter("attention")
     # A parameter of the attention itself, which come before those of its parts.
     sinks = (t.weight("attn.sinks", ("heads",)),) if values["sinks"] else ()
-    qkv = _queries_keys_values(t, card, style, values, x)
+    qkv, gates = _queries_keys_values(t, card, style, values, x)
     context = core_of(t, card, style, (*qkv, *sinks), values)
     t.enter("attention")
+    if gates is not None:
+        context = _gated(t, context, gates)
     bias = bias_of(card, values) == "all"
     return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "head_dim"), bias)
 
@@ -72,22 +77,24 @@ def _packs(style: "Style", values: Values) -> bool:
 
 def _queries_keys_values(
     t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor"
-) -> "tuple[Tensor, ...]":
-    """One packed tensor or three, with rotary positions applied."""
+) -> "tuple[tuple[Tensor, ...], Tensor | None]":
+    """One packed tensor or three, with rotary positions applied. The gates of the result, if it has some."""
     bias, rotary, normed = bias_of(card, values) != "none", _rotates(card, values), norm_of(card, values)
-    size = int(values["rotary_dim"])
-    if _packs(style, values):
+    size, gates = int(values["rotary_dim"]), None
+    if _packs(style, values) and values["gated"]:
+        q, k, v, gates = _packed_with_gates(t, style, x, bias)
+    elif _packs(style, values):
         qkv = shared.linear(t, "attn.wqkv", x, ("kv_heads", "packed", "head_dim", "hidden"), PACKED, bias, style.fp8)
         if not rotary and normed == "none":
-            return (qkv,)
+            return (qkv,), None
         if normed == "none":
             turned = t.activation("attn.rotary", PACKED)
             t.emit("attn.rotary", ops.Rotary(packed=True, size=size), (qkv,), turned)
-            return (turned,)
+            return (turned,), None
         q, k, v = t.activation("attn.q", QUERY), t.activation("attn.k", KEY), t.activation("attn.v", KEY)
         t.emit("attn.split", ops.SplitHeads(), (qkv,), q, k, v)
     else:
-        q = shared.linear(t, "attn.wq", x, ("heads", "head_dim", "hidden"), QUERY, bias, style.fp8)
+        q, gates = _queries(t, style, values, x, bias)
         k = shared.linear(t, "attn.wk", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
         v = shared.linear(t, "attn.wv", x, ("kv_heads", "head_dim", "hidden"), KEY, bias, style.fp8)
     if normed != "none" and not values["rotary_first"]:
@@ -99,7 +106,37 @@ def _queries_keys_values(
         q, k = turned_q, turned_k
     if normed != "none" and values["rotary_first"]:
         q, k = (_normed(t, card, style, normed, f"attn.{word}_norm", x) for word, x in (("q", q), ("k", k)))
-    return q, k, v
+    return (q, k, v), gates
+
+
+def _queries(t: "Tracer", style: "Style", values: Values, x: "Tensor", bias: bool) -> "tuple[Tensor, Tensor | None]":
+    """Queries, and with gates these: each head has its queries and then its gates in one matmul (Qwen3-Next)."""
+    axes = ("heads", "gated_dim", "hidden") if values["gated"] else ("heads", "head_dim", "hidden")
+    made = shared.linear(t, "attn.wq", x, axes, (*QUERY[:-1], axes[1]), bias, style.fp8)
+    if not values["gated"]:
+        return made, None
+    q, gates = t.activation("attn.q", QUERY), t.activation("attn.gates", GATES)
+    t.emit("attn.q", ops.SplitLastViews("head_dim", "gate_dim"), (made,), q, gates)
+    return q, gates
+
+
+def _packed_with_gates(t: "Tracer", style: "Style", x: "Tensor", bias: bool) -> "tuple[Tensor, ...]":
+    """Queries, keys, values and gates of one matmul, apart."""
+    out = ("batch", "seq", "kv_heads", "packed_gated", "head_dim")
+    made = shared.linear(t, "attn.wqkv", x, (*out[2:], "hidden"), out, bias, style.fp8)
+    q, k, v, gates = (
+        t.activation(f"attn.{word}", axes) for word, axes in (("q", QUERY), ("k", KEY), ("v", KEY), ("gates", GATES))
+    )
+    t.emit("attn.split", ops.SplitHeads(gated=True), (made,), q, k, v, gates)
+    return q, k, v, gates
+
+
+def _gated(t: "Tracer", context: "Tensor", gates: "Tensor") -> "Tensor":
+    """The context times the sigmoid of its gates."""
+    shares, y = t.activation("attn.gates.shares", QUERY), t.activation("attn.gated", QUERY)
+    t.emit("attn.gates.shares", ops.Activation("sigmoid", from_result=True), (gates,), shares)
+    t.emit("attn.gated", ops.Multiply(), (context, shares), y)
+    return y
 
 
 def _normed(t: "Tracer", card: Architecture, style: "Style", normed: str, name: str, x: "Tensor") -> "Tensor":
@@ -119,11 +156,13 @@ def _normed(t: "Tracer", card: Architecture, style: "Style", normed: str, name: 
 
 def _parameters(card: Architecture, values: Values) -> int:
     queries, keys = card.heads * card.head_dim, card.kv_heads * card.head_dim
+    gates = queries if values["gated"] else 0
     bias, normed = bias_of(card, values), norm_of(card, values)
-    biases = {"none": 0, "qkv": queries + 2 * keys, "all": queries + 2 * keys + card.hidden}[bias]
+    made = queries + gates + 2 * keys
+    biases = {"none": 0, "qkv": made, "all": made + card.hidden}[bias]
     norms = {"none": 0, "l2": 0, "head": 2 * card.head_dim}.get(normed, queries + keys)
     norms *= 2 if card.norm == "layernorm" and normed not in ("all", "each_head_no_bias") else 1
-    return card.hidden * 2 * (queries + keys) + biases + norms + (card.heads if values["sinks"] else 0)
+    return card.hidden * (made + queries) + biases + norms + (card.heads if values["sinks"] else 0)
 
 
 def _check_values(card: Architecture, values: Values) -> None:
@@ -176,6 +215,7 @@ WORDS: Mapping[str, KindWord] = {
     "bias": KindWord(
         "the projections with biases; without it linear_bias and qkv_bias decide", "", ("none", "qkv", "all")
     ),
+    "gated": KindWord("whether the result of each head is multiplied by the sigmoid of a gate", False),
     "qk_norm": KindWord(
         "norms of queries and keys: head by head (with one weight, with one for each head, or with none: l2), or over "
         "all heads of a token; without it the card's qk_norm decides",
@@ -210,6 +250,10 @@ ATTENTION = LayerPart(
         "kv_heads": "KV",
         "packed": "A / KV + 2",  # for each K/V head its queries, its key and its value
         "head_dim": "D",
+        # Queries and gates of a head, its gates, and a K/V head with the gates of its queries.
+        "gated_dim": "2 * D",
+        "gate_dim": "D",
+        "packed_gated": "2 * A / KV + 2",
         "state": "3",
     },
     replicable=frozenset({"kv_heads"}),
